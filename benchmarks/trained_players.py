@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import palestra
-from palestra.commands.suggest_config import shipped_configs
+from palestra.runs.shipped_configs import shipped_configs
 from palestra.runs.shipped_runs import FOLDER
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.records_file import RecordsThen

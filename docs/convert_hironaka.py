@@ -165,6 +165,7 @@ def run_config(config: dict[str, Any], nets: dict[str, nn.Module]) -> dict[str, 
             {
                 "name": "main",
                 "interval": {"every": 1000, "unit": "opt_steps"},
+                "at_start": True,
                 "num_games": 100,
                 "final_num_games": 1000,
                 "max_rounds": 100,

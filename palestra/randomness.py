@@ -132,8 +132,8 @@ def runs_on_cpu(tensor: Tensor) -> bool:
     return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
-# `mix` and `choice` are no `inner` functions: without wrappers LLVM would arrange the kernels that draw by them in another
-# way, and log-probabilities would differ in the last bit.
+# `mix` and `choice` are no `inner` functions: without wrappers LLVM would arrange the kernels that draw by them
+# otherwise, and log-probabilities would differ in the last bit.
 @numba.njit(nogil=True, forceinline=True)
 def mix(x: Any) -> Any:
     """`_mix` of one number, for kernels: uint64 in, uint64 out."""

@@ -126,6 +126,7 @@ TINY: Data = {
         {
             "name": "main",
             "interval": {"every": 8, "unit": "opt_steps"},
+            "at_start": True,
             "num_games": 8,
             "final_num_games": 12,
             "max_rounds": 10,

@@ -363,7 +363,8 @@ def test_two_processes_with_one_seed_write_the_same_records(tmp_path: Path) -> N
 @pytest.mark.parametrize("algorithm", ["dqn", "ppo", "sac"])
 def test_a_dict_with_an_image_is_learned_and_resumed(tmp_path: Path, algorithm: str) -> None:
     """The config is the one that the command line prints; a stopped run goes on to the same bits."""
-    from palestra.commands.suggest_config import fitted_config, shipped_configs
+    from palestra.commands.suggest_config import fitted_config
+    from palestra.runs.shipped_configs import shipped_configs
 
     path = "players.agent.algorithm."
     changes = ["num_worlds=3", "stop={after: 6, unit: opt_steps}", "output.save={every: 2, unit: opt_steps}"]
@@ -391,7 +392,8 @@ def test_a_dict_with_an_image_is_learned_and_resumed(tmp_path: Path, algorithm: 
 
 @pytest.mark.parametrize("algorithm", ["sac", "td3", "ppo"])
 def test_a_locked_joint_is_played_as_its_one_value_and_the_rest_is_learned(tmp_path: Path, algorithm: str) -> None:
-    from palestra.commands.suggest_config import fitted_config, shipped_configs
+    from palestra.commands.suggest_config import fitted_config
+    from palestra.runs.shipped_configs import shipped_configs
 
     path = "players.agent.algorithm."
     changes = ["num_worlds=2", "stop={after: 6, unit: opt_steps}", "output.save=null", "evaluations=[]", "best=null"]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import palestra
-from palestra.commands.suggest_config import shipped_configs
 from palestra.config import load_yaml
 from palestra.recording.recorders import without_clock
 from palestra.runs.branching import tree_differences
+from palestra.runs.shipped_configs import shipped_configs
 from palestra.storage import segments
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.loaded_checkpoint import LoadedCheckpoint

@@ -55,7 +55,7 @@ def _plan(config: BaseRunConfig) -> list[str]:
     stages = {"train": trainer.train_stage(config), "test": trainer.test_stage(config)}
     lines = [stage_text(name, stage) for name, stage in stages.items()]
     if isinstance(config, RunConfig):
-        lines += config.game.describe_turns()
+        lines += [*config.game.describe_turns(), *filter(None, [config.limit_note()])]
     return lines
 
 

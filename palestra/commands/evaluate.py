@@ -1,11 +1,12 @@
 """Evaluates the players of a stored run or of a tournament, and shows the progress on a display."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from palestra.evaluation.evaluations import Evaluations
+from palestra.evaluation.evaluator import Watch
 from palestra.games.game import Game
 from palestra.recording.display.quiet import Display
 from palestra.recording.results import Progress, Task
@@ -24,9 +25,7 @@ class Evaluable(Protocol):
     @property
     def evaluations(self) -> Evaluations: ...
 
-    def evaluate(
-        self, name: str, num_games: int | None, watch: Callable[[int], None]
-    ) -> tuple[Path, dict[str, Any]]: ...
+    def evaluate(self, name: str, num_games: int | None, watch: Watch) -> tuple[Path, dict[str, Any]]: ...
 
 
 class ShownEvaluations:
@@ -37,7 +36,10 @@ class ShownEvaluations:
 
     def __init__(self, run: Evaluable, names: Sequence[str], num_games: int | None, display: Display) -> None:
         self.run, self.num_games, self.display = run, num_games, display
-        self.tasks = {name: Task(name, 0, self._num_games_in_all(name), "games") for name in names}
+        self.tasks = {
+            name: Task(name, 0, self._num_games_in_all(name), "games", run.evaluations.most_rounds(name))
+            for name in names
+        }
         self._began_s = time.monotonic()
         self._shown_at_s = 0.0
 
@@ -50,8 +52,8 @@ class ShownEvaluations:
         """As `StoredRun.evaluate`, with the bar of that evaluation moving."""
         task = self.tasks[name]
 
-        def watch(num_over: int) -> None:
-            task.done = num_over
+        def watch(num_over: int, num_rounds: int) -> None:
+            task.move(num_over, num_rounds)
             self._show()
 
         found = self.run.evaluate(name, self.num_games, watch)

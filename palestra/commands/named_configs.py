@@ -12,17 +12,14 @@ from palestra.commands.suggest_config import (
     expected_name,
     is_known_game,
     known_algorithms,
-    shipped_configs,
-    shipped_tournaments,
     suggested_config,
 )
 from palestra.commands.suggest_dialogue import game_and_overrides
 from palestra.commands.suggest_loss import loss_overrides
 from palestra.config import ConfigError, ConfigErrorItem, apply_overrides, load_yaml
 from palestra.runs.config import RunConfig
+from palestra.runs.shipped_configs import is_path, named_file, shipped_configs, shipped_tournaments, why_no_file
 from palestra.sweeps.config import is_sweep
-
-FILE_ENDINGS = (".yml", ".yaml", ".json")
 
 
 @contextmanager
@@ -98,36 +95,24 @@ def find_config(file: str, words: Sequence[str]) -> NamedConfig:
         name = re.sub(r"[^\w.]+", "-", title)
         return NamedConfig(title, name, suggested_config(file, game, overrides), [], None)
     shipped = {path.stem: path for path in shipped_configs()}
-    with_ending = Path(f"{file}.yml")
-    for path in (Path(file), with_ending):
-        if path.is_file() and (path != with_ending or file in shipped):
-            if is_sweep(load_yaml(path)):
-                raise ConfigError(
-                    [ConfigErrorItem(str(path), f"this is a sweep; to work on it: palestra sweep {path}")]
-                )
-            note = f"{path}: this file is used, not the config {file} that palestra ships" if file in shipped else None
-            return NamedConfig(str(path), path.stem, path, list(words), note)
-    if file in shipped and loss_overrides(words):
-        return NamedConfig(file, file, suggested_config(file, None, words), [], None)
-    if file in shipped:
-        return NamedConfig(file, file, shipped[file], list(words), None)
+    path = named_file(file)
+    if path is not None and path == shipped.get(file):
+        if loss_overrides(words):
+            return NamedConfig(file, file, suggested_config(file, None, words), [], None)
+        return NamedConfig(file, file, path, list(words), None)
+    if path is not None:
+        if is_sweep(load_yaml(path)):
+            raise ConfigError([ConfigErrorItem(str(path), f"this is a sweep; to work on it: palestra sweep {path}")])
+        note = f"{path}: this file is used, not the config {file} that palestra ships" if file in shipped else None
+        return NamedConfig(str(path), path.stem, path, list(words), note)
     if file in shipped_tournaments() and not Path(file).exists():
         raise ConfigError([ConfigErrorItem(file, f"this is a tournament; to play it: palestra evaluate {file}")])
     if not Path(file).exists():
-        raise ConfigError([ConfigErrorItem(file, _why_unknown(file, with_ending, shipped))])
+        raise ConfigError([ConfigErrorItem(file, _why_unknown(file, shipped))])
     return NamedConfig(file, Path(file).stem, Path(file), list(words), None)  # a folder
 
 
-def is_path(file: str) -> bool:
-    """Whether a text is written as the path of a file, not as the name of a config."""
-    return "/" in file or file.endswith(FILE_ENDINGS)
-
-
-def _why_unknown(file: str, with_ending: Path, shipped: Mapping[str, Path]) -> str:
-    if not is_path(file) and not with_ending.is_file():
+def _why_unknown(file: str, shipped: Mapping[str, Path]) -> str:
+    if not is_path(file) and not Path(f"{file}.yml").is_file():
         return expected_name(file, shipped)
-    missing = f"there is no such file in {Path(file).parent.absolute()}"
-    if with_ending.is_file():
-        return f"{missing}; did you mean {with_ending}?"
-    stem = Path(file).stem
-    return f"{missing}; palestra ships a config under the name {stem}" if stem in shipped else missing
+    return why_no_file(file)

@@ -96,10 +96,11 @@ def config(
     networks that fit it."""
     with one_line_errors():
         from palestra.commands.check import dry_tournament, require_printable
-        from palestra.commands.suggest_config import shipped_tournaments, suggested_config
+        from palestra.commands.suggest_config import suggested_config
         from palestra.commands.suggest_dialogue import game_and_overrides
         from palestra.config import render
         from palestra.runs.config import RunConfig
+        from palestra.runs.shipped_configs import shipped_tournaments
         from palestra.runs.tournament import TournamentConfig, read_tournament
 
         if name == "sweep":
@@ -115,6 +116,8 @@ def config(
         game, overrides = game_and_overrides(words or [])
         suggested = suggested_config(name, game, overrides)
         require_printable(suggested)
+        if (note := suggested.limit_note()) is not None:
+            errors.print(note, soft_wrap=True, markup=False)
         print(render(suggested, RunConfig), end="")
 
 

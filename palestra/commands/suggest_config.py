@@ -23,13 +23,15 @@ from palestra.config.variants import members_of, names_of
 from palestra.games import AnyGameConfig
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.games.gymnasium.arguments import is_atari, known_arguments
-from palestra.games.gymnasium.environments import make_environment
+from palestra.games.gymnasium.environments import has_limit, make_environment, registered
 from palestra.games.gymnasium.wrappers import has_fire
 from palestra.games.spaces import Box, Discrete
 from palestra.runs.config import AnyAlgorithm, RunConfig, read_config
+from palestra.runs.shipped_configs import shipped_configs
 
 GYMNASIUM = "gymnasium"
-MAX_ROUNDS = 27_000  # of an evaluation where the environment has no limit: half an hour of Atari
+MAX_ROUNDS = 1000  # of an evaluation where the environment has no limit
+MAX_ROUNDS_OF_ATARI = 27_000  # half an hour
 ATARI_PREPROCESSING = {
     "name": "atari_preprocessing",
     "noop_max": 30,
@@ -41,22 +43,6 @@ ATARI_PREPROCESSING = {
     "scale_obs": False,
 }
 FRAME_STACK = {"name": "frame_stack", "stack_size": 4, "padding_type": "reset"}
-
-
-def shipped_configs() -> list[Path]:
-    """The config files of runs that come with palestra."""
-    return sorted(path for folder in _config_folders() for path in folder.glob("*.yml"))
-
-
-def shipped_tournaments() -> dict[str, Path]:
-    """The config files of tournaments that come with palestra, by name."""
-    return {path.stem: path for folder in _config_folders() for path in sorted(folder.glob("tournaments/*.yml"))}
-
-
-def _config_folders() -> tuple[Path, Path]:
-    """In an installed package, and in a checkout."""
-    package = Path(__file__).parents[1]
-    return package / "configs", package.parent / "configs"
 
 
 def known_algorithms() -> list[str]:
@@ -161,8 +147,7 @@ def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path], override
         }
         if algorithm == "sac" and isinstance(actions, Discrete):
             data["players"]["agent"]["algorithm"] |= {"log_std": None, "entropy_coefficient": DISCRETE_ENTROPY}
-        max_rounds = game["arguments"].get("max_episode_steps") or MAX_ROUNDS
-        data["evaluations"] = [each | {"max_rounds": max_rounds} for each in data["evaluations"]]
+        data["evaluations"] = [each | _length_of_games(fitted.config) for each in data["evaluations"]]
         if isinstance(actions, Box) and not actions.is_bounded:
             for each in data["evaluations"]:  # nobody can draw uniformly there
                 each["pairings"] = [pairing for pairing in each["pairings"] if pairing != {"agent": "random"}]
@@ -174,6 +159,17 @@ def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path], override
             message = "no shipped config of this algorithm plays " + ("Atari" if is_atari(env_id) else "such games")
         errors = [ConfigErrorItem(f"{algorithm} {env_id}", message)]
     raise ConfigError(errors)
+
+
+def _length_of_games(game: GymnasiumConfig) -> dict[str, Any]:
+    """The keys of an evaluation that say how long its games may last. Where nothing ends an episode, the first
+    evaluation would look like a hang."""
+    limit = game.arguments.get("max_episode_steps")
+    if limit is not None:
+        return {"max_rounds": limit}
+    if has_limit(game):
+        return {"max_rounds": MAX_ROUNDS_OF_ATARI if is_atari(game.id) else MAX_ROUNDS}
+    return {"max_rounds": MAX_ROUNDS, "at_start": False}
 
 
 def _made(game: dict[str, Any]) -> GymnasiumGame:
@@ -216,5 +212,8 @@ def _usual_arguments(env_id: str) -> dict[str, Any]:
             return [plain(item) for item in value]
         return None if isinstance(value, float) and math.isinf(value) else value
 
-    known = known_arguments(env_id, vector=False) or {}
+    known = known_arguments(env_id, vector=False)
+    if known is None:
+        spec = registered(env_id)
+        return {} if spec is None else {"max_episode_steps": spec.max_episode_steps}
     return {name: plain(argument.usual) for name, argument in known.items()}

@@ -5,11 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from palestra.commands.named_configs import is_path
-from palestra.commands.suggest_config import shipped_configs
 from palestra.config import ConfigError, ConfigErrorItem, load_yaml
 from palestra.config.errors import nearest
 from palestra.runs.config import RunConfig, read_config
+from palestra.runs.shipped_configs import is_path, shipped_configs
 from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
 from palestra.sweeps.places import available_cores
 from palestra.sweeps.plan import Plan

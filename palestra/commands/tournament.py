@@ -6,7 +6,6 @@ from pathlib import Path
 from rich.console import Console
 
 from palestra.commands.evaluate import ShownEvaluations
-from palestra.commands.suggest_config import shipped_tournaments
 from palestra.config import ConfigError, load_yaml, trusting
 from palestra.config.validation import load_stored_config
 from palestra.recording.display import make_display
@@ -14,6 +13,7 @@ from palestra.recording.display.scores import ratings_table, score_table
 from palestra.recording.results import Evaluation
 from palestra.report.page import write_report
 from palestra.runs.config import is_tournament
+from palestra.runs.shipped_configs import shipped_tournaments
 from palestra.runs.tournament import NAME, Tournament, TournamentConfig, read_tournament
 from palestra.storage.disk import Folder, plain_path
 

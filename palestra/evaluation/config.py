@@ -34,7 +34,9 @@ class EvaluationConfig(Config):
     name: EvaluationName
     """its name in records, files and `best`; different for each evaluation"""
     interval: Interval | None
-    """how often, in addition to the start and the end of a run; null: only then"""
+    """how often, besides the end of a run; null: only then"""
+    at_start: bool
+    """whether it is also played before training; in a branch: before that goes on"""
     num_games: PositiveInt
     """games per pairing, from the same starts every time"""
     final_num_games: PositiveInt
@@ -62,7 +64,9 @@ class UserEvaluationConfig(Config):
     name: EvaluationName
     """its name in records, files and `best`; different for each evaluation"""
     interval: Interval | None
-    """how often, in addition to the start and the end of a run; null: only then"""
+    """how often, besides the end of a run; null: only then"""
+    at_start: bool
+    """whether it is also played before training; in a branch: before that goes on"""
     num_games: PositiveInt
     """games that the class is asked to play"""
     final_num_games: PositiveInt

@@ -1,12 +1,12 @@
 """Evaluation in environments: a fixed number of episodes, each from its own seed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.evaluation.evaluator import STREAM, Games
+from palestra.evaluation.evaluator import STREAM, Games, Watch, nobody_watches
 from palestra.games.game import expand_mask
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import Discrete
@@ -22,12 +22,11 @@ def play_episodes(
     num_worlds: int,
     max_rounds: int,
     seed: int,
-    watch: Callable[[int], None] = lambda num_over: None,
+    watch: Watch = nobody_watches,
     info: Sequence[str] = (),
 ) -> Games:
     """Play exactly `num_games` episodes, at most `num_worlds` at a time; those longer than `max_rounds` steps are cut
-    off. watch: called before every step with how many are over; may raise Interrupted. info: fields of the
-    environments' info that are recorded.
+    off. info: fields of the environments' info that are recorded.
 
     Every world plays a fixed number of episodes, because counting those that end first would over-represent short
     ones. Episode e of world w begins from the same seed in every evaluation with this `seed`, in environments that are
@@ -46,9 +45,13 @@ def play_episodes(
     world = game.make_world(num_worlds, key, training=False)
     try:
         step_info = world.read_info(info) if info else None
-        while num_left := int((quotas - results.played).sum()):
-            watch(num_games - num_left)
+        while True:
             running = results.played < quotas
+            longest = (results.lengths * running).max()
+            num_left, longest_so_far = torch.stack([(quotas - results.played).sum(), longest]).tolist()
+            if not num_left:
+                break
+            watch(num_games - num_left, longest_so_far)
             round_keys = fold(keys, num_rounds)
             num_rounds += 1
             view = world.observation if policy.observes == "observation" else {}

@@ -8,7 +8,7 @@ from typing import Any
 from palestra.config import ConfigError, ConfigErrorItem, below
 from palestra.evaluation.config import BestConfig, EvaluationConfig, UserEvaluationConfig
 from palestra.evaluation.episodes import play_episodes
-from palestra.evaluation.evaluator import Games, play_games, play_outcomes
+from palestra.evaluation.evaluator import Games, Watch, nobody_watches, play_games, play_outcomes
 from palestra.evaluation.measures import GameMeasures, Measure
 from palestra.evaluation.ratings import rate
 from palestra.evaluation.trace import trace_games
@@ -114,30 +114,33 @@ class Evaluations:
             self.scripts[seat] = make_script(name, game, role) if script is None else script.for_seat(game, role)
         return self.scripts[seat]
 
-    def play(
-        self, name: str, num_games: int, with_scripted: bool, watch: Callable[[int], None] = lambda num_over: None
-    ) -> dict[str, Any]:
+    def play(self, name: str, num_games: int, with_scripted: bool, watch: Watch = nobody_watches) -> dict[str, Any]:
         """Play one evaluation, and return its record: its name, the results of every pairing in the config's order, all
         from the same starts, and the ratings of the players.
 
-        Players act without exploration. with_scripted: also play the pairings in which nobody learns. watch: called
-        repeatedly with how many games of all pairings are over; may raise Interrupted.
+        Players act without exploration. with_scripted: also play the pairings in which nobody learns. watch: is told
+        how many games of all pairings are over.
         """
         config, game = self.configs[name], self._game(name)
         if isinstance(config, UserEvaluationConfig):
             return self._play_own(config, num_games, watch)
         pairs: list[dict[str, Any]] = []
         keys = {config.final_num_games: "final_num_games", config.num_games: "num_games"}
+
+        def watch_all(num_over: int, num_rounds: int) -> None:
+            watch(len(pairs) * num_games + num_over, num_rounds)
+
         for pairing in self.pairings(name, with_scripted):
             with memory_needed(f"{keys.get(num_games, '--games')} of evaluation {name}"):
-                games = self._play(config, game, pairing, num_games, lambda num: watch(len(pairs) * num_games + num))
+                games = self._play(config, game, pairing, num_games, watch_all)
             learned = [role for role, sitter in pairing.items() if self._learns(sitter)]
             pairs.append({"players": dict(pairing), "learned": learned, **games.summary()})
         return {"evaluation": name, "pairs": pairs, "ratings": rate(pairs)}
 
-    def _play_own(self, config: UserEvaluationConfig, num_games: int, watch: Callable[[int], None]) -> dict[str, Any]:
+    def _play_own(self, config: UserEvaluationConfig, num_games: int, watch: Watch) -> dict[str, Any]:
         """The record of an evaluation of the user's own. In place of its pairings it has the run's seats."""
-        scores = play_user_evaluation(config.played_by, self.players, num_games, self._seed(config), watch)
+        seed = self._seed(config)
+        scores = play_user_evaluation(config.played_by, self.players, num_games, seed, lambda num: watch(num, 0))
         learned = [role for role, sitter in self.roles.items() if self._learns(sitter)]
         pair = {"players": dict(self.roles), "learned": learned, "games": num_games, "scores": scores}
         return {"evaluation": config.name, "pairs": [pair], "ratings": None}
@@ -149,6 +152,10 @@ class Evaluations:
             return [dict(self.roles)]
         pairings = self.configs[name].pairings
         return [p for p in pairings if with_scripted or any(self._learns(sitter) for sitter in p.values())]
+
+    def most_rounds(self, name: str) -> int | None:
+        """After how many rounds a game of one evaluation is cut off; None for one of the user's own."""
+        return getattr(self.configs[name], "max_rounds", None)
 
     def film(self, name: str, path: Path) -> list[float]:
         """Write a video of NUM_FILMED episodes of the lone agent, and return their returns. Raises ConfigError for a
@@ -213,7 +220,7 @@ class Evaluations:
         game: Game,
         pairing: Mapping[str, str],
         num_games: int,
-        watch: Callable[[int], None],
+        watch: Watch,
     ) -> Games:
         seed = self._seed(config)
         policies = self._policies(config.name, pairing)

@@ -15,6 +15,14 @@ from palestra.runtime.statistics import describe, estimate_mean, estimate_rho
 
 STREAM = "evaluation"
 
+Watch = Callable[[int, int], None]
+"""Called before every round with how many games are over, and how many rounds the longest game in play has had; may
+raise Interrupted."""
+
+
+def nobody_watches(num_over: int, num_rounds: int) -> None:
+    """A Watch that does nothing."""
+
 
 @dataclass(frozen=True)
 class Games:
@@ -80,10 +88,9 @@ def play_games(
     num_games: int,
     max_rounds: int,
     seed: int,
-    watch: Callable[[int], None] = lambda num_over: None,
+    watch: Watch = nobody_watches,
 ) -> Games:
-    """Play `num_games` games to their end, or to `max_rounds` rounds. watch: called before every round with how many
-    games are over; may raise Interrupted.
+    """Play `num_games` games to their end, or to `max_rounds` rounds.
 
     Game i of one seed starts from the same state for every pairing, and its players draw the same random numbers. Games
     that have ended are dropped from the batch as it empties; results do not depend on that.
@@ -107,7 +114,7 @@ def play_outcomes(
     game: TensorGame, policies: Mapping[str, Policy], num_games: int, max_rounds: int, seed: int
 ) -> State:
     """The `outcome_entries` of the game at the end of the games that `play_games` plays."""
-    worlds = _played_out(game, policies, num_games, max_rounds, seed, lambda num_over: None)
+    worlds = _played_out(game, policies, num_games, max_rounds, seed, nobody_watches)
     return worlds.outcomes_of(worlds.lengths > 0)
 
 
@@ -117,14 +124,14 @@ def _played_out(
     num_games: int,
     max_rounds: int,
     seed: int,
-    watch: Callable[[int], None],
+    watch: Watch,
 ) -> "Batch":
     worlds = Batch(game, policies, num_games, seed)
-    for _ in range(max_rounds):
+    for num_rounds in range(max_rounds):
         num_running = worlds.num_running()
         if num_running == 0:
             break
-        watch(num_games - num_running)
+        watch(num_games - num_running, num_rounds)
         worlds.play_round()
     worlds.retire(torch.ones_like(worlds.running))
     return worlds

@@ -132,12 +132,22 @@ class Evaluation:
 
 @dataclass(eq=False)
 class Task:
-    """A part of a run with an end of its own, such as an evaluation that is being played; `done` grows meanwhile."""
+    """A part of a run with an end of its own, such as an evaluation that is being played; `done` grows meanwhile.
+
+    num_rounds: how many rounds the longest game in play has had. most_rounds: after which it is cut off; None: not
+    known.
+    """
 
     name: str
     done: int
     total: int
     unit: str  # what is counted, as "games"
+    most_rounds: int | None = None
+    num_rounds: int = 0
+
+    def move(self, done: int, num_rounds: int) -> None:
+        """Take note of how far it has come."""
+        self.done, self.num_rounds = done, num_rounds
 
 
 @dataclass(frozen=True)
@@ -265,8 +275,11 @@ def phase_shares(time: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def task_text(task: Task) -> str:
-    """120 of 300 games"""
-    return f"{task.done:,} of {task.total:,} {task.unit}"
+    """120 of 300 games, or while one is played: 120 of 300 games, round 35 of at most 500"""
+    text = f"{task.done:,} of {task.total:,} {task.unit}"
+    if task.most_rounds is None or not task.num_rounds or task.done >= task.total:
+        return text
+    return f"{text}, round {task.num_rounds:,} of at most {task.most_rounds:,}"
 
 
 def amount_text(stage: Stage) -> str:

@@ -16,6 +16,7 @@ from palestra.runs.config import RunConfig
 ASKED = {
     "name": "asked",
     "interval": None,
+    "at_start": False,
     "num_games": 1000,
     "final_num_games": 1000,
     "max_rounds": 1000,

@@ -50,6 +50,7 @@ from palestra.players.torch_modules import TorchModuleConfig
 from palestra.players.updates import AnyUpdatesConfig, idle_epoch
 from palestra.recording import RecorderConfig, check_recorders
 from palestra.recording.aggregates import Statistic
+from palestra.runs.shipped_configs import file_of
 from palestra.runtime.intervals import Interval, Limit
 from palestra.storage.disk import RunFolderError
 from palestra.storage.mirror import MirrorConfig
@@ -121,7 +122,8 @@ class ExecutionConfig(PlayExecutionConfig):
 
 class OutputConfig(Config):
     display: Literal["auto", "plain", "quiet"]
-    """auto: a live frame on a terminal, plain lines elsewhere; plain: plain lines; quiet: only errors"""
+    """auto: a live frame on a terminal and in a notebook, plain lines elsewhere; plain: plain lines; quiet: only
+    errors"""
     record: Interval | None
     """when the metrics of training are recorded; null: only at the end"""
     statistics: Annotated[list[Statistic], Field(min_length=1)]
@@ -301,6 +303,16 @@ class RunConfig(BaseRunConfig):
             for name, game in games.items()
         }
 
+    def limit_note(self) -> str | None:
+        """A line for the user if only the rules of the game end an episode; None if it is also cut off."""
+        if (key := self.game.unset_limit()) is None:
+            return None
+        game = self.game.environment_id() or self.game.name
+        return (
+            f"nothing ends the episodes of {game} but its own rules, which may never do so; in the file, game.{key}: "
+            "1000, for instance, cuts them off (truncated) after 1,000 rounds"
+        )
+
     def learners(self) -> list[str]:
         """The names of the players that learn."""
         return [name for name, config in self.players.items() if isinstance(config, LearningPlayerConfig)]
@@ -417,10 +429,10 @@ def kind_of_run(data: Any) -> type[BaseRunConfig]:
 
 
 def read_config(config: str | Path | dict[str, Any] | BaseRunConfig, overrides: Sequence[str] = ()) -> Any:
-    """The config of a run, from a path, a mapping or a config: a RunConfig if players play, else another BaseRunConfig.
-    Raises ConfigError with every fault at once."""
+    """The config of a run, from a path, the name of a shipped config, a mapping or a config: a RunConfig if players
+    play, else another BaseRunConfig. Raises ConfigError with every fault at once."""
     if isinstance(config, str | Path):
-        return load_config(config, overrides, kind_of_run)
+        return load_config(file_of(config), overrides, kind_of_run)
     data = config.model_dump() if isinstance(config, BaseRunConfig) else config
     return check_overridden(data, overrides, kind_of_run)
 

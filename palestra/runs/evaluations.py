@@ -43,7 +43,8 @@ class EvaluationRequest:
     def task(self, evaluations: Evaluations, name: str) -> Task:
         """The progress of one of the evaluations, for a display."""
         num_pairings = len(evaluations.pairings(name, self.with_scripted))
-        return Task(name, 0, num_pairings * self.num_games(evaluations, name), "games")
+        num_games = num_pairings * self.num_games(evaluations, name)
+        return Task(name, 0, num_games, "games", evaluations.most_rounds(name))
 
 
 class Evaluator(ABC):
@@ -107,10 +108,10 @@ class SyncEvaluator(Evaluator):
             return [self._record(task, request, training) for task in tasks]
 
     def _record(self, task: Task, request: EvaluationRequest, training: Training) -> dict[str, Any]:
-        def watch(num_over: int) -> None:
+        def watch(num_over: int, num_rounds: int) -> None:
             if training.is_asked_to_leave():
                 raise Interrupted
-            task.done = num_over
+            task.move(num_over, num_rounds)
             training.show()
 
         num_games, started = request.num_games(self.evaluations, task.name), time.perf_counter()

@@ -231,7 +231,7 @@ class EvaluatorProcess:
                 self._process.stdin.write(request.to_bytes())
                 self._process.stdin.flush()
             while "num_over" in (message := self._read(self._process.stdout.readline())):
-                request.task.done = message["num_over"]
+                request.task.move(message["num_over"], message["num_rounds"])
         finally:
             with self._lock:
                 self._is_asked = False
@@ -249,7 +249,7 @@ class EvaluatorProcess:
         if line.endswith(b"\n"):
             with suppress(ValueError, LookupError, TypeError, AttributeError):
                 message: dict[str, Any] = json.loads(line)
-                if message.keys() in ({"num_over"}, {"result", "seconds"}):
+                if message.keys() in ({"num_over", "num_rounds"}, {"result", "seconds"}):
                     return message
                 raise ProcessLost(message["error"])
             raise ProcessLost(f"expected a message of an evaluator, got {line[:80]!r}")

@@ -36,16 +36,16 @@ def serve(run: "StoredRun", requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 class Progress:
-    """Sends the number of games that are over, at most every REPORT_INTERVAL_S."""
+    """Sends how many games are over and how many rounds the longest one has had, at most every REPORT_INTERVAL_S."""
 
     def __init__(self, answers: BinaryIO) -> None:
         self.answers, self.reported_at_s = answers, 0.0
 
-    def __call__(self, num_over: int) -> None:
+    def __call__(self, num_over: int, num_rounds: int) -> None:
         now_s = time.monotonic()
         if now_s - self.reported_at_s > REPORT_INTERVAL_S:
             self.reported_at_s = now_s
-            send(self.answers, {"num_over": num_over})
+            send(self.answers, {"num_over": num_over, "num_rounds": num_rounds})
 
 
 def send(answers: BinaryIO, message: dict[str, Any]) -> None:

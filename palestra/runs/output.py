@@ -329,8 +329,8 @@ class RunOutput:
         return lines
 
     def conclude(self, progress: Progress, with_plot: bool) -> None:
-        """Draw the plot, if asked for (it takes a second or more), and print the summary, unless the display is
-        quiet."""
+        """Draw the plot, if asked for (it takes a second or more), and print the summary where the display
+        has one."""
         plot = self.folder.path / "scores.png"
         files = {"records": self.folder.records, "checkpoints": self.folder.checkpoints.path}
         try:
@@ -341,7 +341,7 @@ class RunOutput:
             self.display.error(f"{plot} could not be written: {error}")
         self.display.update(progress)
         self.display.close()  # its last frame stays above the summary
-        if self.config.output.display != "quiet":
+        if self.display.has_summary:
             render_summary(self.console, progress, files)
 
 

@@ -1,7 +1,7 @@
 """A stored run: loads its checkpoints, and evaluates them without training. The run may train meanwhile."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 from palestra.config import check, trusting
 from palestra.evaluation.config import EvaluationConfig
 from palestra.evaluation.evaluations import Evaluations
+from palestra.evaluation.evaluator import Watch, nobody_watches
 from palestra.evaluation.played import PlayedGames
 from palestra.games.world import EnvironmentFailed
 from palestra.players.player import Player
@@ -105,13 +106,10 @@ class StoredRun:
         for name, player_state in state["players"].items():
             self.players[name].load_weights(player_state)
 
-    def evaluate(
-        self, name: str, num_games: int | None, watch: Callable[[int], None] = lambda num_over: None
-    ) -> tuple[Path, dict[str, Any]]:
+    def evaluate(self, name: str, num_games: int | None, watch: Watch = nobody_watches) -> tuple[Path, dict[str, Any]]:
         """Play all pairings of one evaluation. Gives the file in evaluations/, and the record.
 
-        num_games: per pairing; None: the config's `final_num_games`. watch: called with the number of games that are
-        over. Raises EvaluationFailed if an environment fails.
+        num_games: per pairing; None: the config's `final_num_games`. Raises EvaluationFailed if an environment fails.
         """
         final = self.evaluations.configs[name].final_num_games
         with self._failures_filed():
@@ -167,6 +165,7 @@ class StoredRun:
         data = {
             "name": "play",
             "interval": None,
+            "at_start": False,
             "num_games": num_games or (first and first.final_num_games),
             "final_num_games": num_games or (first and first.final_num_games),
             "max_rounds": max_rounds or (first and first.max_rounds),

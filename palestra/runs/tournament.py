@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from shlex import quote
@@ -24,6 +24,7 @@ from palestra.config import (
     user_class_hashes,
 )
 from palestra.evaluation.config import EvaluationConfig, pairing_errors
+from palestra.evaluation.evaluator import Watch, nobody_watches
 from palestra.games import AnyGameConfig
 from palestra.games.world import EnvironmentFailed
 from palestra.players import SCRIPTED, FromRunConfig, own_script_model, scripts_in
@@ -121,6 +122,7 @@ class TournamentConfig(Config):
         evaluation = EvaluationConfig(
             name=NAME,
             interval=None,
+            at_start=False,
             num_games=self.num_games,
             final_num_games=self.num_games,
             max_rounds=self.max_rounds,
@@ -201,13 +203,10 @@ class Tournament:
         except OSError as error:
             raise RunFolderError(f"{self.folder.path} cannot be written: {error}") from error
 
-    def evaluate(
-        self, name: str, num_games: int | None, watch: Callable[[int], None] = lambda num_over: None
-    ) -> tuple[Path, dict[str, Any]]:
+    def evaluate(self, name: str, num_games: int | None, watch: Watch = nobody_watches) -> tuple[Path, dict[str, Any]]:
         """Play all pairings. Gives the records file of the folder, and the record, its only line.
 
-        name: NAME. num_games: per pairing; None: the config's. watch: called with the number of games that are over.
-        Raises EvaluationFailed if an environment fails.
+        name: NAME. num_games: per pairing; None: the config's. Raises EvaluationFailed if an environment fails.
         """
         started = time.perf_counter()
         try:

@@ -288,6 +288,7 @@ def _run_config(algorithm: Data, game: Data) -> Data:
             {
                 "name": "main",
                 "interval": {"every": 2, "unit": "opt_steps"},
+                "at_start": True,
                 "num_games": 4,
                 "final_num_games": 4,
                 "max_rounds": 6,

@@ -24,8 +24,16 @@ class Evaluating:
         """The intervals at which evaluations are due."""
         return []
 
-    def due(self, before: Counters, now: Counters, force: bool) -> list[str]:
-        """The names of the evaluations that are due between two moments; with `force` all of them."""
+    def at_start(self) -> list[str]:
+        """The names of the evaluations that are due before training."""
+        return []
+
+    def due(self, before: Counters, now: Counters) -> list[str]:
+        """The names of the evaluations that are due between two moments."""
+        return []
+
+    def at_end(self) -> list[str]:
+        """The names of the evaluations that are due at the end of training: all of them."""
         return []
 
     def due_once(self) -> Mapping[str, float]:

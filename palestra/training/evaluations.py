@@ -30,8 +30,14 @@ class PlayedEvaluations(Evaluating):
     def intervals(self) -> Sequence[Interval | None]:
         return [evaluation.interval for evaluation in self.config.evaluations]
 
-    def due(self, before: Counters, now: Counters, force: bool) -> list[str]:
-        return [each.name for each in self.config.evaluations if force or is_due(each.interval, before, now)]
+    def at_start(self) -> list[str]:
+        return [each.name for each in self.config.evaluations if each.at_start]
+
+    def due(self, before: Counters, now: Counters) -> list[str]:
+        return [each.name for each in self.config.evaluations if is_due(each.interval, before, now)]
+
+    def at_end(self) -> list[str]:
+        return [each.name for each in self.config.evaluations]
 
     def due_once(self) -> Mapping[str, float]:
         return self.evaluator.due()

@@ -145,7 +145,7 @@ class Lifecycle(Stages):
             if done:
                 self.finish_with_test()
             else:
-                self.evaluate(self.evaluating.due(before, now, False))
+                self.evaluate(self.evaluating.due(before, now))
             if done or is_due(output.record, before, now):
                 self.record(self.end_reason if done else None)
             self.checked, self.finished = now, done
@@ -185,7 +185,8 @@ class Lifecycle(Stages):
     # ---- hooks: an override calls its parent -------------------------------------------------------------
 
     def before_train(self) -> None:
-        """Restore the last checkpoint, or evaluate once and write checkpoint 0; a second `fit` needs neither."""
+        """Restore the last checkpoint, or play the evaluations of the start and write checkpoint 0; a second `fit`
+        needs neither."""
         self.progress.begin()
         output = self.opened_output()
         is_fresh = not any(self.counts().values())
@@ -206,7 +207,7 @@ class Lifecycle(Stages):
         output.feed(self._recorders)
         if is_fresh and not output.checkpoints.numbers():
             try:
-                self.evaluate(self.evaluating.due(self.checked, self.checked, True))
+                self.evaluate(self.evaluating.at_start())
             except Interrupted:
                 raise TrainingEnds from None
             if self.config.output.save is not None:

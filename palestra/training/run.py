@@ -35,9 +35,9 @@ class RunOwner(TrainerBase):
     """The base of all trainers: holds the config, the counters, the folder and the output of a run, whatever is
     trained.
 
-    config: a path, a mapping or a config object. run: the run's folder, which must not exist; None: runs/<name>-<n>.
-    overrides: as "num_worlds=4". callbacks: further ones besides the config's. console: where the display writes.
-    origin: the checkpoint that the run branches off; `branch` passes it. Raises ConfigError.
+    config: a path, the name of a shipped config, a mapping or a config object. run: the run's folder, which must not
+    exist; None: runs/<name>-<n>. overrides: as "num_worlds=4". callbacks: further ones besides the config's. console:
+    where the display writes. origin: the checkpoint that the run branches off; `branch` passes it. Raises ConfigError.
 
     counter_names: the counters, each an integer attribute, in the order in which records have them. rated: those whose
     rates per second are recorded.

@@ -39,7 +39,7 @@ class Stages(RunOwner):
         it again when it is resumed. So what an override adds to the state of the run (`note`, `extra_state`) comes
         after the last of its evaluations, which raise Interrupted if a signal asks to leave.
         """
-        self.evaluate(self.evaluating.due({}, {}, force=True))
+        self.evaluate(self.evaluating.at_end())
 
     # ---- what they say of themselves ---------------------------------------------------------------------
 

@@ -71,10 +71,10 @@ class PlayerTurn(Turn):
 class Trainer(Lifecycle):
     """Trains the players of a config.
 
-    config: a path, a mapping or a RunConfig. run: the run's folder, which must not exist; None: runs/<name>-<n>.
-    overrides: as "num_worlds=4". callbacks: further ones besides the config's. console: where the display writes.
-    Raises ConfigError if the config names a trainer that is neither this class nor one that it derives from;
-    `palestra.make_trainer(config)` builds the class that the config names.
+    config: a path, the name of a shipped config, a mapping or a RunConfig. run: the run's folder, which must not exist;
+    None: runs/<name>-<n>. overrides: as "num_worlds=4". callbacks: further ones besides the config's. console: where
+    the display writes. Raises ConfigError if the config names a trainer that is neither this class nor one that it
+    derives from; `palestra.make_trainer(config)` builds the class that the config names.
 
     May be overridden: `_train` and `_test`, with `train_stage` and `test_stage`, which describe them; the contexts
     `train_context` and `test_context`; and every hook (`before_train`, `before_epoch`, `after_roll_out`, `before_step`,
@@ -231,12 +231,13 @@ class Trainer(Lifecycle):
 
     def before_train(self) -> None:
         for player in self.learners:
-            assert player.algorithm is not None
             if self.config.output.layer_norms:
                 for optimizer in player.optimizers.values():
                     optimizer.layers = layers_of(optimizer.weights, player.nets)
-            for line in player.algorithm.begin_run():
+            for line in player.algorithm.begin_run():  # type: ignore[union-attr]
                 self.log(f"players.{player.name}: {line}")
+        if (note := self.config.limit_note()) is not None and not any(self.counts().values()):
+            self.log(note)
         super().before_train()
 
     def before_epoch(self) -> None:

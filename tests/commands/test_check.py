@@ -5,6 +5,7 @@ palestra.training.trainable.
 """
 
 import copy
+import io
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -164,6 +165,43 @@ def test_check_makes_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gymnasium, "make_vec", refuse)
     for file in sorted(CONFIGS.glob("*.yml")):
         dry_run(file, [])
+
+
+WALK = "{name: gymnasium, id: 'tests.gym_probes:Walk-v0', arguments: {}, wrappers: [], vectorization: {name: sync, "
+WALK += "autoreset: same_step}, observation: {normalize: null, clip: null, channels: null}, reward: {normalize: null, "
+WALK += "clip: null}}"
+STEPS = "arguments.max_episode_steps"
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "key"),
+    [
+        ("ppo-cartpole", [], None),
+        ("ppo-cartpole", [f"game.{STEPS}=null"], STEPS),
+        ("ppo-cartpole", [f"game.{STEPS}=null", "game.wrappers=[{name: time_limit, max_episode_steps: 5}]"], None),
+        ("ppo-cartpole", [f"game={WALK}"], STEPS),  # as it is registered
+        ("dqn-pong", [], None),
+        ("dqn-pong", ["game.arguments.max_num_frames_per_episode=null"], STEPS),
+        ("sac-pendulum-batched", [], None),
+        ("sac-pendulum-batched", ["game.max_rounds=null"], "max_rounds"),
+        ("dqn-nim", [], None),
+    ],
+)
+def test_where_only_the_game_ends_its_episodes_the_key_that_cuts_them_off_is_told(
+    name: str, overrides: list[str], key: str | None
+) -> None:
+    told = [line for line in dry_run(CONFIGS / f"{name}.yml", overrides).plan if line.startswith("nothing ends the")]
+    assert [f"in the file, game.{key}: 1000" in line for line in told] == ([] if key is None else [True])
+
+
+@pytest.mark.parametrize("limit", ["null", "500"])
+def test_train_tells_what_check_tells_of_episodes_that_nothing_ends(limit: str) -> None:
+    changes = [f"game.{STEPS}={limit}", "output.display=plain", "output.recorders=[]"]
+    shown = Console(file=io.StringIO(), width=200)
+    with pytest.raises(Started):
+        Trainer(CONFIGS / "ppo-cartpole.yml", overrides=changes, callbacks=[StopAtOnce()], console=shown).fit()
+    told = "nothing ends the episodes of CartPole-v1 but its own rules" in shown.file.getvalue()  # type: ignore[attr-defined]
+    assert told == (limit == "null")
 
 
 @pytest.mark.parametrize("env_id", SPACES)

@@ -23,8 +23,9 @@ import palestra
 from palestra.algorithms.dqn import DQN
 from palestra.cli import app
 from palestra.commands.export import ExportError, export_player
-from palestra.commands.suggest_config import fitted_config, shipped_configs, suggested_config
+from palestra.commands.suggest_config import fitted_config, suggested_config
 from palestra.config import load_yaml
+from palestra.runs.shipped_configs import shipped_configs
 from tests.conftest import TINY
 
 ROOT = Path(__file__).parents[2]

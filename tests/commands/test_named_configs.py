@@ -14,10 +14,11 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from palestra.cli import app
-from palestra.commands.suggest_config import known_algorithms, shipped_configs
+from palestra.commands.suggest_config import known_algorithms
 from palestra.config import load_yaml
 from palestra.config.variants import members_of, names_of
 from palestra.games import AnyGameConfig
+from palestra.runs.shipped_configs import shipped_configs
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = {path.stem: path for path in shipped_configs()}

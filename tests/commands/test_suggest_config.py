@@ -8,8 +8,9 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
-from palestra.commands.suggest_config import fitted_config, shipped_configs, suggested_config
-from palestra.config import ConfigError
+from palestra.commands.suggest_config import fitted_config, suggested_config
+from palestra.config import ConfigError, load_yaml
+from palestra.runs.shipped_configs import shipped_configs
 
 RUNNER = CliRunner()
 
@@ -94,9 +95,30 @@ gymnasium.register("Garden-v0", entry_point=Garden)
 def test_an_environment_that_needs_an_argument_is_given_it_by_an_override(in_tmp_path: Path) -> None:
     (in_tmp_path / "garden.py").write_text(GARDEN)
     config = suggested_config("ppo", "garden:Garden-v0", ["game.arguments.size=5"])
-    assert config.game.arguments == {"size": 5}  # type: ignore[union-attr]
+    assert config.game.arguments == {"max_episode_steps": None, "size": 5}  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match=r"'size'; give it after garden:Garden-v0, as game\.arguments\.NAME=VALUE"):
         suggested_config("ppo", "garden:Garden-v0", [])
+
+
+def test_the_file_of_an_environment_without_a_limit_says_so_and_evaluates_short_games(in_tmp_path: Path) -> None:
+    (in_tmp_path / "path.py").write_text(GARDEN.replace("size):", "size=3):").replace("Garden-v0", "Path-v0"))
+    done = RUNNER.invoke(app, ["config", "ppo", "path:Path-v0"])
+    config = load_yaml(done.stdout)
+    [evaluation] = config["evaluations"]
+    assert config["game"]["arguments"] == {"max_episode_steps": None}
+    assert (evaluation["max_rounds"], evaluation["at_start"]) == (1000, False)
+    assert done.stderr.startswith("nothing ends the episodes of path:Path-v0 but its own rules")
+
+
+def test_the_file_of_an_environment_with_a_limit_has_that_limit(in_tmp_path: Path) -> None:
+    limited = GARDEN.replace("size):", "size=3):").replace('"Garden-v0"', '"Yard-v0", max_episode_steps=40')
+    (in_tmp_path / "yard.py").write_text(limited)
+    done = RUNNER.invoke(app, ["config", "ppo", "yard:Yard-v0"])
+    config = load_yaml(done.stdout)
+    [evaluation] = config["evaluations"]
+    assert config["game"]["arguments"] == {"max_episode_steps": 40}
+    assert (evaluation["max_rounds"], evaluation["at_start"]) == (40, True)
+    assert not done.stderr
 
 
 # ---- with a loss, and what goes with it -------------------------------------------------------------------------

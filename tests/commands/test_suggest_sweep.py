@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from palestra.commands.suggest_config import shipped_configs
 from palestra.commands.suggest_sweep import read_bases, suggested_sweep
 from palestra.config import ConfigError, load_yaml, render
+from palestra.runs.shipped_configs import shipped_configs
 from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
 from palestra.sweeps.plan import Plan
 from tests.sweeps.small_runs import ROOT

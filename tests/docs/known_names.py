@@ -9,9 +9,9 @@ from pydantic import BaseModel
 
 from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.cli import app
-from palestra.commands.suggest_config import shipped_configs
 from palestra.config.places import _models_in, fields_under, kind_of_extras
 from palestra.runs.config import RunConfig
+from palestra.runs.shipped_configs import shipped_configs
 
 Model = type[BaseModel]
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from palestra.commands.suggest_config import shipped_configs, suggested_config
+from palestra.commands.suggest_config import suggested_config
 from palestra.config import ConfigError
+from palestra.runs.shipped_configs import shipped_configs
 from tests.docs.known_names import is_command, is_key, is_shipped, variants
 from tests.gym_probes import Acts, Walk
 

@@ -44,11 +44,16 @@ def test_every_world_plays_its_share_whatever_the_lengths(way: str, mode: str, n
     assert games.summary()["games"] == num_games
 
 
-def test_who_watches_hears_how_many_episodes_are_over() -> None:
-    game, heard = gym_game("sync", "same_step"), []
-    games = play_episodes(game, make_script("random", game), 5, 5, 100, 0, heard.append)
-    assert heard == [sum(length <= num for length in games.lengths.tolist()) for num in range(len(heard))]
-    assert 0 < heard[-1] < 5
+def test_who_watches_hears_how_many_episodes_are_over_and_how_long_the_longest_in_play_is() -> None:
+    game, heard = gym_game("sync", "same_step"), list[tuple[int, int]]()
+    games = play_episodes(game, make_script("random", game), 5, 5, 100, 0, lambda *told: heard.append(told))
+    over = [sum(length <= num for length in games.lengths.tolist()) for num in range(len(heard))]
+    assert heard == [(num, number) for number, num in enumerate(over)]
+    assert 0 < heard[-1][0] < 5
+    heard.clear()
+    games = play_episodes(game, make_script("random", game), 3, 2, 100, 26, lambda *told: heard.append(told))
+    assert games.lengths.tolist() == [5, 5, 1]  # the second world plays on for nothing
+    assert max(number for _, number in heard) == 4
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -161,7 +166,7 @@ def test_an_interrupted_evaluation_closes_its_environments() -> None:
     game, worlds = gym_game("async"), list[GymnasiumWorld]()
     steps = iter(range(4))
 
-    def watch(num_over: int) -> None:
+    def watch(num_over: int, num_rounds: int) -> None:
         worlds.extend(game._worlds)  # a world that is gone closes by itself
         if next(steps, None) is None:
             raise Interrupted

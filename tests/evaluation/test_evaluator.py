@@ -120,12 +120,12 @@ def test_ended_games_are_dropped_from_the_batch(monkeypatch: pytest.MonkeyPatch)
     assert sizes[-1] < 100 < sizes[0]
 
 
-def test_who_watches_hears_how_many_games_are_over() -> None:
-    game, heard = nim(), []
-    games = play_games(game, scripts(game, "random", "random"), 200, 20, 0, heard.append)
+def test_who_watches_hears_how_many_games_are_over_and_which_round_it_is() -> None:
+    game, heard = nim(), list[tuple[int, int]]()
+    games = play_games(game, scripts(game, "random", "random"), 200, 20, 0, lambda *told: heard.append(told))
     over = [sum(length <= num for length in games.lengths.tolist()) for num in range(len(heard))]
-    assert heard == [games.started_over + num for num in over]
-    assert 0 < heard[-1] < 200
+    assert heard == [(games.started_over + num, number) for number, num in enumerate(over)]
+    assert 0 < heard[-1][0] < 200
 
 
 def test_all_pairings_start_from_the_same_boards(monkeypatch: pytest.MonkeyPatch) -> None:

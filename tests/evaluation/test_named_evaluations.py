@@ -43,6 +43,7 @@ def fit(config: dict[str, Any], run: Path) -> palestra.Trainer:
 
 def test_each_evaluation_has_its_own_interval_and_number_of_games(make_config: MakeConfig, tmp_path: Path) -> None:
     config = named(make_config(), "rare", interval={"every": 12, "unit": "opt_steps"}, num_games=5, final_num_games=7)
+    named(config, "late", at_start=False, interval={"every": 16, "unit": "opt_steps"})
     fit(config, tmp_path / "run")
     found = [(record["evaluation"], record["opt_steps"]) for record in evaluations_of(tmp_path / "run")]
     assert found == [
@@ -51,14 +52,33 @@ def test_each_evaluation_has_its_own_interval_and_number_of_games(make_config: M
         ("main", 8),
         ("rare", 12),
         ("main", 16),
+        ("late", 16),
         ("main", 24),
         ("rare", 24),
+        ("late", 24),
     ]
     games = {
         (record["evaluation"], record["opt_steps"]): record["pairs"][0]["games"] + record["pairs"][0]["started_over"]
         for record in evaluations_of(tmp_path / "run")
     }
     assert (games["rare", 12], games["rare", 24], games["main", 16]) == (5, 7, 8)
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+def test_the_players_of_the_start_are_the_best_only_if_they_were_evaluated(
+    make_config: MakeConfig, tmp_path: Path, at_start: bool
+) -> None:
+    config = make_config({"stop.after": 1, "evaluations.0.interval": None, "evaluations.0.at_start": at_start})
+    config["best"] = {"evaluation": "main", "pairing": 0, "measure": "tests.evaluation.test_named_evaluations:early"}
+    config["best"]["goal"] = "max"
+    trainer = fit(config, tmp_path / "run")
+    assert [record["opt_steps"] for record in evaluations_of(tmp_path / "run")] == ([0, 1] if at_start else [1])
+    assert trainer.opened_output().checkpoints.best() == (0 if at_start else 1)
+
+
+def early(pair: dict[str, Any]) -> float:
+    """A measure that is best before training; final games are more."""
+    return -float(pair["games"] + pair["started_over"])
 
 
 def test_a_seed_of_its_own_means_other_starts_and_the_same_seed_the_same(

@@ -62,6 +62,7 @@ class Other:
 OWN = {
     "name": "own",
     "interval": {"every": 4, "unit": "opt_steps"},
+    "at_start": True,
     "num_games": 2,
     "final_num_games": 3,
     "seed": None,

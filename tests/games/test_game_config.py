@@ -11,7 +11,6 @@ import pytest
 import torch
 from conftest import PLAIN
 
-from palestra.commands.suggest_config import shipped_configs
 from palestra.config import ConfigError, check, load_yaml
 from palestra.config.variants import members_of, names_of
 from palestra.evaluation.config import EvaluationConfig
@@ -19,6 +18,7 @@ from palestra.games import AnyGameConfig, GameConfig, make_game
 from palestra.games.dialogue.protocols import NipConfig
 from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.world import WorldGame
+from palestra.runs.shipped_configs import shipped_configs
 
 CPU = torch.device("cpu")
 GAMES: dict[str, dict[str, Any]] = {
@@ -93,6 +93,7 @@ def config_of(name: str) -> GameConfig:
     data = {
         "name": "main",
         "interval": None,
+        "at_start": True,
         "num_games": 1,
         "final_num_games": 1,
         "max_rounds": 1,

@@ -68,6 +68,7 @@ EVALUATION = [
     *mutants(
         "evaluation/episodes.py",
         EPISODES,
+        ("longest = (results.lengths * running).max()", "longest = results.lengths.max()"),
         (
             "(torch.arange(num_worlds, device=device) < num_games % num_worlds).long()",
             "torch.zeros(num_worlds, dtype=torch.int64, device=device)",
@@ -139,9 +140,14 @@ EVALUATION = [
         "training/test_trainer.py test_resume.py::test_an_evaluation_does_not_hold_up_a_signal",
         ("return config.final_num_games if self.is_final else config.num_games", "return config.num_games"),
         (
-            "            if training.is_asked_to_leave():\n                raise Interrupted\n            task.done",
-            "            task.done",
+            "            if training.is_asked_to_leave():\n                raise Interrupted\n            task.move",
+            "            task.move",
         ),
+    ),
+    *mutants(
+        "training/evaluations.py",
+        NAMED,
+        ("for each in self.config.evaluations if each.at_start]", "for each in self.config.evaluations]"),
     ),
     *mutants(
         "runs/async_evaluations.py",

@@ -182,6 +182,18 @@ def test_frame_between_two_updates_has_a_moving_clock_phase_and_task() -> None:
     assert all(words in seen[2] for words in ("saving", "0:02:55 gone, 0:00:00 left", "6 of 10 games"))
 
 
+def test_the_bar_of_an_evaluation_says_in_which_round_its_longest_game_is() -> None:
+    task, frame = Task("main", 0, 40, "games", 27_000), Frame()
+    told = []
+    for moved in ((0, 0), (0, 1350), (40, 1600)):
+        task.move(*moved)
+        lines = frame.lines(progress(tasks=[task]), Warnings(0, ()), 0.0, 80, 23)
+        told.append("\n".join("".join(segment.text for segment in line) for line in lines))
+    assert "0 of 40 games  " in told[0].replace(" │", "  ")
+    assert "0 of 40 games, round 1,350 of at most 27,000" in told[1]
+    assert "40 of 40 games  " in told[2].replace(" │", "  ")
+
+
 def test_every_evaluation_that_is_played_has_a_bar() -> None:
     tasks = [Task("main", 75, 300, "games"), Task("hard of opt step 512", 0, 100, "games")]
     one, other = (line for line in frame_lines(progress(tasks=tasks)) if " games " in line and " of " in line)

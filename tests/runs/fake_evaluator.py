@@ -48,5 +48,5 @@ for line in sys.stdin.buffer:
         time.sleep(0.3)
     elif deed == "talk":  # far more than a pipe holds
         sys.stderr.write("what an environment prints\n" * 20_000)
-    print(json.dumps({"num_over": 1}), flush=True)
+    print(json.dumps({"num_over": 1, "num_rounds": 1}), flush=True)
     print(json.dumps({"result": plan["answers"][key], "seconds": 0.0}), flush=True)

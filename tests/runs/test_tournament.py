@@ -17,9 +17,9 @@ from resuming import fit
 from typer.testing import CliRunner, Result
 
 from palestra.cli import app
-from palestra.commands.suggest_config import shipped_tournaments
 from palestra.config import find_defaults, find_undescribed, load_yaml
 from palestra.report.page import write_report
+from palestra.runs.shipped_configs import shipped_tournaments
 from palestra.runs.stored import StoredRun
 from palestra.runs.tournament import Tournament, TournamentConfig, read_tournament
 from palestra.storage.run_folder import RunFolder

@@ -17,6 +17,7 @@ from torch import nn
 
 from palestra.callbacks import Callback
 from palestra.evaluation.evaluations import Evaluations
+from palestra.evaluation.evaluator import Watch
 from palestra.players.player import Player
 from palestra.recording.results import Stage, stage_text
 from palestra.rollouts.transitions import RollOut
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 OWN_EVALUATION: Data = {
     "name": "own",
     "interval": None,
+    "at_start": True,
     "num_games": 3,
     "final_num_games": 5,
     "seed": None,
@@ -233,7 +235,7 @@ def asking_at_play(number: int) -> Iterator[None]:
     """A signal comes when an evaluation begins."""
     played, signals = Evaluations.play, []
 
-    def play(self: Evaluations, name: str, num_games: int, with_scripted: bool, watch: Callable[[int], None]) -> Any:
+    def play(self: Evaluations, name: str, num_games: int, with_scripted: bool, watch: Watch) -> Any:
         signals.append(name)
         if len(signals) == number:
             cells = zip(watch.__code__.co_freevars, watch.__closure__ or (), strict=True)

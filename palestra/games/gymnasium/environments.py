@@ -5,10 +5,11 @@ from contextlib import suppress
 from importlib import import_module
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.vector_env import AutoresetMode
 
-from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, import_own
+from palestra.config import ConfigError, ConfigErrorItem, UntrustedError, UserConfig, admit, failure, import_own
 from palestra.games.config import NotDeclared, is_without_environments
 from palestra.games.gymnasium.arguments import is_atari, nearest_ids, passed_arguments
 from palestra.games.gymnasium.config import EnvironmentConfig
@@ -139,6 +140,28 @@ def _register(env_id: str) -> None:
             raise ConfigError([ConfigErrorItem("id", f"{env_id!r} {_missing('ale_py')}")]) from error
         gymnasium.register_envs(ale_py)
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner with every process
+
+
+def registered(env_id: str) -> EnvSpec | None:
+    """What is registered under an id, whose module is imported for that; None if that fails, or if nothing is."""
+    module, colon, _ = env_id.rpartition(":")
+    with suppress(ConfigError, UntrustedError):
+        if not colon or admit(module):
+            _register(env_id)
+    return gymnasium.registry.get(env_id.rpartition(":")[2])
+
+
+def has_limit(config: EnvironmentConfig) -> bool:
+    """Whether an episode is truncated after so many steps, whatever the environment itself does. True also where that
+    is not known: of vector environments of their own, and of what cannot be imported."""
+    if config.is_vector or any(wrapper.name == "time_limit" for wrapper in config.wrappers):
+        return True
+    if config.arguments.get("max_num_frames_per_episode") is not None:  # Atari
+        return True
+    if "max_episode_steps" in config.arguments:
+        return config.arguments["max_episode_steps"] is not None
+    spec = registered(config.id)
+    return spec is None or spec.max_episode_steps is not None
 
 
 def _silence_mujoco(env_id: str) -> None:

@@ -14,7 +14,7 @@ from palestra.config import ConfigError, ConfigErrorItem, failure
 from palestra.config.errors import listed
 from palestra.games.game import Kernel, Observation
 from palestra.games.gymnasium.config import EnvironmentConfig, SyncConfig
-from palestra.games.gymnasium.environments import close_vector, make_environment, make_vector
+from palestra.games.gymnasium.environments import close_vector, has_limit, make_environment, make_vector
 from palestra.games.gymnasium.faults import fault_of_reset
 from palestra.games.gymnasium.known_spaces import has_exact_actions
 from palestra.games.gymnasium.normalization import Moments
@@ -42,6 +42,9 @@ class GymnasiumConfig(EnvironmentConfig):
 
     def environment_id(self) -> str:
         return self.id
+
+    def unset_limit(self) -> str | None:
+        return None if has_limit(self) else "arguments.max_episode_steps"
 
     def can_end_steps(self) -> bool:
         return self.vectorization.name == "async"

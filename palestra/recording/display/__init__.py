@@ -1,4 +1,5 @@
-"""What a user sees while a run goes: a live frame on a terminal, plain lines elsewhere, only errors when quiet.
+"""What a user sees while a run goes: a live frame on a terminal and in a notebook, plain lines elsewhere, only errors
+when quiet.
 
 A display is handed plain data (`Progress`) and knows nothing of the trainer. It never stops a run: odd values are drawn
 as they are, and a frame that fails is left out and reported once.
@@ -10,14 +11,18 @@ from typing import Literal
 from rich.console import Console
 
 from palestra.recording.display.live import LiveDisplay
+from palestra.recording.display.notebook import Cell
 from palestra.recording.display.plain import PlainDisplay
 from palestra.recording.display.quiet import Display, QuietDisplay
 
 
 def make_display(mode: Literal["auto", "plain", "quiet"], console: Console) -> Display:
-    """`auto`: live on a terminal that can draw it, plain lines elsewhere. A quiet console shows nothing but errors."""
+    """`auto`: live on a terminal that can draw it and in a notebook, plain lines elsewhere. A quiet console shows
+    nothing but errors."""
     if mode == "quiet" or console.quiet:
         return QuietDisplay(console)
+    if mode == "auto" and console.is_jupyter:
+        return LiveDisplay(console, is_ascii=False, region=Cell())
     if mode == "plain" or not can_draw(console):
         return PlainDisplay(console)
     return LiveDisplay(console, needs_ascii(console))

@@ -1,4 +1,4 @@
-"""Lines on a terminal, drawn in place by a thread of its own: the frame of a run."""
+"""Lines on a terminal or in a notebook, drawn in place by a thread of its own: the frame of a run."""
 
 import logging
 import threading
@@ -10,6 +10,7 @@ from rich.console import Console
 
 from palestra.recording.display.frame import Frame, Warnings
 from palestra.recording.display.lines import Line, in_ascii
+from palestra.recording.display.notebook import Cell
 from palestra.recording.display.quiet import QuietDisplay
 from palestra.recording.display.terminal import Region
 from palestra.recording.results import Progress, plain_ascii, printable
@@ -23,18 +24,19 @@ logger = logging.getLogger(__name__)
 
 
 class LiveLines:
-    """Lines in place on a terminal, alive between two updates: a thread of its own draws them, and follows the
-    terminal's size. A subclass says which lines.
+    """Lines in place, alive between two updates: a thread of its own draws them, and follows the terminal's size. A
+    subclass says which lines.
 
-    is_ascii: draw with characters that every terminal knows. cpu_s: what drawing has cost so far.
+    region: where they are drawn; None: the last lines of the terminal. is_ascii: draw with characters that every
+    terminal knows. cpu_s: what drawing has cost so far.
     """
 
     fault = "the display could not show how the work goes, which goes on"
 
-    def __init__(self, console: Console, is_ascii: bool) -> None:
+    def __init__(self, console: Console, is_ascii: bool, region: Cell | None = None) -> None:
         self._console, self.is_ascii = console, is_ascii
         self.cpu_s = 0.0
-        self._region = Region(console)
+        self._region = region or Region(console)
         self._failed = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="display", daemon=True)
@@ -64,17 +66,17 @@ class LiveLines:
             self._region.release()
 
     def _work(self) -> None:
-        size, due_s = self._console.size, 0.0
+        size, due_s = self._region.size, 0.0
         while not self._ended.wait(INTERVAL_S):
-            if time.monotonic() >= due_s or self._console.size != size:
-                size, before = self._console.size, self.cpu_s
+            if time.monotonic() >= due_s or self._region.size != size:
+                size, before = self._region.size, self.cpu_s
                 self._draw()
                 due_s = time.monotonic() + (self.cpu_s - before) / MOST_SHARE
 
     def _draw(self) -> None:
         started = time.thread_time()
         try:
-            width, height = self._console.size
+            width, height = self._region.size
             lines = self._lines(width, height - 1)
             if lines is None:
                 return
@@ -91,8 +93,9 @@ class LiveDisplay(LiveLines, QuietDisplay):
 
     fault = "the display could not show a run's progress; training goes on"
 
-    def __init__(self, console: Console, is_ascii: bool) -> None:
-        super().__init__(console, is_ascii)
+    def __init__(self, console: Console, is_ascii: bool, region: Cell | None = None) -> None:
+        super().__init__(console, is_ascii, region)
+        self.has_summary = region is None  # in a notebook the last frame is all that a cell shows
         self._frame = Frame()
         self._latest: tuple[Progress, float] | None = None  # and when it came
         self._warnings = Warnings(0, ())

@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 class PlainDisplay(QuietDisplay):
     """A line of plain ASCII every INTERVAL_S, and one for each evaluation."""
 
+    has_summary = True
+
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._num_evaluations = 0

@@ -10,7 +10,9 @@ from palestra.storage.secrets import redacted
 
 
 class Display(Protocol):
-    """Shows a run's progress, in a `with` block."""
+    """Shows a run's progress, in a `with` block. has_summary: whether the run's summary is printed below it."""
+
+    has_summary: bool
 
     def __enter__(self) -> Self: ...
 
@@ -36,6 +38,8 @@ class Display(Protocol):
 
 class QuietDisplay:
     """Errors only; on stderr where the console itself is quiet."""
+
+    has_summary = False
 
     def __init__(self, console: Console) -> None:
         self._console = Console(stderr=True) if console.quiet else console

@@ -33,6 +33,11 @@ class Region:
         self._proxies: list[Above] = []
         self._handlers: list[tuple[logging.StreamHandler[Any], Any]] = []
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the terminal."""
+        return self.console.size
+
     def hold(self) -> None:
         self._file = self.console.file
         self._own = sys.stdout, sys.stderr

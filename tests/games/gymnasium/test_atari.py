@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from palestra.commands.suggest_config import fitted_config, shipped_configs
+from palestra.commands.suggest_config import fitted_config
 from palestra.config import ConfigError, check, load_yaml
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.games.gymnasium.environments import make_environment
 from palestra.games.gymnasium.wrappers import Fire
+from palestra.runs.shipped_configs import shipped_configs
 
 pytest.importorskip("ale_py")
 SHIPPED = {path.stem: path for path in shipped_configs()}

@@ -1,0 +1,64 @@
+"""The configs that come with palestra, and which file a name stands for, in commands and in Python alike."""
+
+from pathlib import Path
+
+from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config.errors import nearest
+
+FILE_ENDINGS = (".yml", ".yaml", ".json")
+
+
+def shipped_configs() -> list[Path]:
+    """The config files of runs that come with palestra."""
+    return sorted(path for folder in _config_folders() for path in folder.glob("*.yml"))
+
+
+def shipped_tournaments() -> dict[str, Path]:
+    """The config files of tournaments that come with palestra, by name."""
+    return {path.stem: path for folder in _config_folders() for path in sorted(folder.glob("tournaments/*.yml"))}
+
+
+def _config_folders() -> tuple[Path, Path]:
+    """In an installed package, and in a checkout."""
+    package = Path(__file__).parents[1]
+    return package / "configs", package.parent / "configs"
+
+
+def named_file(name: str | Path) -> Path | None:
+    """The file that a name stands for: NAME in the working directory, NAME.yml there if palestra ships a config of that
+    name, else the shipped config; None if there is none of them."""
+    shipped = {path.stem: path for path in shipped_configs()}
+    candidates = [Path(name), *([Path(f"{name}.yml"), shipped[str(name)]] if str(name) in shipped else [])]
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def file_of(name: str | Path) -> Path:
+    """As `named_file`, for a config that is to be read. Raises ConfigError for a name that stands for nothing."""
+    if (found := named_file(name)) is not None:
+        return found
+    if Path(name).exists():  # a folder, which is told when it is read
+        return Path(name)
+    if (tournament := shipped_tournaments().get(str(name))) is not None:
+        return tournament
+    why = why_no_file(str(name))
+    if not is_path(str(name)) and not Path(f"{name}.yml").is_file():
+        shipped = [path.stem for path in shipped_configs()]
+        near = nearest(str(name), shipped)
+        hint = f"; did you mean {near!r}?" if near else ""
+        why = f"expected a file or one of the shipped configs ({', '.join(shipped)}), got {str(name)!r}{hint}"
+    raise ConfigError([ConfigErrorItem(str(name), why)])
+
+
+def is_path(name: str) -> bool:
+    """Whether a text is written as the path of a file, not as the name of a config."""
+    return "/" in name or name.endswith(FILE_ENDINGS)
+
+
+def why_no_file(name: str) -> str:
+    """That there is no such file, and what may be meant."""
+    missing = f"there is no such file in {Path(name).parent.absolute()}"
+    if (with_ending := Path(f"{name}.yml")).is_file():
+        return f"{missing}; did you mean {with_ending}?"
+    stem = Path(name).stem
+    ships = stem in {path.stem for path in shipped_configs()}
+    return f"{missing}; palestra ships a config under the name {stem}" if ships else missing
