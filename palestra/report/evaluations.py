@@ -5,13 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-import torch
-
 from palestra.recording.results import PairResult, Score, Seat, as_float, games_text, score_text
 from palestra.report.blocks import Block, Cell, Heading, Note, Section, Table, count, number, scored
-from palestra.report.groups import FEWEST_OF_A_BAND, Group, Standing, mean_score, reported_score, standings_of
+from palestra.report.groups import Group, Standing, cut, mean_score, standings_of
 from palestra.report.reading import under
-from palestra.runtime.statistics import interquartile_mean
 
 Seats = tuple[Seat, ...]
 
@@ -77,10 +74,10 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
         ]
         yield Table(caption, _head_of_one([example], before=bool(steps)), rows)
     else:
-        interval = ", with 95% t intervals of the mean" if len(group.runs) >= FEWEST_OF_A_BAND else ""
-        caption = f"{name}{at}: means over {len(group.runs)} runs{interval}; before is the first evaluation{of_first}."
+        means = f"means over {len(group.runs)} runs, with their 95% t intervals"
+        caption = f"{name}{at}: {means}; before is the first evaluation{of_first}."
         rows = [row for found in standings.values() for row in _rows_of_several(found)]
-        yield Table(caption, ["pairing", "measure", "runs", "before", "mean", "IQM", "least", "most"], rows)
+        yield Table(caption, ["pairing", "measure", "runs", "before", "mean", "least", "most"], rows)
     if overflown := _overflown(standings):
         yield Note(f"Cut off because numbers grew too large for exact play: {overflown}.")
     if table := _cross_table(standings):
@@ -137,8 +134,7 @@ def _rows_of_several(found: Sequence[Standing]) -> Iterator[list[Cell]]:
             Cell(measure),
             count(len(scores)),
             number(fmean(before)) if found[0].first is not found[0].last else Cell("-"),
-            scored(reported_score(scores, measure)),
-            number(float(interquartile_mean(torch.tensor(values, dtype=torch.float64)))),
+            scored(cut(mean_score(scores), measure)),
             number(min(values)),
             number(max(values)),
         ]
