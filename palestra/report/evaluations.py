@@ -87,24 +87,30 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
 
 
 def _head_of_one(examples: Sequence[PairResult], before: bool) -> list[str]:
-    measures = list(examples[0].scores) if examples else []
+    measures = list(_scores_of_one(examples[0])) if examples else []
     figures = [f"{measure} before" for measure in measures] if before else []
     return ["pairing", *measures, *figures, "IQM of returns", "length", "games", "cut off"]
 
 
 def _row_of_one(pair: PairResult, raw: Mapping[str, Any], first: PairResult | None = None) -> list[Cell]:
-    before = [] if first is None else [_before(first, pair, measure) for measure in pair.scores]
+    scores = _scores_of_one(pair)
+    before = [] if first is None else [_before(first, pair, measure) for measure in scores]
     iqms = under(raw, "statistics", "episode_return")
     spreads = iqms.values() if isinstance(iqms, Mapping) else ()
     return [
         Cell(pairing_text(pair.seats)),
-        *map(scored, pair.scores.values()),
+        *map(scored, scores.values()),
         *before,
         Cell(", ".join(score_text(under(spread, "iqm")) for spread in spreads) or "-"),
         number(as_float(under(raw, "statistics", "episode_length", "mean"))),
         count(pair.games),
         count(pair.truncated),
     ]
+
+
+def _scores_of_one(pair: PairResult) -> dict[str, Score]:
+    """Those that count, each a column; the section on measures has the others."""
+    return {name: score for name, score in pair.scores.items() if name not in pair.aside}
 
 
 def _of_first(standings: Iterable[Standing]) -> str:

@@ -72,6 +72,7 @@ class _PlayedPair(_Pair):
     returns: dict[str, float | None]
     return_intervals: dict[str, Interval]
     measures: dict[str, float | None] = {}
+    measure_intervals: dict[str, Interval] = {}
 
     @model_validator(mode="after")
     def _check_roles(self) -> Self:
