@@ -134,9 +134,14 @@ class Evaluation:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Read name, steps and `pairs` of an evaluation's record, in which null stands for NaN."""
-        pairs = tuple(PairResult.from_record(pair) for pair in record["pairs"])
+        """Read name, steps and `distinct_pairs` of an evaluation's record, in which null stands for NaN."""
+        pairs = tuple(map(PairResult.from_record, distinct_pairs(record)))
         return cls(record["evaluation"], record["opt_steps"], pairs, record.get("env_steps", 0))
+
+
+def distinct_pairs(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The `pairs` of an evaluation's record, without those of the same players as another one under other names."""
+    return [pair for pair in record["pairs"] if pair.get("same_as") is None]
 
 
 @dataclass(eq=False)

@@ -28,7 +28,7 @@ def evaluations_section(groups: Sequence[Group]) -> Section:
         what = f"{run_name}, {found.evaluation.name}, at opt step {found.evaluation.opt_steps:,}"
         changes = f", with {', '.join(found.changes)}" if found.changes else ""
         caption = f"Evaluated afterwards: {what}{changes}."
-        rows = [_row_of_one(pair, raw) for pair, raw in zip(found.evaluation.pairs, found.record["pairs"], strict=True)]
+        rows = [_row_of_one(pair, raw) for pair, raw in found.pairs]
         section.blocks.append(Table(caption, _head_of_one(found.evaluation.pairs[:1], before=False), rows))
     if not section.blocks:
         section.blocks.append(Note("There is none."))

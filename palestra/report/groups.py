@@ -192,7 +192,7 @@ def standings_of(evaluated: Sequence[Evaluated], name: str) -> dict[tuple[Seat, 
     found: dict[tuple[Seat, ...], Standing] = {}
     mine = [each for each in evaluated if each.evaluation.name == name]
     for each in mine:
-        for pair, raw in zip(each.evaluation.pairs, each.record["pairs"], strict=True):
+        for pair, raw in each.pairs:
             first = found[pair.seats].first if pair.seats in found else pair
             found[pair.seats] = Standing(pair.seats, first, pair, raw, each.evaluation.opt_steps)
     last = [pair.seats for pair in mine[-1].evaluation.pairs] if mine else []

@@ -52,7 +52,7 @@ def _measured(
     for found in run.evaluated:
         if found.evaluation.name != evaluation:
             continue
-        for pair, raw in zip(found.evaluation.pairs, found.record["pairs"], strict=True):
+        for pair, raw in found.pairs:
             if pair.seats == seats and "measures" in raw:
                 intervals = raw.get("measure_intervals", {})
                 yield (

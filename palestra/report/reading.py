@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from palestra.config import ConfigError, check, load_yaml
 from palestra.recording.recorders import numbers_of
-from palestra.recording.results import Evaluation, as_float
+from palestra.recording.results import Evaluation, PairResult, as_float, distinct_pairs
 from palestra.runs.config import is_tournament
 from palestra.runs.frames import run_name
 from palestra.runtime.intervals import Counters, Limit
@@ -31,6 +31,11 @@ class Evaluated:
 
     evaluation: Evaluation
     record: Mapping[str, Any]
+
+    @property
+    def pairs(self) -> list[tuple[PairResult, Mapping[str, Any]]]:
+        """The results of the pairings, each with its entry in the record."""
+        return list(zip(self.evaluation.pairs, distinct_pairs(self.record), strict=True))
 
     @property
     def changes(self) -> list[str]:

@@ -49,6 +49,7 @@ class _Pair(_Part):
 
     players: Annotated[dict[str, str], Field(min_length=1)]
     learned: list[str]
+    same_as: dict[str, str] | None = None
     games: Count
     truncated: Count = 0
 
