@@ -83,6 +83,7 @@ def _overview(data: SweepData) -> Section:
     section.blocks.append(Facts(list(entries.items())))
     section.blocks += [Note(fault, is_warning=True) for fault in data.faults]
     section.blocks += _state_notes(data)
+    section.blocks += _edge_notes(data)
     section.blocks.append(_space_table(data))
     section.blocks += _best_table(data)
     return section
@@ -110,6 +111,14 @@ def _state_notes(data: SweepData) -> Iterator[Note]:
     if "failed" in states:
         count = states.count("failed")
         yield Note(f"{count:,} trial{'' if count == 1 else 's'} failed; the table of trials says why.", is_warning=True)
+
+
+def _edge_notes(data: SweepData) -> Iterator[Note]:
+    for key, edge in data.best_edges.items():
+        assert data.best is not None
+        searched = _dimension_text(data.config.space[key])
+        where = f"{data.labels[key]} {data.best.text(key)} lies at the {edge} edge of what was searched ({searched})"
+        yield Note(f"The best trial's {where}: a better value may lie beyond it. The key is {key}.")
 
 
 def _space_table(data: SweepData) -> Block:
