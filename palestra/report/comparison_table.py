@@ -104,23 +104,20 @@ def comparison_section(groups: Sequence[Group]) -> Section:
     comparison, first = compare_groups(groups), groups[0].label
     rows = [
         [
-            Cell(row.pairing),
-            Cell(_measure_text(row)),
+            Cell(row.pairing, detail=_measure_text(row)),
             Cell(each.group),
-            count(len(each.by_run)),
             scored(cut(each.mean, row.measure)),
             Cell("-")
             if each.improvement is None
             else scored(Score(each.improvement.value, each.improvement.low, each.improvement.high)),
+            count(len(each.by_run)),
         ]
         for row in comparison.rows
         for each in row.groups
     ]
     if not rows:
         return Section("comparison", "Comparison", [Note("There is no evaluation of a learning player.")])
-    table = PageTable(
-        "Scores at the last evaluation.", ["pairing", "measure", "group", "runs", "mean", "P(better)"], rows
-    )
+    table = PageTable("Scores at the last evaluation.", ["pairing", "group", "mean", "P(better)", "runs"], rows)
     section = Section("comparison", "Comparison", [table, Note(_legend(groups, iqm=False))])
     for group, estimate in zip(groups[1:], comparison.overall, strict=True):
         if estimate is not None:

@@ -77,7 +77,7 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
         means = f"means over {len(group.runs)} runs, with their 95% t intervals"
         caption = f"{name}{at}: {means}; before is the first evaluation{of_first}."
         rows = [row for found in standings.values() for row in _rows_of_several(found)]
-        yield Table(caption, ["pairing", "measure", "runs", "before", "mean", "least", "most"], rows)
+        yield Table(caption, ["pairing", "mean", "runs", "before", "least", "most"], rows)
     if overflown := _overflown(standings):
         yield Note(f"Cut off because numbers grew too large for exact play: {overflown}.")
     if table := _cross_table(standings):
@@ -136,11 +136,10 @@ def _rows_of_several(found: Sequence[Standing]) -> Iterator[list[Cell]]:
         values = [score.value for score in scores]
         before = [each.first.scores[measure].value for each in found if measure in each.first.scores]
         yield [
-            Cell(pairing_text(found[0].seats)),
-            Cell(measure),
+            Cell(pairing_text(found[0].seats), detail=measure),
+            scored(cut(mean_score(scores), measure)),
             count(len(scores)),
             number(fmean(before)) if found[0].first is not found[0].last else Cell("-"),
-            scored(cut(mean_score(scores), measure)),
             number(min(values)),
             number(max(values)),
         ]

@@ -179,8 +179,8 @@ def _trials_section(data: SweepData) -> Section:
     rows = [
         [
             Cell(str(trial.number)),
-            Cell(trial.state),
             Cell("-") if math.isnan(trial.value) else Cell(objective_text(trial.value), trial.value),
+            Cell(trial.state),
             *([Cell(_by_seed_text(data, trial) if trial.by_seed else "-")] if has_seeds else []),
             *(Cell(trial.text(key) if key in trial.point else "-") for key in keys),
             Cell(f"{trial.env_steps:,.0f}", trial.env_steps) if trial.env_steps else Cell("-"),
@@ -193,8 +193,8 @@ def _trials_section(data: SweepData) -> Section:
         caption = f"The first {MOST_TRIALS} of {len(trials):,} trials, the best ones first; the study has all."
     head = [
         "trial",
-        "state",
         data.config.objective.measure,
+        "state",
         *(["by seed"] if has_seeds else []),
         *(labels[key] for key in keys),
         "env steps",
