@@ -4,16 +4,19 @@ import math
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
 
 from palestra.config import render
 from palestra.recording.results import count_text, duration_text
 from palestra.runs.config import RunConfig
+from palestra.runtime.intervals import Limit
 from palestra.storage.disk import Folder
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.places import LocalJob, last_line
-from palestra.sweeps.plan import MOST_CORNERS, Plan
+from palestra.sweeps.plan import Plan
 from palestra.sweeps.watching import Growing
 
 MEASURE_S = 10.0  # how long the run goes on after its first record
@@ -31,28 +34,55 @@ def dry_run(config: SweepConfig, bases: dict[str, RunConfig]) -> Iterator[str]:
     yield plan.extent_text(num_at_once)
     if num_trials is not None:
         yield f"{count_text(num_trials * len(config.seeds))} runs{_unless_pruned(config)}"
-    stops = [plan.space.config_at(point)["stop"] for point in plan.space.corners(MOST_CORNERS)]
-    if num_trials is not None and all(stop["unit"] == "env_steps" for stop in stops):
-        most = num_trials * len(config.seeds) * max(stop["after"] for stop in stops)
-        yield f"{count_text(most)} env steps{_unless_pruned(config)}"
-    seconds = []
+    stops = plan.stops()
+    if num_trials is not None and all(stop.unit == "env_steps" for _, stop in stops):
+        about = "" if plan.has_all_points or len({stop.after for _, stop in stops}) == 1 else "about "
+        num = num_trials * len(config.seeds) * fmean(stop.after for _, stop in stops)
+        yield f"{about}{count_text(num)} env steps{_unless_pruned(config)}"
+    times = {}
     for name, base in bases.items():
-        found = run_seconds(base, config.seeds[0])
+        found = run_time(base, config.seeds[0])
         if isinstance(found, str):
             yield f"a run of {name} cannot be timed: {found}"
             continue
-        seconds.append(found)
-        yield f"a run of {name} as it is takes about {duration_text(found)}, its start and evaluations included"
-    if num_trials is not None and len(seconds) == len(bases):
-        rounds = math.ceil(num_trials * len(config.seeds) / num_at_once)
-        yield f"the sweep takes about {duration_text(rounds * sum(seconds) / len(seconds))}{_unless_pruned(config)}"
+        times[name] = found
+        whole = duration_text(found.seconds(base.stop))
+        yield f"a run of {name} as it is takes about {whole}, its start and evaluations included"
+    if num_trials is not None and len(times) == len(bases):
+        yield from _whole_time([times[name].seconds(stop) for name, stop in stops], plan, num_trials, num_at_once)
+
+
+def _whole_time(seconds: Sequence[float], plan: Plan, num_trials: int, num_at_once: int) -> Iterator[str]:
+    """seconds: of runs of trials, as likely as they are; nan where a run stops by another unit than its base."""
+    least, most = min(seconds), max(seconds)
+    if any(map(math.isnan, seconds)):
+        yield "how long the sweep takes is unknown, because trials stop by another unit than their base (stop.unit)"
+        return
+    if duration_text(least) != duration_text(most):
+        yield f"runs of trials take about {duration_text(least)} to {duration_text(most)}, by their base and their stop"
+    rounds = math.ceil(num_trials * len(plan.config.seeds) / num_at_once)
+    yield f"the sweep takes about {duration_text(rounds * fmean(seconds))}{_unless_pruned(plan.config)}"
 
 
 def _unless_pruned(config: SweepConfig) -> str:
     return "" if config.pruning is None else " at most, for trials are pruned"
 
 
-def run_seconds(config: RunConfig, seed: int) -> float | str:
+class RunTime(NamedTuple):
+    """How long a run takes. start_s: until it trains, and after that. train_s: until the limit `stop` is reached."""
+
+    start_s: float
+    train_s: float
+    stop: Limit
+
+    def seconds(self, stop: Limit) -> float:
+        """Of a run that trains to another limit; nan if that counts something else."""
+        if stop.unit == "minutes":
+            return self.start_s + 60 * stop.after
+        return self.start_s + self.train_s * stop.after / self.stop.after if stop.unit == self.stop.unit else math.nan
+
+
+def run_time(config: RunConfig, seed: int) -> RunTime | str:
     """About how long a run takes as a process of its own, from its first seconds; or why that cannot be said."""
     with tempfile.TemporaryDirectory(prefix="palestra-") as name:
         folder, path = Folder(Path(name)), Path(name) / "run"
@@ -73,18 +103,22 @@ def run_seconds(config: RunConfig, seed: int) -> float | str:
             job.signal(signal.SIGKILL)
             while job.poll() is None:
                 time.sleep(POLL_S)
+        trained_s = 60 * records.minutes
         if code is None:
-            return _extrapolated(seen, 60 * records.minutes)
-        return time.monotonic() - began if code == 0 else last_line(folder.path / "log")
+            return _extrapolated(seen, trained_s, config.stop)
+        if code != 0:
+            return last_line(folder.path / "log")
+        return RunTime(max(0.0, time.monotonic() - began - trained_s), trained_s, config.stop)
 
 
 def _is_enough(seen: list[tuple[float, float]], now: float) -> bool:
     return len(seen) > 1 and now - seen[0][0] > MEASURE_S
 
 
-def _extrapolated(seen: list[tuple[float, float]], trained_s: float) -> float | str:
+def _extrapolated(seen: list[tuple[float, float]], trained_s: float, stop: Limit) -> RunTime | str:
     """seen: moments in seconds, each with the share that was done. trained_s: how long it had trained at the last."""
     if not seen:
         return f"it recorded nothing within {MOST_S:g} s (output.record, evaluations)"
     (last, done), (first, earlier) = seen[-1], (seen[0] if len(seen) > 1 else (seen[-1][0] - trained_s, 0.0))
-    return last + (1.0 - done) * (last - first) / (done - earlier)
+    train_s = (last - first) / (done - earlier)
+    return RunTime(last - done * train_s, train_s, stop)

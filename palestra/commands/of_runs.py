@@ -70,6 +70,7 @@ def compare(
     csv: Annotated[
         Path | None, typer.Option(help="also write a line for each score of each run into this file")
     ] = None,
+    iqm: Annotated[bool, typer.Option("--iqm", help="show interquartile means over seeds in place of means")] = False,
 ) -> None:
     """Compare runs: scores, as means of those that differ in seed alone; keys that differ; who is likely better."""
     with one_line_errors():
@@ -87,7 +88,7 @@ def compare(
             moments = read_moments(folders, checkpoint)
             found = [run for run, _ in moments] if games is None else play_afresh(moments, games, errors.print)
         comparison = compare_groups(group_runs(found))
-        render_comparison(console, comparison)
+        render_comparison(console, comparison, iqm)
         if json is not None:
             write_page(json, to_json(plain(as_data(comparison, dict(zip(folders, named, strict=True))))))
         if csv is not None:
@@ -135,7 +136,7 @@ def plot(
     ] = None,
     single: Annotated[bool, typer.Option("--single", help="draw each run as a line of its own")] = False,
     iqm: Annotated[
-        bool, typer.Option("--iqm", help="draw interquartile means over seeds with bootstrapped 90% intervals")
+        bool, typer.Option("--iqm", help="draw interquartile means over seeds with bootstrapped 95% intervals")
     ] = False,
     kind: Annotated[str, typer.Option(help="curves, learning-table or cross-table")] = "curves",
     checkpoint: Annotated[

@@ -19,12 +19,14 @@ from palestra.games.game import Game, State, TensorGame
 from palestra.games.policy import Policy
 from palestra.games.trace import Trace
 from palestra.games.world import WorldGame
-from palestra.players import make_script
+from palestra.players import make_script, read_script
 from palestra.players.player import Player
 from palestra.players.scripted import Script
 from palestra.runtime.limits import memory_needed
 
 NUM_FILMED = 3
+
+Seated = frozenset[tuple[str, tuple[str, str]]]  # pairs of a role, and who sits there
 
 
 class Evaluations:
@@ -125,17 +127,22 @@ class Evaluations:
         if isinstance(config, UserEvaluationConfig):
             return self._play_own(config, num_games, watch)
         pairs: list[dict[str, Any]] = []
+        summaries: dict[Seated, dict[str, Any]] = {}
         keys = {config.final_num_games: "final_num_games", config.num_games: "num_games"}
 
         def watch_all(num_over: int, num_rounds: int) -> None:
             watch(len(pairs) * num_games + num_over, num_rounds)
 
         for pairing in self.pairings(name, with_scripted):
-            with memory_needed(f"{keys.get(num_games, '--games')} of evaluation {name}"):
-                games = self._play(config, game, pairing, num_games, watch_all)
+            if (seated := self._seated_in(pairing)) not in summaries:
+                with memory_needed(f"{keys.get(num_games, '--games')} of evaluation {name}"):
+                    games = self._play(config, game, pairing, num_games, watch_all)
+                summaries[seated] = games.summary()
             learned = [role for role, sitter in pairing.items() if self._learns(sitter)]
-            pairs.append({"players": dict(pairing), "learned": learned, **games.summary()})
-        return {"evaluation": name, "pairs": pairs, "ratings": rate(pairs)}
+            same = self.same_as(name, pairing)
+            names = {"players": dict(pairing), "learned": learned, **({} if same is None else {"same_as": dict(same)})}
+            pairs.append(names | summaries[seated])
+        return {"evaluation": name, "pairs": pairs, "ratings": rate([pair for pair in pairs if "same_as" not in pair])}
 
     def _play_own(self, config: UserEvaluationConfig, num_games: int, watch: Watch) -> dict[str, Any]:
         """The record of an evaluation of the user's own. In place of its pairings it has the run's seats."""
@@ -156,6 +163,24 @@ class Evaluations:
     def most_rounds(self, name: str) -> int | None:
         """After how many rounds a game of one evaluation is cut off; None for one of the user's own."""
         return getattr(self.configs[name], "max_rounds", None)
+
+    def same_as(self, name: str, pairing: Mapping[str, str]) -> Mapping[str, str] | None:
+        """Another pairing of the same players that tables show in place of this one, because scripted players have
+        names of the file here, and their own there; None if there is none."""
+        same = [each for each in self.configs[name].pairings if self._seated_in(each) == self._seated_in(pairing)]
+        first = min(same, key=lambda each: sum(sitter in self.players for sitter in each.values()), default=pairing)
+        return None if first == pairing else first
+
+    def _seated_in(self, pairing: Mapping[str, str]) -> Seated:
+        """Who sits in which role, whatever name a scripted player has."""
+        return frozenset((role, self._identity(sitter)) for role, sitter in pairing.items())
+
+    def _identity(self, name: str) -> tuple[str, str]:
+        player = self.players.get(name)
+        if player is not None and player.script is None:
+            return "player", name
+        config = read_script(name) if player is None or player.script is None else player.script.config
+        return "script", config.model_dump_json()
 
     def film(self, name: str, path: Path) -> list[float]:
         """Write a video of NUM_FILMED episodes of the lone agent, and return their returns. Raises ConfigError for a

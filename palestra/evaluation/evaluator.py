@@ -11,7 +11,7 @@ from palestra.games.game import State, TensorGame
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import Discrete
 from palestra.randomness import base_key, fold, world_keys
-from palestra.runtime.statistics import describe, estimate_mean, estimate_rho
+from palestra.runtime.statistics import Share, describe, estimate_mean, estimate_rho
 
 STREAM = "evaluation"
 
@@ -42,7 +42,7 @@ class Games:
     tallies: dict[str, int]
     actions: dict[str, Tensor]
     info: dict[str, Tensor]
-    measures: dict[str, float | None]
+    measures: Mapping[str, float | Share | None]
 
     def summary(self) -> dict[str, Any]:
         """The results as a record: rho and returns with 95% intervals, the counts behind them, and the distributions of
@@ -61,7 +61,7 @@ class Games:
             "steps": int(self.lengths.sum()),
             "started_over": self.started_over,
             **self.tallies,
-            **({"measures": self.measures} if self.measures else {}),
+            **_record_of(self.measures),
             "actions": {role: counts.tolist() for role, counts in self.actions.items()},
             "returns": {role: estimate.value for role, estimate in returns.items()},
             "return_intervals": {role: [estimate.low, estimate.high] for role, estimate in returns.items()},
@@ -79,6 +79,14 @@ class Games:
         (first, one), (second, other) = self.returns.items()
         share = float(((one > other).double() + 0.5 * (one == other).double()).mean())
         return {first: share, second: 1.0 - share}
+
+
+def _record_of(measures: Mapping[str, float | Share | None]) -> dict[str, Any]:
+    if not measures:
+        return {}
+    shares = {name: measure.estimate() for name, measure in measures.items() if isinstance(measure, Share)}
+    values = {name: shares[name].value if name in shares else measure for name, measure in measures.items()}
+    return {"measures": values, "measure_intervals": {name: [share.low, share.high] for name, share in shares.items()}}
 
 
 @torch.no_grad()

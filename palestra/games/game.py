@@ -23,6 +23,7 @@ from palestra.games.policy import Observes
 from palestra.games.spaces import ActionSpace, Box, MultiDiscrete, Space
 from palestra.games.trace import ShareTable, Storyboard, Trace, Transcript
 from palestra.randomness import runs_on_cpu
+from palestra.runtime.statistics import Share
 
 State = dict[str, Tensor]
 Observation = dict[str, Tensor]
@@ -249,9 +250,11 @@ class TensorGame(Game):
 
     # ---- measures, and people ----------------------------------------------------------------------------
 
-    def measures(self, outcomes: State) -> dict[str, float | None]:
+    def measures(self, outcomes: State) -> Mapping[str, float | Share | None]:
         """What the ends of games say, by the names that `declared_measures` of the game's config gives; None where it
-        is not known. outcomes: the `outcome_entries` of all games of an evaluation, as they were at their end."""
+        is not known. A Share is recorded with its 95% interval. The first measure is the score that tables and curves
+        show; tables also show the others whose names have no slash. outcomes: the `outcome_entries` of all games of an
+        evaluation, as they were at their end."""
         return {}
 
     def storyboard(self, trace: Trace) -> Storyboard | None:

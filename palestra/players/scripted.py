@@ -31,9 +31,13 @@ class ScriptedPlayerConfig(Config):
 
 
 class Script(Policy, Protocol):
-    """The policy of a player that does not learn, made for a role of a game. kind: what it is, for people."""
+    """The policy of a player that does not learn, made for a role of a game. kind: what it is, for people. config:
+    equal ones mean the same player."""
 
     kind: str
+
+    @property
+    def config(self) -> Config: ...
 
     def for_seat(self, game: Game, role: str) -> "Script":
         """The same player in another seat. Raises ConfigError if it cannot sit there."""

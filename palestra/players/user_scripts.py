@@ -31,6 +31,10 @@ class CheckedScript:
         self.policy, self.role, self.name = policy, role, policy.config.scripted
         self.observes = policy.observes
 
+    @property
+    def config(self) -> ScriptedPlayerConfig:
+        return self.policy.config
+
     @classmethod
     def build(cls, own: type[ScriptedPolicy], config: ScriptedPlayerConfig, game: Game, role: str) -> Self:
         """Make the player for a role of a game, and try it once. Raises ConfigError for one that fails, chooses

@@ -46,9 +46,10 @@ class PairResult:
     """The result of one pairing of players in an evaluation.
 
     scores: in the game of host and agent rho = finished / steps, in others the mean return of every role, under the
-    names "rho" and "return of ROLE", and before these the first measure of a game that has some, as accuracy, without
-    an interval; in an evaluation of the user's own its scores, without intervals. Tables and curves show the first
-    score.
+    names "rho" and "return of ROLE", before these the first measure of a game that has some, as accuracy, and after
+    them its other measures whose names have no slash, as precision; in an evaluation of the user's own its scores,
+    without intervals. Tables and curves show the first score. aside: the scores that count for nobody: of a game's
+    measures all but the first.
     """
 
     players: Mapping[str, str]  # role -> player
@@ -56,6 +57,7 @@ class PairResult:
     scores: Mapping[str, Score]
     games: int
     truncated: int
+    aside: frozenset[str] = frozenset()
 
     @classmethod
     def from_record(cls, pair: Mapping[str, Any]) -> Self:
@@ -64,15 +66,20 @@ class PairResult:
         def score(value: Any, low: Any, high: Any) -> Score:
             return Score(*(math.nan if number is None else number for number in (value, low, high)))
 
+        aside: list[str] = []
         if "scores" in pair:
             scores = {name: score(value, None, None) for name, value in pair["scores"].items()}
         elif set(pair["players"]) == {"host", "agent"}:
             scores = {"rho": score(pair["rho"], pair["low"], pair["high"])}
         else:
+            measures, known = pair.get("measures", {}), pair.get("measure_intervals", {})
+            scores = {name: score(value, *known.get(name, (None, None))) for name, value in measures.items()}
+            aside = [name for name in [*scores][1:] if "/" not in name]
             intervals = pair["return_intervals"]
-            scores = {name: score(value, None, None) for name, value in [*pair.get("measures", {}).items()][:1]}
-            scores |= {return_of(role): score(value, *intervals[role]) for role, value in pair["returns"].items()}
-        return cls(pair["players"], tuple(pair["learned"]), scores, pair["games"], pair.get("truncated", 0))
+            returns = {return_of(role): score(value, *intervals[role]) for role, value in pair["returns"].items()}
+            scores = dict([*scores.items()][:1]) | returns | {name: scores[name] for name in aside}
+        num_truncated = pair.get("truncated", 0)
+        return cls(pair["players"], tuple(pair["learned"]), scores, pair["games"], num_truncated, frozenset(aside))
 
     @cached_property
     def seats(self) -> tuple[Seat, ...]:
@@ -110,6 +117,8 @@ class PairResult:
     def is_high_good(self, measure: str) -> bool | None:
         """Whether the players that learn want a score high; None where it counts for none of them, and where they want
         the contrary of each other."""
+        if measure in self.aside:
+            return None
         wanted = {is_high_good_for(role, measure) for role in self.learned} - {None}
         return wanted.pop() if len(wanted) == 1 else None
 
@@ -125,9 +134,14 @@ class Evaluation:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Read name, steps and `pairs` of an evaluation's record, in which null stands for NaN."""
-        pairs = tuple(PairResult.from_record(pair) for pair in record["pairs"])
+        """Read name, steps and `distinct_pairs` of an evaluation's record, in which null stands for NaN."""
+        pairs = tuple(map(PairResult.from_record, distinct_pairs(record)))
         return cls(record["evaluation"], record["opt_steps"], pairs, record.get("env_steps", 0))
+
+
+def distinct_pairs(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The `pairs` of an evaluation's record, without those of the same players as another one under other names."""
+    return [pair for pair in record["pairs"] if pair.get("same_as") is None]
 
 
 @dataclass(eq=False)

@@ -11,7 +11,7 @@ import torch
 
 from palestra.recording.results import Score, Seat, games_text
 from palestra.report.evaluations import evaluation_names, pairing_text, pairings
-from palestra.report.groups import FEWEST_OF_A_BAND, Group, mean_score, standings_of
+from palestra.report.groups import FEWEST_OF_A_BAND, NUM_RESAMPLES, Group, mean_score, standings_of
 from palestra.report.overview import differing_keys
 from palestra.runtime.statistics import (
     Estimate,
@@ -20,7 +20,7 @@ from palestra.runtime.statistics import (
     score_interval_of_improvement,
 )
 
-NUM_RESAMPLES = 10_000
+NUM_RESAMPLES_OF_PAIRS = 10_000
 
 ByRun = tuple[tuple[str, Score], ...]
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -158,7 +158,7 @@ def _pair(ours: ByRun, theirs: ByRun, row: ScoreRow) -> Pair | None:
 def _improvement(pairs: Sequence[Pair]) -> Estimate | None:
     if not pairs:
         return None
-    estimate = estimate_probability_of_improvement(pairs, NUM_RESAMPLES, seed=0)
+    estimate = estimate_probability_of_improvement(pairs, NUM_RESAMPLES_OF_PAIRS, seed=0)
     nums = [min(map(len, values)) for values in zip(*pairs, strict=True)]
     low, high = score_interval_of_improvement(estimate.value, *nums)
     estimate = Estimate(estimate.value, min(low, estimate.low), max(high, estimate.high))

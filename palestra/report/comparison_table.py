@@ -12,7 +12,7 @@ from palestra.recording.results import Score, printable, score_text
 from palestra.report.blocks import Cell, Note, Section, count, scored
 from palestra.report.blocks import Table as PageTable
 from palestra.report.comparison import Comparison, GroupScore, ScoreRow, compare_groups, unequal_samples
-from palestra.report.groups import FEWEST_OF_A_BAND, Group
+from palestra.report.groups import FEWEST_OF_A_BAND, Group, cut
 from palestra.report.reading import Evaluated
 from palestra.runtime.statistics import Estimate
 from palestra.sweeps.naming import short_keys
@@ -20,8 +20,9 @@ from palestra.sweeps.naming import short_keys
 COLUMNS = ("evaluation", "pairing", "measure", "group", "run", "value", "low", "high")
 
 
-def render_comparison(console: Console, comparison: Comparison) -> None:
-    """Print the runs, the keys in which configs differ, and the scores."""
+def render_comparison(console: Console, comparison: Comparison, iqm: bool = False) -> None:
+    """Print the runs, the keys in which configs differ, and the scores: of several runs the mean, as reports and plots
+    show it, or with `iqm` the interquartile mean."""
     groups = comparison.groups
     console.print(_table(["group", "run", "seed", "state", "evaluated at"], list(_run_rows(groups))))
     if len(groups) > 1:
@@ -35,20 +36,23 @@ def render_comparison(console: Console, comparison: Comparison) -> None:
         console.print(Text("There is no evaluation of a learning player; --games N plays one."))
         return
     first = groups[0].label
-    head = ["pairing", "measure", "group", "runs", "mean", "IQM", *(["P(better)"] if groups[1:] else [])]
-    rows = [_score_row(row, each, len(head)) for row in comparison.rows for each in row.groups]
+    head = ["pairing", "measure", "group", "runs", "IQM" if iqm else "mean", *(["P(better)"] if groups[1:] else [])]
+    rows = [_score_row(row, each, iqm)[: len(head)] for row in comparison.rows for each in row.groups]
     console.print(_table(head, rows))
     for group, estimate in zip(groups[1:], comparison.overall, strict=True):
         if estimate is not None:
             console.print(Text(f"All pairings: P({group.label} better than {first}) = {_estimate_text(estimate)}"))
-    console.print(Text(_legend(groups), style="dim"))
+    console.print(Text(_legend(groups, iqm), style="dim"))
 
 
-def _legend(groups: Sequence[Group]) -> str:
+def _legend(groups: Sequence[Group], iqm: bool) -> str:
     parts = ["A run alone has the 95% interval over its games." if any(len(g.runs) == 1 for g in groups) else ""]
     if any(len(group.runs) > 1 for group in groups):
-        few = f"IQM and P, of {FEWEST_OF_A_BAND} runs or more, 95% intervals over runs"
-        parts.append(f"Means over runs have 95% t intervals, {few}.")
+        parts.append("" if iqm else "Means over runs have 95% t intervals.")
+        resampled = [*(["IQM"] if iqm else []), *(["P"] if groups[1:] else [])]
+        if resampled:
+            have = f"{' and '.join(resampled)} {'have 95% intervals' if resampled[1:] else 'has a 95% interval'}"
+            parts.append(f"Of {FEWEST_OF_A_BAND} runs or more, {have} over runs.")
     if len(groups) > 1:
         whose = "by scores that learning players want, and not the contrary of each other"
         parts.append(f"P(better): that a run of the group is better than one of {groups[0].label}, {whose}.")
@@ -69,9 +73,10 @@ def _steps(evaluated: Sequence[Evaluated]) -> set[str]:
     return {f"opt step {steps:,}" for steps in last.values()}
 
 
-def _score_row(row: ScoreRow, each: GroupScore, width: int) -> list[str]:
-    cells = [row.pairing, _measure_text(row), each.group, str(len(each.by_run)), _estimate_text(each.mean)]
-    return [*cells, _estimate_text(each.iqm), _estimate_text(each.improvement)][:width]
+def _score_row(row: ScoreRow, each: GroupScore, iqm: bool) -> list[str]:
+    shown = _estimate_text(each.iqm if iqm and each.iqm is not None else cut(each.mean, row.measure))
+    num_runs = str(len(each.by_run))
+    return [row.pairing, _measure_text(row), each.group, num_runs, shown, _estimate_text(each.improvement)]
 
 
 def _measure_text(row: ScoreRow) -> str:
@@ -98,17 +103,22 @@ def comparison_section(groups: Sequence[Group]) -> Section:
     """The section of a report that compares several groups."""
     comparison, first = compare_groups(groups), groups[0].label
     rows = [
-        [Cell(row.pairing), Cell(_measure_text(row)), Cell(each.group), count(len(each.by_run)), scored(each.mean)]
-        + [Cell("-") if e is None else scored(Score(e.value, e.low, e.high)) for e in (each.iqm, each.improvement)]
+        [
+            Cell(row.pairing, detail=_measure_text(row)),
+            Cell(each.group),
+            scored(cut(each.mean, row.measure)),
+            Cell("-")
+            if each.improvement is None
+            else scored(Score(each.improvement.value, each.improvement.low, each.improvement.high)),
+            count(len(each.by_run)),
+        ]
         for row in comparison.rows
         for each in row.groups
     ]
     if not rows:
         return Section("comparison", "Comparison", [Note("There is no evaluation of a learning player.")])
-    table = PageTable(
-        "Scores at the last evaluation.", ["pairing", "measure", "group", "runs", "mean", "IQM", "P(better)"], rows
-    )
-    section = Section("comparison", "Comparison", [table, Note(_legend(groups))])
+    table = PageTable("Scores at the last evaluation.", ["pairing", "group", "mean", "P(better)", "runs"], rows)
+    section = Section("comparison", "Comparison", [table, Note(_legend(groups, iqm=False))])
     for group, estimate in zip(groups[1:], comparison.overall, strict=True):
         if estimate is not None:
             text = f"All pairings: P({group.label} better than {first}) = {_estimate_text(estimate)}."

@@ -5,13 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-import torch
-
 from palestra.recording.results import PairResult, Score, Seat, as_float, games_text, score_text
 from palestra.report.blocks import Block, Cell, Heading, Note, Section, Table, count, number, scored
-from palestra.report.groups import FEWEST_OF_A_BAND, Group, Standing, mean_score, reported_score, standings_of
+from palestra.report.groups import Group, Standing, cut, mean_score, standings_of
 from palestra.report.reading import under
-from palestra.runtime.statistics import interquartile_mean
 
 Seats = tuple[Seat, ...]
 
@@ -31,7 +28,7 @@ def evaluations_section(groups: Sequence[Group]) -> Section:
         what = f"{run_name}, {found.evaluation.name}, at opt step {found.evaluation.opt_steps:,}"
         changes = f", with {', '.join(found.changes)}" if found.changes else ""
         caption = f"Evaluated afterwards: {what}{changes}."
-        rows = [_row_of_one(pair, raw) for pair, raw in zip(found.evaluation.pairs, found.record["pairs"], strict=True)]
+        rows = [_row_of_one(pair, raw) for pair, raw in found.pairs]
         section.blocks.append(Table(caption, _head_of_one(found.evaluation.pairs[:1], before=False), rows))
     if not section.blocks:
         section.blocks.append(Note("There is none."))
@@ -77,10 +74,10 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
         ]
         yield Table(caption, _head_of_one([example], before=bool(steps)), rows)
     else:
-        interval = ", with 95% t intervals of the mean" if len(group.runs) >= FEWEST_OF_A_BAND else ""
-        caption = f"{name}{at}: means over {len(group.runs)} runs{interval}; before is the first evaluation{of_first}."
+        means = f"means over {len(group.runs)} runs, with their 95% t intervals"
+        caption = f"{name}{at}: {means}; before is the first evaluation{of_first}."
         rows = [row for found in standings.values() for row in _rows_of_several(found)]
-        yield Table(caption, ["pairing", "measure", "runs", "before", "mean", "IQM", "least", "most"], rows)
+        yield Table(caption, ["pairing", "mean", "runs", "before", "least", "most"], rows)
     if overflown := _overflown(standings):
         yield Note(f"Cut off because numbers grew too large for exact play: {overflown}.")
     if table := _cross_table(standings):
@@ -90,24 +87,30 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
 
 
 def _head_of_one(examples: Sequence[PairResult], before: bool) -> list[str]:
-    measures = list(examples[0].scores) if examples else []
+    measures = list(_scores_of_one(examples[0])) if examples else []
     figures = [f"{measure} before" for measure in measures] if before else []
     return ["pairing", *measures, *figures, "IQM of returns", "length", "games", "cut off"]
 
 
 def _row_of_one(pair: PairResult, raw: Mapping[str, Any], first: PairResult | None = None) -> list[Cell]:
-    before = [] if first is None else [_before(first, pair, measure) for measure in pair.scores]
+    scores = _scores_of_one(pair)
+    before = [] if first is None else [_before(first, pair, measure) for measure in scores]
     iqms = under(raw, "statistics", "episode_return")
     spreads = iqms.values() if isinstance(iqms, Mapping) else ()
     return [
         Cell(pairing_text(pair.seats)),
-        *map(scored, pair.scores.values()),
+        *map(scored, scores.values()),
         *before,
         Cell(", ".join(score_text(under(spread, "iqm")) for spread in spreads) or "-"),
         number(as_float(under(raw, "statistics", "episode_length", "mean"))),
         count(pair.games),
         count(pair.truncated),
     ]
+
+
+def _scores_of_one(pair: PairResult) -> dict[str, Score]:
+    """Those that count, each a column; the section on measures has the others."""
+    return {name: score for name, score in pair.scores.items() if name not in pair.aside}
 
 
 def _of_first(standings: Iterable[Standing]) -> str:
@@ -133,12 +136,10 @@ def _rows_of_several(found: Sequence[Standing]) -> Iterator[list[Cell]]:
         values = [score.value for score in scores]
         before = [each.first.scores[measure].value for each in found if measure in each.first.scores]
         yield [
-            Cell(pairing_text(found[0].seats)),
-            Cell(measure),
+            Cell(pairing_text(found[0].seats), detail=measure),
+            scored(cut(mean_score(scores), measure)),
             count(len(scores)),
             number(fmean(before)) if found[0].first is not found[0].last else Cell("-"),
-            scored(reported_score(scores, measure)),
-            number(float(interquartile_mean(torch.tensor(values, dtype=torch.float64)))),
             number(min(values)),
             number(max(values)),
         ]

@@ -58,11 +58,13 @@ STYLE: Any = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure of the page. description: its content in words, for readers who do not see it."""
+    """A figure of the page. description: its content in words, for readers who do not see it. width: at which its texts
+    have their size, in pixels."""
 
     title: str
     description: str
     svg: Markup
+    width: float
 
 
 class Figures:
@@ -82,7 +84,8 @@ class Figures:
             paint(figure)
             file = io.StringIO()
             figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-        return Drawn(title, description, _for_page(file.getvalue(), f"figure-{self._count}", title, description))
+        svg = _for_page(file.getvalue(), f"figure-{self._count}", title, description)
+        return Drawn(title, description, svg, 72 * size[0])
 
 
 def _for_page(svg: str, name: str, title: str, description: str) -> Markup:

@@ -19,6 +19,7 @@ from palestra.sweeps.trial_names import trial_names
 ASIDE = ("seed", "output", "execution")
 MOST_KEYS = 3  # that a group's name shows
 FEWEST_OF_A_BAND = 4  # runs: the t interval of two or three reaches far beyond all that they have scored
+NUM_RESAMPLES = 2000  # of the runs of a group, for the bootstrap of interquartile means
 # By the last part of a measure's name, or the last but one where the last is a statistic.
 SHARES = ("rho", "clip_fraction")
 NOT_NEGATIVE = ("number", "length", "td_error", "learning_rate", "exploration", "std")
@@ -114,14 +115,14 @@ def over_runs(group: Group, each: Sequence[Sequence[Point]], measure: str) -> Cu
 
 
 def reported_score(scores: Sequence[Score], measure: str) -> Score:
-    """`mean_score` as a report shows it: without an interval for two or three runs, and cut to the possible range."""
+    """`mean_score` as curves show it: without an interval for two or three runs, and cut to the possible range."""
     score = mean_score(scores)
     if 1 < len(scores) < FEWEST_OF_A_BAND:
         return Score(score.value, math.nan, math.nan)
-    return _cut(score, measure)
+    return cut(score, measure)
 
 
-def _cut(score: Score, measure: str) -> Score:
+def cut(score: Score, measure: str) -> Score:
     """A score with its interval cut to the possible range."""
     parts = measure.split("/")[-2:]
     least = 0.0 if any(part in (*SHARES, *NOT_NEGATIVE) for part in parts) else -math.inf
@@ -191,7 +192,7 @@ def standings_of(evaluated: Sequence[Evaluated], name: str) -> dict[tuple[Seat, 
     found: dict[tuple[Seat, ...], Standing] = {}
     mine = [each for each in evaluated if each.evaluation.name == name]
     for each in mine:
-        for pair, raw in zip(each.evaluation.pairs, each.record["pairs"], strict=True):
+        for pair, raw in each.pairs:
             first = found[pair.seats].first if pair.seats in found else pair
             found[pair.seats] = Standing(pair.seats, first, pair, raw, each.evaluation.opt_steps)
     last = [pair.seats for pair in mine[-1].evaluation.pairs] if mine else []

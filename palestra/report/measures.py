@@ -40,28 +40,36 @@ def measures_section(groups: Sequence[Group], figures: Figures) -> list[Section]
 def _names(groups: Sequence[Group], evaluation: str, seats: tuple[Seat, ...]) -> list[str]:
     """The measures that are known at some moment, in their order."""
     found = [measured for group in groups for run in group.runs for _, measured in _measured(run, evaluation, seats)]
-    known = {name for measured in found for name, value in measured.items() if math.isfinite(value)}
+    known = {name for measured in found for name, score in measured.items() if math.isfinite(score.value)}
     return [name for name in dict.fromkeys(name for measured in found for name in measured) if name in known]
 
 
 def _measured(
     run: RunData, evaluation: str, seats: tuple[Seat, ...]
-) -> Iterator[tuple[Mapping[str, Any], dict[str, float]]]:
-    """The measures of a pairing in each evaluation, NaN where they are not known; each with its record."""
+) -> Iterator[tuple[Mapping[str, Any], dict[str, Score]]]:
+    """The measures of a pairing in each evaluation, NaN where they are not known, as are intervals; each with its
+    record."""
     for found in run.evaluated:
         if found.evaluation.name != evaluation:
             continue
-        for pair, raw in zip(found.evaluation.pairs, found.record["pairs"], strict=True):
+        for pair, raw in found.pairs:
             if pair.seats == seats and "measures" in raw:
-                yield found.record, {name: as_float(value) for name, value in raw["measures"].items()}
+                intervals = raw.get("measure_intervals", {})
+                yield (
+                    found.record,
+                    {
+                        name: Score(*map(as_float, (value, *intervals.get(name, (None, None)))))
+                        for name, value in raw["measures"].items()
+                    },
+                )
 
 
 def _curve(group: Group, evaluation: str, seats: tuple[Seat, ...], measure: str, unit: str) -> Curve:
     tracks = [
         [
-            Point(steps_in(record, unit), Score(measured[measure], math.nan, math.nan))
+            Point(steps_in(record, unit), measured[measure])
             for record, measured in _measured(run, evaluation, seats)
-            if math.isfinite(measured.get(measure, math.nan))
+            if measure in measured and math.isfinite(measured[measure].value)
         ]
         for run in group.runs
     ]

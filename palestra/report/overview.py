@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from palestra.config.rendering import inline_flow
-from palestra.recording.results import duration_text
+from palestra.recording.results import PairResult, duration_text
 from palestra.report.blocks import Block, Cell, Code, Facts, Heading, Note, Section, Table, count, scored
 from palestra.report.evaluations import pairing_text
 from palestra.report.groups import Group, experiment
@@ -20,16 +20,16 @@ def runs_section(groups: Sequence[Group]) -> Section:
         [
             Cell(run.name),
             *([Cell(group.label)] if len(groups) > 1 else []),
+            *_last_score(run),
             Cell(_text(run.seed)),
             Cell(run.state),
-            _last_score(run),
             *(count(run.counters[name]) for name in ("env_steps", "opt_steps", "episodes")),
             Cell(duration_text(run.train_seconds)),
         ]
         for group in groups
         for run in group.runs
     ]
-    head = ["run", *(["group"] if len(groups) > 1 else []), "seed", "state", "last score"]
+    head = ["run", *(["group"] if len(groups) > 1 else []), "last score", "of", "seed", "state"]
     caption = "The runs, as of their last records; training alone counts as time."
     table = Table(caption, [*head, "env steps", "opt steps", "episodes", "training"], rows)
     section = Section("runs", "Runs", [table])
@@ -37,19 +37,18 @@ def runs_section(groups: Sequence[Group]) -> Section:
     return section
 
 
-def _last_score(run: RunData) -> Cell:
-    """The last score of the pairing that `best` names, or of the first one in which a player learns."""
+def _last_score(run: RunData) -> list[Cell]:
+    """The last score of the pairing that `best` names, or of the first one in which a player learns; and what it is."""
     name, place = under(run.config, "best", "evaluation"), under(run.config, "best", "pairing")
     evaluated = [each for each in run.evaluated if name in (None, each.evaluation.name)]
-    pairs = evaluated[-1].evaluation.pairs if evaluated else ()
+    pairs = [PairResult.from_record(pair) for pair in evaluated[-1].record["pairs"]] if evaluated else []
     configs = under(run.config, "evaluations")
     named = [each for each in configs if under(each, "name") == name] if isinstance(configs, list) else []
     wanted = _value_at(named, f"0.pairings.{place}")
     learned = [pair for pair in pairs if pair.learned and wanted in (None, pair.players)]
     if not learned:
-        return Cell("-")
-    cell = scored(learned[0].score)
-    return Cell(cell.text, cell.value, f"{cell.detail} {learned[0].measure}, {pairing_text(learned[0].seats)}".strip())
+        return [Cell("-"), Cell("-")]
+    return [scored(learned[0].score), Cell(f"{learned[0].measure}, {pairing_text(learned[0].seats)}")]
 
 
 # ---- warnings -----------------------------------------------------------------------------------------

@@ -21,13 +21,12 @@ from palestra.recording.plots import LEARNED_COLOURS, LEVEL_COLOURS
 from palestra.recording.results import Score, label, printable
 from palestra.report.evaluations import evaluation_names, pairings
 from palestra.report.figures import thinned
-from palestra.report.groups import FEWEST_OF_A_BAND, Group, group_runs, reported_score
+from palestra.report.groups import FEWEST_OF_A_BAND, NUM_RESAMPLES, Group, group_runs, reported_score
 from palestra.report.reading import read_runs, under
 from palestra.runs.frames import COUNTERS, rows_of_records
 from palestra.runtime.statistics import interquartile_mean_curve
 
-SHARE = 0.9  # of the resamples, that lies in a band
-NUM_RESAMPLES = 2000
+SHARE = 0.95  # of the resamples, that lies in a band
 COLOURS = (*LEARNED_COLOURS, *LEVEL_COLOURS)
 DASHES = ("-", "--", ":", "-.")  # when the colours are used up
 MOST_COLUMNS = 3
@@ -209,7 +208,7 @@ def _lines(series: Series, name: str, single: bool, iqm: bool) -> list[Line]:
     if iqm:
         values = torch.tensor(by_step, dtype=torch.float64).T
         value, low, high = interquartile_mean_curve(values, NUM_RESAMPLES, 0, SHARE).tolist()
-        return [Line("", steps, value, (low, high))]
+        return [Line("", steps, value, (low, high) if len(tracks) >= FEWEST_OF_A_BAND else None)]
     means = [reported_score([Score(value, math.nan, math.nan) for value in values], name) for values in by_step]
     band = [mean.low for mean in means], [mean.high for mean in means]
     return [Line("", steps, [mean.value for mean in means], band if len(tracks) >= FEWEST_OF_A_BAND else None)]
@@ -297,12 +296,13 @@ def _caption(all_series: Sequence[Series], single: bool, iqm: bool) -> str:
     if single or max(sizes) == 1:
         return f"lines are single runs ({sum(sizes)})"
     counts = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+    least = f", of {FEWEST_OF_A_BAND} runs or more" if min(sizes) < FEWEST_OF_A_BAND else ""
+    has_bands = max(sizes) >= FEWEST_OF_A_BAND
     if not iqm:
-        least = f", of {FEWEST_OF_A_BAND} runs or more" if min(sizes) < FEWEST_OF_A_BAND else ""
-        bands = f", bands their 95% t intervals{least}" if max(sizes) >= FEWEST_OF_A_BAND else ""
-        return f"lines are means of {counts} runs{bands}"
+        return f"lines are means of {counts} runs" + (f", bands their 95% t intervals{least}" if has_bands else "")
     few = " (of fewer than four runs it is their mean)" if min(sizes) < 4 else ""
-    return f"lines are interquartile means of {counts} runs{few}, bands their bootstrapped {SHARE:.0%} intervals"
+    bands = f", bands their bootstrapped {SHARE:.0%} intervals{least}" if has_bands else ""
+    return f"lines are interquartile means of {counts} runs{few}{bands}"
 
 
 def _wrong(path: str, message: str) -> ConfigError:

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from palestra.config import ConfigError, check, load_yaml
 from palestra.recording.recorders import numbers_of
-from palestra.recording.results import Evaluation, as_float
+from palestra.recording.results import Evaluation, PairResult, as_float, distinct_pairs
 from palestra.runs.config import is_tournament
 from palestra.runs.frames import run_name
 from palestra.runtime.intervals import Counters, Limit
@@ -31,6 +31,11 @@ class Evaluated:
 
     evaluation: Evaluation
     record: Mapping[str, Any]
+
+    @property
+    def pairs(self) -> list[tuple[PairResult, Mapping[str, Any]]]:
+        """The results of the pairings, each with its entry in the record."""
+        return list(zip(self.evaluation.pairs, distinct_pairs(self.record), strict=True))
 
     @property
     def changes(self) -> list[str]:
@@ -85,8 +90,10 @@ class RunData:
         evaluations = [record for record in records if record.get("kind") == "evaluation"]
         config: dict[str, Any] = _or_fault(lambda: load_yaml(folder.config), {}, faults)
         evaluated = tuple(Evaluated(Evaluation.from_record(record), record) for record in evaluations)
-        in_order = (pair["returns"] for each in evaluated for pair in each.record["pairs"])
-        roles = next(in_order, under(config, "roles"))
+        played = (pair for each in evaluated for pair in each.record["pairs"] if "returns" in pair)
+        roles = under(config, "roles")
+        first = next(played, {"returns": roles if isinstance(roles, Mapping) else {}})
+        order = [*first["returns"], *first.get("measures", {})]
         return cls(
             path=path,
             name=run_name(path),
@@ -96,7 +103,7 @@ class RunData:
             facts=_or_fault(lambda: folder.facts().model_dump(), {}, faults),
             training=tuple(record for record in records if record.get("kind") == "training"),
             evaluated=evaluated,
-            again=tuple(_read_again(folder, [*roles] if isinstance(roles, Mapping) else [], faults)),
+            again=tuple(_read_again(folder, order, faults)),
             changes=tuple(changes),
             checkpoints=tuple(_read_checkpoints(folder)),
             is_in_use=folder.is_in_use(),
@@ -200,8 +207,8 @@ def _undamaged(path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
         faults.append(f"{path} cannot be read: {error.strerror or error}")
 
 
-def _read_again(folder: RunFolder, roles: Sequence[str], faults: list[str]) -> Iterator[Evaluated]:
-    """roles: in the order in which the run has them; these files have them in that of the alphabet."""
+def _read_again(folder: RunFolder, order: Sequence[str], faults: list[str]) -> Iterator[Evaluated]:
+    """order: roles and measures as the run has them; these files have them in the order of the alphabet."""
     for name in (name for name in folder.evaluations.names() if name.endswith(".json") and not name.startswith(".")):
         path = folder.evaluations.path / name
         try:
@@ -213,16 +220,16 @@ def _read_again(folder: RunFolder, roles: Sequence[str], faults: list[str]) -> I
         except (OSError, ValueError) as error:
             faults.append(f"{path} cannot be read: {error!s:.200}")
             continue
-        record = {**record, "pairs": [_in_order(pair, roles) for pair in record["pairs"]]}
+        record = {**record, "pairs": [_in_order(pair, order) for pair in record["pairs"]]}
         yield Evaluated(Evaluation.from_record(record), record)
 
 
-def _in_order(value: Any, roles: Sequence[str]) -> Any:
-    """Mappings by role in the order of the roles, at any depth."""
+def _in_order(value: Any, order: Sequence[str]) -> Any:
+    """Mappings by role or measure in that order, at any depth."""
     if not isinstance(value, Mapping):
         return value
-    keys = sorted(value, key=roles.index) if set(value) <= set(roles) else [*value]
-    return {key: _in_order(value[key], roles) for key in keys}
+    keys = sorted(value, key=order.index) if set(value) <= set(order) else [*value]
+    return {key: _in_order(value[key], order) for key in keys}
 
 
 def _read_checkpoints(folder: RunFolder) -> Iterator[StoredCheckpoint]:

@@ -151,7 +151,9 @@ def _talks(stored: StoredRun, game: TensorGame, name: str, wanted: dict[str, str
     """Some games of every pairing in which a player learns; and tables on many games of the wanted one."""
     yield Note(f"Games of {moment}: of every pairing some of the first, which begin alike for all of them.")
     yield Legend(list(enumerate(game.roles)))
-    for pairing in stored.evaluations.pairings(name, with_scripted=False)[:MOST_PAIRINGS]:
+    pairings = stored.evaluations.pairings(name, with_scripted=False)
+    distinct = [pairing for pairing in pairings if stored.evaluations.same_as(name, pairing) is None]
+    for pairing in distinct[:MOST_PAIRINGS]:
         transcripts = [told for trace in stored.evaluations.traces(name, pairing) if (told := game.transcript(trace))]
         yield Talks(_pairing_text(stored, pairing), list(_of_every_kind(transcripts)))
     num_games = min(stored.evaluations.configs[name].final_num_games, MOST_GAMES)

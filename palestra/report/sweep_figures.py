@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, starmap
 from typing import Any, Self
 
 from matplotlib.axes import Axes
@@ -25,6 +26,8 @@ ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 ABSENT = -0.11  # the height of trials that do not have a key
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples lie evenly in 0..1: dots beside each other do not hide each other
 BAR_HEIGHT = 0.3  # inches
+CHARACTER = 0.08  # the width of one in a label, at most, in inches
+SLICE = 3.5  # the least width of the axes of a slice, in inches
 
 # ---- the axis of values --------------------------------------------------------------------------------
 
@@ -213,8 +216,9 @@ def _draw_axis(axes: Axes, place: int, name: str, ticks: Sequence[tuple[float, s
         axes.text(place + 0.05, height, text, va="center", fontsize=8, zorder=5, bbox=behind)
 
 
-def _ticks(axis: Axis) -> list[tuple[Any, str]]:
-    """Values of an axis with their texts: its choices, or some numbers with both ends."""
+def _ticks(axis: Axis, width: float | None = None) -> list[tuple[Any, str]]:
+    """Values of an axis with their texts: its choices, or some numbers with both ends. width: of an axis along which
+    texts stand side by side, in inches."""
     if axis.choices:
         step = math.ceil(len(axis.choices) / MOST_LABELS)
         return list(zip(axis.choices, _choice_labels(axis), strict=True))[::step]
@@ -225,11 +229,22 @@ def _ticks(axis: Axis) -> list[tuple[Any, str]]:
     else:
         inside = MaxNLocator(5, integer=isinstance(axis.low, int)).tick_values(axis.low, axis.high)
         numbers = [axis.low, *(tick for tick in inside if 0.06 < axis.share(tick) < 0.94), axis.high]
-    kept: list[tuple[float, str]] = []
-    for number in numbers:
-        if not kept or axis.share(number) - axis.share(kept[-1][0]) > 0.06:
-            kept.append((number, f"{number:.4g}"))
-    return kept
+    lowest, *between, highest = [(number, f"{number:.4g}") for number in numbers]
+    kept = [lowest]
+    for tick in between:
+        if _are_apart(axis, kept[-1], tick, width) and _are_apart(axis, tick, highest, width):
+            kept.append(tick)
+    return [*kept, highest]
+
+
+def _are_apart(axis: Axis, tick: tuple[float, str], later: tuple[float, str], width: float | None) -> bool:
+    distance = axis.share(later[0]) - axis.share(tick[0])
+    return distance > 0.06 if width is None else distance * width > _room(tick[1], later[1])
+
+
+def _room(text: str, other: str) -> float:
+    """How far the middles of two labels side by side must be from each other, in inches."""
+    return CHARACTER * ((len(text) + len(other)) / 2 + 1)
 
 
 def _choice_labels(axis: Axis) -> list[str]:
@@ -293,13 +308,13 @@ def _fit_slice(axes: Axes, axis: Axis) -> None:
         step = math.ceil(len(axis.choices) / MOST_LABELS)
         places = range(0, len(axis.choices), step)
         texts = _choice_labels(axis)[::step]
-        is_tight = sum(map(len, texts)) > 40
+        is_tight = max(starmap(_room, pairwise(texts)), default=0.0) > SLICE * step / len(axis.choices)
         axes.set_xticks(places, texts, rotation=30 if is_tight else 0, ha="right" if is_tight else "center")
         axes.grid(axis="x", visible=False)
     elif axis.is_log:
         room = (axis.high / axis.low) ** 0.04
         axes.set_xlim(axis.low / room, axis.high * room)
-        ticks = _ticks(axis)
+        ticks = _ticks(axis, SLICE)
         axes.set_xticks([place for place, _ in ticks], [text for _, text in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
     else:

@@ -83,6 +83,7 @@ def _overview(data: SweepData) -> Section:
     section.blocks.append(Facts(list(entries.items())))
     section.blocks += [Note(fault, is_warning=True) for fault in data.faults]
     section.blocks += _state_notes(data)
+    section.blocks += _edge_notes(data)
     section.blocks.append(_space_table(data))
     section.blocks += _best_table(data)
     return section
@@ -110,6 +111,14 @@ def _state_notes(data: SweepData) -> Iterator[Note]:
     if "failed" in states:
         count = states.count("failed")
         yield Note(f"{count:,} trial{'' if count == 1 else 's'} failed; the table of trials says why.", is_warning=True)
+
+
+def _edge_notes(data: SweepData) -> Iterator[Note]:
+    for key, edge in data.best_edges.items():
+        assert data.best is not None
+        searched = _dimension_text(data.config.space[key])
+        where = f"{data.labels[key]} {data.best.text(key)} lies at the {edge} edge of what was searched ({searched})"
+        yield Note(f"The best trial's {where}: a better value may lie beyond it. The key is {key}.")
 
 
 def _space_table(data: SweepData) -> Block:
@@ -170,8 +179,8 @@ def _trials_section(data: SweepData) -> Section:
     rows = [
         [
             Cell(str(trial.number)),
-            Cell(trial.state),
             Cell("-") if math.isnan(trial.value) else Cell(objective_text(trial.value), trial.value),
+            Cell(trial.state),
             *([Cell(_by_seed_text(data, trial) if trial.by_seed else "-")] if has_seeds else []),
             *(Cell(trial.text(key) if key in trial.point else "-") for key in keys),
             Cell(f"{trial.env_steps:,.0f}", trial.env_steps) if trial.env_steps else Cell("-"),
@@ -184,8 +193,8 @@ def _trials_section(data: SweepData) -> Section:
         caption = f"The first {MOST_TRIALS} of {len(trials):,} trials, the best ones first; the study has all."
     head = [
         "trial",
-        "state",
         data.config.objective.measure,
+        "state",
         *(["by seed"] if has_seeds else []),
         *(labels[key] for key in keys),
         "env steps",

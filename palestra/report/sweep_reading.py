@@ -25,6 +25,8 @@ from palestra.sweeps.outcomes import VALUES, best_of, env_steps_of, place_of, st
 from palestra.sweeps.space import BASE, Base, ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig
 from palestra.sweeps.stored import read_trials
 
+EDGE = 0.05  # of a range, counted as the search draws from it
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -188,11 +190,39 @@ class SweepData:
         return tuple(sorted(done, key=lambda trial: (sign * trial.value, trial.number)))
 
     @cached_property
+    def best_edges(self) -> dict[str, str]:
+        """The keys of which the best trial has a value at an edge of what was searched, each with lower or upper."""
+        if self.best is None:
+            return {}
+        found = {key: _edge(dimension, self.best.point.get(key)) for key, dimension in self.config.space.items()}
+        return {key: edge for key, edge in found.items() if edge is not None}
+
+    @cached_property
     def best_differences(self) -> list[Change]:
         """The keys in which best.yml differs from its base, apart from the seed."""
         base = {} if self.best is None else self.bases.get(self.base_of(self.best), {})
         changes = tree_differences(base, self.best_config) if base and self.best_config else ()
         return [change for change in changes if change.key != "seed"]
+
+
+def _edge(dimension: DimensionConfig, value: Any) -> str | None:
+    """At which edge of a dimension a value lies: lower or upper; None if it lies inside, or if there is nothing but
+    edges. A number of a range lies at an edge where only EDGE of the range lies beyond."""
+    if not _is_number(value):
+        return None
+    if isinstance(dimension, ChoiceConfig):
+        if len(dimension.values) < 3 or not all(map(_is_number, dimension.values)):
+            return None
+        return {min(dimension.values): "lower", max(dimension.values): "upper"}.get(value)
+    step = getattr(dimension, "step", None)
+    if step is not None and dimension.high - dimension.low < 2 * step:
+        return None
+    share = Axis.of("", "", dimension).share(value)
+    return "lower" if share <= EDGE else "upper" if share >= 1 - EDGE else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def setting_entries(data: SweepData) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from statistics import fmean, stdev
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,6 +50,22 @@ def _t_quantile(degrees_of_freedom: int) -> float:
     from scipy.special import stdtrit  # imported only here, because it takes a tenth of a second
 
     return float(stdtrit(degrees_of_freedom, 0.975))
+
+
+class Share(NamedTuple):
+    """A measure of a game that is a share of some of its games. hits: how many it holds of. games: of how many."""
+
+    hits: int
+    games: int
+
+    def estimate(self) -> Estimate:
+        """The share with its 95% score interval (Wilson 1927), which has a width also where all or none are hits."""
+        if self.games == 0:
+            return Estimate(math.nan, math.nan, math.nan)
+        share, weight = self.hits / self.games, Z95**2 / self.games
+        middle = (share + weight / 2) / (1 + weight)
+        half = math.sqrt(weight * (share * (1 - share) + weight / 4)) / (1 + weight)
+        return Estimate(share, max(middle - half, 0.0), min(middle + half, 1.0))
 
 
 def estimate_rho(finished: Tensor, lengths: Tensor) -> Estimate:

@@ -49,6 +49,7 @@ class _Pair(_Part):
 
     players: Annotated[dict[str, str], Field(min_length=1)]
     learned: list[str]
+    same_as: dict[str, str] | None = None
     games: Count
     truncated: Count = 0
 
@@ -72,6 +73,7 @@ class _PlayedPair(_Pair):
     returns: dict[str, float | None]
     return_intervals: dict[str, Interval]
     measures: dict[str, float | None] = {}
+    measure_intervals: dict[str, Interval] = {}
 
     @model_validator(mode="after")
     def _check_roles(self) -> Self:

@@ -89,6 +89,22 @@ class Plan:
             numbers.append(self._num_allowed)
         return min(numbers, default=None)
 
+    @property
+    def has_all_points(self) -> bool:
+        """Whether there is a trial at each point that the constraints allow."""
+        return isinstance(self.config.search, GridConfig) and self.num_trials() == self._num_allowed
+
+    def stops(self) -> list[tuple[str, Limit]]:
+        """The base and the `stop` of the points of a grid that the constraints allow, or of some random points."""
+        points = (
+            self.space.points() if isinstance(self.config.search, GridConfig) else list(self.space.samples(SAMPLES))
+        )
+        if not self.constraints and not any(key.split(".")[0] == "stop" for key in self.space.dimensions):
+            bases = [self.space.base_of(point) for point in points]
+            return [(base.name, Limit(**base.data["stop"])) for base in bases]
+        configs = [(self.space.base_of(point).name, self.space.config_at(point)) for point in points]
+        return [(name, Limit(**config["stop"])) for name, config in configs if self.excluded_by(config) is None]
+
     def extent_text(self, num_at_once: int) -> str:
         """8 trials, or until 1M env steps are played, each with 2 seeds; 2 runs at a time"""
         budget, num_trials = self.config.budget, self.num_trials()

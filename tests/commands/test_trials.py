@@ -18,9 +18,12 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 
+from palestra.commands.dry_sweep import RunTime, dry_run
 from palestra.commands.suggest_sweep import read_bases, suggested_sweep
+from palestra.commands.sweep import read_new
 from palestra.commands.trials import to_csv
 from palestra.config import render
+from palestra.recording.results import duration_text
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
@@ -181,6 +184,26 @@ def test_a_dry_run_counts_and_times_and_leaves_nothing(tmp_path: Path) -> None:
     assert lines[3].startswith("a run of ppo-cartpole as it is takes about 0:00:")
     assert lines[4].startswith("the sweep takes about 0:00:")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_counts_the_stop_of_each_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palestra.commands.dry_sweep.run_time", lambda base, seed: RunTime(5.0, 20.0, base.stop))
+
+    def lines(*space: str) -> list[str]:
+        return list(dry_run(*read_new("ppo-cartpole", [*space], "0..1", 1)[:2]))
+
+    several = lines("stop.after=100000,200000,8000000", "gamma=0.9,0.99")
+    assert several[1:] == [
+        "12 runs",
+        "33.2M env steps",
+        "a run of ppo-cartpole as it is takes about 0:00:25, its start and evaluations included",
+        "runs of trials take about 0:00:25 to 0:26:45, by their base and their stop",
+        f"the sweep takes about {duration_text(4 * (25 + 45 + 1605))}",
+    ]
+    assert lines("gamma=0.9,0.99")[-1] == f"the sweep takes about {duration_text(4 * 25)}"
+    in_minutes = lines("stop.after=1,3", "stop.unit=minutes")
+    assert in_minutes[-1] == f"the sweep takes about {duration_text(2 * (65 + 185))}"
+    assert "is unknown" in lines("stop.unit=epochs,env_steps")[-1]
 
 
 def test_the_runs_of_a_trial_are_evaluated_and_listed(tmp_path: Path) -> None:

@@ -14,11 +14,15 @@ import torch
 from conftest import LEARNER, PLAIN
 
 import palestra
+from palestra.evaluation.evaluations import Evaluations
 from palestra.games.polyhedra.game import PolyhedraGame
 from palestra.players import SCRIPTED
+from palestra.report.page import write_report
+from palestra.report.reading import read_runs
 from palestra.runs.stored import StoredRun
 from palestra.storage.records_file import read_records
 from tests.games.gym_worlds import cart_pole
+from tests.report.parsing import Parsed
 
 MakeConfig = Callable[..., dict[str, Any]]
 
@@ -89,6 +93,30 @@ def test_a_seed_of_its_own_means_other_starts_and_the_same_seed_the_same(
     main, same, other = evaluations_of(tmp_path / "run")[:3]
     assert main["pairs"] == same["pairs"]
     assert main["pairs"] != other["pairs"]
+
+
+def test_a_scripted_player_under_a_name_of_its_own_is_played_and_shown_once(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config({"stop.after": 1, "players.agent": {"scripted": "choose_first"}, "num_worlds": 4})
+    names = [("host", "agent"), ("host", "random"), ("host", "choose_first"), ("random", "choose_first")]
+    config["evaluations"][0]["pairings"] = [{"host": host, "agent": agent} for host, agent in names]
+    config["best"] = {"evaluation": "main", "pairing": 0, "measure": "rho", "goal": "max"}
+    played: list[dict[str, str]] = []
+    play = Evaluations._play
+    monkeypatch.setattr(Evaluations, "_play", lambda self, *args: (played.append(dict(args[2])), play(self, *args))[1])
+    fit(config, tmp_path / "run")
+    first, last = evaluations_of(tmp_path / "run")[0], evaluations_of(tmp_path / "run")[-1]
+    as_agent, _, bare, _ = first["pairs"]
+    assert [(each["host"], each["agent"]) for each in played[:3]] == [names[0], names[1], names[3]]
+    assert as_agent["same_as"] == bare["players"]
+    assert as_agent["rho"] == bare["rho"]
+    (run,) = read_runs([tmp_path / "run"])
+    shown = [tuple(seat.player for seat in pair.seats) for pair, _ in run.evaluated[0].pairs]
+    assert shown == names[1:]
+    page = Parsed(write_report([tmp_path / "run"], None))
+    (score,) = page.tables["The runs, as of their last records; training alone counts as time."].column("last score")
+    assert score[1] == last["pairs"][0]["rho"]  # of the pairing that `best` names
 
 
 def test_an_evaluation_may_be_played_in_another_game(make_config: MakeConfig, tmp_path: Path) -> None:

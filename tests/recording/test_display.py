@@ -429,6 +429,23 @@ def test_summary_says_how_many_games_each_moment_has() -> None:
     assert "beats random (100 games beside 20 games)" in lines
 
 
+def test_summary_tells_precision_and_recall_with_intervals_and_they_count_for_nobody() -> None:
+    pair: dict[str, Any] = {"players": {"prover": "prover", "verifier": "verifier"}, "learned": ["prover", "verifier"]}
+    pair |= {"rho": None, "low": None, "high": None, "games": 40, "returns": {"prover": 0.5, "verifier": 0.5}}
+    pair |= {"return_intervals": {"prover": [0.25, 0.75], "verifier": [0.25, 0.75]}}
+    pair |= {"measures": {"accuracy": 0.75, "accuracy/0": 1.0, "precision": 1.0, "recall": 0.5, "undecided": None}}
+    pair |= {"measure_intervals": {"accuracy": [0.6, 0.875], "precision": [0.8, 1.0], "recall": [0.3, 0.7]}}
+    found = Evaluation.from_record({"evaluation": "main", "opt_steps": 7, "pairs": [pair]})
+    rows = [line.split() for line in summary_text(progress(evaluations=[found]), width=200).splitlines()]
+    start = ["prover", "vs", "verifier", "accuracy", "-", ".750", "[.600,", ".875]"]
+    assert start in rows
+    assert ["precision", "-", "1.000", "[.800,", "1.000]"] in rows
+    assert ["recall", "-", ".500", "[.300,", ".700]"] in rows
+    names = ["accuracy", "return of prover", "return of verifier", "precision", "recall", "undecided"]
+    assert [*found.pairs[0].scores] == names
+    assert [found.pairs[0].is_high_good(name) for name in names] == [True, True, True, None, None, None]
+
+
 def test_summary_of_one_evaluation_has_no_before() -> None:
     text = summary_text(progress(evaluations=[Evaluation("main", 40, (lone("agent", 22.0, 20),))]), width=200)
     assert "After: opt step 40, 20 games each; brackets: 95% intervals." in text

@@ -243,6 +243,26 @@ def test_later_evaluations_have_the_roles_in_the_order_of_the_run(runs: list[Pat
     assert read.evaluation.pairs[0].learned == ("host",)
 
 
+def test_later_evaluations_have_the_measures_in_the_order_of_the_run(runs: list[Path], tmp_path: Path) -> None:
+    pair: dict[str, Any] = {"players": {"x": "dqn", "o": "random"}, "learned": ["x"], "returns": {"x": 1.0, "o": 0.0}}
+    pair |= {"return_intervals": {"x": [0.0, 1.0], "o": [0.0, 1.0]}, "measures": {"win": 1.0, "draw": 0.0}}
+    run = with_pair(runs[0], tmp_path, pair)
+    (record,) = read_records(run / "records.jsonl")
+    (run / "evaluations").mkdir(exist_ok=True)
+    (run / "evaluations" / "later.json").write_text(json.dumps(record, sort_keys=True))
+    ((read,),) = [[*each.again] for each in read_runs([run])]
+    assert read.evaluation.pairs[0].measure == "win"
+
+
+def test_a_run_that_begins_with_an_evaluation_of_the_users_own_is_read(runs: list[Path], tmp_path: Path) -> None:
+    run = with_pair(runs[0], tmp_path, {})
+    (record,) = read_records(run / "records.jsonl")
+    own = {"players": {"host": "host", "agent": "agent"}, "learned": ["host"], "games": 4, "scores": {"mine": 1.0}}
+    (run / "records.jsonl").write_text(json.dumps(record | {"evaluation": "own", "pairs": [own]}) + "\n")
+    ((read,),) = [each.evaluated for each in read_runs([run])]
+    assert read.evaluation.pairs[0].measure == "mine"
+
+
 def test_a_mirror_is_compared_as_the_run_is(make_config: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     keys = {"url": f"file://{tmp_path}/mirrors", "options": {}, "attempts": 1, "first_wait_s": 0.0, "end_wait_s": 60.0}
     run = tmp_path / "run"

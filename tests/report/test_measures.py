@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from palestra.recording.results import score_text
 from palestra.report.page import write_report
 from palestra.storage.records_file import read_records
 from tests.report.dialogues import train_dialogue
@@ -17,6 +18,13 @@ pytestmark = pytest.mark.usefixtures("no_plots", "few_figures")
 @pytest.fixture
 def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("palestra.report.learning.MOST_FIGURES", 1)
+
+
+def evaluated(run: Path, place: int) -> dict[str, Any]:
+    pair: dict[str, Any] = [record for record in read_records(run / "records.jsonl") if "pairs" in record][-1]["pairs"][
+        place
+    ]
+    return pair
 
 
 def measured(run: Path, place: int) -> list[dict[str, Any]]:
@@ -35,6 +43,18 @@ def test_measures_over_training_are_those_of_the_records(tmp_path: Path) -> None
         named = [name for name in found[0] if any(each[name] is not None for each in found)]
         assert [row[0][0] for row in table.rows[1:]] == named
         assert "information/main/1" in named
+        interval = evaluated(run, place)["measure_intervals"]["accuracy"]
+        shown = page.tables[next(label for label in page.tables if label.startswith("main, at opt step"))]
+        row = next(row for row in shown.rows if row[0][0] == pairing)
+        ends = ", ".join(map(score_text, interval))
+        assert row[1] == (f"{score_text(found[-1]['accuracy'])} [{ends}]", found[-1]["accuracy"])
+        assert interval[0] < found[-1]["accuracy"] < interval[1]
+        assert [text for text, _ in shown.rows[0]][:4] == [
+            "pairing",
+            "accuracy",
+            "return of prover",
+            "return of verifier",
+        ]
         for row in table.rows[1:]:
             assert [value for _, value in row[1:]] == [each[row[0][0]] for each in found]
             assert all((text == "-") == (value is None) for text, value in row[1:])

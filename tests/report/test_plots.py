@@ -15,9 +15,11 @@ import palestra
 from palestra.cli import app
 from palestra.report.evaluations import pairings
 from palestra.report.groups import group_runs, score_curve
+from palestra.report.page import write_report
 from palestra.report.plots import panel_texts, plot_runs
 from palestra.report.reading import read_runs
-from palestra.runtime.statistics import interquartile_mean_curve
+from palestra.runtime.statistics import Estimate, interquartile_mean_curve
+from tests.report.parsing import Parsed
 
 RETURN = "evaluation/main/agent/returns/agent"
 ABSENT = dict.fromkeys(("commit", "trainer_in_python", "branched_from", "mirror", "checkpoint_folder", "ended"))
@@ -107,10 +109,36 @@ def test_interquartile_means_are_drawn_where_they_are_asked_for(
     figure = drawn(monkeypatch, *seeds, iqm=True)
     assert lines_of(figure) == [[(0.0, 0.0), (10.0, 3.0)]]  # without the lowest and the highest
     (band,) = figure.axes[0].collections
-    _, low, high = interquartile_mean_curve(torch.tensor([[1.0], [2.0], [3.0], [4.0], [100.0]]), 2000, 0, 0.9).tolist()
+    _, low, high = interquartile_mean_curve(torch.tensor([[1.0], [2.0], [3.0], [4.0], [100.0]]), 2000, 0, 0.95).tolist()
     ends = [y for x, y in band.get_paths()[0].vertices.tolist() if x == 10.0]
     assert (min(ends), max(ends)) == (low[0], high[0])
     assert figure.legends == []
+    assert list(drawn(monkeypatch, *seeds[:3], iqm=True).axes[0].collections) == []
+
+
+def test_plot_report_and_compare_show_the_same_numbers_of_a_group(
+    seeds: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def at_the_end(iqm: bool) -> Estimate:
+        figure = drawn(monkeypatch, *seeds, iqm=iqm)
+        ends = [y for x, y in figure.axes[0].collections[0].get_paths()[0].vertices.tolist() if x == 10.0]
+        return Estimate(lines_of(figure)[0][-1][1], min(ends), max(ends))
+
+    compared = CliRunner().invoke(app, ["compare", *map(str, seeds), "--json", str(tmp_path / "all.json")])
+    mean, iqm = at_the_end(iqm=False), at_the_end(iqm=True)
+    (found,) = json.loads((tmp_path / "all.json").read_text())["scores"]
+    assert found["mean"] == pytest.approx([mean.value, mean.low, mean.high])
+    assert found["iqm"] == pytest.approx([iqm.value, iqm.low, iqm.high])
+    text = "22.000 [-32.158, 76.158]"
+    assert mean.value == 22.0
+    assert text in compared.stdout
+    assert "IQM" not in compared.stdout
+    page = Parsed(write_report(seeds, tmp_path / "report.html"))
+    (table,) = (table for label, table in page.tables.items() if label.startswith("main, at opt step 5: means over 5"))
+    assert table.column("mean") == [(text, 22.0)]
+    asked = CliRunner().invoke(app, ["compare", *map(str, seeds), "--iqm"]).stdout
+    assert f"{iqm.value:.3f} [{iqm.low:.3f}, {iqm.high:.3f}]" in asked
+    assert " mean " not in asked
 
 
 def test_single_runs_are_lines_without_bands_in_colours_of_their_own(
@@ -223,7 +251,7 @@ def test_panels_are_named_for_the_players_and_the_measure(
 
 def test_text_in_a_pdf_is_truetype_and_equal_runs_give_equal_files(seeds: list[Path], tmp_path: Path) -> None:
     result = palestra_plot(*seeds, "--out", tmp_path / "fig.pdf", "--iqm")
-    assert "interquartile means of 5 runs, bands their bootstrapped 90% intervals" in result.stdout
+    assert "interquartile means of 5 runs, bands their bootstrapped 95% intervals" in result.stdout
     content = (tmp_path / "fig.pdf").read_bytes()
     assert content.startswith(b"%PDF")
     assert b"/Type3" not in content.replace(b" ", b"")

@@ -13,7 +13,7 @@ from palestra.report.sweep_page import write_sweep_report
 from palestra.storage.records_file import read_records
 from tests.report.browser import CHROMIUM, Page, browser
 from tests.report.dialogues import train_dialogue
-from tests.report.sweeps import MadeSweep
+from tests.report.sweeps import KEY, RATE, MadeSweep
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 
@@ -45,6 +45,7 @@ LEAST_CONTRASTS = """(() => {
   return found.sort((x, y) => x[0] - y[0]).slice(0, 5);
 })()"""
 
+LONG = ["long_network", "wide_network", "a", "b"]  # names, of which the first two stand side by side
 NUMBERS = """[...document.querySelectorAll('#evaluations tbody tr')].map(
   row => [...row.querySelectorAll('data')].map(cell => Number(cell.value)))"""
 
@@ -68,8 +69,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def reports(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Of one run, of both, of a dialogue of three in which one is frozen at times, and of a sweep; with some of the
-    metrics."""
+    """Of one run, of both, of a dialogue of three in which one is frozen at times, of a sweep, and of one with many
+    labels; with some of the metrics."""
     frozen = "players.prover1.updates={name: alternating_periodic, period: 2, phase: 1}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("palestra.report.learning.MOST_FIGURES", 3)
@@ -85,7 +86,13 @@ def reports(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> list[
         sweep.add(float(number), values={"0": float(number)})
         sweep.add(None, TrialState.PRUNED, reported=[0.1 * number, 0.2 * number])
         sweep.add(None, TrialState.FAIL, failure="seed 0: " + "w" * 120)
-    return [*of_runs, write_sweep_report(sweep.end(0), None)]
+    labels = {"num_worlds": {"name": "choice", "values": [1, 20, 300, 4000, 50000, 600000, 7000000, 80000000]}}
+    labels |= {RATE: {"name": "log", "low": 3e-6, "high": 0.35}, KEY + ".net": {"name": "choice", "values": LONG}}
+    labels |= {KEY + ".rollout_length": {"name": "integer", "low": 1, "high": 2048, "step": 1, "log": True}}
+    wide = MadeSweep(tmp_path_factory.mktemp("wide") / "sweep", space=labels)
+    for number in range(12):
+        wide.add(float(number), values={"0": float(number)})
+    return [*of_runs, *(write_sweep_report(each.end(0), None) for each in (sweep, wide))]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -101,6 +108,42 @@ def test_a_report_is_whole_in_a_browser(page: Page, reports: list[Path], number:
     background = page.ask("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(20, 22, 26)") == (scheme == "dark")
     assert page.complaints == []
+
+
+# Of labels of one figure that are not turned, those whose boxes meet, or nearly do.
+MEETING_LABELS = """[...document.querySelectorAll('.figures svg')].flatMap(svg => {
+  const isFlat = node => !(node.getAttribute('transform') || '').match(/rotate\\((?!-?0[ )])/);
+  const boxes = [...svg.querySelectorAll('text')].filter(isFlat).map(t => [t.textContent, t.getBoundingClientRect()]);
+  return boxes.flatMap(([text, a], i) => boxes.slice(0, i)
+    .filter(([_, b]) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > -2
+      && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 2.5)
+    .map(([other]) => [svg.querySelector('title').textContent, text, other]));
+})"""
+
+# Of each table of a section whether the column of the first number is inside of the frame.
+IS_FIRST_NUMBER_SEEN = """name => [...document.querySelectorAll(`#${name} .table`)].map(frame => {
+  const first = frame.querySelector('tbody data');  // the best trial's, in a table of trials
+  return first.parentElement.getBoundingClientRect().right <= frame.getBoundingClientRect().right;
+})"""
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 4])
+def test_a_phone_shows_the_scores_and_says_which_figures_it_cuts(page: Page, reports: list[Path], number: int) -> None:
+    page.open(reports[number], 390, "light")
+    names = ["runs", "evaluations", "comparison", "trials"]
+    seen = [each for name in names for each in page.ask(f"({IS_FIRST_NUMBER_SEEN})('{name}')")]
+    assert seen
+    assert all(seen)
+    hints = "[...document.querySelectorAll('.wider')].filter(each => each.checkVisibility()).length"
+    frames = (
+        "[...document.querySelectorAll('.scroll, .strip')].filter(each => each.scrollWidth > each.clientWidth).length"
+    )
+    num_cut = page.ask(frames)
+    assert page.ask(hints) == num_cut > 0
+    assert page.ask(MEETING_LABELS) == []
+    page.open(reports[number], 1280, "light")
+    assert page.ask(hints) == 0
+    assert page.ask(MEETING_LABELS) == []
 
 
 def test_the_numbers_on_the_screen_are_those_of_the_records(page: Page, runs: list[Path], reports: list[Path]) -> None:

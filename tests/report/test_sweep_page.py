@@ -22,7 +22,7 @@ from palestra.report.sweep_page import write_sweep_report
 from palestra.report.sweep_reading import SweepData
 from palestra.storage.records_file import read_records
 from tests.report.parsing import Parsed
-from tests.report.sweeps import GAMMA, INTERVAL, LAMBDA, RATE, SWEEP, MadeSweep
+from tests.report.sweeps import GAMMA, INTERVAL, KEY, LAMBDA, RATE, SWEEP, MadeSweep
 
 ALL = "The trials, the best ones first."
 
@@ -39,6 +39,33 @@ def palestra_report(*arguments: object, code: int = 0) -> Result:
 
 
 # ---- what it says --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dimension", "edges"),
+    [
+        ({"name": "log", "low": 1e-4, "high": 1e-1}, {1e-4: "lower", 1.3e-4: "lower", 1e-3: None, 0.099: "upper"}),
+        ({"name": "uniform", "low": 0.8, "high": 1.0, "step": None}, {0.805: "lower", 0.9: None, 1.0: "upper"}),
+        ({"name": "uniform", "low": 0.9, "high": 0.99, "step": 0.09}, {0.9: None, 0.99: None}),
+        ({"name": "choice", "values": [0.99, 0.9, 0.95]}, {0.9: "lower", 0.95: None, 0.99: "upper"}),
+        ({"name": "choice", "values": [0.9, 0.99]}, {0.9: None, 0.99: None}),
+        ({"name": "integer", "low": 1, "high": 1024, "step": 1, "log": True}, {1: "lower", 20: None, 1000: "upper"}),
+        ({"name": "integer", "low": 2, "high": 8, "step": 2, "log": False}, {2: "lower", 4: None, 8: "upper"}),
+    ],
+)
+def test_it_is_told_where_the_best_value_lies_at_an_edge(
+    tmp_path: Path, dimension: dict[str, Any], edges: dict[float, str | None]
+) -> None:
+    key = f"{KEY}.batch_size" if dimension["name"] == "integer" else GAMMA
+    base = "dqn-cartpole" if dimension["name"] == "integer" else "ppo-cartpole"
+    for number, (value, edge) in enumerate(edges.items()):
+        sweep = MadeSweep(tmp_path / f"{number}", base=[base], space={key: dimension})
+        sweep.draws.enqueue_trial({key: value})
+        sweep.add(1.0)
+        page = reported(sweep)
+        told = f" lies at the {edge} edge of what was searched (" in page.text
+        assert told == (edge is not None), value
+        assert (f"The key is {key}." in page.text) == told
 
 
 @pytest.mark.parametrize(("goal", "best", "order"), [("max", 2, ["2", "0", "1"]), ("min", 1, ["1", "0", "2"])])

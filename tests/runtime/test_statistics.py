@@ -9,6 +9,7 @@ from torch import Tensor
 
 from palestra.runtime.statistics import (
     Estimate,
+    Share,
     describe,
     estimate_interquartile_mean,
     estimate_mean,
@@ -98,7 +99,16 @@ def test_the_interval_of_the_mean_of_few_is_that_of_students_t(num: int) -> None
     assert (estimate.low, estimate.high) == (pytest.approx(low), pytest.approx(high))
 
 
+@pytest.mark.parametrize(
+    ("hits", "games", "low", "high"), [(8, 10, 0.4902, 0.9433), (0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0)]
+)
+def test_the_interval_of_a_share_is_wilsons(hits: int, games: int, low: float, high: float) -> None:
+    estimate = Share(hits, games).estimate()
+    assert (estimate.value, estimate.low, estimate.high) == pytest.approx((hits / games, low, high), abs=1e-4)
+
+
 def test_nothing_gives_no_estimate() -> None:
+    assert math.isnan(Share(0, 0).estimate().value)
     nothing = torch.zeros(0)
     for estimate in (estimate_mean(nothing), estimate_rho(nothing.bool(), nothing.long())):
         assert all(math.isnan(value) for value in (estimate.value, estimate.low, estimate.high))

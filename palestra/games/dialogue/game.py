@@ -30,6 +30,7 @@ from palestra.games.spaces import Discrete, MultiDiscrete, Space
 from palestra.games.trace import ShareTable, Trace, Transcript
 from palestra.games.world import EnvironmentFailed
 from palestra.randomness import fold, random_integers, runs_on_cpu
+from palestra.runtime.statistics import Share
 
 CRITIC = "critic/"  # before the names of what critics alone are shown
 
@@ -356,7 +357,7 @@ class DialogueGame(TensorGame):
                 rewards[:, self.roles.index(role)] += self.protocol.rewards.go_on * goes_on[:, v]
         return rewards * running.unsqueeze(1)
 
-    def measures(self, outcomes: State) -> dict[str, float | None]:
+    def measures(self, outcomes: State) -> dict[str, float | Share | None]:
         """Those of palestra.games.dialogue.measures, of the first verifier; and as information/CHANNEL/ROUND what each
         message tells of the label, in bits."""
         label, messages = outcomes["label"], outcomes["messages"]

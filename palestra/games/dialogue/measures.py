@@ -8,10 +8,12 @@ import math
 import torch
 from torch import Tensor
 
+from palestra.runtime.statistics import Share
+
 NAMES = ("accuracy", "accuracy/0", "accuracy/1", "accuracy/worst", "precision", "recall", "undecided")
 
 
-def verdict_measures(verdict: Tensor, label: Tensor) -> dict[str, float | None]:
+def verdict_measures(verdict: Tensor, label: Tensor) -> dict[str, float | Share | None]:
     """verdict: int64 (B,), 0 (reject), 1 (accept) or -1 (none, which counts as wrong). label: int64 (B,), 0 or 1.
 
     precision: of those accepted, the share with label 1. recall: of those with label 1, the share accepted. None
@@ -19,7 +21,7 @@ def verdict_measures(verdict: Tensor, label: Tensor) -> dict[str, float | None]:
     """
     right = verdict == label
     by_class = [_share(right[label == each]) for each in (0, 1)]
-    known = [share for share in by_class if share is not None]
+    known = [share.estimate().value for share in by_class if share is not None]
     return {
         "accuracy": _share(right),
         "accuracy/0": by_class[0],
@@ -44,5 +46,5 @@ def mutual_information(tokens: Tensor, label: Tensor, num_tokens: int) -> float 
     return max(0.0, float(terms.sum()) / math.log(2.0))
 
 
-def _share(flags: Tensor) -> float | None:
-    return float(flags.double().mean()) if len(flags) else None
+def _share(flags: Tensor) -> Share | None:
+    return Share(int(flags.sum()), len(flags)) if len(flags) else None
