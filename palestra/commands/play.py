@@ -92,10 +92,9 @@ def choose_seats(
     `pairing`, or in every role `against`. Raises ConfigError."""
     game = stored.game
     if not isinstance(game, TensorGame):
-        message = (
-            "expected a run in a game of boards, got one in an environment; palestra evaluate RUN --video films it"
-        )
-        raise mistake("RUN", message)
+        way = stored.folder.ways_on().to_evaluate(stored.config.roles, bool(stored.config.evaluations))
+        remedy = "" if way is None else f"; to film it: {way} --video"
+        raise mistake("RUN", f"expected a run in a game of boards, got one in an environment{remedy}")
     for option, roles in (("--as", [person] if person else []), ("--pairing", list(pairing))):
         for role in roles:
             check_role(game, option, role)
