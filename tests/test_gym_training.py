@@ -478,7 +478,7 @@ def test_an_environment_that_fails_ends_the_run_in_one_line_and_it_goes_on_from_
     said = palestra_says(capfd, 1, "train", str(file), "--run", str(run))
     assert re.match(r"tests.gym_oddities:Breaking-v0, world 0, step \d of episode \d+: ", said)
     last = max(path.name for path in (run / "checkpoints").glob("[0-9]*"))
-    resume = f"the last checkpoint is {last}: resume with palestra resume {run}"
+    resume = f"the last checkpoint is {last}; to resume: palestra resume {run}"
     left = f"{resume}; its traceback: {run / 'failure.txt'}"
     assert told in said
     assert said.endswith(f"; {left}")

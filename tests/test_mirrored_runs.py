@@ -161,7 +161,7 @@ def test_a_url_without_a_folder_for_it_is_fetched_into_runs(
     assert call("resume", url, "--quiet") == 0
     assert pointed_at(in_tmp_path / "runs" / "mine", "latest") is not None
     assert call("resume", url) == 2
-    assert "runs/mine exists already; palestra resume runs/mine continues it" in capfd.readouterr().err
+    assert "runs/mine exists already; to go on with the run there: palestra resume runs/mine" in capfd.readouterr().err
     assert call("resume", "runs/mine", "--run", "elsewhere") == 2
     assert (
         capfd.readouterr().err

@@ -317,6 +317,18 @@ def test_recorders_hear_how_the_run_ended_and_its_final_scores(
     assert recorder.ends[-1].step == read_records(tmp_path / "run" / "records.jsonl")[-1]["env_steps"]
 
 
+def test_recorders_get_no_final_scores_of_a_run_that_was_evaluated_at_opt_step_0_alone(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Broken("nowhere")
+    use({"recorder": recorder}, monkeypatch)
+    Trainer(make_config(), run=tmp_path / "run").fit(4, "opt_steps")
+    evaluated = [
+        record["opt_steps"] for record in read_records(tmp_path / "run" / "records.jsonl") if "pairs" in record
+    ]
+    assert (evaluated, recorder.ends[-1].scores) == ([0], {})
+
+
 def hparams_tab(folder: Path) -> tuple[dict[str, float], int]:
     """The row that TensorBoard's HPARAMS tab has for the only run in a folder: its final scores, and its status."""
     from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider

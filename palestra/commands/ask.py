@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from palestra.commands.match import Match, Position, advise, check_role, mistake
 from palestra.config import ConfigError
 from palestra.config.errors import shown
 from palestra.games.game import TensorGame, is_legal
+from palestra.games.spaces import Box, Discrete, MultiDiscrete
 from palestra.randomness import base_key, world_keys
 from palestra.runs.stored import StoredRun
 
@@ -100,16 +102,22 @@ def read_legal_action(game: TensorGame, position: Position, text: str, option: s
     except ValueError as error:
         raise mistake(option, str(error)) from error
     if not is_legal(action, game.action_spaces[role], position.legal).all():
-        raise mistake(option, f"expected a legal move of {role!r}{among(game, position)}, got {text!r}")
+        raise mistake(option, f"expected a legal move of {role!r} ({legal_moves(game, position)}), got {text!r}")
     return action
 
 
-def among(game: TensorGame, position: Position, most: int = 16) -> str:
-    """The legal moves in brackets, for a message; "" where there are many or no choices to list."""
-    flags = position.legal[0].nonzero().flatten()
-    if game.action_spaces[position.role].shape or len(flags) > most:
-        return ""
-    return f" ({'; '.join(game.describe_action(position.role, flag) for flag in flags)})"
+def legal_moves(game: TensorGame, position: Position, most: int = 16) -> str:
+    """The legal moves, for a message; one of them where there are many, or no choices to list."""
+    role, space, legal = position.role, game.action_spaces[position.role], position.legal[0]
+    flags = legal.nonzero().flatten()
+    if isinstance(space, Discrete) and len(flags) <= most:
+        return "; ".join(game.describe_action(role, flag) for flag in flags)
+    if isinstance(space, Box):
+        first = torch.zeros(len(space.low)).clamp(torch.tensor(space.low), torch.tensor(space.high))
+    else:
+        nums = space.nums if isinstance(space, MultiDiscrete) else (space.num,)
+        first = torch.stack([part.to(torch.int8).argmax() for part in legal.split(list(nums))]).view(space.shape)
+    return f"such as {game.describe_action(role, first)}"
 
 
 def ask_at_observation(stored: StoredRun, text: str, role: str | None) -> list[str]:

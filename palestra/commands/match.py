@@ -9,8 +9,8 @@ from torch import Tensor
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.games.game import Game, Observation, State, TensorGame
 from palestra.games.policy import Decision, Memory, Observes, Policy
-from palestra.games.spaces import Discrete, MultiDiscrete
-from palestra.players import SCRIPTED, make_script, script_error
+from palestra.games.spaces import Box, Discrete, MultiDiscrete
+from palestra.players import scripts_for
 from palestra.players.player import Player
 from palestra.players.scripted import RandomPolicy
 from palestra.randomness import fold, world_keys
@@ -79,8 +79,10 @@ class Match:
         self.rounds = self.num_moves // len(game.moves)
         self.is_over, self.is_cut_off = bool(terminated.all()), bool(truncated[0])
 
-    def board(self) -> str:
-        return self.game.describe_board({name: value[0] for name, value in self.state.items()})
+    def board(self, role: str | None = None) -> str:
+        """The state as people read it; role: what this one observes of it."""
+        state = {name: value[0] for name, value in self.state.items()}
+        return self.game.describe_board(state) if role is None else self.game.describe_seen(state, role)
 
 
 # ---- what players make of a position -----------------------------------------------------------------------
@@ -101,12 +103,11 @@ def advise(stored: StoredRun, position: Position, memory: Memory) -> Advice:
     player = stored.players[stored.config.roles[role]]
     policy = player.predictor(True, role)
     decision = position.decide(policy, memory)
-    choice = game.describe_action(role, decision.action[0])
     also = _scripted_choices(stored, position)
-    lines = [f"{role}: {player.name} ({_kind(player)}) chooses {choice}"]
-    table = _table(game, player, position, memory, {player.name: choice} | also)
+    lines = [f"{role}: {player.name} ({_kind(player)}) chooses {game.describe_action(role, decision.action[0])}"]
+    table = _table(game, player, position, memory, {player.name: decision.action[0]} | also)
     if not table:
-        table = [f"  {name} chooses {what}" for name, what in also.items()]
+        table = [f"  {name} chooses {game.describe_action(role, action)}" for name, action in also.items()]
     return Advice(decision.action, decision.memory, lines + table)
 
 
@@ -116,41 +117,37 @@ def _kind(player: Player) -> str:
     return f"{player.algorithm.config.name}, {player.opt_steps:,} opt steps"
 
 
-def _scripted_choices(stored: StoredRun, position: Position) -> dict[str, str]:
+def _scripted_choices(stored: StoredRun, position: Position) -> dict[str, Tensor]:
     """What scripted players choose, by name: all that can sit in the role and see what they need, but `random`."""
-    found, game, role = {}, stored.game, position.role
-    for name, script in SCRIPTED.items():
-        if issubclass(script, RandomPolicy) or script_error(name, stored.config.game, role) is not None:
-            continue
-        if script.observes in position.views and isinstance(game.action_spaces[role], script.action_spaces):
-            action = position.decide(make_script(name, game, role), {}).action[0]
-            found[name] = game.describe_action(role, action)
-    return found
+    return {
+        name: position.decide(script, {}).action[0]
+        for name, script in scripts_for(stored.game, stored.config.game, position.role).items()
+        if script.observes in position.views and not isinstance(script, RandomPolicy)
+    }
 
 
-def _table(game: Game, player: Player, position: Position, memory: Memory, choices: Mapping[str, str]) -> list[str]:
+def _table(game: Game, player: Player, position: Position, memory: Memory, choices: Mapping[str, Tensor]) -> list[str]:
     """A line for each legal choice: its value, where the player has values, best first, and who chooses it; of several
-    choices at once, a line for each action of each. No line where nothing can be listed."""
+    choices at once, a line for each action of each. No line where nothing can be listed. choices: actions by who
+    chooses them."""
     space, role = game.action_spaces[position.role], position.role
     valued = None
     if player.algorithm is not None:
         with torch.no_grad():
             valued = player.algorithm.choice_values(position.views["observation"], position.legal, memory)
-    if isinstance(space, Discrete):
-        flags = position.legal[0].nonzero().flatten()
-        names = [game.describe_action(role, flag) for flag in flags]
-    elif isinstance(space, MultiDiscrete) and valued is not None:
-        flags = position.legal[0].nonzero().flatten()
-        every = [f"choice {k + 1}: {action}" for k, num in enumerate(space.nums) for action in range(num)]
-        names = [every[int(flag)] for flag in flags]
-    else:
+    if isinstance(space, Box) or (isinstance(space, MultiDiscrete) and valued is None):
         return []
-    by = {name: ", ".join(who for who, what in choices.items() if what == name) for name in names}
+    flags, words = position.legal[0].nonzero().flatten(), game.describe_flags(role)
+    nums = space.nums if isinstance(space, MultiDiscrete) else (space.num,)
+    starts = torch.tensor([0, *nums[:-1]]).cumsum(0)
+    chosen = {who: (starts + action.flatten().cpu()).tolist() for who, action in choices.items()}
+    names = [words[flag] for flag in flags.tolist()]
+    by = [", ".join(who for who, its in chosen.items() if flag in its) for flag in flags.tolist()]
     what, values = ("", [""] * len(names)) if valued is None else (valued[0], _texts(valued[1][0, flags]))
     order = list(range(len(names)))
     if valued is not None and isinstance(space, Discrete):
         order = valued[1][0, flags].argsort(descending=True, stable=True).tolist()
-    rows = [("choice", what, "chosen by"), *((names[at], values[at], by[names[at]]) for at in order)]
+    rows = [("choice", what, "chosen by"), *((names[at], values[at], by[at]) for at in order)]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     return [f"  {name:<{widths[0]}}  {value:>{widths[1]}}  {who}".rstrip() for name, value, who in rows]
 

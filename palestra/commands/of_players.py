@@ -266,7 +266,7 @@ def play(
         match = new_match(stored, board, number)
         if person is not None:
             answers = iter(sys.stdin.readline, "")
-            seats[person] = Person(match.game, stored, answers, _say, lambda text: _say(text, end=""))
+            seats[person] = Person(match, stored, answers, _say, lambda text: _say(text, end=""))
         if seed is None:
             _say(f"for the same game again: --seed {number}")
         play_match(match, seats, _say)

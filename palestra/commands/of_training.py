@@ -185,13 +185,15 @@ def branch(
 def _ways_on(path: Path, runs: Sequence[Path]) -> str:
     """What a folder of several runs is, and the commands by which what was stopped there goes on."""
     from palestra.report.reading import RunData
+    from palestra.storage.run_folder import RunFolder
     from palestra.sweeps.folder import sweep_of
 
     if (sweep := sweep_of(path / "seed-0")) is not None:
         return f"{path} is a trial of a sweep; to go on with the sweep: palestra resume {shlex.quote(str(sweep))}"
     stopped = [run for run in runs if RunData.read(run).state.startswith("stopped")]
-    ways = " && ".join(f"palestra resume {shlex.quote(str(run))}" for run in stopped)
-    on = f"; to go on with what was stopped: {ways}" if stopped else ", none of which was stopped"
+    ways = " && ".join(way for run in stopped if (way := RunFolder(run).ways_on().to_resume()))
+    none = ", those that were stopped have saved nothing" if stopped else ", none of which was stopped"
+    on = f"; to go on with what was stopped: {ways}" if ways else none
     new = f"palestra train {shlex.quote(str(runs[0] / 'config.yml'))} --seeds SEED --run {shlex.quote(str(path))}"
     return f"{path} holds {len(runs)} run{'s' * (len(runs) != 1)}{on}; to begin a seed that has no run: {new}"
 

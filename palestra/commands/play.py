@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from palestra.commands.ask import among, begin_match, read_legal_action
+from palestra.commands.ask import begin_match, legal_moves, read_legal_action
 from palestra.commands.match import Match, Position, advise, check_role, mistake
 from palestra.config import ConfigError, below
 from palestra.games.game import TensorGame
 from palestra.games.policy import Memory, Policy
 from palestra.players import SCRIPTED, make_script, script_error
+from palestra.players.player import Player
+from palestra.players.user_scripts import CheckedScript
 from palestra.randomness import base_key, world_keys
 from palestra.runs.stored import StoredRun
 
@@ -38,10 +40,10 @@ class Seated:
 
 @dataclass
 class Person:
-    """A person in a role, who types moves. answers: the lines that they type. memory: of the role's player, who gives
-    hints."""
+    """A person in a role, who types moves, and sees what the role observes. answers: the lines that they type. memory:
+    of the role's player, who gives hints."""
 
-    game: TensorGame
+    match: Match
     stored: StoredRun
     answers: Iterator[str]
     say: Say
@@ -51,23 +53,36 @@ class Person:
 
     def choose(self, position: Position) -> Tensor:
         """Raises Left."""
-        hint = advise(self.stored, position, self.memory)
-        example = f" (such as {self.game.describe_action(position.role, hint.action[0])})"
+        game, role, player = self.match.game, position.role, self._player(position.role)
+        if not game.fully_observable:
+            self.say(f"\n{self.match.board(role)}")
         while True:
-            self.ask(f"{position.role}, your move{among(self.game, position) or example}, hint or quit: ")
+            self.ask(f"{role}, your move ({legal_moves(game, position)}), hint or quit: ")
             text = next(self.answers, "quit").strip()
             if text == "quit":
                 raise Left
             if text == "hint":
-                self.say("\n".join(hint.lines))
+                self.say("\n".join(self._hint(position)))
                 continue
             try:
-                action: Tensor = read_legal_action(self.game, position, text, "")
+                action: Tensor = read_legal_action(game, position, text, "")
             except ConfigError as error:
                 self.say(str(error))
                 continue
-            self.memory = hint.memory
+            self.memory = position.decide(player.predictor(True, role), self.memory).memory
             return action
+
+    def _player(self, role: str) -> Player:
+        return self.stored.players[self.stored.config.roles[role]]
+
+    def _hint(self, position: Position) -> list[str]:
+        """What the role's player would do; nothing of a user's own one that sees the whole state, where a role does
+        not."""
+        player = self._player(position.role)
+        sees_more = isinstance(player.script, CheckedScript) and player.script.observes == "state"
+        if sees_more and not self.match.game.fully_observable:
+            return [f"{player.name} sees more than {position.role} observes, and gives no hint"]
+        return advise(self.stored, position, self.memory).lines
 
 
 def choose_seats(
@@ -77,10 +92,9 @@ def choose_seats(
     `pairing`, or in every role `against`. Raises ConfigError."""
     game = stored.game
     if not isinstance(game, TensorGame):
-        message = (
-            "expected a run in a game of boards, got one in an environment; palestra evaluate RUN --video films it"
-        )
-        raise mistake("RUN", message)
+        way = stored.folder.ways_on().to_evaluate(stored.config.roles, bool(stored.config.evaluations))
+        remedy = "" if way is None else f"; to film it: {way} --video"
+        raise mistake("RUN", f"expected a run in a game of boards, got one in an environment{remedy}")
     for option, roles in (("--as", [person] if person else []), ("--pairing", list(pairing))):
         for role in roles:
             check_role(game, option, role)
@@ -141,10 +155,13 @@ def new_match(stored: StoredRun, board: str | None, seed: int) -> Match:
 
 
 def play(match: Match, seats: Mapping[str, Seated | Person], say: Say) -> None:
-    """Play the game to its end, or until a person leaves."""
-    game = match.game
+    """Play the game to its end, or until a person leaves. A person is told what their role observes, until the game is
+    over."""
+    game, people = match.game, [role for role, who in seats.items() if isinstance(who, Person)]
+    shows_all = game.fully_observable or not people
     say(", ".join(f"{role}: {who.name}" for role, who in seats.items()))
-    say(f"\n{match.board()}")
+    if shows_all:
+        say(f"\n{match.board()}")
     while positions := match.positions():
         rounds = match.rounds
         try:
@@ -153,10 +170,13 @@ def play(match: Match, seats: Mapping[str, Seated | Person], say: Say) -> None:
             say(f"left after {_rounds(match)}")
             return
         for role, action in actions.items():
-            say(f"{role} ({seats[role].name}) chooses {game.describe_action(role, action[0])}")
+            if shows_all or role in people:
+                say(f"{role} ({seats[role].name}) chooses {game.describe_action(role, action[0])}")
         match.play(actions)
-        if match.rounds > rounds:
+        if shows_all and match.rounds > rounds:
             say(f"\nafter {_rounds(match)}:\n{match.board()}")
+    if not shows_all:
+        say(f"\nthe whole game, after {_rounds(match)}:\n{match.board()}")
     end = "cut off" if match.is_cut_off and not match.is_over else "over"
     returns = ", ".join(f"{role} {value:g}" for role, value in match.returns.items())
     say(f"the game is {end} after {_rounds(match)}; returns: {returns}")

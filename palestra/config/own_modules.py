@@ -24,6 +24,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Literal
 
+OF_A_SCRIPT = "expected a name in a module; what stands in a script (__main__) can be used by that script alone"
 IMPORT_PATH = re.compile(r"(\w+(?:\.\w+)*):\w+")
 
 
@@ -226,6 +227,8 @@ def _untrusted(sources: Sequence[Source]) -> list[str]:
 
 
 def _refusal(source: Source, has_changed: bool) -> str:
+    if source.module == "__main__":
+        return f"{OF_A_SCRIPT}, got one of another script than {source.file}"
     what = f"module {source.module!r}, file {source.file}, SHA-256 {source.sha256}"
     state = "has changed since it was trusted" if has_changed else "is not trusted"
     remedy = "if you have read it, trust it by --trust, as in palestra evaluate RUN --trust (in Python: trust=True)"

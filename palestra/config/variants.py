@@ -35,7 +35,7 @@ from palestra.config.errors import (
     nearest,
     typed,
 )
-from palestra.config.own_modules import IMPORT_PATH, admit, find_sources, import_own
+from palestra.config.own_modules import IMPORT_PATH, OF_A_SCRIPT, admit, find_sources, import_own
 from palestra.config.parts import walk
 
 T = TypeVar("T")
@@ -300,11 +300,14 @@ def usual_keys(name: str, base: type) -> dict[str, Any]:
 
 def load_named(name: str) -> Any:
     """What `package.module:name` names, imported if it may be; None if the module has nothing of that name. Raises
-    ValueError if there is no such module."""
+    ValueError if there is no such module, or if a script holds it that is not this one."""
     if not IMPORT_PATH.fullmatch(name):
         raise ValueError(f"expected 'package.module:Class', got {name!r}")
     module_name, inside = name.split(":")
-    return getattr(import_own(module_name), inside, None)
+    found = getattr(import_own(module_name), inside, None)
+    if found is None and module_name == "__main__":
+        raise ValueError(f"{OF_A_SCRIPT}, got {name!r}")
+    return found
 
 
 def import_path(named: Any) -> str:

@@ -28,6 +28,7 @@ from palestra.runtime.statistics import Share
 State = dict[str, Tensor]
 Observation = dict[str, Tensor]
 Kernel = Literal["numba", "torch"]
+MOST_NUMBERS = 1000  # of a tensor that is shown to people
 Stepper = Callable[[Tensor, Tensor], tuple[Observation, Observation, Tensor, Tensor, Tensor]]
 
 
@@ -133,6 +134,13 @@ class Game(ABC):
         found = np.asarray(self.own_actions(action.unsqueeze(0))[0])
         return str((found.astype(np.float64).round(4) if found.dtype.kind == "f" else found).tolist())
 
+    def describe_flags(self, role: str) -> list[str]:
+        """What each flag of a role's action space stands for, as people read it."""
+        space = self.action_spaces[role]
+        if isinstance(space, MultiDiscrete):
+            return [f"choice {k + 1}: {action}" for k, num in enumerate(space.nums) for action in range(num)]
+        return [self.describe_action(role, torch.tensor(flag)) for flag in range(space.num_flags)]
+
     def close(self) -> None:
         """Release processes and the like; called at the end of training. Playing on opens them again."""
         return None
@@ -145,11 +153,14 @@ class TensorGame(Game):
     `quiet_moves`, the numbers of the moves that give no reward and end no running game (never the last of a round);
     `lockstep`, whether a role that has decided in a world decides there at each of its moves until the game is over.
     `tallies` are state entries of shape (B,). May be set: `outcome_entries`, the state entries that `measures` gets;
-    `observation_transform`, what is done with observations before players get them (None: nothing).
+    `observation_transform`, what is done with observations before players get them (None: nothing); `fully_observable`,
+    whether every role observes all of the state and every choice that was made, so that a person in a role may see
+    them.
     Must be implemented: `reset`, `deciding`, `observe`, `legal`, `transition`, and with `critic_spaces`
     `observe_for_critics`; may be: `refill`, `transition_in_place`, `stepper`, `held_out`, `measures`, for reports
-    `storyboard`, `transcript`, `tables`, and for people who ask and play `read_board`, `describe_board`, `read_action`,
-    `describe_action`. With one role, that role decides in every world that is not over.
+    `storyboard`, `transcript`, `tables`, and for people who ask and play `read_board`, `describe_board`,
+    `describe_seen`, `read_action`, `describe_action`, `describe_flags`. With one role, that role decides in every world
+    that is not over.
     """
 
     moves: tuple[tuple[str, ...], ...]
@@ -157,6 +168,7 @@ class TensorGame(Game):
     lockstep: bool
     outcome_entries: tuple[str, ...] = ()
     observation_transform: ObservationTransform | None = None
+    fully_observable: bool = False
 
     @abstractmethod
     def reset(self, keys: Tensor) -> State:
@@ -275,8 +287,16 @@ class TensorGame(Game):
         raise ValueError(f"expected a game whose boards can be typed, got {type(self).__name__}, which has none")
 
     def describe_board(self, state: State) -> str:
-        """A state as people read it, in one line or more; state: of one world, tensors without the axis of worlds."""
-        return "\n".join(f"{name}: {value.tolist()}" for name, value in state.items())
+        """A state as people read it, in one line or more; state: of one world, tensors without the axis of worlds.
+        Where the game is not `fully_observable`, a person in a role sees it only once the game is over."""
+        return "\n".join(f"{name}: {value_text(value)}" for name, value in state.items())
+
+    def describe_seen(self, state: State, role: str) -> str:
+        """What a role observes, as people read it, in one line or more; state: as for `describe_board`."""
+        if self.fully_observable:
+            return self.describe_board(state)
+        seen = self.observe({name: value.unsqueeze(0) for name, value in state.items()}, role)
+        return "\n".join(f"{name}: {value_text(value[0])}" for name, value in seen.items())
 
     def read_action(self, role: str, text: str) -> Tensor:
         """An action of a role, in the shape of its action space, as somebody has typed it; the inverse of
@@ -329,6 +349,13 @@ class TensorGame(Game):
         if isinstance(space, MultiDiscrete):
             return [flags.nonzero().flatten().tolist() for flags in legal.split(list(space.nums))]
         return legal.nonzero().flatten().tolist()
+
+
+def value_text(value: Tensor) -> str:
+    """A tensor as people read it: its numbers, with 4 decimals; of many numbers only how many there are."""
+    if value.numel() > MOST_NUMBERS:
+        return f"{str(value.dtype).removeprefix('torch.')} numbers of shape {tuple(value.shape)}"
+    return str(value.double().cpu().numpy().round(4).tolist() if value.is_floating_point() else value.tolist())
 
 
 def is_legal(action: Tensor, space: ActionSpace, legal: Tensor) -> Tensor:

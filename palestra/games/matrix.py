@@ -67,6 +67,7 @@ class MatrixGame(TensorGame):
     quiet_moves = ()
     tallies = ()
     lockstep = True
+    fully_observable = True
     always_legal = True
 
     def __init__(self, config: MatrixConfig, device: torch.device) -> None:

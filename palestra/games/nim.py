@@ -43,6 +43,7 @@ class NimGame(TensorGame):
     quiet_moves = ()
     tallies = ()
     lockstep = False
+    fully_observable = True
 
     def __init__(self, config: NimConfig, device: torch.device) -> None:
         self.config, self.device = config, device

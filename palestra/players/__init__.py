@@ -2,6 +2,7 @@
 SCRIPTED."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 from pydantic import ConfigDict
@@ -142,6 +143,16 @@ def make_script(script: str | ScriptedPlayerConfig, game: Game, role: str | None
     if config.user_names():
         return CheckedScript.build(policy, config, game, seat)
     return policy(config, game, seat)
+
+
+def scripts_for(game: Game, config: GameConfig | None, role: str) -> dict[str, Script]:
+    """Those of SCRIPTED that can sit in a role of a game, by name. config: the game's, if it has one."""
+    found: dict[str, Script] = {}
+    for name in SCRIPTED:
+        if script_error(name, config, role) is None:
+            with suppress(ConfigError):  # it plays other actions, or not every game of its kind
+                found[name] = make_script(name, game, role)
+    return found
 
 
 def _class_of(config: ScriptedPlayerConfig) -> type[ScriptedPolicy] | None:

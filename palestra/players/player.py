@@ -116,7 +116,7 @@ class Player:
         key = f"players.{self.name}.algorithm.evaluation"
         return (
             f"{key}: expected 'deterministic', because an exported policy cannot sample actions, got 'sampled'; "
-            f"to change it: palestra branch RUN/checkpoints/NUMBER {key}=deterministic"
+            f"to change it, branch off a checkpoint with {key}=deterministic"
         )
 
     def fits(self, spaces: Mapping[str, Space], action_space: ActionSpace) -> bool:

@@ -17,6 +17,7 @@ from typing import BinaryIO
 from palestra.recording.recorders import Recorder, RunCard, RunEnd
 from palestra.storage.disk import open_plain
 from palestra.storage.records_file import parse_record
+from palestra.storage.run_folder import RunFolder
 from palestra.storage.secrets import redacted
 
 PATIENCE_S = 60.0  # a recorder without a sign of life for so long is reported, and the end of a run waits no longer
@@ -81,8 +82,9 @@ class Feed:
         if not self.is_complete:
             self._is_hung = True  # so that it is not reported again
             filed = f"it has filed {self.num_filed} records, but not how the run ended"
-            rest = f"palestra resume {self.run.folder} files the rest"
-            self._news.append(f"recorder {self.name} is not finished: {filed}; {rest}")
+            way = RunFolder(self.run.folder).ways_on().to_resume()
+            rest = "" if way is None else f"; to file the rest: {way}"
+            self._news.append(f"recorder {self.name} is not finished: {filed}{rest}")
 
     # ---- the recorder's side ---------------------------------------------------------------------------
 

@@ -221,6 +221,12 @@ def standings(evaluations: Sequence[Evaluation]) -> list[PairResult]:
     return list(found.values())
 
 
+def is_after_training(evaluations: Sequence[Evaluation]) -> bool:
+    """Whether the last evaluation came after players had learned anything: what opt step 0 scored is no result of a
+    training."""
+    return evaluations[-1].opt_steps > 0
+
+
 def histories(evaluations: Sequence[Evaluation]) -> dict[tuple[Seat, ...], list[PairResult]]:
     """The results of each pairing, the oldest first."""
     found: dict[tuple[Seat, ...], list[PairResult]] = {}

@@ -5,7 +5,6 @@ games, both numbers follow.
 """
 
 import math
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from palestra.recording.results import (
     games_text,
     histories,
     interval_text,
+    is_after_training,
     is_high_good_for,
     pair_label,
     score_text,
@@ -36,11 +36,11 @@ from palestra.runtime.statistics import estimate_mean_of_few
 # ---- one run -----------------------------------------------------------------------------------------
 
 
-def render_summary(console: Console, progress: Progress, files: Mapping[str, Path]) -> None:
+def render_summary(console: Console, progress: Progress, files: Mapping[str, Path], ways: Mapping[str, str]) -> None:
     """Print the summary of a run.
 
-    progress: its last state; if its fraction is below 1, the summary says that the run has stopped, and how to resume
-    it. files: paths by what they hold: "checkpoints", "plot", "records".
+    progress: its last state; if its fraction is below 1, the summary says that the run has stopped. files: paths by
+    what they hold: "checkpoints", "plot", "records". ways: commands for what may come next, by what they do.
     """
     counters = ", ".join(f"{count_text(count)} {name.replace('_', ' ')}" for name, count in progress.counters.items())
     end = "finished" if progress.fraction >= 1 else f"stopped at {progress.fraction:.0%}"
@@ -56,20 +56,17 @@ def render_summary(console: Console, progress: Progress, files: Mapping[str, Pat
     _print_learned(console, progress.evaluations)
     folder = {"run folder": Path(progress.run_folder)} if progress.run_folder else {}
     _print_lines(console, "Files", {name: str(path) for name, path in (folder | dict(files)).items()})
-    if progress.run_folder:
-        run = shlex.quote(progress.run_folder)
-        ways = {"evaluate the players again": f"palestra evaluate {run}"}
-        if progress.fraction < 1:
-            ways = {"go on from here": f"palestra resume {run}"} | ways
-        _print_lines(console, "Next", ways)
+    _print_lines(console, "Next", ways)
 
 
 def _print_learned(console: Console, evaluations: Sequence[Evaluation]) -> None:
-    named = {
+    of_learners = {
         name: found for name, found in by_name(evaluations).items() if any(pair.learned for pair in standings(found))
     }
+    named = {name: found for name, found in of_learners.items() if is_after_training(found)}
     if not named:
-        _print_line(console, "  no evaluation of a learning player, so it is unknown what was learned")
+        which = "after opt step 0" if of_learners else "of a learning player"
+        _print_line(console, f"  no evaluation {which}, so it is unknown what was learned")
     for name, found in named.items():
         console.print()
         if len(named) > 1:
@@ -224,10 +221,15 @@ def render_seeds_summary(console: Console, runs: Mapping[int, Sequence[Evaluatio
     seeds = ", ".join(map(str, runs))
     console.print()
     _print_line(console, f"Over {len(runs)} seeds ({seeds})", "bold")
-    names = list(dict.fromkeys(name for evaluations in runs.values() for name in by_name(evaluations)))
-    tables = [(name, _table_of_seeds([by_name(each).get(name, []) for each in runs.values()])) for name in names]
+    trained = [
+        {name: found for name, found in by_name(evaluations).items() if is_after_training(found)}
+        for evaluations in runs.values()
+    ]
+    names = list(dict.fromkeys(name for each in trained for name in each))
+    tables = [(name, _table_of_seeds([each.get(name, []) for each in trained])) for name in names]
     if not any(table for _, table in tables):
-        _print_line(console, "  no evaluation of a learning player")
+        which = "after opt step 0" if any(runs.values()) else "of a learning player"
+        _print_line(console, f"  no evaluation {which}")
         return
     for name, table in tables:
         if table is not None and len(names) > 1:
@@ -235,15 +237,15 @@ def render_seeds_summary(console: Console, runs: Mapping[int, Sequence[Evaluatio
         if table is not None:
             console.print(table)
     _print_line(console, "Means over seeds, ± their 95% t interval; least and most: of single seeds, after.", "dim")
-    learned = list(_learned_histories(runs.values()))
+    learned = list(_learned_histories(trained))
     before, after = (games_text(past[place] for past in learned) for place in (0, -1))
     _print_line(console, f"Of each seed and pairing before: {before}; after: {after}.", "dim")
 
 
-def _learned_histories(runs: Iterable[Sequence[Evaluation]]) -> Iterator[list[PairResult]]:
+def _learned_histories(runs: Iterable[Mapping[str, Sequence[Evaluation]]]) -> Iterator[list[PairResult]]:
     """The results of each pairing in which a player learns, in each evaluation of each run, the oldest first."""
-    for evaluations in runs:
-        for found in by_name(evaluations).values():
+    for by_evaluation in runs:
+        for found in by_evaluation.values():
             yield from (past for past in histories(found).values() if past[-1].learned)
 
 

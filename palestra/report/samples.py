@@ -30,7 +30,7 @@ from palestra.report.blocks import (
 from palestra.report.figures import FONT_SIZE, INK, SERIES, Figures
 from palestra.report.groups import Group
 from palestra.report.reading import RunData
-from palestra.runs.config import read_stored_config
+from palestra.runs.config import RunConfig, read_stored_config
 from palestra.runs.stored import StoredRun
 from palestra.storage.run_folder import RunFolder
 
@@ -42,7 +42,6 @@ MOST_GAMES = 2000  # of which tables are made
 PICTURE_SIZE = (2.5, 2.3)  # inches
 STYLE = PictureStyle(INK, SERIES, FONT_SIZE)
 MOST_NUMBERS = 32  # of an entry of a state that is told
-REMEDY = "palestra evaluate RUN plays, and with --video films an environment."
 
 
 def samples_section(groups: Sequence[Group], figures: Figures) -> Section:
@@ -68,8 +67,12 @@ def _samples(run: RunData, figures: Figures) -> list[Block]:
     folder = RunFolder.open(run.path)
     folder.require_rebuildable()
     config = read_stored_config(folder.config)
+    if not isinstance(config, RunConfig):
+        return [Note("No game is shown: this run trains without games.")]
     if missing := [f"{path} is {what}" for path, what in _left_out(config, "")]:
-        return [Note(f"No game is shown: {'; '.join(missing)}. {REMEDY}")]
+        way = folder.ways_on().to_evaluate(config.roles, bool(config.evaluations))
+        remedy = "" if way is None else f" To play: {way}, with --video to film an environment."
+        return [Note(f"No game is shown: {'; '.join(missing)}.{remedy}")]
     execution = config.execution.model_copy(update={"device": "cpu", "compile": False})
     stored = StoredRun(folder, config.model_copy(update={"execution": execution}))
     if not (wanted := _wanted(stored.config, stored.evaluations)):

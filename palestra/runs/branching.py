@@ -7,6 +7,7 @@ before and after (null where there was none), and the counters at which it chang
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from palestra.config import Config, ConfigError, ConfigErrorItem, render
 from palestra.config.errors import shown
 from palestra.runs.config import BaseRunConfig, RunConfig, read_stored_config
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
+from palestra.storage.disk import RunFolderError
 from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.storage.run_folder import RunFolder
 
@@ -27,9 +29,6 @@ FREE_IN_A_BRANCH = (
     r"(?!(name|net|body|policy_net|critic_net|dueling|value(?!\.huber_delta$)|transitions"
     r"|replay_buffer(?!\.(layout|scratch_folder)$))(\.|$)).+)"
 )
-
-
-REMEDY = "to change it, branch off a checkpoint: palestra branch CHECKPOINT key=value"
 
 
 class Change(NamedTuple):
@@ -75,12 +74,14 @@ def extend(run: Path, overrides: Sequence[str], reached: Reached | None = None) 
     """
     folder = RunFolder.open(run)
     with folder.lock():
-        config = read_stored_config(folder.config)
+        config, branch = read_stored_config(folder.config), folder.ways_on().to_branch()
         extended = read_stored_config(folder.config, overrides)
         changes = differences(config, extended)
         faults = [
             ConfigErrorItem(
-                change.key, f"expected {_text(change.before)}, as before, got {_text(change.after)}; {REMEDY}"
+                change.key,
+                f"expected {_text(change.before)}, as before, got {_text(change.after)}"
+                + ("" if branch is None else f"; to change it, branch off a checkpoint: {branch}"),
             )
             for change in changes
             if change.key.split(".")[0] != "stop"
@@ -88,8 +89,8 @@ def extend(run: Path, overrides: Sequence[str], reached: Reached | None = None) 
         counters, ended = reached or _reached(folder, config)
         count = counters.get(extended.stop.unit)
         if ended is not None:
-            remedy = "to go on from it, branch off a checkpoint: palestra branch CHECKPOINT"
-            message = f"expected a run that ended by its `stop`, got one that ended early: {ended}; {remedy}"
+            message = f"expected a run that ended by its `stop`, got one that ended early: {ended}"
+            message += "" if branch is None else f"; to go on from it, branch off a checkpoint: {branch}"
             faults.append(ConfigErrorItem("stop", message))
         elif not changes:
             faults.append(ConfigErrorItem("stop", "expected another end, as stop.after=100000, got the same"))
@@ -218,10 +219,10 @@ def require_same_experiment(loaded: LoadedCheckpoint, config: Config) -> None:
         if change.key.split(".")[0] != "execution"
     ]
     if changes:
-        raise CheckpointError(
-            f"checkpoint {loaded.folder} was written under another config: {'; '.join(changes)}. To go on from it "
-            "with other values, branch off: palestra branch CHECKPOINT key=value"
-        )
+        with suppress(RunFolderError):  # a copy of a checkpoint alone belongs to no run
+            way = run_of(loaded.folder).ways_on().to_branch(loaded.folder.name)
+            changes[-1] += f". To go on from it with other values, branch off: {way}"
+        raise CheckpointError(f"checkpoint {loaded.folder} was written under another config: {'; '.join(changes)}")
 
 
 def note_changes(folder: RunFolder, changes: Sequence[Change], counters: Mapping[str, int]) -> None:

@@ -16,10 +16,11 @@ from palestra.recording.feed import Feed
 from palestra.recording.history import History
 from palestra.recording.plots import plot_scores
 from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd, Status, flat_params, plain, step_of
-from palestra.recording.results import Evaluation, Progress, by_name, pair_label, standings
+from palestra.recording.results import Evaluation, Progress, by_name, is_after_training, pair_label, standings
 from palestra.recording.summary import render_summary
 from palestra.recording.values import Image, Video, file_media
 from palestra.runs.branching import stored_config, tree_differences
+from palestra.runs.config import RunConfig
 from palestra.runtime.timing import summed_times
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.disk import RunFolderError
@@ -171,7 +172,7 @@ class RunOutput:
             f"final/{name}/{pair_label(pair)}/{measure}": score.value
             for name, evaluations in by_name(self.evaluations).items()
             for pair in standings(evaluations)
-            if pair.learned
+            if pair.learned and is_after_training(evaluations)
             for measure, score in pair.scores.items()
             if math.isfinite(score.value)
         }
@@ -342,7 +343,17 @@ class RunOutput:
         self.display.update(progress)
         self.display.close()  # its last frame stays above the summary
         if self.display.has_summary:
-            render_summary(self.console, progress, files)
+            render_summary(self.console, progress, files, self._ways_on(is_over=progress.fraction >= 1))
+
+    def _ways_on(self, is_over: bool) -> dict[str, str]:
+        """The commands that this run accepts now, by what they do."""
+        ways, roles = self.folder.ways_on(), self.config.roles if isinstance(self.config, RunConfig) else None
+        found = {
+            "go on from here": None if is_over else ways.to_resume(),
+            "evaluate the players again": ways.to_evaluate(roles, roles is not None and bool(self.config.evaluations)),
+            "see it as a page": ways.to_see(),
+        }
+        return {what: way for what, way in found.items() if way is not None}
 
 
 def default_folder(run: str | Path | None, name: str) -> RunFolder:

@@ -151,8 +151,8 @@ def read_tournament(
     fault at once."""
     data = load_yaml(path)
     if not is_tournament(data) and "trainer" in data:
-        message = "expected a tournament, in which nobody learns, got a config that trains; to evaluate its players: "
-        raise ConfigError([ConfigErrorItem(str(path), f"{message}palestra train {path}, then palestra evaluate RUN")])
+        message = "expected a tournament, in which nobody learns, got a config that trains; to train it: "
+        raise ConfigError([ConfigErrorItem(str(path), f"{message}palestra train {path}")])
     return check_overridden(data | ({"pairings": pairings} if pairings else {}), overrides, TournamentConfig)
 
 

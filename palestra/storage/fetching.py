@@ -40,7 +40,8 @@ def fetch(url: str, into: Path | None, with_rows: bool = True) -> tuple[RunFolde
     remote = _remote(url)
     path = into or Path("runs") / name_of(url)
     if path.exists():
-        remedy = f"palestra resume {path} continues it, " if with_rows else ""
+        way = RunFolder(path).ways_on().to_resume() if with_rows else None
+        remedy = "" if way is None else f"to go on with the run there: {way}; "
         raise RunFolderError(f"{path} exists already; {remedy}--run DIR fetches elsewhere")
     there = remote.files()
     if "run.json" not in there:

@@ -171,7 +171,7 @@ class Mirror:
         if ahead > here:
             raise RunFolderError(
                 f"{self.remote.url} has checkpoint {ahead:08d}, but {self.folder.path} does not: another process has "
-                f"continued the run. To continue from there: palestra resume {self.remote.url} --run DIR"
+                f"continued the run. To continue from there: {self.folder.ways_on().to_resume_mirror(self.remote.url)}"
             )
 
     # ---- the thread ------------------------------------------------------------------------------------

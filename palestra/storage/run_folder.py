@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from palestra.storage.disk import FAILURE, WORDS, Folder, RunFolderError, plain_path, written_name
 from palestra.storage.facts import RUN_FORMAT, RunFacts, to_json
 from palestra.storage.lock import Lock, in_use
+from palestra.storage.ways_on import WaysOn
 
 OUR_FOLDERS = (
     "checkpoints",
@@ -102,9 +103,10 @@ class RunFolder:
             path.parent.mkdir(parents=True, exist_ok=True)
             return cls._make(path)
         except FileExistsError:
+            way = cls(path).ways_on().to_resume()
+            remedy = "" if way is None else f"; to go on with the run there: {way}"
             raise RunFolderError(
-                f"{path} exists already; a new run needs a folder that does not exist "
-                "(palestra resume goes on with a run)"
+                f"{path} exists already; a new run needs a folder that does not exist{remedy}"
             ) from None
         except OSError as error:
             raise RunFolderError(f"{path} cannot be made: {error.strerror}") from None
@@ -156,6 +158,14 @@ class RunFolder:
             raise RunFolderError(f"{self.run} is damaged: {fault}") from error
         except (OSError, ValueError, RecursionError) as error:
             raise RunFolderError(f"{self.run} is damaged: {error}") from error
+
+    def ways_on(self) -> WaysOn:
+        """The commands by which people go on with the run."""
+        facts, has_checkpoint = None, False
+        with suppress(OSError, RunFolderError):  # what is damaged is told by whoever needs it
+            facts = self.facts()
+            has_checkpoint = any(re.fullmatch(r"\d{8}", name) for name in self.checkpoints.names())
+        return WaysOn(self.path, facts, has_checkpoint)
 
     def write_facts(self, facts: RunFacts) -> None:
         """Raises OSError."""
@@ -244,14 +254,11 @@ class RunFolder:
             return RunFolderError(
                 f"{self.path}: expected no objects from Python, because its config names all, got some"
             )
-        roles = [match[1] for call in calls if (match := re.fullmatch(r"set_model\((.+), \.\.\.\)", call))]
-        models = f", models={{{', '.join(f'{role}: ...' for role in roles)}}}" if roles else ""
-        others = [f"trainer.{call}" for call in calls if not call.startswith("set_model")]
-        steps = [f"trainer = palestra.Trainer.load({str(self.path)!r}{models})", *others, "trainer.fit()"]
-        also = " (StoredRun.open, load_player and Trainer.branch take `models`, too)" if roles else ""
+        ways = self.ways_on()
+        also = " (StoredRun.open, load_player and Trainer.branch take `models`, too)" if ways.models else ""
         return RunFolderError(
             f"{self.path} was trained with objects that no config names; only Python can continue it, with the same "
-            f"objects: {'; '.join(steps)}{also}"
+            f"objects: {ways.in_python('load', repr(str(self.path)))}{also}"
         )
 
     def require_named_trainer(self) -> None:
@@ -263,7 +270,7 @@ class RunFolder:
         module, _, name = str(self.facts().trainer_in_python).partition(":")
         return RunFolderError(
             f"{self.path} is trained by {name} of {module}, which its config does not name; it can go on from Python "
-            f"alone: {name.rpartition('.')[2]}.load({str(self.path)!r}).fit()"
+            f"alone: {self.ways_on().in_python('load', repr(str(self.path)))}"
         )
 
     @classmethod

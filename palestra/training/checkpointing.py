@@ -1,6 +1,5 @@
 """Saves a training, and restores it: from its own checkpoint, or as a branch from a checkpoint of another run."""
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -85,8 +84,8 @@ class Checkpointing:
             try:
                 output.finish_mirror()
             except RemoteError as error:
-                path = shlex.quote(str(output.folder.path))
-                return RemoteError(f"{error}; to send the rest: palestra resume {path}")
+                way = output.folder.ways_on().to_resume()
+                return RemoteError(f"{error}" if way is None else f"{error}; to send the rest: {way}")
         return None
 
     # ---- another end -----------------------------------------------------------------------------------
@@ -140,10 +139,10 @@ class Checkpointing:
 
     def _way_on(self) -> str:
         """The command by which a run goes on that is finished."""
-        path, stop = self.training.opened_output().folder.path, self.training.config.stop
-        if self.training.end_reason is not None:
-            return f"to go on: palestra branch {path}/checkpoints/latest KEY=VALUE"
-        return f"to go on: palestra extend {path} stop.after={2 * stop.after:g}"
+        ways, stop = self.training.opened_output().folder.ways_on(), self.training.config.stop
+        has_ended_early = self.training.end_reason is not None
+        way = ways.to_branch() if has_ended_early else ways.to_extend(f"stop.after={2 * stop.after:g}")
+        return "it cannot go on, because nothing was saved" if way is None else f"to go on: {way}"
 
     def _go_back_to(self, loaded: LoadedCheckpoint) -> None:
         training, output = self.training, self.training.opened_output()

@@ -28,17 +28,17 @@ class TrainingFailed(RuntimeError):
 
 def resume_hint(output: RunOutput) -> str:
     """How to go on with a run that has failed, for a message."""
-    if not (numbers := output.checkpoints.numbers()):
+    if (way := output.folder.ways_on().to_resume()) is None:
         return "nothing was saved"
-    return f"the last checkpoint is {numbers[-1]:08d}: resume with palestra resume {output.folder.path}"
+    return f"the last checkpoint is {output.checkpoints.numbers()[-1]:08d}; to resume: {way}"
 
 
 def branch_hint(output: RunOutput) -> str:
     """How to go on after a fault that a resumed run would meet again, because it computes the same bits."""
     if not (numbers := output.checkpoints.numbers()):
         return "nothing was saved"
-    checkpoint = output.folder.path / "checkpoints" / f"{numbers[-1]:08d}"
-    return f"a resumed run would fail again: change the config with palestra branch {checkpoint} KEY=VALUE"
+    way = output.folder.ways_on().to_branch(f"{numbers[-1]:08d}")
+    return f"a resumed run would fail again; to change the config: {way}"
 
 
 def fault_of_losses(players: Sequence[Player], metrics: Mapping[str, Aggregates], fused_game: Any) -> str | None:

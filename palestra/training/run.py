@@ -282,5 +282,6 @@ class RunOwner(TrainerBase):
     def _before_exit(self, why: str) -> None:
         """Called from another thread; the main thread may be anywhere."""
         left = f"left {'after' if self._is_saved() else 'without'} saving"
-        run = visible(str(getattr(self.run, "path", self.run)))
-        print(f"{why}; {left}; palestra resume {run}", file=sys.__stderr__, flush=True)
+        way = self.run.ways_on().to_resume() if isinstance(self.run, RunFolder) else None
+        remedy = "nothing was saved" if way is None else f"to go on: {way}"
+        print(f"{why}; {left}; {visible(remedy)}", file=sys.__stderr__, flush=True)

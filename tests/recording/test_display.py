@@ -8,7 +8,7 @@ import io
 import logging
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -399,9 +399,9 @@ def test_what_is_closed_twice_is_closed_once() -> None:
 # ---- the summary -------------------------------------------------------------------------------------------
 
 
-def summary_text(state: Progress, width: int = 80) -> str:
+def summary_text(state: Progress, width: int = 80, ways: Mapping[str, str] | None = None) -> str:
     console = Console(width=width, file=io.StringIO())
-    render_summary(console, state, {"plot": Path("runs/a long folder", "x" * 90, "rho.png")})
+    render_summary(console, state, {"plot": Path("runs/a long folder", "x" * 90, "rho.png")}, ways or {})
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -474,14 +474,23 @@ def test_a_change_is_shown_with_the_games_that_it_is_measured_from() -> None:
 
 
 def test_summary_leaves_paths_and_commands_in_one_piece() -> None:
-    text = summary_text(progress(fraction=0.5, run_folder="runs/my run"))
+    way = f"palestra resume 'runs/my run{'x' * 90}'"
+    text = summary_text(progress(fraction=0.5), ways={"go on from here": way})
     assert str(Path("runs/a long folder", "x" * 90, "rho.png")) in text
-    assert "palestra resume 'runs/my run'\n" in text
-    assert "palestra evaluate 'runs/my run'\n" in text
+    assert f"Next\n  go on from here  {way}\n" in text
+    assert "Next" not in summary_text(progress(fraction=0.5))
 
 
-def test_summary_offers_resume_only_to_a_run_that_stopped() -> None:
-    assert "resume" not in summary_text(progress(fraction=1.0))
+def test_what_opt_step_0_scored_is_no_result_of_a_training() -> None:
+    text = summary_text(progress(evaluations=[evaluation(0, 0.1)]))
+    assert "no evaluation after opt step 0, so it is unknown what was learned" in text
+    assert ".100" not in text
+    assert "beats" not in text
+    console = Console(width=200, file=io.StringIO())
+    render_seeds_summary(console, {0: [evaluation(0, 0.1)], 1: [evaluation(0, 0.1), evaluation(9, 0.3)]})
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert ".300" in shown
+    assert ".200" not in shown  # the mean with a seed that was not evaluated after it had learned
 
 
 def test_verdicts_follow_the_intervals() -> None:

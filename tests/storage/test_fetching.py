@@ -148,7 +148,7 @@ def test_a_folder_that_exists_is_not_fetched_into(tmp_path: Path) -> None:
     with (run := Run(tmp_path / "run", URL)).mirror:
         save_in_turn(run, range(1))
     (tmp_path / "there").mkdir()
-    with pytest.raises(RunFolderError, match=r"there exists already; palestra resume .* continues it"):
+    with pytest.raises(RunFolderError, match=r"there exists already; --run DIR fetches elsewhere"):
         fetch(PLACE, tmp_path / "there")
 
 

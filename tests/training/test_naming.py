@@ -196,8 +196,8 @@ def test_a_class_given_in_python_goes_on_in_python_alone(make_config: MakeConfig
         assert code == 2, output
         [line] = output.strip().splitlines()
         assert "HostFirst" in line
-        assert "which its config does not name; it can go on from Python alone: HostFirst.load('" in line
-        assert line.endswith("run').fit()")
+        assert "which its config does not name; it can go on from Python alone: trainer = HostFirst.load('" in line
+        assert line.endswith("run'); trainer.fit()")
     assert "after: 16" in Path("run/config.yml").read_text()  # extend has changed nothing
     with pytest.raises(RunFolderError, match="it can go on from Python alone"):
         Trainer.load("run")

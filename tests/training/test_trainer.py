@@ -525,7 +525,7 @@ def test_a_loss_that_is_no_number_fails_the_run_and_keeps_a_sound_checkpoint(
         trainer.fit()
     assert re.fullmatch(
         r"player 'host', opt step \d+: (the loss is (nan|inf)|a parameter is no finite number); "
-        rf"a resumed run would fail again: change the config with "
+        rf"a resumed run would fail again; to change the config: "
         rf"palestra branch {tmp_path / 'run'}/checkpoints/\d{{8}} KEY=VALUE",
         str(caught.value),
     )
@@ -557,7 +557,7 @@ def test_a_scratch_disk_without_room_fails_the_run_in_one_line(
         Trainer(config, run=tmp_path / "run").fit()
     assert re.fullmatch(
         rf"there is no room in replay_buffer.scratch_folder {tmp_path} for \S+ GiB of the replay buffer: .*; "
-        rf"the last checkpoint is 00000000: resume with palestra resume {tmp_path / 'run'}",
+        rf"the last checkpoint is 00000000; to resume: palestra resume {tmp_path / 'run'}",
         str(caught.value),
     )
 

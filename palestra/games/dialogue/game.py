@@ -3,7 +3,9 @@
 Letters: B worlds, R roles, V verifiers, T rounds, C channels, K variants, F flags of a role's actions.
 """
 
+from collections.abc import Sequence
 from copy import copy
+from functools import cached_property
 from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -24,6 +26,7 @@ from palestra.games.dialogue.transcripts import message_tables, transcript_of
 from palestra.games.dialogue.trial import make_protocol, make_scenario
 from palestra.games.dialogue.turns import turns_in_words
 from palestra.games.dialogue.witness import WitnessConfig
+from palestra.games.dialogue.words import ActionWords
 from palestra.games.game import Kernel, Observation, State, TensorGame
 from palestra.games.normalization import make_transform
 from palestra.games.spaces import Discrete, MultiDiscrete, Space
@@ -368,24 +371,48 @@ class DialogueGame(TensorGame):
 
     # ---- as people read it ---------------------------------------------------------------------------------
 
+    @cached_property
+    def words(self) -> dict[str, ActionWords]:
+        """By role."""
+        tokens, verifiers = range(self.scenario.num_tokens), self.protocol.verifiers
+        named = [self.scenario.describe_token(token) for token in tokens]
+        return {
+            role: ActionWords(role, [self.channels[c] for c in own], named, role in verifiers)
+            for role, own in self.spoken_channels.items()
+        }
+
     def describe_action(self, role: str, action: Tensor) -> str:
-        choices = action.flatten().tolist()
-        says = [
-            f"{self.channels[c]}: {self.scenario.describe_token(token)}"
-            for c, token in zip(self.spoken_channels[role], choices, strict=False)
-            if token < self.scenario.num_tokens
-        ]
-        decisions = [DECISIONS[choices[-1]]] if role in self.protocol.verifiers else []
-        return ", ".join(says + decisions) or "says nothing"
+        return self.words[role].describe(action.flatten().tolist())
+
+    def describe_flags(self, role: str) -> list[str]:
+        return [word for words in self.words[role].choices for word in words]
+
+    def read_action(self, role: str, text: str) -> Tensor:
+        choices = self.words[role].read(text)
+        return torch.tensor(choices, device=self.device).view(self.action_spaces[role].shape)
+
+    def describe_seen(self, state: State, role: str) -> str:
+        seen, messages = self.seen_channels[role], state["messages"].unsqueeze(0)
+        instances = {name: value.unsqueeze(0) for name, value in instance_of(state).items()}
+        view = self.scenario.describe_view(instances, role, messages[:, :, seen])
+        return "\n".join([f"{view}; round {int(state['round'])}", *self._said(state, seen)])
 
     def describe_board(self, state: State) -> str:
-        lines = [
-            f"{self.scenario.describe(instance_of(state))}; label {int(state['label'])}; round {int(state['round'])}"
+        head = f"{self.scenario.describe(instance_of(state))}; label {int(state['label'])}; round {int(state['round'])}"
+        decided = [
+            f"{verifier} decides: {DECISIONS[verdict]}"
+            for verifier, verdict in zip(self.protocol.verifiers, state["verdicts"].tolist(), strict=True)
+            if verdict >= 0
         ]
-        for t, c in state["messages"].ge(0).nonzero().tolist():
-            token = self.scenario.describe_token(int(state["messages"][t, c]))
-            lines.append(f"round {t}, {self.channels[c]}: {token}")
-        return "\n".join(lines)
+        return "\n".join([head, *self._said(state, range(len(self.channels))), *decided])
+
+    def _said(self, state: State, channels: Sequence[int]) -> list[str]:
+        """The messages in some channels so far, a line each; nobody is told who sent them."""
+        return [
+            f"round {t}, {self.channels[c]}: {self.scenario.describe_token(int(state['messages'][t, c]))}"
+            for t, c in state["messages"].ge(0).nonzero().tolist()
+            if c in channels
+        ]
 
     def transcript(self, trace: Trace) -> Transcript:
         spoken = {role: [self.channels[c] for c in own] for role, own in self.spoken_channels.items()}

@@ -26,6 +26,7 @@ from palestra.config.errors import nearest
 from palestra.games.dialogue.columns import Column, ColumnsFile, number_of, read_columns
 from palestra.games.dialogue.protocol import Protocol
 from palestra.games.dialogue.scenario import Instances, Scenario
+from palestra.games.game import value_text
 from palestra.games.spaces import Space
 from palestra.randomness import base_key, fold, random_integers, random_permutation, world_keys
 
@@ -189,7 +190,7 @@ class Rows(Scenario):
         table = np.concatenate([*tables.values(), np.zeros((len(label), 0), np.float32)], axis=1)
         self.table = torch.from_numpy(table).to(device)
         ends = np.cumsum([0, *(each.shape[1] for each in tables.values())])
-        places = {name: range(ends[at], ends[at + 1]) for at, name in enumerate(tables)}
+        self.ranges = places = {name: range(ends[at], ends[at + 1]) for at, name in enumerate(tables)}
         self.places = {
             role: torch.tensor([i for n in listed if n in places for i in places[n]], dtype=torch.int64, device=device)
             for role, listed in config.sees.items()
@@ -265,9 +266,26 @@ class Rows(Scenario):
         """row 17: age 31, colour red; without arrays."""
         row = int(instance["row"])
         values = [(name, column[row]) for name, column in self.told.items() if name != self.config.label]
-        texts = [f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}" for name, value in values]
+        texts = [f"{name} {_cell_text(value)}" for name, value in values]
         shown = texts[:MOST_TOLD] + (["..."] if len(texts) > MOST_TOLD else [])
         return f"row {row}" + (f": {', '.join(shown)}" if shown else "")
+
+    def describe_view(self, instances: Instances, role: str, messages: Tensor) -> str:
+        """As the file has it: age 31, colour red; a category that no training row has, which is all zeros, is ?."""
+        row = int(instances["row"])
+        texts = {}
+        for name in self.config.sees[role]:
+            if name in self.arrays:
+                texts[name] = value_text(self.arrays[name][row])
+            elif name in self.config.categorical and not self.table[row, list(self.ranges[name])].any():
+                texts[name] = "?"
+            else:
+                texts[name] = _cell_text(self.told[name][row])
+        return ", ".join(f"{name} {text}" for name, text in texts.items()) or "nothing of the instance"
+
+
+def _cell_text(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 # ---- what does not fit ---------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from palestra.games.dialogue.protocol import Protocol
+from palestra.games.game import value_text
 from palestra.games.spaces import Space
 
 Instances = dict[str, Tensor]
@@ -27,8 +28,8 @@ class Scenario(ABC):
 
     Must be set: `num_tokens`, of how many tokens a message is one. May be set: `files`, the SHA-256 of each file that
     instances come from, by its path: a run is not resumed once one of them has changed. Must be implemented: `spaces`,
-    `draw`, `view`; may be: `describe_token`, `describe`. `__init__` is called with the config, the protocol and the
-    device. A scenario of your own carries its keys as `Config`, a UserConfig.
+    `draw`, `view`; may be: `describe_token`, `describe`, `describe_view`. `__init__` is called with the config, the
+    protocol and the device. A scenario of your own carries its keys as `Config`, a UserConfig.
     """
 
     num_tokens: int
@@ -59,3 +60,8 @@ class Scenario(ABC):
     def describe(self, instance: Mapping[str, Tensor]) -> str:
         """One instance, tensors without the axis of worlds, as people read it in one line."""
         return "; ".join(f"{name} {value.tolist()}" for name, value in instance.items())
+
+    def describe_view(self, instances: Instances, role: str, messages: Tensor) -> str:
+        """What `view` shows a role, as people read it in one line; of one world, whose axis the tensors have."""
+        seen = self.view(instances, role, messages)
+        return "; ".join(f"{name} {value_text(value[0])}" for name, value in seen.items()) or "nothing of the instance"

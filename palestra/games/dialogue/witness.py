@@ -74,5 +74,11 @@ class Witness(Scenario):
     def describe_token(self, token: int) -> str:
         return f"bit {token}"
 
+    def describe_view(self, instances: Instances, role: str, messages: Tensor) -> str:
+        bits = self.view(instances, role, messages)["bits"][0]
+        if role not in self.protocol.verifiers:
+            return "bits " + "".join(str(int(bit)) for bit in bits)
+        return "bits " + "".join("0" if is_0 else "1" if is_1 else "?" for is_0, is_1 in bits.tolist())
+
     def describe(self, instance: Mapping[str, Tensor]) -> str:
         return "bits " + "".join(str(int(bit)) for bit in instance["bits"])

@@ -166,6 +166,7 @@ class PolyhedraGame(TensorGame):
     quiet_moves = (0,)
     tallies = ("overflow", "exact")
     lockstep = True
+    fully_observable = True
 
     def __init__(self, config: PolyhedraConfig, device: torch.device, kernel: Kernel) -> None:
         self.config, self.device, self.kernel = config, device, kernel
