@@ -230,11 +230,11 @@ def test_a_run_with_a_builder_of_its_networks_goes_on_from_the_shell(
 
 
 def test_evaluators_build_the_network_of_a_builder(make_config: MakeConfig, in_tmp_path: Path) -> None:
-    (in_tmp_path / "host_nets.py").write_text(MODULE)
+    (in_tmp_path / "evaluated_nets.py").write_text(MODULE)
     results = {"after": 3, "unit": "opt_steps"}
     beside = {"num_processes": 1, "results": results, "timeout_s": 120.0, "max_restarts": 0}
     trainer = Trainer(make_config({"stop.after": 8, "evaluators": beside}), run="beside")
-    trainer.set_model("host", importlib.import_module("host_nets").make)
+    trainer.set_model("host", importlib.import_module("evaluated_nets").make)
     trainer.fit()
     kinds = {record["kind"] for record in read_records(Path("beside/records.jsonl"))}
     assert kinds == {"training", "evaluation"}  # none has failed
