@@ -149,7 +149,8 @@ def apply_overrides(
     """A copy of `data` with values replaced: `evaluations.0.num_games=3000`, the value read as in a file.
 
     An override replaces an existing value. It adds a key only where the model of the data has it and the data do not,
-    as where another one has given the `name` of a class of the user's own. The last part of a key, or the last parts,
+    as where another one has given the `name` of a class of the user's own, and to mappings whose keys no model knows,
+    as the arguments of an environment. The last part of a key, or the last parts,
     may stand for it if no other key ends so. With the model, a number stands for a constant schedule where the model
     expects a schedule, and a name for a part with its usual keys. Raises ConfigError with all errors at once.
     """
@@ -224,7 +225,8 @@ def _replace(data: Any, path: str, value: Any, model: type[Config] | None) -> No
 
 
 def _add(data: Any, path: str, value: Any, model: type[Config] | None) -> bool:
-    """Add a key that the data lack and their model has; whether it is one."""
+    """Add a key that the data lack and their model has, or may have, as an argument of an environment; whether it is
+    one."""
     above, _, key = path.rpartition(".")
     if model is None or not above or find_key(data, path) is not None:
         return False
@@ -238,7 +240,7 @@ def _add(data: Any, path: str, value: Any, model: type[Config] | None) -> bool:
     for slot in _steps(data, found):
         place, here = place.below_or_any(slot, here), here[slot]
     fields = place.model_of(here) if isinstance(here, dict) else None
-    if fields is None or key not in fields.model_fields:
+    if not place.holds_anything and (fields is None or key not in fields.model_fields):
         return False
     with below(path):
         here[key] = place.below_or_any(key, here).in_full(value)

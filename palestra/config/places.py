@@ -34,6 +34,11 @@ class Place(NamedTuple):
     def is_model(self) -> bool:
         return isinstance(self.kind, type) and issubclass(self.kind, BaseModel)
 
+    @property
+    def holds_anything(self) -> bool:
+        """Whether this is a mapping of whatever keys and values, as the arguments of somebody's class."""
+        return get_origin(self.kind) is dict and get_args(self.kind)[1] is Any
+
     def alternatives(self) -> tuple[Any, ...]:
         """The types of the union, or the one type if this is no union."""
         return get_args(self.kind) if _is_union(self.kind) else (self.kind,)

@@ -740,6 +740,22 @@ def test_in_overrides_a_number_may_stand_for_the_mapping_that_the_model_says(tmp
     assert error == "reward: expected a mapping with `name`, one of 'win', got the integer 3"
 
 
+class OfAnother(Config):
+    arguments: dict[str, Any]
+    """Of a class that only its author knows."""
+    shares: dict[str, float]
+    """By the names of players."""
+
+
+def test_an_override_adds_a_key_where_no_model_knows_the_keys_and_nowhere_else() -> None:
+    data: dict[str, Any] = {"arguments": {}, "shares": {"host": 0.5}}
+    assert apply_overrides(data, ["arguments.size=5"], OfAnother)["arguments"] == {"size": 5}
+    assert data["arguments"] == {}
+    for override in ("shares.agent=0.5", "argument.size=5", "arguments.size.deep=5"):
+        (error,) = errors_of(data, override, model=OfAnother)
+        assert "no such key" in error
+
+
 def test_in_overrides_a_number_stands_for_the_mapping_inside_of_mappings_too() -> None:
     changed = apply_overrides(RATES, ["rates={one: 2, none: null}"], WithRates)
     assert changed["rates"] == {"one": {"name": "flat", "value": 2}, "none": None}
