@@ -309,8 +309,8 @@ class RunConfig(BaseRunConfig):
             return None
         game = self.game.environment_id() or self.game.name
         return (
-            f"nothing ends the episodes of {game} but its own rules, which may never do so; in the file, game.{key}: "
-            "1000, for instance, cuts them off (truncated) after 1,000 rounds"
+            f"nothing ends the episodes of {game} but its own rules, which may never do so; game.{key}=1000, "
+            "for instance, cuts them off (truncated) after 1,000 rounds"
         )
 
     def learners(self) -> list[str]:
