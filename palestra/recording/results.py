@@ -49,7 +49,7 @@ class PairResult:
     names "rho" and "return of ROLE", before these the first measure of a game that has some, as accuracy, and after
     them its other measures whose names have no slash, as precision; in an evaluation of the user's own its scores,
     without intervals. Tables and curves show the first score. aside: the scores that count for nobody: of a game's
-    measures all but the first.
+    measures all but the first. started_over: games that were over at their start, which count in nothing else.
     """
 
     players: Mapping[str, str]  # role -> player
@@ -58,6 +58,7 @@ class PairResult:
     games: int
     truncated: int
     aside: frozenset[str] = frozenset()
+    started_over: int = 0
 
     @classmethod
     def from_record(cls, pair: Mapping[str, Any]) -> Self:
@@ -78,8 +79,8 @@ class PairResult:
             intervals = pair["return_intervals"]
             returns = {return_of(role): score(value, *intervals[role]) for role, value in pair["returns"].items()}
             scores = dict([*scores.items()][:1]) | returns | {name: scores[name] for name in aside}
-        num_truncated = pair.get("truncated", 0)
-        return cls(pair["players"], tuple(pair["learned"]), scores, pair["games"], num_truncated, frozenset(aside))
+        games, truncated, over = pair["games"], pair.get("truncated", 0), pair.get("started_over", 0)
+        return cls(pair["players"], tuple(pair["learned"]), scores, games, truncated, frozenset(aside), over)
 
     @cached_property
     def seats(self) -> tuple[Seat, ...]:

@@ -83,7 +83,8 @@ def compare_groups(groups: Sequence[Group]) -> Comparison:
 
 
 def unequal_samples(groups: Sequence[Group]) -> list[str]:
-    """A sentence for each evaluation in which the last results of a pairing are of unequal numbers of games."""
+    """A sentence for each evaluation in which the last results of a pairing are of unequal numbers of games, those that
+    were over at their start among them: how many these are depends on the seed."""
     found = []
     for name in evaluation_names(groups):
         lasts = {
@@ -97,7 +98,7 @@ def unequal_samples(groups: Sequence[Group]) -> list[str]:
         }
         games: dict[tuple[Seat, ...], set[int]] = {}
         for last in chain.from_iterable(lasts.values()):
-            games.setdefault(last.seats, set()).add(last.games)
+            games.setdefault(last.seats, set()).add(last.games + last.started_over)
         if any(len(nums) > 1 for nums in games.values()):
             texts = "; ".join(f"{label} {games_text(each)}" for label, each in lasts.items())
             found.append(f"The samples of {name} are unequal, per pairing: {texts}.")

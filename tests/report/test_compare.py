@@ -321,11 +321,12 @@ def test_unequal_samples_are_said(runs: list[Path], tmp_path: Path) -> None:
     equal, unequal = (" ".join(palestra_compare(runs[0], other).stdout.split()) for other in (runs[2], few))
     assert "samples" not in equal
     alike = []
-    for run in (runs[0], runs[2]):  # each pairing has as many games in both
+    for run, over in ((runs[0], 0), (runs[2], 2)):  # each pairing has as many games in both, also over at their start
         copied = Path(shutil.copytree(run, tmp_path / f"{run.parent.name}-alike"))
         records = read_records(run / "records.jsonl")
         last = next(record for record in reversed(records) if record["kind"] == "evaluation")
-        last["pairs"][0]["games"], last["pairs"][1]["games"] = 7, 9
+        last["pairs"][0]["games"], last["pairs"][1]["games"] = 7 - over, 9
+        last["pairs"][0]["started_over"] = over
         (copied / "records.jsonl").write_text(json.dumps(last) + "\n")
         alike.append(copied)
     assert "samples" not in palestra_compare(*alike).stdout
