@@ -49,7 +49,8 @@ class PairResult:
     names "rho" and "return of ROLE", before these the first measure of a game that has some, as accuracy, and after
     them its other measures whose names have no slash, as precision; in an evaluation of the user's own its scores,
     without intervals. Tables and curves show the first score. aside: the scores that count for nobody: of a game's
-    measures all but the first. started_over: games that were over at their start, which count in nothing else.
+    measures all but the first. started_over: games that were over at their start, which count in nothing else. shares:
+    the scores that lie between 0 and 1, as shares of games do.
     """
 
     players: Mapping[str, str]  # role -> player
@@ -59,6 +60,7 @@ class PairResult:
     truncated: int
     aside: frozenset[str] = frozenset()
     started_over: int = 0
+    shares: frozenset[str] = frozenset({"rho"})
 
     @classmethod
     def from_record(cls, pair: Mapping[str, Any]) -> Self:
@@ -80,7 +82,8 @@ class PairResult:
             returns = {return_of(role): score(value, *intervals[role]) for role, value in pair["returns"].items()}
             scores = dict([*scores.items()][:1]) | returns | {name: scores[name] for name in aside}
         games, truncated, over = pair["games"], pair.get("truncated", 0), pair.get("started_over", 0)
-        return cls(pair["players"], tuple(pair["learned"]), scores, games, truncated, frozenset(aside), over)
+        shares = frozenset({"rho", *pair.get("measure_intervals", {})})
+        return cls(pair["players"], tuple(pair["learned"]), scores, games, truncated, frozenset(aside), over, shares)
 
     @cached_property
     def seats(self) -> tuple[Seat, ...]:

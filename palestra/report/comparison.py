@@ -47,12 +47,14 @@ class GroupScore:
 @dataclass(frozen=True)
 class ScoreRow:
     """A score of a pairing in an evaluation, for every group that has it. is_high_good: whether the players that learn
-    want it high; None for one that does not count, because no learning player wants it, or some want the contrary."""
+    want it high; None for one that does not count, because no learning player wants it, or some want the contrary.
+    is_share: whether it lies between 0 and 1."""
 
     evaluation: str
     pairing: str
     measure: str
     is_high_good: bool | None
+    is_share: bool
     groups: tuple[GroupScore, ...]
 
     def by_run(self, group: Group) -> ByRun:
@@ -108,7 +110,7 @@ def unequal_samples(groups: Sequence[Group]) -> list[str]:
 def _rows(groups: Sequence[Group], name: str) -> Iterator[ScoreRow]:
     for seats, pair in pairings(groups, name):
         for measure in pair.scores:
-            row = ScoreRow(name, pairing_text(seats), measure, pair.is_high_good(measure), ())
+            row = ScoreRow(name, pairing_text(seats), measure, pair.is_high_good(measure), measure in pair.shares, ())
             scores = {group.label: _by_run(group, name, seats, measure) for group in groups}
             first = scores[groups[0].label]
             group_scores = tuple(

@@ -74,7 +74,7 @@ def _steps(evaluated: Sequence[Evaluated]) -> set[str]:
 
 
 def _score_row(row: ScoreRow, each: GroupScore, iqm: bool) -> list[str]:
-    shown = _estimate_text(each.iqm if iqm and each.iqm is not None else cut(each.mean, row.measure))
+    shown = _estimate_text(each.iqm if iqm and each.iqm is not None else cut(each.mean, row.measure, row.is_share))
     num_runs = str(len(each.by_run))
     return [row.pairing, _measure_text(row), each.group, num_runs, shown, _estimate_text(each.improvement)]
 
@@ -106,7 +106,7 @@ def comparison_section(groups: Sequence[Group]) -> Section:
         [
             Cell(row.pairing, detail=_measure_text(row)),
             Cell(each.group),
-            scored(cut(each.mean, row.measure)),
+            scored(cut(each.mean, row.measure, row.is_share)),
             Cell("-")
             if each.improvement is None
             else scored(Score(each.improvement.value, each.improvement.low, each.improvement.high)),

@@ -137,7 +137,7 @@ def _rows_of_several(found: Sequence[Standing]) -> Iterator[list[Cell]]:
         before = [each.first.scores[measure].value for each in found if measure in each.first.scores]
         yield [
             Cell(pairing_text(found[0].seats), detail=measure),
-            scored(cut(mean_score(scores), measure)),
+            scored(cut(mean_score(scores), measure, measure in found[0].last.shares)),
             count(len(scores)),
             number(fmean(before)) if found[0].first is not found[0].last else Cell("-"),
             number(min(values)),

@@ -103,30 +103,32 @@ def step_unit(groups: Sequence[Group]) -> str:
 # ---- over the runs of a group --------------------------------------------------------------------------
 
 
-def over_runs(group: Group, each: Sequence[Sequence[Point]], measure: str) -> Curve:
+def over_runs(group: Group, each: Sequence[Sequence[Point]], measure: str, is_share: bool = False) -> Curve:
     """The curve of a group from those of its runs; runs without points are left out. Of two points at the same step,
-    the last counts. measure: its name decides the range to which bands are cut."""
+    the last counts. measure, is_share: of what, which decides the range to which bands are cut."""
     tracks = [{point.step: point for point in points} for points in each if points]
     if len(tracks) <= 1:
         return Curve(group, tuple(tracks[0].values()) if tracks else (), ())
     common = sorted(set.intersection(*(set(track) for track in tracks)))
-    means = tuple(Point(step, reported_score([track[step].score for track in tracks], measure)) for step in common)
+    means = tuple(
+        Point(step, reported_score([track[step].score for track in tracks], measure, is_share)) for step in common
+    )
     return Curve(group, means, tuple(tuple(track.values()) for track in tracks))
 
 
-def reported_score(scores: Sequence[Score], measure: str) -> Score:
+def reported_score(scores: Sequence[Score], measure: str, is_share: bool = False) -> Score:
     """`mean_score` as curves show it: without an interval for two or three runs, and cut to the possible range."""
     score = mean_score(scores)
     if 1 < len(scores) < FEWEST_OF_A_BAND:
         return Score(score.value, math.nan, math.nan)
-    return cut(score, measure)
+    return cut(score, measure, is_share)
 
 
-def cut(score: Score, measure: str) -> Score:
-    """A score with its interval cut to the possible range."""
+def cut(score: Score, measure: str, is_share: bool = False) -> Score:
+    """A score with its interval cut to the possible range. is_share: whether it is one by more than its name."""
     parts = measure.split("/")[-2:]
-    least = 0.0 if any(part in (*SHARES, *NOT_NEGATIVE) for part in parts) else -math.inf
-    most = 1.0 if any(part in SHARES for part in parts) and parts[-1] != "std" else math.inf
+    least = 0.0 if is_share or any(part in (*SHARES, *NOT_NEGATIVE) for part in parts) else -math.inf
+    most = 1.0 if is_share or (any(part in SHARES for part in parts) and parts[-1] != "std") else math.inf
     low, high = (min(max(end, least), most) for end in (score.low, score.high))
     return Score(score.value, low, high)
 

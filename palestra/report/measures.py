@@ -73,7 +73,8 @@ def _curve(group: Group, evaluation: str, seats: tuple[Seat, ...], measure: str,
         ]
         for run in group.runs
     ]
-    return over_runs(group, tracks, measure)
+    is_share = any(measure in pair.shares for run in group.runs for each in run.evaluated for pair, _ in each.pairs)
+    return over_runs(group, tracks, measure, is_share)
 
 
 def _figure(

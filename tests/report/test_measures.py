@@ -1,13 +1,19 @@
 """The measures of games in a report are those of the records."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from palestra.recording.results import score_text
+from palestra.report.comparison import compare_groups
+from palestra.report.comparison_table import render_comparison
+from palestra.report.groups import group_runs
 from palestra.report.page import write_report
+from palestra.report.reading import read_runs
 from palestra.storage.records_file import read_records
 from tests.report.dialogues import train_dialogue
 from tests.report.parsing import Parsed
@@ -69,6 +75,15 @@ def test_several_runs_share_a_table_of_means(tmp_path: Path) -> None:
     found = [measured(run, 2) for run in runs]
     means = [(one["accuracy"] + other["accuracy"]) / 2 for one, other in zip(*found, strict=True)]
     assert [value for _, value in table.rows[1][1:]] == pytest.approx(means)
+    for run, accuracy in zip(runs, (0.1, 0.9), strict=True):  # the t interval of two such runs is wider than all shares
+        records = read_records(run / "records.jsonl")
+        last = next(record for record in reversed(records) if record["kind"] == "evaluation")
+        last["pairs"][2]["measures"]["accuracy"] = accuracy
+        (run / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    again = Parsed(write_report(runs, tmp_path / "again.html"))
+    assert ".500 [.000, 1.000]" in [cell for rows in again.tables.values() for row in rows.rows for cell, _ in row]
+    render_comparison(Console(file=(told := io.StringIO()), width=200), compare_groups(group_runs(read_runs(runs))))
+    assert any("accuracy" in line and ".500 [.000, 1.000]" in line for line in told.getvalue().splitlines())
 
 
 def test_damaged_measures_and_games_without_any_are_left_out(tmp_path: Path, make_config: Any) -> None:
