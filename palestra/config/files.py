@@ -15,7 +15,7 @@ import yaml
 
 from palestra.config.base import Config
 from palestra.config.errors import GLUED, ConfigError, ConfigErrorItem, initials, likeness, shown, typed
-from palestra.config.other_names import other_names
+from palestra.config.other_names import ours_of
 from palestra.config.parts import below
 from palestra.config.places import Place
 
@@ -191,10 +191,11 @@ def full_key(data: Any, path: str) -> str:
     above = path.rpartition(".")[0]
     if above in known and not isinstance(value := value_at(data, above), dict | list):
         raise _error(path, f"no such key; did you mean {above!r}, which is {shown(value)} here and no mapping?")
-    meant = _meant_path(known, path)
-    if meant is None:
-        raise _error(path, f"no such key, and none like it; at the top there are {', '.join(map(str, data))}")
-    raise _error(path, f"no such key; did you mean {meant!r}?")
+    ours = ours_of(path)
+    if meant := _meant_paths(known, path, ours):
+        raise _error(path, f"no such key; did you mean {' or '.join(map(repr, meant))}?")
+    like = f"nor {' or '.join(ours)}, as it is called here" if ours else "and none like it"
+    raise _error(path, f"no such key, {like}; at the top there are {', '.join(map(str, data))}")
 
 
 def find_key(data: Any, path: str) -> str | None:
@@ -267,22 +268,25 @@ def _steps(data: Any, path: str) -> Iterator[str | int]:
         data = data[slot]
 
 
-def _meant_path(paths: Sequence[str], path: str) -> str | None:
-    """The path that was probably meant: the key that other libraries call so, or whose initials these are (`lr`), or
-    the most similar one, in full or in as many last parts, where one that ends in the same key is preferred."""
-    parts = path.split(".")
+def _meant_paths(paths: Sequence[str], path: str, ours: Sequence[str]) -> list[str]:
+    """The paths that were probably meant: those of the keys that other libraries call so, or whose initials these are
+    (`lr`), or the most similar one, in full or in as many last parts, where one that ends in the same key is preferred,
+    and all that end as it does. ours: our keys, if another library has this name."""
+    *above, last = path.split(".")
+
+    def ending(known: str) -> str:
+        return ".".join(known.split(".")[-len(above) - 1 :])
 
     def rank(known: str) -> float:
-        last_parts = known.split(".")[-len(parts) :]
-        best = max(likeness(path, known), likeness(path, ".".join(last_parts)))
-        return best + 0.5 * (last_parts[-1] == parts[-1])
+        best = max(likeness(path, known), likeness(path, ending(known)))
+        return best + 0.5 * (known.rpartition(".")[2] == last)
 
-    ours = f".{other_names().get(parts[-1], '')}"
-    named = [known for known in paths if f".{known}".endswith(ours)]
-    named = named or [known for known in paths if f".{known}".endswith(f".{ours.rpartition('.')[2]}")]
-    named = named or [known for known in paths if initials(known.rpartition(".")[2]) == parts[-1]]
-    best = max(named or paths, key=rank, default=None)
-    return best if best is not None and (named or rank(best) >= ALIKE) else None
+    keys = list(ours) or [key for known in paths if initials(key := known.rpartition(".")[2]) == last]
+    if not keys and (best := max(paths, key=rank, default=None)) is not None and rank(best) >= ALIKE:
+        keys = [ending(best)]
+    ends = tuple(f"{mark}{key}" for key in keys for mark in "._")
+    found = [known for known in paths if f".{known}".endswith(ends)]
+    return [known for known in found if {*above} <= {*known.split(".")}] or found
 
 
 def _paths(data: Any) -> Iterator[str]:

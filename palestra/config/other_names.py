@@ -10,20 +10,32 @@ CODE = re.compile(r"`([^`]+)`")
 OURS = re.compile(r"([a-z_]\w*(?:\.\w+)*)(?:=\S+)?")
 
 
+def ours_of(key: str) -> tuple[str, ...]:
+    """Our keys for what another library calls by the last part of `key`; () if none does, or by the same name."""
+    ours = other_names().get(name := _name(key), ())
+    return () if name in (each.rpartition(".")[2] for each in ours) else ours
+
+
 @cache
-def other_names() -> dict[str, str]:
-    """Our key by each name that another library has for it, both without what stands above them in a file."""
+def other_names() -> dict[str, tuple[str, ...]]:
+    """Our keys by each name that another library has for them, both without what stands above them in a file. Several
+    of our keys share what is one there, or take its place in different files."""
     page = next((page for page in PAGES if page.is_file()), None)
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, ...]] = {}
     for line in [] if page is None else page.read_text(encoding="utf-8").splitlines():
         if line.startswith("|"):
             *cells, last = line.strip("|").split("|")
             ours = [match and match[1] for match in map(OURS.fullmatch, CODE.findall(_before_colon(last)))]
             for cell in cells:
                 theirs = list(map(_name, CODE.findall(cell)))
-                for name, key in zip(theirs, ours * len(theirs) if len(ours) == 1 else ours, strict=False):
-                    if len(ours) in (1, len(theirs)) and name and key and not key.startswith("palestra."):
-                        found.setdefault(name, key)
+                if len(ours) == len(theirs):
+                    meant: list[tuple[str | None, ...]] = [(key,) for key in ours]
+                else:
+                    meant = [tuple(ours)] * len(theirs) if 1 in (len(ours), len(theirs)) else []
+                for name, keys in zip(theirs, meant, strict=False):
+                    known = tuple(key for key in keys if key and not key.startswith("palestra."))
+                    if name and known:
+                        found.setdefault(name, known)
     return found
 
 

@@ -19,7 +19,7 @@ from palestra.config.errors import (
     typed,
 )
 from palestra.config.files import apply_overrides, load_yaml
-from palestra.config.other_names import other_names
+from palestra.config.other_names import ours_of
 from palestra.config.own_modules import reading_stored
 from palestra.config.places import Place, describe, place_of
 from palestra.config.variants import ByKey, members_of
@@ -159,15 +159,16 @@ def _unknown_key(fault: _Fault, meant: _Fault | None) -> str:
     near = _meant_key(key, known, at_least=0.6)
     if near is not None:
         return f"unknown key; the nearest known key is {near!r}"
-    elsewhere = f"; elsewhere {key!r} stands for what is {ours} here" if (ours := other_names().get(key)) else ""
+    ours = ours_of(key)
+    elsewhere = f"; elsewhere {key!r} stands for what is {' or '.join(ours)} here" if ours else ""
     return f"unknown key{elsewhere}; known keys: {', '.join(known)}"
 
 
 def _meant_key(key: str, known: Iterable[str], at_least: float) -> str | None:
     """The known key that was probably meant: by its name in other libraries, by its initials, or one that is like it.
     Of a key with others below it, as `objective.epsilon`, the first part."""
-    known, ours = list(known), other_names().get(key, "").partition(".")[0]
-    named = [each for each in known if each == ours] or [each for each in known if initials(each) == key]
+    known, ours = list(known), [each.partition(".")[0] for each in ours_of(key)]
+    named = [each for each in known if each in ours] or [each for each in known if initials(each) == key]
     return named[0] if named else nearest(key, known, at_least)
 
 

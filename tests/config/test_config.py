@@ -168,6 +168,9 @@ teacher: null
 """
 
 
+TOP = "seed, players, roles, reward, evaluations, teacher"  # the keys at the top of `data`
+
+
 @pytest.fixture
 def data() -> dict[str, Any]:
     return load_yaml(TEXT)
@@ -661,9 +664,14 @@ def test_all_wrong_overrides_are_told_at_once(data: dict[str, Any]) -> None:
         ("lr", "no such key; did you mean 'players.ann.algorithm.learning_rate'?"),
         ("ann.lr", "no such key; did you mean 'players.ann.algorithm.learning_rate'?"),
         ("hidden_sizes", "no such key; did you mean 'players.ann.algorithm.net_arch'?"),
+        ("--total-timesteps", "no such key, nor stop.after, as it is called here; at the top there are " + TOP),
+        (
+            "target_update_interval",
+            "no such key, nor target.interval, as it is called here; at the top there are " + TOP,
+        ),
         (
             "zzz",
-            "no such key, and none like it; at the top there are seed, players, roles, reward, evaluations, teacher",
+            "no such key, and none like it; at the top there are " + TOP,
         ),
     ],
 )
@@ -693,6 +701,13 @@ def test_an_override_by_last_parts_that_several_keys_end_with_is_told_them_all(d
         "num_games: expected a key in full, for several end so: evaluations.0.num_games, evaluations.1.num_games",
         "paired: no such key; did you mean 'evaluations.0.is_paired'?",
     ]
+
+
+@pytest.mark.parametrize("key", ["lr", "learnig_rate"])
+def test_all_keys_that_may_be_meant_are_told(key: str) -> None:
+    data = {"policy_learning_rate": 1, "entropy": {"learning_rate": 2}, "rate": 3}
+    with pytest.raises(ConfigError, match="did you mean 'policy_learning_rate' or 'entropy.learning_rate'\\?$"):
+        apply_overrides(data, [f"{key}=0.1"])
 
 
 def test_a_key_that_ends_another_keys_name_must_be_given_in_full() -> None:

@@ -93,13 +93,16 @@ def test_the_translated_ppo_solves_cartpole(tmp_path: Path) -> None:
 def test_errors_know_the_names_of_the_tables() -> None:
     known = other_names()
     assert len(known) > 60
-    assert {name: known[name] for name in ("n_steps", "num_envs", "ent_coef", "clip_coef", "rollout_size", "lr")} == {
-        "n_steps": "rollout_length",
-        "num_envs": "num_worlds",
-        "ent_coef": "entropy_coefficient",
-        "clip_coef": "objective.epsilon",
-        "rollout_size": "num_worlds",
-        "lr": "learning_rate",
+    assert {
+        name: known[name] for name in ("n_steps", "num_envs", "ent_coef", "clip_coef", "rollout_size", "lr", "max_opts")
+    } == {
+        "n_steps": ("rollout_length",),
+        "num_envs": ("num_worlds",),
+        "ent_coef": ("entropy_coefficient",),
+        "clip_coef": ("objective.epsilon",),
+        "rollout_size": ("num_worlds",),
+        "lr": ("learning_rate",),
+        "max_opts": ("stop.after", "stop.unit"),
     }
 
 
