@@ -130,7 +130,7 @@ def test_an_environment_that_cannot_be_is_told(file: Path) -> None:
     assert len(lines) == len(game["arguments"])
     assert all(": expected " in line and ", but the key is missing" in line for line in lines)
     known = next(iter(game["arguments"]))
-    assert f"did you mean 'game.arguments.{known}'?" in one_line(file, f"game.arguments.{known}x=1")
+    assert f"did you mean {known!r}?" in one_line(file, f"game.arguments.{known}x=1")
     assert one_line(file, "num_worlds=0") == "num_worlds: expected an integer >= 1, got 0"
 
 

@@ -663,7 +663,7 @@ def test_all_wrong_overrides_are_told_at_once(data: dict[str, Any]) -> None:
     [
         ("lr", "no such key; did you mean 'players.ann.algorithm.learning_rate'?"),
         ("ann.lr", "no such key; did you mean 'players.ann.algorithm.learning_rate'?"),
-        ("hidden_sizes", "no such key; did you mean 'players.ann.algorithm.net_arch'?"),
+        ("n_eval_episodes", "no such key; did you mean 'evaluations.0.num_games'?"),
         ("--total-timesteps", "no such key, nor stop.after, as it is called here; at the top there are " + TOP),
         (
             "target_update_interval",
@@ -699,14 +699,14 @@ def test_an_override_by_last_parts_that_several_keys_end_with_is_told_them_all(d
     assert str(raised.value).splitlines() == [
         "gamma: expected a key in full, for several end so: players.ann.algorithm.gamma, players.bob.algorithm.gamma",
         "num_games: expected a key in full, for several end so: evaluations.0.num_games, evaluations.1.num_games",
-        "paired: no such key; did you mean 'evaluations.0.is_paired'?",
+        "paired: no such key; did you mean 'evaluations.0.is_paired' or 'evaluations.1.is_paired'?",
     ]
 
 
 @pytest.mark.parametrize("key", ["lr", "learnig_rate"])
 def test_all_keys_that_may_be_meant_are_told(key: str) -> None:
     data = {"policy_learning_rate": 1, "entropy": {"learning_rate": 2}, "rate": 3}
-    with pytest.raises(ConfigError, match="did you mean 'policy_learning_rate' or 'entropy.learning_rate'\\?$"):
+    with pytest.raises(ConfigError, match=r"did you mean 'policy_learning_rate' or 'entropy.learning_rate'\?$"):
         apply_overrides(data, [f"{key}=0.1"])
 
 
