@@ -11,7 +11,6 @@ from palestra.config import (
     ByName,
     Config,
     ConfigError,
-    ConfigErrorItem,
     Fraction,
     NonNegativeFloat,
     NonNegativeInt,
@@ -138,13 +137,8 @@ class PiecewiseSchedule(Schedule):
     @model_validator(mode="after")
     def _check_ascending(self) -> Self:
         if not self.knots or any(left.step >= right.step for left, right in pairwise(self.knots)):
-            raise ConfigError(
-                [
-                    ConfigErrorItem(
-                        "knots",
-                        f"expected at least one knot, with ascending steps, got {[knot.step for knot in self.knots]}",
-                    )
-                ]
+            raise ConfigError.at(
+                "knots", f"expected at least one knot, with ascending steps, got {[knot.step for knot in self.knots]}"
             )
         return self
 

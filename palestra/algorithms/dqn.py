@@ -133,7 +133,7 @@ def make_q_net(config: DQNConfig, player: Player) -> nn.Module:
         return make_net(config.net, player.spaces, num_outputs * config.value.num_outputs, key)
     if FRACTIONS in player.spaces:
         message = f"the observation has an entry {FRACTIONS!r}, beside which the network sees fractions; rename it"
-        raise ConfigError([ConfigErrorItem(f"players.{player.name}.algorithm.value", message)])
+        raise ConfigError.at(f"players.{player.name}.algorithm.value", message)
     body = make_net(config.net, player.spaces, config.value.embedding_dim, key)
     with seeded_global_state(base_key(player.seed, f"{place}/embedding")):
         return ImplicitQuantileNet(config.value, body, num_outputs)

@@ -179,7 +179,7 @@ def check_actions(loss: OffPolicyLoss, config: OffPolicyConfig, player: Player) 
     elif has_critics and ACTION in player.spaces:
         fault = "expected no entry 'action' in the observation (critics observe the action under that name)"
     if fault is not None:
-        raise ConfigError([ConfigErrorItem("loss.name", fault)])
+        raise ConfigError.at("loss.name", fault)
 
 
 def heads_of(loss: OffPolicyLoss, config: OffPolicyConfig, num_policy_outputs: int, player: Player) -> dict[str, int]:
@@ -192,7 +192,7 @@ def heads_of(loss: OffPolicyLoss, config: OffPolicyConfig, num_policy_outputs: i
         expected = (
             f"expected a value for each of {space.num_flags} actions of the head {by!r}, by which the player acts"
         )
-        raise ConfigError([ConfigErrorItem("loss.name", f"{expected}, got {sizes[by]}")])
+        raise ConfigError.at("loss.name", f"{expected}, got {sizes[by]}")
     return sizes
 
 
@@ -250,11 +250,11 @@ class OffPolicy(Algorithm):
             if isinstance(net, RecurrentNet):
                 key = "net" if self.net.is_shared else name
                 message = "expected a network without a memory, got a recurrent one"
-                raise ConfigError([ConfigErrorItem(f"body.{key}", message)])
+                raise ConfigError.at(f"body.{key}", message)
             has_batch_norm = any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in net.modules())
             if has_batch_norm and not self.loss.learns_batch_norm:
                 message = "expected a network without batch norm, as with layer norm ('l'), got one with batch norm"
-                raise ConfigError([ConfigErrorItem("body", message)])
+                raise ConfigError.at("body", message)
 
     def refuse_target(self) -> None:
         """A loss that keeps target networks of its own says whether it does."""
@@ -264,7 +264,7 @@ class OffPolicy(Algorithm):
             got = "null" if target is None else f"{target.name!r}"
             keeps = "keeps target networks" if own else "keeps no target networks"
             message = f"expected {expected} (the loss {self.config.loss.name!r} {keeps}), got {got}"
-            raise ConfigError([ConfigErrorItem("target", message)])
+            raise ConfigError.at("target", message)
 
     def try_loss(self, leaves: Mapping[str, Tensor]) -> None:
         """In evaluation mode, so that the statistics of batch norm stay."""

@@ -166,7 +166,7 @@ def check_loss(loss: OnPolicyLoss, config: OnPolicyConfig) -> None:
         listed = ", ".join(known)
         fault = f"{config.loss.name!r} has the estimators {unknown[0]!r}; expected those among {listed}, or your own"
     if fault is not None:
-        raise ConfigError([ConfigErrorItem("loss.name", fault)])
+        raise ConfigError.at("loss.name", fault)
     faults = []
     if loss.is_of_one_pass and config.num_passes > 1:
         own = getattr(config.loss, "module", config.loss.name)
@@ -239,12 +239,12 @@ class OnPolicy(Algorithm):
         networks remember is only followed in play for those of the policy and the value."""
         if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.net.modules()):
             message = "expected a network without batch norm, as with layer norm ('l'), got one with batch norm"
-            raise ConfigError([ConfigErrorItem("body", message)])
+            raise ConfigError.at("body", message)
         others = [] if self.net.is_shared else [head for head in self.net.heads if head not in (POLICY, VALUE)]
         for head in others:
             if isinstance(self.net.net_of(head), RecurrentNet):
                 message = "expected a network without a memory for a head that does not play, got a recurrent one"
-                raise ConfigError([ConfigErrorItem(f"body.{head}", message)])
+                raise ConfigError.at(f"body.{head}", message)
 
     # ---- what it learns --------------------------------------------------------------------------------
 

@@ -205,7 +205,7 @@ class PPO(Algorithm):
         """Batch norm computes otherwise in play than in learning: the two would disagree on every probability."""
         if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.net.modules()):
             message = "expected a network without batch norm, as with layer norm ('l'), got one with batch norm"
-            raise ConfigError([ConfigErrorItem(f"players.{self.player.name}.algorithm.body", message)])
+            raise ConfigError.at(f"players.{self.player.name}.algorithm.body", message)
 
     # ---- what it learns --------------------------------------------------------------------------------
 

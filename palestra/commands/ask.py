@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from palestra.commands.match import Match, Position, advise, check_role, mistake
+from palestra.commands.match import Match, Position, advise, check_role
 from palestra.config import ConfigError
 from palestra.config.errors import shown
 from palestra.games.game import TensorGame, is_legal
@@ -27,7 +27,9 @@ def parse(text: str, option: str) -> Any:
         try:
             return json.loads(written, parse_constant=_finite, parse_float=_finite)
         except RecursionError:
-            raise mistake(option, f"expected JSON, got brackets that are nested too deeply: {shown(text)}") from None
+            raise ConfigError.at(
+                option, f"expected JSON, got brackets that are nested too deeply: {shown(text)}"
+            ) from None
         except ValueError:
             continue
     return text
@@ -44,12 +46,12 @@ def begin_match(stored: StoredRun, board: str, seed: int) -> Match:
     game = stored.game
     if not isinstance(game, TensorGame):
         message = "expected --observation, because this game is an environment and has no boards, got a board"
-        raise mistake("--board", message)
+        raise ConfigError.at("--board", message)
     parsed = parse(board, "--board")
     try:
         state = game.read_board(parsed)
     except ValueError as error:
-        raise mistake("--board", str(error)) from error
+        raise ConfigError.at("--board", str(error)) from error
     return Match(game, state, base_key(seed, "play"))
 
 
@@ -85,13 +87,15 @@ def _play_given(match: Match, moves: Sequence[str]) -> None:
     while left and (positions := match.positions()):
         if len(left) < len(positions):
             together = " and ".join(position.role for position in positions)
-            raise mistake("--move", f"expected a move for each of {together}, who decide together, got {len(left)}")
+            raise ConfigError.at(
+                "--move", f"expected a move for each of {together}, who decide together, got {len(left)}"
+            )
         pairs = zip(positions, left, strict=False)
         actions = {position.role: read_legal_action(match.game, position, text, "--move") for position, text in pairs}
         match.play(actions)
         left = left[len(positions) :]
     if left:
-        raise mistake("--move", f"expected no move after the end of the game, got {left[0]!r}")
+        raise ConfigError.at("--move", f"expected no move after the end of the game, got {left[0]!r}")
 
 
 def read_legal_action(game: TensorGame, position: Position, text: str, option: str) -> Any:
@@ -100,9 +104,9 @@ def read_legal_action(game: TensorGame, position: Position, text: str, option: s
     try:
         action = game.read_action(role, text).unsqueeze(0)
     except ValueError as error:
-        raise mistake(option, str(error)) from error
+        raise ConfigError.at(option, str(error)) from error
     if not is_legal(action, game.action_spaces[role], position.legal).all():
-        raise mistake(option, f"expected a legal move of {role!r} ({legal_moves(game, position)}), got {text!r}")
+        raise ConfigError.at(option, f"expected a legal move of {role!r} ({legal_moves(game, position)}), got {text!r}")
     return action
 
 
@@ -125,7 +129,7 @@ def ask_at_observation(stored: StoredRun, text: str, role: str | None) -> list[s
     ConfigError."""
     game = stored.game
     if role is None and len(game.roles) > 1:
-        raise mistake("--role", f"expected the role that observes this ({', '.join(game.roles)}), got none")
+        raise ConfigError.at("--role", f"expected the role that observes this ({', '.join(game.roles)}), got none")
     role = role or game.roles[0]
     check_role(game, "--role", role)
     try:
@@ -140,13 +144,15 @@ def ask_at_observation(stored: StoredRun, text: str, role: str | None) -> list[s
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError, OverflowError) as error:
         shapes = ", ".join(f"{name} {space.shape}" for name, space in game.spaces[role].items())
         message = f"expected one observation of {role!r} as JSON (shapes: {shapes}): {error}; got {shown(text)}"
-        raise mistake("--observation", message) from error
+        raise ConfigError.at("--observation", message) from error
     if not is_single:
-        raise mistake("--observation", f"expected one observation, got a batch of {len(next(iter(own.values())))}")
+        raise ConfigError.at(
+            "--observation", f"expected one observation, got a batch of {len(next(iter(own.values())))}"
+        )
     legal = game.legal_by(role, own)
     if legal is None:
         message = "expected a board (--board), because observations of this game do not say which actions are legal"
-        raise mistake("--observation", f"{message}, got an observation")
+        raise ConfigError.at("--observation", f"{message}, got an observation")
     keys = world_keys(base_key(0, "play"), 1, game.device)
     view = game.transformed(role, own)
     return advise(stored, Position(role, {"observation": view, "nothing": {}}, legal, keys), {}).lines

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError
 from palestra.games.game import Game, Observation, State, TensorGame
 from palestra.games.policy import Decision, Memory, Observes, Policy
 from palestra.games.spaces import Box, Discrete, MultiDiscrete
@@ -159,11 +159,7 @@ def _texts(values: Tensor) -> list[str]:
 # ---- what people type ----------------------------------------------------------------------------------
 
 
-def mistake(option: str, message: str) -> ConfigError:
-    return ConfigError([ConfigErrorItem(option, message)])
-
-
 def check_role(game: Game, option: str, role: str) -> None:
     """Raise ConfigError unless the game has the role."""
     if role not in game.roles:
-        raise mistake(option, f"expected a role of the game ({', '.join(game.roles)}), got {role!r}")
+        raise ConfigError.at(option, f"expected a role of the game ({', '.join(game.roles)}), got {role!r}")

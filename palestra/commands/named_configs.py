@@ -102,13 +102,13 @@ def find_config(file: str, words: Sequence[str]) -> NamedConfig:
         return NamedConfig(file, file, path, list(words), None)
     if path is not None:
         if is_sweep(load_yaml(path)):
-            raise ConfigError([ConfigErrorItem(str(path), f"this is a sweep; to work on it: palestra sweep {path}")])
+            raise ConfigError.at(str(path), f"this is a sweep; to work on it: palestra sweep {path}")
         note = f"{path}: this file is used, not the config {file} that palestra ships" if file in shipped else None
         return NamedConfig(str(path), path.stem, path, list(words), note)
     if file in shipped_tournaments() and not Path(file).exists():
-        raise ConfigError([ConfigErrorItem(file, f"this is a tournament; to play it: palestra evaluate {file}")])
+        raise ConfigError.at(file, f"this is a tournament; to play it: palestra evaluate {file}")
     if not Path(file).exists():
-        raise ConfigError([ConfigErrorItem(file, _why_unknown(file, shipped))])
+        raise ConfigError.at(file, _why_unknown(file, shipped))
     return NamedConfig(file, Path(file).stem, Path(file), list(words), None)  # a folder
 
 

@@ -59,9 +59,9 @@ def evaluate(
     Or play a tournament, a config in which nobody learns; results go to a folder of its own, as those of a run that
     comes with palestra."""
     with one_line_errors():
-        from palestra.commands.match import mistake
         from palestra.commands.play import read_pairing
         from palestra.commands.tournament import play_tournament, tournament_file
+        from palestra.config import ConfigError
         from palestra.runs.changed_evaluations import Changes
         from palestra.runs.output import default_folder
         from palestra.runs.shipped_runs import find_run, is_shipped
@@ -69,7 +69,7 @@ def evaluate(
 
         if (inside := with_runs_of_sweeps([run])) != [run]:
             if watch or folder is not None:
-                raise mistake("--watch, --run", f"expected none for several runs, got one of them for {run}")
+                raise ConfigError.at("--watch, --run", f"expected none for several runs, got one of them for {run}")
             changes = Changes(overrides or [], [read_pairing([text]) for text in pairing or []])
             for path in inside:
                 console.print(path, style="bold", soft_wrap=True)
@@ -78,13 +78,17 @@ def evaluate(
         pairings, file = [read_pairing([text]) for text in pairing or []], tournament_file(run)
         if file is not None:
             if checkpoint is not None or evaluation is not None or video or watch:
-                raise mistake("--checkpoint, --evaluation, --video, --watch", "expected none for a tournament, got one")
+                raise ConfigError.at(
+                    "--checkpoint, --evaluation, --video, --watch", "expected none for a tournament, got one"
+                )
             count = [] if games is None else [f"num_games={games}"]
             play_tournament(file, [*(overrides or []), *count], pairings, folder, console)
             return
         if folder is not None and not (is_shipped(run) or is_url(run)):
             place = f"{run}, whose folder takes the results"
-            raise mistake("--run", f"expected it for a tournament, a mirror or a shipped run alone, got it for {place}")
+            raise ConfigError.at(
+                "--run", f"expected it for a tournament, a mirror or a shipped run alone, got it for {place}"
+            )
         stored = _open(run, folder, trust)
         changes = Changes(overrides or [], pairings)
         if changes.overrides or changes.pairings:
@@ -93,11 +97,11 @@ def evaluate(
         _print_asked(stored, games)
         if watch:
             if checkpoint is not None or video:
-                raise mistake(
+                raise ConfigError.at(
                     "--watch", "expected no --checkpoint and no --video together with --watch, got one of them"
                 )
             if is_shipped(run):
-                raise mistake("--watch", f"expected a run of your own, got {run}, which trains no more")
+                raise ConfigError.at("--watch", f"expected a run of your own, got {run}, which trains no more")
             look = partial(fetch_new_checkpoints, run, stored.folder) if is_url(run) else lambda: None
             _watch(stored, names, games, look)
             return
@@ -131,14 +135,14 @@ def _evaluate_and_film(stored: Any, names: Sequence[str], games: int | None, vid
 
 
 def _names_of_evaluations(stored: Any, chosen: str | None) -> list[str]:
-    from palestra.commands.match import mistake
+    from palestra.config import ConfigError
 
     known = list(stored.evaluations.configs)
     if not known:
         remedy = f"--pairing {','.join(f'{role}={name}' for role, name in stored.config.roles.items())} plays one"
-        raise mistake("evaluations", f"expected at least one in the run's config, got []; {remedy}")
+        raise ConfigError.at("evaluations", f"expected at least one in the run's config, got []; {remedy}")
     if chosen is not None and chosen not in known:
-        raise mistake("--evaluation", f"expected one of {', '.join(known)}, got {chosen!r}")
+        raise ConfigError.at("--evaluation", f"expected one of {', '.join(known)}, got {chosen!r}")
     return known if chosen is None else [chosen]
 
 
@@ -220,7 +224,7 @@ def ask(
     """Ask the players what they would do on a board: each role's choice, the values of all, and scripted players'."""
     with one_line_errors():
         from palestra.commands.ask import ask_at_observation, ask_on_board
-        from palestra.commands.match import mistake
+        from palestra.config import ConfigError
         from palestra.runs.stored import open_to_play
 
         stored = open_to_play(run, trust)
@@ -230,7 +234,7 @@ def ask(
         elif observation is not None and board is None and not move:
             lines = ask_at_observation(stored, observation, role)
         else:
-            raise mistake("--board", "expected either --board, perhaps with --move, or --observation alone")
+            raise ConfigError.at("--board", "expected either --board, perhaps with --move, or --observation alone")
         _say("\n".join(lines))
 
 

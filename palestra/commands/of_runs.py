@@ -147,20 +147,20 @@ def plot(
     """Draw a figure for a paper: curves (means over seeds with 95% t intervals, as in reports, a panel per metric or
     pairing), a table of scores by environment and algorithm, or a coloured table of who meets whom."""
     with one_line_errors():
-        from palestra.commands.match import mistake
+        from palestra.config import ConfigError
         from palestra.report.drawn_tables import KINDS, plot_tables
         from palestra.report.page import write_page
         from palestra.report.plots import plot_runs
         from palestra.storage.fetching import local_folders
 
         if kind not in ("curves", *KINDS):
-            raise mistake("--kind", f"expected curves, {' or '.join(KINDS)}, got {kind!r}")
+            raise ConfigError.at("--kind", f"expected curves, {' or '.join(KINDS)}, got {kind!r}")
         if kind == "curves" and checkpoint is not None:
-            raise mistake("--checkpoint", f"expected it with --kind {' or '.join(KINDS)}, got curves")
+            raise ConfigError.at("--checkpoint", f"expected it with --kind {' or '.join(KINDS)}, got curves")
         if kind != "curves" and (metrics or single or iqm or x != "env_steps"):
-            raise mistake("--kind", f"expected curves with --metrics, --single, --iqm or --x, got {kind!r}")
+            raise ConfigError.at("--kind", f"expected curves with --metrics, --single, --iqm or --x, got {kind!r}")
         if single and iqm:
-            raise mistake("--iqm", "expected either --single or --iqm, got both")
+            raise ConfigError.at("--iqm", "expected either --single or --iqm, got both")
         with local_folders(with_runs_of_sweeps(runs)) as folders:
             if kind == "curves":
                 drawn = plot_runs(folders, x, out.suffix[1:], metrics or (), single, errors.print, iqm)

@@ -50,12 +50,12 @@ def sweep(
 def _dry_run(file: str, overrides: list[str], seeds: str | None, at: int | None) -> None:
     from palestra.commands.dry_sweep import dry_run
     from palestra.commands.sweep import read_new
-    from palestra.config import ConfigError, ConfigErrorItem, checking
+    from palestra.config import ConfigError, checking
     from palestra.sweeps.folder import is_sweep_folder
 
     if is_sweep_folder(Path(file)):
         message = f"expected a sweep's file or a config, got {file}, a sweep that has begun"
-        raise ConfigError([ConfigErrorItem("--dry-run", message)])
+        raise ConfigError.at("--dry-run", message)
     with checking():
         config, bases, _ = read_new(file, overrides, seeds, at)
         for line in dry_run(config, bases):
@@ -74,7 +74,7 @@ def trials(
 ) -> None:
     """List the trials of a sweep, the best first: state, value, point, and why one failed."""
     with one_line_errors_of_reading():
-        from palestra.config import ConfigError, ConfigErrorItem
+        from palestra.config import ConfigError
         from palestra.sweeps.extra import require_optuna
 
         require_optuna()
@@ -83,7 +83,7 @@ def trials(
         from palestra.sweeps.stored import StoredSweep
 
         if state is not None and state not in STATES:
-            raise ConfigError([ConfigErrorItem("--state", f"expected one of {', '.join(STATES)}, got {state!r}")])
+            raise ConfigError.at("--state", f"expected one of {', '.join(STATES)}, got {state!r}")
         sweep = StoredSweep.open(folder, trust)
         shown = ranked(sweep, state)[:top]
         console.print(trial_lines(sweep, shown), soft_wrap=True)

@@ -41,9 +41,9 @@ def train(
             shown.print(found.note, markup=False, soft_wrap=True)
         if seeds is None:
             if at is not None:
-                from palestra.commands.match import mistake
+                from palestra.config import ConfigError
 
-                raise mistake("--at", "expected it together with --seeds, got it alone")
+                raise ConfigError.at("--at", "expected it together with --seeds, got it alone")
             _fit(_make_trainer(found, run, (), shown))
             return
         from palestra.commands.seeds import parse_seeds
@@ -118,9 +118,9 @@ def resume(
 
         shown, path = silent if quiet else console, Path(run)
         if retry_failed and not is_sweep_folder(path):
-            from palestra.commands.match import mistake
+            from palestra.config import ConfigError
 
-            raise mistake("--retry-failed", f"expected the folder of a sweep, got {run}")
+            raise ConfigError.at("--retry-failed", f"expected the folder of a sweep, got {run}")
         if is_sweep_folder(path):
             from palestra.commands.sweep import open_sweep, work_on
 
@@ -206,9 +206,9 @@ def _fit(trainer: Any) -> None:
 
 
 def _parse_replacements(options: Sequence[str]) -> dict[str, str]:
-    from palestra.config import ConfigError, ConfigErrorItem
+    from palestra.config import ConfigError
 
     for option in options:
         if not all(option.partition("=")):
-            raise ConfigError([ConfigErrorItem("--replace", f"expected PLAYER=SCRIPTED, got {option!r}")])
+            raise ConfigError.at("--replace", f"expected PLAYER=SCRIPTED, got {option!r}")
     return {name: script for name, _, script in (option.partition("=") for option in options)}

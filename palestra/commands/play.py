@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from palestra.commands.ask import begin_match, legal_moves, read_legal_action
-from palestra.commands.match import Match, Position, advise, check_role, mistake
+from palestra.commands.match import Match, Position, advise, check_role
 from palestra.config import ConfigError, below
 from palestra.games.game import TensorGame
 from palestra.games.policy import Memory, Policy
@@ -94,7 +94,7 @@ def choose_seats(
     if not isinstance(game, TensorGame):
         way = stored.folder.ways_on().to_evaluate(stored.config.roles, bool(stored.config.evaluations))
         remedy = "" if way is None else f"; to film it: {way} --video"
-        raise mistake("RUN", f"expected a run in a game of boards, got one in an environment{remedy}")
+        raise ConfigError.at("RUN", f"expected a run in a game of boards, got one in an environment{remedy}")
     for option, roles in (("--as", [person] if person else []), ("--pairing", list(pairing))):
         for role in roles:
             check_role(game, option, role)
@@ -113,13 +113,13 @@ def seat(stored: StoredRun, name: str, role: str) -> Seated:
             with below(role):
                 return Seated(name, player.script.for_seat(game, role))
         if not player.fits(game.spaces[role], game.action_spaces[role]):
-            raise mistake(role, f"expected a player that can sit in the role {role!r}, got {name!r}")
+            raise ConfigError.at(role, f"expected a player that can sit in the role {role!r}, got {name!r}")
         return Seated(name, player.policy(explore=False))
     if name not in SCRIPTED and not {":", "/"} & {*name}:
         known = f"expected a player of the run ({', '.join(stored.players)}), a scripted one ({', '.join(SCRIPTED)})"
-        raise mistake(role, f"{known} or a class of your own as 'package.module:Class', got {name!r}")
+        raise ConfigError.at(role, f"{known} or a class of your own as 'package.module:Class', got {name!r}")
     if (error := script_error(name, stored.config.game, role)) is not None:
-        raise mistake(role, error)
+        raise ConfigError.at(role, error)
     with below(role):
         return Seated(name, make_script(name, game, role))
 
@@ -131,9 +131,11 @@ def read_pairing(texts: Sequence[str]) -> dict[str, str]:
         for part in text.split(","):
             role, _, name = (piece.strip() for piece in part.partition("="))
             if not (role and name):
-                raise mistake("--pairing", f"expected role=player,role=player, such as host=zeillinger, got {text!r}")
+                raise ConfigError.at(
+                    "--pairing", f"expected role=player,role=player, such as host=zeillinger, got {text!r}"
+                )
             if role in found:
-                raise mistake(
+                raise ConfigError.at(
                     "--pairing", f"expected one player in the role {role!r}, got {found[role]!r} and {name!r}"
                 )
             found[role] = name

@@ -2,7 +2,7 @@
 
 import re
 
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError
 
 MOST = 10_000  # runs that one command trains
 
@@ -25,4 +25,4 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def _error(message: str) -> ConfigError:
-    return ConfigError([ConfigErrorItem("--seeds", message)])
+    return ConfigError.at("--seeds", message)

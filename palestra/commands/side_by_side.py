@@ -15,9 +15,8 @@ from pydantic import AfterValidator, Field
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from palestra.commands.match import mistake
 from palestra.commands.seeds import MOST
-from palestra.config import Config, NonNegativeInt, PositiveInt, check, load_yaml, render, trusting
+from palestra.config import Config, ConfigError, NonNegativeInt, PositiveInt, check, load_yaml, render, trusting
 from palestra.config.own_modules import reading_stored
 from palestra.recording.results import Evaluation
 from palestra.recording.summary import render_seeds_summary
@@ -76,7 +75,7 @@ def train_side_by_side(
     if at * threads > (available := available_cores()):
         most = max(1, available // threads)
         what = f"{threads} thread{'s' * (threads != 1)} each on {available} cores (execution.num_threads)"
-        raise mistake("--at", f"expected at most {most}, because the runs use {what}, got {at}")
+        raise ConfigError.at("--at", f"expected at most {most}, because the runs use {what}, got {at}")
     place = LocalConfig(name="local", cores=at * threads, cores_per_run=threads, gpus=[], runs_per_gpu=1).build()
     while folder is None:
         free = default_path(name)

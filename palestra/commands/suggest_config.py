@@ -61,11 +61,11 @@ def _suggested(name: str, game: str | None, overrides: Sequence[str]) -> RunConf
     shipped = {path.stem: path for path in shipped_configs()}
     if game is None:
         if name not in shipped:
-            raise _error(name, expected_name(name, shipped))
+            raise ConfigError.at(name, expected_name(name, shipped))
         return read_config(with_loss(load_yaml(shipped[name]), overrides), overrides)
     if name not in known_algorithms():
         own = "; print the file of one of these, and replace its keys under `algorithm` by yours" if ":" in name else ""
-        raise _error(name, f"expected one of the algorithms {', '.join(known_algorithms())}, got {name!r}{own}")
+        raise ConfigError.at(name, f"expected one of the algorithms {', '.join(known_algorithms())}, got {name!r}{own}")
     if _is_batched(game):
         data = {stem: load_yaml(path) for stem, path in shipped.items()}
         data |= {stem: with_loss(each, overrides) for stem, each in data.items() if stem.split("-")[0] == name}
@@ -77,12 +77,8 @@ def _suggested(name: str, game: str | None, overrides: Sequence[str]) -> RunConf
     if f"{name}-{game}" in shipped:
         return read_config(with_loss(load_yaml(shipped[f"{name}-{game}"]), overrides), overrides)
     if "-" not in game:
-        raise _error(f"{name} {game}", _expected_game(name, repr(game), shipped))
+        raise ConfigError.at(f"{name} {game}", _expected_game(name, repr(game), shipped))
     return fitted_config(name, game, list(shipped.values()), overrides)
-
-
-def _error(path: str, message: str) -> ConfigError:
-    return ConfigError([ConfigErrorItem(path, message)])
 
 
 def _is_batched(game: str) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from palestra.commands.suggest_tensor_game import with_overrides_of_game
-from palestra.config import Config, ConfigError, ConfigErrorItem, below, check
+from palestra.config import Config, ConfigError, below, check
 from palestra.config.variants import members_of, names_of, usual_keys
 from palestra.games.dialogue.game import AnyScenarioConfig
 from palestra.games.dialogue.protocol import Protocol
@@ -29,7 +29,7 @@ def game_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
     if second not in scenarios and ":" not in second:
         got = f"got {second!r}" if second else "got none"
         message = f"expected a scenario after the protocol ({', '.join(scenarios)}, or package.module:Class), {got}"
-        raise ConfigError([ConfigErrorItem(first, message)])
+        raise ConfigError.at(first, message)
     rules: dict[str, Any] = {
         "protocol": {"name": first} | _usual(first, protocols, Protocol),
         "scenario": {"name": second} | _usual(second, scenarios, Scenario),

@@ -61,7 +61,7 @@ def usual_sweep(bases: Mapping[str, RunConfig], at: int | None) -> dict[str, Any
     on all cores. at: how many runs at a time; None: as many as there are cores."""
     name, first = next(iter(bases.items()))
     if first.best is None:
-        raise _error("best", f"expected a mapping in {name}, which says what a sweep compares, got null")
+        raise ConfigError.at("best", f"expected a mapping in {name}, which says what a sweep compares, got null")
     threads = max(base.execution.num_threads for base in bases.values())
     return {
         "seed": 0,
@@ -98,17 +98,17 @@ def read_bases(files: Sequence[str], beside: Path) -> dict[str, RunConfig]:
             if not path.is_file() and not is_path(file):
                 near = nearest(file, shipped)
                 hint = f"; did you mean {near}?" if near else ""
-                raise _error("", f"expected a file or one of the shipped configs, got {file!r}{hint}")
+                raise ConfigError.at("", f"expected a file or one of the shipped configs, got {file!r}{hint}")
             if not path.exists() and path != Path(file):
                 whence = f"paths in base count from the folder of the sweep's file, {beside}"
-                raise _error(str(path), f"there is no such file in {path.parent.absolute()}; {whence}")
+                raise ConfigError.at(str(path), f"there is no such file in {path.parent.absolute()}; {whence}")
             if path.is_file() and is_sweep(load_yaml(path)):
-                raise _error("", f"expected the config of a run, got a sweep, {file}")
+                raise ConfigError.at("", f"expected the config of a run, got a sweep, {file}")
             base = read_config(path)
             if not isinstance(base, RunConfig):
-                raise _error("", f"expected a run in which players play, got {file}")
+                raise ConfigError.at("", f"expected a run in which players play, got {file}")
             if path.stem in found:
-                raise _error("", f"expected files of different names, got {path.stem} twice")
+                raise ConfigError.at("", f"expected files of different names, got {path.stem} twice")
             found[path.stem] = base
         except ConfigError as error:
             errors += [
@@ -169,7 +169,3 @@ def _pruning(name: str | None, bases: Sequence[RunConfig]) -> dict[str, Any] | N
     }
     name = name or "successive_halving"
     return {"name": name, **keys.get(name, {})}
-
-
-def _error(path: str, message: str) -> ConfigError:
-    return ConfigError([ConfigErrorItem(path, message)])

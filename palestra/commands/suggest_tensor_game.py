@@ -116,7 +116,7 @@ def _model(game: str) -> Any:
         try:
             return getattr(admitted_class(game, base), "Config", None)
         except ValueError as error:
-            raise ConfigError([ConfigErrorItem(game, str(error))]) from error
+            raise ConfigError.at(game, str(error)) from error
     return names_of(members_of(AnyGameConfig))[game]
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from palestra.commands.named_configs import find_config
 from palestra.commands.seeds import parse_seeds
 from palestra.commands.suggest_sweep import read_bases, usual_sweep
-from palestra.config import ConfigError, ConfigErrorItem, load_yaml, render, trusting
+from palestra.config import ConfigError, load_yaml, render, trusting
 from palestra.config.files import full_key
 from palestra.runs.config import RunConfig, read_config
 from palestra.storage.disk import plain_path
@@ -49,7 +49,9 @@ def open_sweep(
             return Sweep.create(folder, config, bases, display)
         change = f"palestra sweep {folder} KEY=VALUE changes a budget or a place"
         if (there := _differing_key(SweepFolder.open(folder), config, bases)) is not None:
-            raise _error("--run", f"expected a new folder, got {folder}, a sweep with another {there}; {change}")
+            raise ConfigError.at(
+                "--run", f"expected a new folder, got {folder}, a sweep with another {there}; {change}"
+            )
     return Sweep.open(folder, [], display, trust=False)  # its place, which may differ, may be a stranger's
 
 
@@ -68,7 +70,7 @@ def read_new(
 
 def _refuse(options: Mapping[str, Any], why: str) -> None:
     if given := [f"{name} {value}" for name, value in options.items() if value is not None]:
-        raise _error(given[0].split()[0], f"expected no such option, because {why}, got {', '.join(given)}")
+        raise ConfigError.at(given[0].split()[0], f"expected no such option, because {why}, got {', '.join(given)}")
 
 
 def _differing_key(folder: SweepFolder, config: SweepConfig, bases: dict[str, RunConfig]) -> str | None:
@@ -102,20 +104,22 @@ def _grid_by_hand(
         source, changes = found.config, found.overrides
         base = read_config(source, changes)
         if not isinstance(base, RunConfig):
-            raise _error(name, "expected a run in which players play, got another")
+            raise ConfigError.at(name, "expected a run in which players play, got another")
         if found.name in bases:
-            raise _error(name, f"expected configs of different names, got {found.name} twice")
+            raise ConfigError.at(name, f"expected configs of different names, got {found.name} twice")
         bases[found.name] = base
     usual, first = usual_sweep(bases, at), next(iter(bases.values()))
     space = {}
     for key, texts in listed.items():
         if len(texts) > 1 and not all(texts):
-            raise _error(key, f"expected a value before and after each comma, got {','.join(texts)!r}")
+            raise ConfigError.at(key, f"expected a value before and after each comma, got {','.join(texts)!r}")
         if len(texts) > 1:
             key = full_key(first.model_dump(), key) if len(bases) == 1 else key
             space[key] = {"name": "choice", "values": [_value(key, text) for text in texts]}
     if not space and len(bases) == 1:
-        raise _error(file, "expected a key with several values, as gamma=0.9,0.99, or several configs, got neither")
+        raise ConfigError.at(
+            file, "expected a key with several values, as gamma=0.9,0.99, or several configs, got neither"
+        )
     chosen = {} if seeds is None else {"seeds": parse_seeds(seeds)}
     return read_sweep(usual | {"space": space} | chosen, []), bases, f"{'-'.join(bases)}-sweep"
 
@@ -124,7 +128,7 @@ def _value(key: str, text: str) -> Any:
     try:
         return load_yaml(f"value: {text}")["value"]
     except ConfigError as error:
-        raise _error(key, f"expected a value, got {text!r}: {error.errors[0].message}") from None
+        raise ConfigError.at(key, f"expected a value, got {text!r}: {error.errors[0].message}") from None
 
 
 def _values(text: str) -> list[str]:
@@ -175,7 +179,3 @@ def summary(progress: "SweepProgress", best_config: Path) -> str:
         lines.append(f"best: {', '.join(filter(None, [value, point_text(best.point)]))}")
         lines.append(f"its config: {best_config}")
     return "\n".join([*lines, *failures_text(progress)])
-
-
-def _error(path: str, message: str) -> ConfigError:
-    return ConfigError([ConfigErrorItem(path, message)])

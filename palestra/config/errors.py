@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from typing import Self
 
 GLUED = re.compile(r"[A-Za-z_]\w*:[^\s/].*")
 """A key and its value without a space between them; or package.module:Class"""
@@ -34,6 +35,11 @@ class ConfigError(ValueError):
     def __init__(self, errors: Sequence[ConfigErrorItem]) -> None:
         super().__init__(errors)
         self.errors = list(errors)
+
+    @classmethod
+    def at(cls, path: str, message: str) -> Self:
+        """One thing that is wrong, at a dotted path."""
+        return cls([ConfigErrorItem(path, message)])
 
     def __str__(self) -> str:
         return "\n".join(" ".join(str(error).splitlines()) for error in self.errors)

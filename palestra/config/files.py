@@ -35,25 +35,21 @@ def load_yaml(source: Path | str) -> dict[str, Any]:
         where, text = str(source), _read(source)
     value = _parse(text, where)
     if value is None:
-        raise _error(where, "expected a mapping of keys to values, got nothing")
+        raise ConfigError.at(where, "expected a mapping of keys to values, got nothing")
     if not isinstance(value, dict):
-        raise _error(where, f"expected a mapping of keys to values, got {typed(value)}")
+        raise ConfigError.at(where, f"expected a mapping of keys to values, got {typed(value)}")
     return value
-
-
-def _error(path: str, message: str) -> ConfigError:
-    return ConfigError([ConfigErrorItem(path, message)])
 
 
 def _read(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise _error(str(path), f"there is no such file in {path.parent.absolute()}") from None
+        raise ConfigError.at(str(path), f"there is no such file in {path.parent.absolute()}") from None
     except OSError as error:
-        raise _error(str(path), f"cannot be read: {error.strerror}") from error
+        raise ConfigError.at(str(path), f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise _error(str(path), f"expected UTF-8 text, got {error.reason} at byte {error.start}") from None
+        raise ConfigError.at(str(path), f"expected UTF-8 text, got {error.reason} at byte {error.start}") from None
 
 
 # ---- YAML ----------------------------------------------------------------------------------------
@@ -82,11 +78,13 @@ def _parse(text: str, where: str) -> Any:
         mark = error.problem_mark or error.context_mark
         at = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = f"invalid YAML{at}: {error.problem or error.context}"
-        raise _error(where, f"{problem}{_glued_line(text, mark)}") from None
+        raise ConfigError.at(where, f"{problem}{_glued_line(text, mark)}") from None
     except yaml.reader.ReaderError as error:
-        raise _error(where, f"invalid YAML: the character U+{error.character:04X} at {error.position}") from None
+        raise ConfigError.at(
+            where, f"invalid YAML: the character U+{error.character:04X} at {error.position}"
+        ) from None
     except RecursionError:
-        raise _error(where, "invalid YAML: nested too deeply") from None
+        raise ConfigError.at(where, "invalid YAML: nested too deeply") from None
     if faults:
         raise ConfigError(faults)
     return value
@@ -190,11 +188,11 @@ def full_key(data: Any, path: str) -> str:
     known = list(_paths(data))
     above = path.rpartition(".")[0]
     if above in known and not isinstance(value := value_at(data, above), dict | list):
-        raise _error(path, f"no such key; did you mean {above!r}, which is {shown(value)} here and no mapping?")
+        raise ConfigError.at(path, f"no such key; did you mean {above!r}, which is {shown(value)} here and no mapping?")
     meant = _meant_path(known, path)
     if meant is None:
-        raise _error(path, f"no such key, and none like it; at the top there are {', '.join(map(str, data))}")
-    raise _error(path, f"no such key; did you mean {meant!r}?")
+        raise ConfigError.at(path, f"no such key, and none like it; at the top there are {', '.join(map(str, data))}")
+    raise ConfigError.at(path, f"no such key; did you mean {meant!r}?")
 
 
 def find_key(data: Any, path: str) -> str | None:
@@ -206,7 +204,7 @@ def find_key(data: Any, path: str) -> str | None:
         return None
     candidates = [key for key in known if key.endswith((f".{path}", f"_{path}"))]
     if len(candidates) > 1:
-        raise _error(path, f"expected a key in full, for several end so: {', '.join(candidates)}")
+        raise ConfigError.at(path, f"expected a key in full, for several end so: {', '.join(candidates)}")
     return candidates[0]
 
 

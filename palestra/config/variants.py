@@ -27,7 +27,6 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from palestra.config.base import Config
 from palestra.config.errors import (
     ConfigError,
-    ConfigErrorItem,
     comma_hint,
     likeness,
     listed,
@@ -113,7 +112,7 @@ class Variants(ABC):
             return type(value)
         if not isinstance(value, dict):
             message = f"expected {self.describe(members)}, got {typed(value)}{self.hint(members, value)}"
-            raise ConfigError([ConfigErrorItem("", message)])
+            raise ConfigError.at("", message)
         return self.choose(members, value)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -166,15 +165,13 @@ class ByName(Variants):
         if "name" not in value:
             key = nearest("name", map(str, value), at_least=0.75)
             if key is not None:
-                raise ConfigError(
-                    [ConfigErrorItem(key, f"unknown key; did you mean 'name' (expected {self.expected(by_name)})?")]
-                )
-            raise ConfigError([ConfigErrorItem("name", f"expected {self.expected(by_name)}, but the key is missing")])
+                raise ConfigError.at(key, f"unknown key; did you mean 'name' (expected {self.expected(by_name)})?")
+            raise ConfigError.at("name", f"expected {self.expected(by_name)}, but the key is missing")
         name = value["name"]
         if isinstance(name, str) and name in by_name:
             return by_name[name]
         if not isinstance(name, str):
-            raise ConfigError([ConfigErrorItem("name", f"expected {self.expected(by_name)}, got {typed(name)}")])
+            raise ConfigError.at("name", f"expected {self.expected(by_name)}, got {typed(name)}")
         ours = {known.partition(":")[0] for known in by_name if ":" in known}  # torch.optim
         if self.user_class is not None and ":" in name and name.partition(":")[0] not in ours:
             if not admits(name):
@@ -182,16 +179,16 @@ class ByName(Variants):
             try:
                 model = user_member(members).model_of(name, self.user_class)
             except ValueError as error:
-                raise ConfigError([ConfigErrorItem("name", str(error))]) from error
+                raise ConfigError.at("name", str(error)) from error
             named = load_named(name)
             if self.but_not is not None and isinstance(named, type) and issubclass(named, self.but_not):
                 kind = f"a {self.user_class.__name__} that is no {self.but_not.__name__}"
-                raise ConfigError([ConfigErrorItem("name", f"expected {kind}, got {name!r}")])
+                raise ConfigError.at("name", f"expected {kind}, got {name!r}")
             return model
         known = sorted(by_name, key=lambda other: -likeness(name, other))
         near = nearest(name, by_name)
         hint = f"; did you mean {near!r}?" if near else ""
-        raise ConfigError([ConfigErrorItem("name", f"expected {self.expected(known)}, got {name!r}{hint}")])
+        raise ConfigError.at("name", f"expected {self.expected(known)}, got {name!r}{hint}")
 
     def describe(self, members: tuple[type[Config], ...]) -> str:
         return f"a mapping with `name`, {self.expected(names_of(members))}"
@@ -219,11 +216,11 @@ class ByKey(Variants):
             return next(iter(present))
         if present:
             problem = f"expected {self.describe(members)}, got {' and '.join(map(repr, present.values()))}"
-            raise ConfigError([ConfigErrorItem("", problem)])
+            raise ConfigError.at("", problem)
         for key in value:
             near = nearest(str(key), by_key)
             if near is not None:
-                raise ConfigError([ConfigErrorItem(str(key), f"unknown key; did you mean {near!r}?")])
+                raise ConfigError.at(str(key), f"unknown key; did you mean {near!r}?")
         text = "expected {expected}, but all of these keys are missing"
         raise PydanticCustomError("no_key_of_a_member", text, {"expected": self.describe(members)})
 
@@ -294,7 +291,7 @@ def usual_keys(name: str, base: type) -> dict[str, Any]:
     try:
         made: type | None = admitted_class(name, base)
     except ValueError as error:
-        raise ConfigError([ConfigErrorItem(name, str(error))]) from error
+        raise ConfigError.at(name, str(error)) from error
     return dict(getattr(getattr(made, "Config", None), "usual", {}))
 
 
@@ -389,4 +386,4 @@ def user_class_hashes(config: Any) -> dict[str, str]:
     try:
         return {name: find_sources(name.partition(":")[0])[-1].sha256 for name in names}
     except (ImportError, ValueError) as error:
-        raise ConfigError([ConfigErrorItem("", str(error))]) from error
+        raise ConfigError.at("", str(error)) from error

@@ -188,7 +188,7 @@ class Evaluations:
         config, game = self.configs[name], self._game(name)
         if not isinstance(game, WorldGame) or isinstance(config, UserEvaluationConfig):
             message = "expected an evaluation in an environment, which can be rendered, got one in a game of tensors"
-            raise ConfigError([ConfigErrorItem("--video", message)])
+            raise ConfigError.at("--video", message)
         pairing = next(iter(self.pairings(name, with_scripted=False) or config.pairings))
         (policy,) = self._policies(name, pairing).values()
         return film_episodes(game, policy, NUM_FILMED, config.max_rounds, self._seed(config), path)

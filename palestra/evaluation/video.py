@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError
 from palestra.evaluation.evaluator import STREAM
 from palestra.games.policy import Memory, Policy
 from palestra.games.world import WorldGame
@@ -36,7 +36,7 @@ def film_episodes(
         from imageio_ffmpeg import write_frames
     except ImportError as error:
         message = "filming needs an extra: pip install 'palestra[video]'"
-        raise ConfigError([ConfigErrorItem("--video", message)]) from error
+        raise ConfigError.at("--video", message) from error
     returns, writer = list[float](), None
     try:
         with closing(episode_frames(game, policy, num_games, max_rounds, seed)) as frames:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveFloat
+from palestra.config import Config, ConfigError, PositiveFloat
 from palestra.games.spaces import Space
 
 
@@ -98,7 +98,7 @@ class ObservationTransform:
             message = (
                 "expected null for normalize and clip, because the observations have no numbers, got another value"
             )
-            raise ConfigError([ConfigErrorItem("game.observation", message)])
+            raise ConfigError.at("game.observation", message)
         self.moments = {
             role: {name: _moments_of(space, device) for name, space in entries.items()}
             for role, entries in (self.numbers.items() if config.normalize is not None else ())
@@ -128,7 +128,7 @@ class ObservationTransform:
         own, theirs = _shapes(self.state_dict()), _shapes(state)
         if own != theirs:
             expected = f"expected statistics of {_listed(own)}, got some of {_listed(theirs)}"
-            raise ConfigError([ConfigErrorItem("game.observation.normalize", expected)])
+            raise ConfigError.at("game.observation.normalize", expected)
         for role, entries in self.moments.items():
             for name, moments in entries.items():
                 moments.load_state_dict(state[role][name])

@@ -40,5 +40,5 @@ class UserGameConfig(UserConfig, GameConfig):
             game: TensorGame = made(self, device)
         except Exception as error:
             message = f"{self.name!r} cannot be made: {failure(error)}"
-            raise ConfigError([ConfigErrorItem("game", message)]) from error
+            raise ConfigError.at("game", message) from error
         return game

@@ -77,7 +77,7 @@ class NatureCNN(nn.Module):
             if kernel > min(height, width):
                 expected = f"expected a window of at most {height} x {width} pixels, the size of its input"
                 message = f"{expected}, got {kernel} x {kernel}"
-                raise ConfigError([ConfigErrorItem(f"kernels.{index}", message)])
+                raise ConfigError.at(f"kernels.{index}", message)
             layers += [nn.Conv2d(channels, out, kernel, stride), nn.ReLU(inplace=True)]
             channels, height, width = out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
         dense = _dense_layers([channels * height * width, *config.hidden_widths], num_outputs)
@@ -135,9 +135,7 @@ def find_image(net_name: str, spaces: dict[str, Space]) -> tuple[str, tuple[int,
     else:
         channels, height, width = space.shape
         return entry, (channels, height, width)
-    raise ConfigError(
-        [ConfigErrorItem("name", f"expected one image, uint8 of shape (C, H, W), for {net_name!r}, got {got}")]
-    )
+    raise ConfigError.at("name", f"expected one image, uint8 of shape (C, H, W), for {net_name!r}, got {got}")
 
 
 def scale_pixels(image: Tensor) -> Tensor:

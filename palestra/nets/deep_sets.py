@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveInt
+from palestra.config import Config, ConfigError, PositiveInt
 from palestra.games.spaces import Space
 from palestra.nets.inputs import flat_size, flatten_observation
 from palestra.nets.sets import PackedSets, PaddedSets, make_sets
@@ -45,7 +45,7 @@ class DeepSets(nn.Module):
             message = (
                 f"expected an observation with one set of points for {config.name!r}, got {', '.join(sets) or 'none'}"
             )
-            raise ConfigError([ConfigErrorItem("name", message)])
+            raise ConfigError.at("name", message)
         self.spaces, self.set_name = spaces, sets[0]
         self.rest = {name: space for name, space in spaces.items() if not space.padded}
         dimension, rest = spaces[self.set_name].shape[-1], flat_size(self.rest)

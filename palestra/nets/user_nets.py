@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, load_class, load_named
+from palestra.config import ConfigError, UserConfig, failure, load_class, load_named
 from palestra.games.policy import Memory
 from palestra.games.spaces import Space
 from palestra.nets.weights import evaluation_view
@@ -76,7 +76,7 @@ class BuiltNetConfig(UserNetConfig):
         try:
             net = self.make()
         except Exception as error:
-            raise ConfigError([ConfigErrorItem("name", f"{self.name!r} fails: {failure(error)}")]) from error
+            raise ConfigError.at("name", f"{self.name!r} fails: {failure(error)}") from error
         with _errors_of(repr(self.name), "name"):
             if not isinstance(net, nn.Module):
                 raise _Fault("a torch.nn.Module", type(net).__name__)
@@ -98,7 +98,7 @@ class UserNets:
         self.num_built += 1
         if self.num_built > len(self.nets):
             message = f"expected a list of at least {self.num_built} networks from set_model, got {len(self.nets)}"
-            raise ConfigError([ConfigErrorItem("", message)])
+            raise ConfigError.at("", message)
         net = self.nets[self.num_built - 1]
         with _errors_of(f"the {type(net).__name__} of set_model", ""):
             _let_read(net, spaces)
@@ -115,9 +115,9 @@ def _errors_of(net: str, path: str) -> Iterator[None]:
         raise
     except _Fault as fault:
         message = f"expected {fault.expected} from {net}, got {fault.got}"
-        raise ConfigError([ConfigErrorItem(path, message)]) from None
+        raise ConfigError.at(path, message) from None
     except Exception as error:
-        raise ConfigError([ConfigErrorItem(path, f"{net} fails on this observation: {failure(error)}")]) from error
+        raise ConfigError.at(path, f"{net} fails on this observation: {failure(error)}") from error
 
 
 class _Fault(Exception):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, UserConfig, admits, load_class
+from palestra.config import Config, ConfigError, UserConfig, admits, load_class
 from palestra.config.variants import names_of
 from palestra.games.config import GameConfig
 from palestra.games.game import Game
@@ -80,7 +80,7 @@ def own_script_model(data: dict[str, Any]) -> type[ScriptedPlayerConfig] | None:
             base = "a subclass of palestra.players.scripted.ScriptedPlayerConfig"
             raise ValueError(f"expected an attribute Config of {name!r}, {base}, got {model!r}")
     except ValueError as error:
-        raise ConfigError([ConfigErrorItem("scripted", str(error))]) from error
+        raise ConfigError.at("scripted", str(error)) from error
     return model
 
 
@@ -138,7 +138,7 @@ def make_script(script: str | ScriptedPlayerConfig, game: Game, role: str | None
         config = read_script(script) if isinstance(script, str) else script
         policy = load_class(config.scripted, ScriptedPolicy) if config.user_names() else SCRIPTED[config.scripted]
     except ValueError as error:
-        raise ConfigError([ConfigErrorItem("", str(error))]) from error
+        raise ConfigError.at("", str(error)) from error
     seat = role or (policy.roles or game.roles)[0]
     if config.user_names():
         return CheckedScript.build(policy, config, game, seat)

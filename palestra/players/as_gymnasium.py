@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError
 from palestra.games import GameConfig, make_game
 from palestra.games.game import IllegalMove, State, TensorGame, is_legal
 from palestra.games.policy import Memory, Policy
@@ -332,7 +332,7 @@ def _seat(
     if rules is not game and rules.observation_transform is not None and rules.observation_transform.moments:
         why = "because a game that nobody has trained in has no running statistics"
         message = f"expected null, {why}, got a mapping; to observe as in a run, give the game of a player of it"
-        raise ConfigError([ConfigErrorItem("game.observation.normalize", message)])
+        raise ConfigError.at("game.observation.normalize", message)
     policies: dict[str, Policy] = {}
     for other, sitter in others.items():
         if isinstance(sitter, str):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from palestra.buffers.replay import ReplayBuffer
-from palestra.config import ConfigError, ConfigErrorItem, replaced
+from palestra.config import ConfigError, replaced
 from palestra.games.game import Game, Observation, expand_mask
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import ActionSpace, Space
@@ -109,7 +109,7 @@ class Player:
         if not isinstance(self.action_space, kinds):
             can = " or ".join(kind.__name__ for kind in kinds)
             message = f"expected {can} actions for {algorithm!r}, got {self.action_space}, those of {self.roles[0]!r}"
-            raise ConfigError([ConfigErrorItem(f"players.{self.name}.algorithm.name", message)])
+            raise ConfigError.at(f"players.{self.name}.algorithm.name", message)
 
     def sampling_export_error(self) -> str:
         """The message for the export of a player that samples its actions, which is not possible."""

@@ -10,7 +10,7 @@ import torch
 from pydantic import ConfigDict
 from torch import Tensor
 
-from palestra.config import Config, ConfigError, ConfigErrorItem
+from palestra.config import Config, ConfigError
 from palestra.games.config import GameConfig
 from palestra.games.game import Game, TensorGame
 from palestra.games.policy import Decision, Memory, Observes, Policy
@@ -70,7 +70,7 @@ class ScriptedPolicy:
         elif fault is None and self.observes == "state" and not isinstance(game, TensorGame):
             fault = f"expected a tensor game for {config.scripted!r}, which observes its state, got an environment"
         if fault is not None:
-            raise ConfigError([ConfigErrorItem("", fault)])
+            raise ConfigError.at("", fault)
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
         """The actions, (B, ...) as the action space says: a legal one in every world that has any.
@@ -106,7 +106,7 @@ class RandomPolicy(ScriptedPolicy):
             self.low, self.high = (torch.tensor(x, device=game.device) for x in (self.space.low, self.space.high))
             if not (self.high - self.low).isfinite().all():
                 message = f"expected actions with finite bounds for 'random', got {self.space}, those of {role!r}"
-                raise ConfigError([ConfigErrorItem("", message)])
+                raise ConfigError.at("", message)
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
         match self.space:

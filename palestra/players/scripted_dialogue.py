@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError
 from palestra.games.dialogue.game import DialogueConfig, DialogueGame
 from palestra.games.dialogue.protocol import ACCEPT, GO_ON, REJECT
 from palestra.games.dialogue.scenario import INSTANCE
@@ -31,7 +31,7 @@ class WitnessOptimal(ScriptedPolicy):
         super().__init__(config, game, role)
         if not isinstance(self.game.scenario, Witness):
             message = f"expected the scenario 'witness' for the player {config.scripted!r}, got another one"
-            raise ConfigError([ConfigErrorItem("", message)])
+            raise ConfigError.at("", message)
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
         game, role = self.game, self.role

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr, admitted_function, failure, load_function
+from palestra.config import Config, ConfigError, NonEmptyStr, admitted_function, failure, load_function
 from palestra.games.game import Game, IllegalMove
 from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Box, Discrete, MultiDiscrete
@@ -67,16 +67,18 @@ class ModulePolicy:
             try:
                 module = load_function(config.torch_module)()
             except Exception as error:
-                raise _fault("torch_module", f"{config.torch_module!r} fails: {failure(error)}") from error
+                raise ConfigError.at("torch_module", f"{config.torch_module!r} fails: {failure(error)}") from error
         if not isinstance(module, nn.Module):
-            raise _fault("torch_module", f"expected a torch.nn.Module of {config.torch_module!r}, got {module!r:.80}")
+            raise ConfigError.at(
+                "torch_module", f"expected a torch.nn.Module of {config.torch_module!r}, got {module!r:.80}"
+            )
         if weights is not None:
             _load(module, _tensors_in(weights, source), source)
         module = module.to(game.device).eval().requires_grad_(False)
         try:
             return cls(config, module, weights, game, role)
         except ConfigError as error:
-            raise _fault("torch_module", error.errors[0].message) from error
+            raise ConfigError.at("torch_module", error.errors[0].message) from error
 
     def for_seat(self, game: Game, role: str) -> Self:
         return type(self)(self.config, self.module, self.weights, game, role)
@@ -125,7 +127,9 @@ def read_weights(config: TorchModuleConfig) -> bytes | None:
     try:
         return Path(config.weights).read_bytes()
     except OSError as error:
-        raise _fault("weights", f"expected a safetensors file, got {config.weights} ({error.strerror})") from error
+        raise ConfigError.at(
+            "weights", f"expected a safetensors file, got {config.weights} ({error.strerror})"
+        ) from error
 
 
 def _tensors_in(content: bytes, source: str) -> dict[str, Tensor]:
@@ -133,21 +137,17 @@ def _tensors_in(content: bytes, source: str) -> dict[str, Tensor]:
         return load(content)
     except (SafetensorError, KeyError, ValueError) as error:
         way = "safetensors.torch.save_file(module.state_dict(), FILE) writes one"
-        raise _fault("weights", f"expected a safetensors file, got {source} ({error}); {way}") from error
+        raise ConfigError.at("weights", f"expected a safetensors file, got {source} ({error}); {way}") from error
 
 
 def _load(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
     wanted = module.state_dict()
     for key, value in wanted.items():
         if key not in tensors:
-            raise _fault("weights", f"expected the key {key!r} of the module in {source}, got none")
+            raise ConfigError.at("weights", f"expected the key {key!r} of the module in {source}, got none")
         if tensors[key].shape != value.shape:
             shapes = f"shape {tuple(value.shape)} for the key {key!r} in {source}, got {tuple(tensors[key].shape)}"
-            raise _fault("weights", f"expected {shapes}")
+            raise ConfigError.at("weights", f"expected {shapes}")
     if extra := [key for key in tensors if key not in wanted]:
-        raise _fault("weights", f"expected the keys of the module alone in {source}, got {extra[0]!r}, too")
+        raise ConfigError.at("weights", f"expected the keys of the module alone in {source}, got {extra[0]!r}, too")
     module.load_state_dict(dict(tensors))
-
-
-def _fault(key: str, message: str) -> ConfigError:
-    return ConfigError([ConfigErrorItem(key, message)])

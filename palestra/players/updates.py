@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt
+from palestra.config import ByName, Config, ConfigError, NonNegativeInt, PositiveInt
 
 MOST_EPOCHS = 100_000  # in which it is looked whether somebody learns
 
@@ -61,7 +61,7 @@ class ContiguousPeriodicUpdatesConfig(UpdatesConfig):
             message = f"expected at most the period ({self.period}), got {self.last}"
         else:
             return self
-        raise ConfigError([ConfigErrorItem("last", message)])
+        raise ConfigError.at("last", message)
 
     @property
     def cycle(self) -> int:

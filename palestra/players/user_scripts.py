@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from palestra.config import ConfigError, ConfigErrorItem, failure
+from palestra.config import ConfigError, failure
 from palestra.games.game import Game, IllegalMove, TensorGame, is_legal
 from palestra.games.policy import Decision, Memory, Policy
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete
@@ -41,14 +41,14 @@ class CheckedScript:
         something else than legal actions, or chooses otherwise when it is asked again."""
         fault = fault_of_class(own, config.scripted)
         if fault is not None:
-            raise ConfigError([ConfigErrorItem("", fault)])
+            raise ConfigError.at("", fault)
         try:
             made = cls(own(config, game, role), role)
         except ConfigError:
             raise
         except Exception as error:
             message = f"{config.scripted!r} cannot be made for {role!r}: {failure(error)}"
-            raise ConfigError([ConfigErrorItem("", message)]) from error
+            raise ConfigError.at("", message) from error
         try_policy(made, made.name, game, role)
         return made
 
@@ -123,14 +123,14 @@ def try_policy(policy: Policy, name: str, game: Game, role: str) -> None:
             keys = world_keys(base_key(0, "script trial"), len(legal), game.device)
             first, again = (policy.act(dict(view), legal.clone(), keys.clone(), {}) for _ in range(2))
     except IllegalMove as error:
-        raise ConfigError([ConfigErrorItem("", str(error))]) from None
+        raise ConfigError.at("", str(error)) from None
     except Exception as error:
         message = f"{name!r} fails at the first decision of {role!r}: {failure(error)}"
-        raise ConfigError([ConfigErrorItem("", message)]) from error
+        raise ConfigError.at("", message) from error
     if not are_same((first.action, first.memory), (again.action, again.memory)):
         expected = f"expected the same choices of {name!r} for the same view, legal actions and keys"
         message = f"{expected}, got others when it was asked again; random numbers come from palestra.randomness"
-        raise ConfigError([ConfigErrorItem("", message)])
+        raise ConfigError.at("", message)
 
 
 def _first_decision(policy: Policy, game: Game, role: str) -> tuple[Mapping[str, Tensor], Tensor]:

@@ -16,7 +16,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 from matplotlib.textpath import TextPath
 
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError
 from palestra.recording.results import Score, Seat, label, printable, score_text
 from palestra.report.comparison import ScoreRow, compare_groups
 from palestra.report.evaluations import evaluation_names
@@ -95,7 +95,9 @@ def _draw_learning_table(all_series: Sequence[Series]) -> Figure:
         for row in compare_groups([series.group for series in found]).rows
     ]
     if not rows:
-        raise _wrong("--kind", "expected runs with an evaluation of a learning player for a learning table, got none")
+        raise ConfigError.at(
+            "--kind", "expected runs with an evaluation of a learning player for a learning table, got none"
+        )
     names = {series.group.label: _column(series, by_game[series.game]) for series in all_series}
     columns = list(dict.fromkeys(names.values()))
     heads = {
@@ -198,7 +200,9 @@ def _cross_tables(all_series: Sequence[Series], scripted: Scripted) -> Iterator[
                 means = {seats: mean_score(each) for seats, each in scores.items()}
                 found.append(CrossTable(", ".join(title), measure, means))
     if not found:
-        raise _wrong("--kind", "expected runs with an evaluation of a game of two roles for a cross-table, got none")
+        raise ConfigError.at(
+            "--kind", "expected runs with an evaluation of a game of two roles for a cross-table, got none"
+        )
     yield from found
 
 
@@ -314,7 +318,3 @@ def _width(text: str, weight: str = "normal", size: float = FONT_SIZE) -> float:
     if not text.strip():
         return 0.0
     return float(TextPath((0, 0), text, size=size, prop=FontProperties(weight=weight)).get_extents().xmax) / 72
-
-
-def _wrong(path: str, message: str) -> ConfigError:
-    return ConfigError([ConfigErrorItem(path, message)])

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError
 from palestra.recording.plots import LEARNED_COLOURS, LEVEL_COLOURS
 from palestra.recording.results import Score, label, printable
 from palestra.report.evaluations import evaluation_names, pairings
@@ -126,7 +126,7 @@ def plot_runs(
     draw.
     """
     if x not in COUNTERS:
-        raise _wrong("--x", f"expected {' or '.join(COUNTERS)}, got {x!r}")
+        raise ConfigError.at("--x", f"expected {' or '.join(COUNTERS)}, got {x!r}")
     check_format(file_format)
     runs = read_runs(paths)
     for run in runs:
@@ -146,7 +146,7 @@ def plot_runs(
 def check_format(file_format: str) -> None:
     """Raises ConfigError for a format that is not pdf, svg or png."""
     if file_format not in METADATA:
-        raise _wrong("--out", f"expected a file that ends in .pdf, .svg or .png, got {'.' + file_format!r}")
+        raise ConfigError.at("--out", f"expected a file that ends in .pdf, .svg or .png, got {'.' + file_format!r}")
 
 
 def saved(figure: Figure, file_format: str) -> bytes:
@@ -164,7 +164,7 @@ def _names(all_series: Sequence[Series], metrics: Sequence[str]) -> list[str]:
     known = list(dict.fromkeys(name for series in all_series for name in series.tracks))
     wanted = metrics or [name for name in _score_names([series.group for series in all_series]) if name in known]
     if not wanted:
-        raise _wrong(
+        raise ConfigError.at(
             "--metrics", f"expected a name, because no evaluation of a learning player is recorded; {_like(known)}"
         )
     found: dict[str, None] = {}
@@ -172,7 +172,9 @@ def _names(all_series: Sequence[Series], metrics: Sequence[str]) -> list[str]:
         matches = [metric] if metric in known else [name for name in known if _is_named(name, metric)]
         if not matches:
             near = get_close_matches(metric, dict.fromkeys([*known, *(name.rpartition("/")[2] for name in known)]))
-            raise _wrong("--metrics", f"expected the name of a recorded number, got {metric!r}; {_like(near or known)}")
+            raise ConfigError.at(
+                "--metrics", f"expected the name of a recorded number, got {metric!r}; {_like(near or known)}"
+            )
         found |= dict.fromkeys(matches)
     return list(found)
 
@@ -203,7 +205,7 @@ def _lines(series: Series, name: str, single: bool, iqm: bool) -> list[Line]:
     steps = thinned(sorted(set.intersection(*map(set, tracks.values()))))
     if not steps:
         message = f"the runs of {series.group.label} have {name} at no common number of {label(series.unit)}"
-        raise _wrong("plot", f"{message}; draw each by itself with --single")
+        raise ConfigError.at("plot", f"{message}; draw each by itself with --single")
     by_step = [[track[step] for track in tracks.values()] for step in steps]
     if iqm:
         values = torch.tensor(by_step, dtype=torch.float64).T
@@ -303,7 +305,3 @@ def _caption(all_series: Sequence[Series], single: bool, iqm: bool) -> str:
     few = " (of fewer than four runs it is their mean)" if min(sizes) < 4 else ""
     bands = f", bands their bootstrapped {SHARE:.0%} intervals{least}" if has_bands else ""
     return f"lines are interquartile means of {counts} runs{few}{bands}"
-
-
-def _wrong(path: str, message: str) -> ConfigError:
-    return ConfigError([ConfigErrorItem(path, message)])

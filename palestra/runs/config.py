@@ -157,7 +157,7 @@ class OutputConfig(Config):
     @model_validator(mode="after")
     def _check_mirror(self) -> Self:
         if self.mirror is not None and self.save is None:
-            raise ConfigError([ConfigErrorItem("mirror", "expected null, because `save` is null, got a mapping")])
+            raise ConfigError.at("mirror", "expected null, because `save` is null, got a mapping")
         return self
 
 
@@ -416,7 +416,7 @@ def kind_of_run(data: Any) -> type[BaseRunConfig]:
         message = (
             "expected a config in which a player learns, got that of a tournament; palestra evaluate FILE plays it"
         )
-        raise ConfigError([ConfigErrorItem("", message)])
+        raise ConfigError.at("", message)
     trainer = data.get("trainer") if isinstance(data, dict) else None
     name = trainer.get("name") if isinstance(trainer, dict) else None
     if not isinstance(name, str) or ":" not in name:

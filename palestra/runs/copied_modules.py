@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError
 from palestra.games.game import Game
 from palestra.players.torch_modules import ModulePolicy, TorchModuleConfig, read_weights
 from palestra.storage.disk import Folder
@@ -35,7 +35,7 @@ def build_module(name: str, config: TorchModuleConfig, game: Game, role: str, co
     try:
         content = None if copies is None else _read_copy(name, config, copies)
     except DamagedError as error:
-        raise ConfigError([ConfigErrorItem("weights", str(error))]) from error
+        raise ConfigError.at("weights", str(error)) from error
     if content is not None:
         return ModulePolicy.build(config, content, _files_of(name)[1], game, role)
     return ModulePolicy.build(config, read_weights(config), str(config.weights), game, role)

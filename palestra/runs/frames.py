@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TextIO
 
-from palestra.config import ConfigError, ConfigErrorItem, load_yaml
+from palestra.config import ConfigError, load_yaml
 from palestra.recording.recorders import numbers_of
 from palestra.runtime.console import VisibleFile
 from palestra.storage.disk import RunFolderError
@@ -150,4 +150,4 @@ def _extra(module: str, what: str) -> Any:
         return import_module(module)
     except ImportError as error:
         message = f"{module.partition('.')[0]} needs an extra: pip install 'palestra[frames]'"
-        raise ConfigError([ConfigErrorItem(what, message)]) from error
+        raise ConfigError.at(what, message) from error

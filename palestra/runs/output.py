@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from palestra.buffers.replay import ReplayBuffer
-from palestra.config import ConfigError, ConfigErrorItem, render, user_class_hashes
+from palestra.config import ConfigError, render, user_class_hashes
 from palestra.recording.display import make_display
 from palestra.recording.feed import Feed
 from palestra.recording.history import History
@@ -110,7 +110,7 @@ class RunOutput:
                 if self.mirror is not None:
                     stack.enter_context(self.mirror)
             except RemoteError as error:
-                raise ConfigError([ConfigErrorItem("output.mirror", str(error))]) from error
+                raise ConfigError.at("output.mirror", str(error)) from error
             try:
                 yield
             except BaseException as error:

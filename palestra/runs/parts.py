@@ -96,7 +96,7 @@ def _fit_player(player: Player, game: Game, role: str) -> Player:
             if key not in own or own[key].shape != weight.shape:
                 has = f"shape {tuple(own[key].shape)}" if key in own else "none"
                 message = f"its network {name} has weights {key} of {has}; there they have shape {tuple(weight.shape)}"
-                raise ConfigError([ConfigErrorItem(f"players.{player.name}", message)])
+                raise ConfigError.at(f"players.{player.name}", message)
     fitted.load_weights(player.weights())
     hold_fixed(fitted)
     return fitted
@@ -111,7 +111,7 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) 
             continue  # in pairings it is made anew for each seat
         if game.spaces[role] != game.spaces[first] or game.action_spaces[role] != game.action_spaces[first]:
             message = f"expected the observations and actions of {first!r}, in which {name!r} also sits, got others"
-            raise ConfigError([ConfigErrorItem(f"roles.{role}", message)])
+            raise ConfigError.at(f"roles.{role}", message)
     spaces, actions = game.spaces[first], game.action_spaces[first]
     execution = run.execution
     by_hand = execution.gradients == "by_hand"
@@ -209,7 +209,7 @@ def _errors_at(path: str, config: FromRunConfig, role: str) -> Iterator[None]:
     try:
         yield
     except (RunFolderError, CheckpointError, ConfigError) as error:
-        raise ConfigError([ConfigErrorItem(path, str(error))]) from error
+        raise ConfigError.at(path, str(error)) from error
     except NOT_OURS as error:  # torch raises RuntimeError if shapes differ
         message = f"expected a player that fits the role {role!r}, got {config.player!r} of {config.from_run}: {error}"
-        raise ConfigError([ConfigErrorItem(path, message)]) from error
+        raise ConfigError.at(path, message) from error

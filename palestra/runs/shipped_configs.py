@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError
 from palestra.config.errors import nearest
 
 FILE_ENDINGS = (".yml", ".yaml", ".json")
@@ -46,7 +46,7 @@ def file_of(name: str | Path) -> Path:
         near = nearest(str(name), shipped)
         hint = f"; did you mean {near!r}?" if near else ""
         why = f"expected a file or one of the shipped configs ({', '.join(shipped)}), got {str(name)!r}{hint}"
-    raise ConfigError([ConfigErrorItem(str(name), why)])
+    raise ConfigError.at(str(name), why)
 
 
 def is_path(name: str) -> bool:

@@ -152,7 +152,7 @@ def read_tournament(
     data = load_yaml(path)
     if not is_tournament(data) and "trainer" in data:
         message = "expected a tournament, in which nobody learns, got a config that trains; to train it: "
-        raise ConfigError([ConfigErrorItem(str(path), f"{message}palestra train {path}")])
+        raise ConfigError.at(str(path), f"{message}palestra train {path}")
     return check_overridden(data | ({"pairings": pairings} if pairings else {}), overrides, TournamentConfig)
 
 

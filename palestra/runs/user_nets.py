@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, import_path, replaced, trusting
+from palestra.config import Config, ConfigError, import_path, replaced, trusting
 from palestra.config.errors import nearest
 from palestra.nets import UserNets, is_net_config
 from palestra.players.player import Player
@@ -46,7 +46,7 @@ def take_nets(player: Player, run: RunConfig, nets: Nets) -> RunConfig:
     what can be named. Raises as `use_builders` and `use_nets`, and ConfigError where evaluators cannot build them."""
     if run.evaluators is not None and are_made(nets):
         message = "expected null, because other processes cannot build networks of set_model, got a mapping"
-        raise ConfigError([ConfigErrorItem("evaluators", message)])
+        raise ConfigError.at("evaluators", message)
     config = use_builders(player, run, nets)
     use_nets(player, config, nets)
     return config

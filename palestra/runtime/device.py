@@ -2,7 +2,7 @@
 
 import torch
 
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError
 
 
 def find_device(name: str) -> torch.device:
@@ -11,6 +11,4 @@ def find_device(name: str) -> torch.device:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         why = str(error).splitlines()[0].partition(". ")[0]
-        raise ConfigError(
-            [ConfigErrorItem("execution.device", f"expected a device of this machine, got {name!r}: {why}")]
-        ) from error
+        raise ConfigError.at("execution.device", f"expected a device of this machine, got {name!r}: {why}") from error

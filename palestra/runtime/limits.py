@@ -59,7 +59,7 @@ def memory_needed(path: str) -> Iterator[None]:
     except Exception as error:
         if not is_short_of_memory(error):
             raise
-        from palestra.config import ConfigError, ConfigErrorItem
+        from palestra.config import ConfigError
 
         message = f"expected a smaller number, because this does not fit in memory: {_first_line(error)}"
-        raise ConfigError([ConfigErrorItem(path, message)]) from error
+        raise ConfigError.at(path, message) from error

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 import fsspec
 from pydantic import ValidationInfo, field_validator
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, NonNegativeFloat, PositiveInt
+from palestra.config import Config, ConfigError, NonNegativeFloat, PositiveInt
 from palestra.storage.checkpoints import SEGMENT, Checkpoints, kept_numbers
 from palestra.storage.contents import CONTENTS, EVALUATION, FORMAT, RECORDS, RUN_FILES, Contents, folders_in, number_of
 from palestra.storage.disk import RunFolderError, written_name
@@ -70,7 +70,7 @@ class MirrorConfig(Config):
         try:
             require_backend(self.url)
         except RemoteError as error:
-            raise ConfigError([ConfigErrorItem("output.mirror.url", str(error))]) from error
+            raise ConfigError.at("output.mirror.url", str(error)) from error
 
 
 # ---- the mirror --------------------------------------------------------------------------------------

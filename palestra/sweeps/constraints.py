@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from palestra.config import IMPORT_PATH, ConfigError, ConfigErrorItem, admitted_function
+from palestra.config import IMPORT_PATH, ConfigError, admitted_function
 from palestra.config.errors import shown
 from palestra.config.files import find_key, full_key, value_at
 
@@ -174,4 +174,4 @@ def _number(value: Any) -> Any:
 
 
 def _error(message: str) -> ConfigError:
-    return ConfigError([ConfigErrorItem("", message)])
+    return ConfigError.at("", message)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr, PositiveInt
+from palestra.config import Config, ConfigError, NonEmptyStr, PositiveInt
 from palestra.storage.disk import Folder
 
 COMMAND = [sys.executable, "-P", "-m", "palestra.sweeps.leashed"]
@@ -71,7 +71,7 @@ class LocalConfig(Config):
     def _check_cores(self) -> Self:
         if self.cores_per_run > self.cores:
             message = f"expected at most cores = {self.cores}, got {self.cores_per_run}"
-            raise ConfigError([ConfigErrorItem("cores_per_run", message)])
+            raise ConfigError.at("cores_per_run", message)
         return self
 
     def build(self) -> "LocalPlace":
@@ -88,7 +88,7 @@ class LocalPlace(Place):
         super().__init__(config)
         if config.cores > (available := available_cores()):
             message = f"expected at most {available}, the cores that this process may use, got {config.cores}"
-            raise ConfigError([ConfigErrorItem("place.cores", message)])
+            raise ConfigError.at("place.cores", message)
         self.shares: dict[int, LocalJob | None] = dict.fromkeys(range(self.num_runs))
 
     @property

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import model_validator
 
-from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt, UserConfig
+from palestra.config import ByName, Config, ConfigError, NonNegativeInt, PositiveInt, UserConfig
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -61,7 +61,7 @@ class TPEConfig(Config):
     @model_validator(mode="after")
     def _check_group(self) -> Self:
         if self.group and not self.multivariate:
-            raise ConfigError([ConfigErrorItem("group", "expected false without multivariate, got true")])
+            raise ConfigError.at("group", "expected false without multivariate, got true")
         return self
 
     def build(self) -> Search:

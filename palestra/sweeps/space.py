@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, PositiveFloat, PositiveInt
+from palestra.config import ByName, Config, ConfigError, PositiveFloat, PositiveInt
 from palestra.config.files import full_key, replace_values
 from palestra.config.rendering import inline_flow
 
@@ -37,9 +37,9 @@ class ChoiceConfig(Config):
     def _check_distinct(self) -> Self:
         for number, value in enumerate(self.values):
             if isinstance(value, float) and math.isnan(value):
-                raise ConfigError([ConfigErrorItem(f"values.{number}", "expected a number, got .nan")])
+                raise ConfigError.at(f"values.{number}", "expected a number, got .nan")
             if value in self.values[:number]:  # for Optuna, 1 and 1.0 are one value
-                raise ConfigError([ConfigErrorItem(f"values.{number}", f"expected each value once, got {value!r}")])
+                raise ConfigError.at(f"values.{number}", f"expected each value once, got {value!r}")
         return self
 
     def suggest(self, trial: "Trial", key: str) -> Any:
@@ -80,7 +80,7 @@ class _Numbers(Config):
 
 def _check_order(config: Any) -> None:
     if config.low > config.high:
-        raise ConfigError([ConfigErrorItem("high", f"expected a number >= low = {config.low}, got {config.high}")])
+        raise ConfigError.at("high", f"expected a number >= low = {config.low}, got {config.high}")
 
 
 class UniformConfig(_Numbers):
@@ -101,7 +101,7 @@ class UniformConfig(_Numbers):
             steps = (self.high - self.low) / self.step
             if not math.isclose(steps, round(steps), abs_tol=1e-9):
                 message = f"expected low + n * step, as {self.low + math.floor(steps) * self.step:g}, got {self.high:g}"
-                raise ConfigError([ConfigErrorItem("high", message)])
+                raise ConfigError.at("high", message)
         return self
 
     def suggest(self, trial: "Trial", key: str) -> Any:
@@ -150,10 +150,10 @@ class IntegerConfig(_Numbers):
         if self.log and (self.low < 1 or self.step != 1):
             key, expected = ("low", "an integer >= 1") if self.low < 1 else ("step", "1")
             message = f"expected {expected} with log: true, got {getattr(self, key)}"
-            raise ConfigError([ConfigErrorItem(key, message)])
+            raise ConfigError.at(key, message)
         if (self.high - self.low) % self.step:
             nearest = self.high - (self.high - self.low) % self.step
-            raise ConfigError([ConfigErrorItem("high", f"expected low + n * step, as {nearest}, got {self.high}")])
+            raise ConfigError.at("high", f"expected low + n * step, as {nearest}, got {self.high}")
         return self
 
     def suggest(self, trial: "Trial", key: str) -> Any:
@@ -204,16 +204,16 @@ class Space:
             return next(iter(self.bases.values()))
         if (name := point.get(BASE)) in self.bases:
             return self.bases[name]
-        raise ConfigError([ConfigErrorItem(BASE, f"expected one of {', '.join(self.bases)}, got {name!r}")])
+        raise ConfigError.at(BASE, f"expected one of {', '.join(self.bases)}, got {name!r}")
 
     def _meant(self, key: str, point: Point) -> Any:
         if key not in point:
-            raise ConfigError([ConfigErrorItem(key, "expected a value of the space in the trial's point, got none")])
+            raise ConfigError.at(key, "expected a value of the space in the trial's point, got none")
         try:
             return self.dimensions[key].meant(point[key])
         except ValueError as error:
             message = f"expected {error} in the trial's point, got {point[key]!r}"
-            raise ConfigError([ConfigErrorItem(key, message)]) from None
+            raise ConfigError.at(key, message) from None
 
     def config_at(self, point: Point) -> dict[str, Any]:
         """The config of a trial at a point, as plain data. Raises ConfigError if a value is not in the space, or does

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from pydantic import AfterValidator, model_validator
 
-from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonEmptyStr
+from palestra.config import ByName, Config, ConfigError, NonEmptyStr
 from palestra.config.own_modules import admit_outside
 from palestra.storage.disk import Folder, RefusedPathError, RunFolderError
 from palestra.storage.secrets import may_hold_secret_beside_user
@@ -178,13 +178,13 @@ class DatabaseConfig(Config):
                 "expected a file by its full path, as sqlite:////home/me/study.db, got one in memory or by a path from "
                 "the working directory; storage: {name: sqlite} keeps the study in the sweep's folder"
             )
-            raise ConfigError([ConfigErrorItem("url", message)])
+            raise ConfigError.at("url", message)
         if may_hold_secret_beside_user(self.url):
             where = "put the password into an environment variable that password_from names"
             message = (
                 f"expected a URL without a password or options, which would be stored in the sweep's folder; {where}"
             )
-            raise ConfigError([ConfigErrorItem("url", message)])
+            raise ConfigError.at("url", message)
         secret = "" if self.password_from is None else f", which gets the secret in {self.password_from}"
         _require_trusted("url", self.url + secret)
         return self
@@ -242,10 +242,8 @@ AnyStorageConfig = Annotated[SQLiteConfig | JournalConfig | DatabaseConfig, ByNa
 def _require_trusted(key: str, place: str) -> None:
     """A stranger's sweep must not send a secret to its author, nor write to a file of the user's."""
     if not admit_outside(place, "to keep the study of a sweep"):
-        raise ConfigError(
-            [ConfigErrorItem(key, f"expected a place that is trusted (palestra trials SWEEP --trust), got {place}")]
-        )
+        raise ConfigError.at(key, f"expected a place that is trusted (palestra trials SWEEP --trust), got {place}")
 
 
 def _error(key: str, message: str) -> ConfigError:
-    return ConfigError([ConfigErrorItem(f"storage.{key}", message)])
+    return ConfigError.at(f"storage.{key}", message)

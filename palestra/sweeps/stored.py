@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, check, load_yaml
+from palestra.config import Config, ConfigError, check, load_yaml
 from palestra.config.own_modules import reading_stored, trusting
 from palestra.runtime.starting import without_garbage_collection
 from palestra.storage.disk import RunFolderError
@@ -40,7 +40,7 @@ class StoredSweep:
             data = load_yaml(folder.config)
             storage = check({"storage": data.get("storage")}, _Storage).storage
         if not isinstance(data.get("objective"), dict):
-            raise ConfigError([ConfigErrorItem(str(folder.config), "expected a sweep, but objective is missing")])
+            raise ConfigError.at(str(folder.config), "expected a sweep, but objective is missing")
         return cls(path, data, read_trials(folder, storage, data))
 
 

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from palestra.config import ConfigError, ConfigErrorItem, UserConfig
+from palestra.config import ConfigError, UserConfig
 from palestra.config.rendering import inline_flow
 from palestra.runs.branching import tree_differences
 from palestra.sweeps.config import SweepConfig
@@ -83,16 +83,12 @@ class SweepStudy:
         where = f"study {self.config.storage.study!r}"
         if theirs is None and self.study.get_trials(deepcopy=False):
             message = f"expected a new study, got {where}, which palestra did not make"
-            raise ConfigError([ConfigErrorItem("storage.study", message)])
+            raise ConfigError.at("storage.study", message)
         if theirs is not None and (changes := list(tree_differences(theirs, ours))):
             first = changes[0]
             message = f"expected a new study or that of this sweep, got {where}, in which {first.key} is"
-            raise ConfigError(
-                [
-                    ConfigErrorItem(
-                        "storage.study", f"{message} {inline_flow(first.before)}, not {inline_flow(first.after)}"
-                    )
-                ]
+            raise ConfigError.at(
+                "storage.study", f"{message} {inline_flow(first.before)}, not {inline_flow(first.after)}"
             )
 
     @_asking
@@ -143,7 +139,7 @@ class SweepStudy:
             if not isinstance(self.config.search, UserConfig):
                 raise
             message = f"{self.config.search.name} raised {type(error).__name__}: {error}"
-            raise ConfigError([ConfigErrorItem("search", message)]) from error
+            raise ConfigError.at("search", message) from error
 
     @_asking
     def report(self, number: int, step: int, value: float) -> bool:

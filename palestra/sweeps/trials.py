@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from palestra.config import ConfigError, ConfigErrorItem, load_yaml, render
+from palestra.config import ConfigError, load_yaml, render
 from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.signals import exit_text
 from palestra.runtime.statistics import interquartile_mean
@@ -74,7 +74,7 @@ class OwnedTrial:
             self.folder.write(self.config.name, text.encode())
         elif load_yaml(plain_path(self.folder, self.config.name)) != self._data:
             message = "expected the config of the trial's point, got another: the study is not that of this folder"
-            raise ConfigError([ConfigErrorItem(str(self.config), message)])
+            raise ConfigError.at(str(self.config), message)
         self.runs = [
             TrialRun(seed, path, Watched(path, checked, sweep.objective))
             for seed in sweep.seeds

@@ -259,7 +259,7 @@ def _algorithm_config(cls: type[Algorithm], name: str, values: Mapping[str, Any]
     try:
         return sample_config(model, {**values, **names})
     except ValueError as error:
-        raise ConfigError([ConfigErrorItem(f"{cls.__name__}.Config", str(error))]) from error
+        raise ConfigError.at(f"{cls.__name__}.Config", str(error)) from error
 
 
 def _run_config(algorithm: Data, game: Data) -> Data:

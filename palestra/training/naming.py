@@ -6,7 +6,7 @@ the class that trains, run.json says so, and only the same class can go on with 
 
 from typing import Any
 
-from palestra.config import ConfigError, ConfigErrorItem, load_class
+from palestra.config import ConfigError, load_class
 from palestra.runs.config import BaseRunConfig, TrainerBase
 from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
@@ -28,7 +28,7 @@ def _named_classes(config: BaseRunConfig) -> tuple[type[TrainerBase], ...]:
     try:
         return (load_class(name, TrainerBase),)
     except ValueError as error:
-        raise ConfigError([ConfigErrorItem("trainer.name", str(error))]) from error
+        raise ConfigError.at("trainer.name", str(error)) from error
 
 
 def python_class(cls: type[TrainerBase], config: BaseRunConfig) -> str | None:
@@ -42,7 +42,7 @@ def python_class(cls: type[TrainerBase], config: BaseRunConfig) -> str | None:
             f"expected a trainer that {cls.__qualname__} is derived from, got {config.trainer.name!r}; "
             "palestra.make_trainer(config) builds the class that the config names"
         )
-        raise ConfigError([ConfigErrorItem("trainer.name", message)])
+        raise ConfigError.at("trainer.name", message)
     return f"{cls.__module__}:{cls.__qualname__}"
 
 

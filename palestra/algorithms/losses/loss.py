@@ -17,7 +17,7 @@ from palestra.algorithms.algorithm import total_loss
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE, HeadedNet
 from palestra.algorithms.parts.advantages import Experience
 from palestra.algorithms.parts.distributions import Distribution
-from palestra.config import Config, ConfigError, ConfigErrorItem, UnreadConfig, failure
+from palestra.config import Config, ConfigError, UnreadConfig, failure
 from palestra.games.policy import Memory
 from palestra.games.spaces import Box, Space
 from palestra.nets.recurrent import Part
@@ -264,7 +264,7 @@ def loss_of(config: Any) -> Any:
     except Exception as error:
         fault = f"fails: {failure(error)}"
     if fault is not None:
-        raise ConfigError([ConfigErrorItem("loss.name", f"{config.name!r} {fault}")])
+        raise ConfigError.at("loss.name", f"{config.name!r} {fault}")
     return loss
 
 
@@ -301,7 +301,7 @@ def head_sizes(loss: Any, config: Any, others: Mapping[str, int]) -> dict[str, i
         else:
             expected = f"expected heads of {config.name!r} among {', '.join(known)}, or Head(name, num_outputs)"
             got = head if isinstance(head, str) else head.name
-            raise ConfigError([ConfigErrorItem("loss.name", f"{expected}, got {got!r}")])
+            raise ConfigError.at("loss.name", f"{expected}, got {got!r}")
     order = [name for name in sizes if name not in (POLICY, VALUE)]
     return {name: sizes[name] for name in (POLICY, *order, VALUE) if name in sizes}
 
@@ -332,7 +332,7 @@ def check_terms(compute: Callable[[], Any], config: Any, weights: Mapping[str, T
     except Exception as error:
         fault = f"fails: {failure(error)}"
     if fault is not None:
-        raise ConfigError([ConfigErrorItem("loss.name", f"{config.name!r} {fault}")])
+        raise ConfigError.at("loss.name", f"{config.name!r} {fault}")
 
 
 def _fault_of(terms: Any, weights: Mapping[str, Tensor]) -> str | None:

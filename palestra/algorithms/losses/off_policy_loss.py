@@ -17,7 +17,7 @@ from palestra.algorithms.losses.loss import AnyHead, LossFault, check_terms, wit
 from palestra.algorithms.parts.action_heads import SAMPLED, DiscreteHead
 from palestra.algorithms.parts.actor_critic import POLICY, HeadedNet
 from palestra.algorithms.parts.distributions import Distribution, HalfWidths
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError
 from palestra.games.game import Observation
 from palestra.games.spaces import Box
 from palestra.nets.kernels.acting import ActingNet, acting_net
@@ -294,7 +294,7 @@ def try_loss(
     numbers or have no gradient, or that gives no priorities."""
     if is_prioritized and not loss.gives_priorities:
         message = f"expected uniform (the loss {config.name!r} has no `priorities`), got 'prioritized'"
-        raise ConfigError([ConfigErrorItem("replay_buffer.name", message)])
+        raise ConfigError.at("replay_buffer.name", message)
     batch, state = make_batch(_rows_of_zeros(player, loss.acts_by == POLICY)), deepcopy(loss.state_dict())
 
     def compute() -> Any:

@@ -21,7 +21,7 @@ from palestra.algorithms.parts.torchrl_classes import (
     torchrl_class,
     torchrl_module,
 )
-from palestra.config import ConfigError, ConfigErrorItem, below, failure
+from palestra.config import ConfigError, below, failure
 from palestra.config.errors import shown
 from palestra.games.spaces import Box, Discrete
 from palestra.nets.user_nets import RecurrentNet
@@ -53,7 +53,7 @@ class _ModuleLoss:
         for head in net.heads:
             if isinstance(net.net_of(head), RecurrentNet):
                 message = "expected a network without a memory for a loss of TorchRL, got a recurrent one"
-                raise ConfigError([ConfigErrorItem(f"body.{'net' if net.is_shared else head}", message)])
+                raise ConfigError.at(f"body.{'net' if net.is_shared else head}", message)
         with below("loss"):
             kind = torchrl_class(LOSS_MODULE, LOSS_MODULE)
             from palestra.algorithms.losses import torchrl_modules
@@ -67,9 +67,9 @@ class _ModuleLoss:
                 raise
             except Exception as error:
                 name = getattr(self.config, "module", self.config.name)
-                raise _error("arguments", f"{name!r} cannot be made: {failure(error)}") from error
+                raise ConfigError.at("arguments", f"{name!r} cannot be made: {failure(error)}") from error
             if not isinstance(self.module, kind):
-                raise _error("name", f"expected a LossModule of `make`, got {type(self.module).__name__}")
+                raise ConfigError.at("name", f"expected a LossModule of `make`, got {type(self.module).__name__}")
             for name in self.module._has_update_associated:  # `follow` moves them: TorchRL need not warn
                 self.module._has_update_associated[name] = True
             self.net, self.tied = net, self._tied(net, networks)
@@ -89,7 +89,7 @@ class _ModuleLoss:
                 ensemble = list(networks)[list(networks).index(heads[0]) :][: len(weight)] if heads else []
                 if len(ensemble) < len(weight):
                     expected = f"expected a head for each of {len(weight)} networks of the loss module in {name}"
-                    raise _error("name", f"{expected}, got {', '.join(ensemble) or 'none'}")
+                    raise ConfigError.at("name", f"{expected}, got {', '.join(ensemble) or 'none'}")
                 tied.append((weight, [_weight_of(networks[head], key) for head in ensemble]))
         return tied
 
@@ -145,10 +145,6 @@ def _is_of_networks(name: str) -> bool:
     return child.endswith("_params") and not child.startswith("target_")
 
 
-def _error(path: str, message: str) -> ConfigError:
-    return ConfigError([ConfigErrorItem(path, message)])
-
-
 # ---- on roll-outs --------------------------------------------------------------------------------------
 
 
@@ -172,18 +168,20 @@ class TorchRLLoss(_ModuleLoss, OnPolicyLoss):
         kinds = (objectives.PPOLoss, objectives.A2CLoss, objectives.ReinforceLoss)
         if not issubclass(cls, kinds):
             expected = "a class that derives from PPOLoss, A2CLoss or ReinforceLoss, or one of your own that makes it"
-            raise _error("module", f"expected {expected}, got {self.config.module!r}")
+            raise ConfigError.at("module", f"expected {expected}, got {self.config.module!r}")
         arguments = checked_arguments(cls, self.config.arguments)
         if issubclass(cls, objectives.KLPENPPOLoss) and not arguments["delay_actor"]:
             why = "its target network is the policy that collected the roll-out, whose outputs rows do not hold"
-            raise _error("arguments.delay_actor", f"expected true ({why}), got {shown(arguments['delay_actor'])}")
+            raise ConfigError.at(
+                "arguments.delay_actor", f"expected true ({why}), got {shown(arguments['delay_actor'])}"
+            )
         return cls(actor_network=networks[POLICY], critic_network=networks[VALUE], **arguments)
 
     def begin(self, net: HeadedNet, player: Player) -> None:
         self.adopt(net, player)
         ours = {id(weight) for weight in net.parameters()}
         if not {id(weight) for weight in self.module.parameters()} <= ours:
-            raise _error(
+            raise ConfigError.at(
                 "loss.name", "expected a loss module without weights of its own on roll-outs, got one with some"
             )
 
@@ -239,7 +237,7 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
             found = [each for each in REPLAY_LOSSES if issubclass(cls, getattr(objectives, each))]
         if not found:
             expected = f"expected {OBJECTIVES}:{', '.join(REPLAY_LOSSES)}, a class of your own that derives from one"
-            raise _error("loss.module", f"{expected}, or a loss of your own that makes another, got {name!r}")
+            raise ConfigError.at("loss.module", f"{expected}, or a loss of your own that makes another, got {name!r}")
         return found[0]
 
     @property
@@ -248,7 +246,7 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
         if learns == "DQNLoss":
             return (Q,)
         if type(number) is not int or number < 1:
-            raise _error("loss.arguments.num_qvalue_nets", f"expected an integer >= 1, got {shown(number)}")
+            raise ConfigError.at("loss.arguments.num_qvalue_nets", f"expected an integer >= 1, got {shown(number)}")
         kind = Critic if learns == "SACLoss" else ActionValues
         return (POLICY, *(kind(f"critic_{place}") for place in range(number)))
 
@@ -295,7 +293,7 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
         if num_missing:
             heads = ", ".join(self.net.heads)
             message = f"names the heads {heads}, but its loss module leaves out {num_missing} of their weights"
-            raise ConfigError([ConfigErrorItem("loss.name", f"{self.config.name!r} {message}")])
+            raise ConfigError.at("loss.name", f"{self.config.name!r} {message}")
         return leaves
 
     def gradient(self, loss: Tensor, leaves: list[Any], weights: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from palestra.algorithms.parts.distributions import (
     SquashedGaussian,
 )
 from palestra.algorithms.parts.sampled_actions import LogStdConfig
-from palestra.config import ByName, Config, ConfigError, ConfigErrorItem
+from palestra.config import ByName, Config, ConfigError
 from palestra.games.spaces import Box, Discrete, MultiDiscrete
 from palestra.players.player import Player
 from palestra.randomness import random_normals
@@ -165,14 +165,14 @@ def make_head(config: BoxActionsConfig | StateDependentGaussianConfig | None, pl
     if not isinstance(space, Box):
         if config is not None:
             message = f"expected null (the actions are {space}, not a Box), got {config.name}"
-            raise ConfigError([ConfigErrorItem(path, message)])
+            raise ConfigError.at(path, message)
         return DiscreteHead(space)
     if config is None:
         message = f"expected clipped_gaussian or squashed_gaussian (the actions are {space}), got null"
-        raise ConfigError([ConfigErrorItem(path, message)])
+        raise ConfigError.at(path, message)
     if not isinstance(config, ClippedGaussianConfig) and not space.is_bounded:
         message = f"expected clipped_gaussian ({space} has no bounds), got {config.name}"
-        raise ConfigError([ConfigErrorItem(f"{path}.name", message)])
+        raise ConfigError.at(f"{path}.name", message)
     if isinstance(config, StateDependentGaussianConfig):
         return StateDependentHead(space, config, player.device)
     return BoxHead(space, config, player.device)

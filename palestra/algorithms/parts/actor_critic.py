@@ -72,7 +72,7 @@ def check_critic(body: SeparateConfig | SharedConfig, centralized: bool) -> None
     """Raise ConfigError, with a path below the algorithm's config, for a centralized critic in a shared network."""
     if centralized and isinstance(body, SharedConfig):
         why = "centralized_critic is true: with a shared network the policy would observe what critics alone may"
-        raise ConfigError([ConfigErrorItem("body.name", f"expected 'separate' ({why}), got 'shared'")])
+        raise ConfigError.at("body.name", f"expected 'separate' ({why}), got 'shared'")
 
 
 class StockConfig(Config):
@@ -109,7 +109,7 @@ def spaces_of_critic(centralized: bool, player: Player) -> dict[str, Space]:
             others = f"{role!r} something else than those of {player.roles[0]!r}, in which {player.name!r} also sits"
             message = f"expected false (the game shows critics of {others}), got true"
         path = f"players.{player.name}.algorithm.centralized_critic"
-        raise ConfigError([ConfigErrorItem(path, message)])
+        raise ConfigError.at(path, message)
     return player.spaces | shown[0]
 
 

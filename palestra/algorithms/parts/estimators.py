@@ -24,7 +24,6 @@ from palestra.config import (
     ByName,
     Config,
     ConfigError,
-    ConfigErrorItem,
     Discount,
     Fraction,
     UserConfig,
@@ -183,7 +182,7 @@ class TorchRLEstimator(Estimator):
                 self.estimator: Any = cls(value_network=None, **arguments)
             except Exception as error:
                 message = f"{config.module!r} cannot be made: {failure(error)}"
-                raise ConfigError([ConfigErrorItem("arguments", message)]) from error
+                raise ConfigError.at("arguments", message) from error
 
     def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
         from tensordict import TensorDict

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import huber_loss, kl_div, relu
 
-from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, PositiveFloat, PositiveInt
+from palestra.config import ByName, Config, ConfigError, PositiveFloat, PositiveInt
 from palestra.games.game import Observation
 from palestra.randomness import random_floats
 
@@ -71,7 +71,7 @@ class CategoricalConfig(_Distribution, Config):
     def _check_order(self) -> Self:
         if self.low >= self.high:
             message = f"{self.low} is not below high, {self.high}; expected a smaller number"
-            raise ConfigError([ConfigErrorItem("low", message)])
+            raise ConfigError.at("low", message)
         return self
 
     @property

@@ -11,7 +11,7 @@ from pydantic import model_validator
 from torch import Tensor
 
 from palestra.algorithms.parts.distributions import ILLEGAL, Categorical, HalfWidths
-from palestra.config import Config, ConfigError, ConfigErrorItem
+from palestra.config import Config, ConfigError
 from palestra.games.spaces import Box, Discrete, Space
 from palestra.players.player import Player
 from palestra.randomness import random_choice, random_floats, random_normals
@@ -27,7 +27,7 @@ class LogStdConfig(Config):
     def _check_order(self) -> Self:
         if self.min >= self.max:
             message = f"expected a number below max, {self.max}, got {self.min}"
-            raise ConfigError([ConfigErrorItem("min", message)])
+            raise ConfigError.at("min", message)
         return self
 
 

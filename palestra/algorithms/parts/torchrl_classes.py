@@ -53,7 +53,7 @@ def torchrl_module(name: str) -> ModuleType:
         return import_module(name)
     except ImportError as error:
         message = f"{error}; it needs an extra: pip install 'palestra[torchrl]'"
-        raise MissingExtra([ConfigErrorItem("module", message)]) from error
+        raise MissingExtra.at("module", message) from error
     finally:  # importing TorchRL sets it to "spawn", for every process that the program starts from then on
         multiprocessing.set_start_method(start_method, force=True)
 
@@ -67,12 +67,12 @@ def torchrl_class(name: str, base: str) -> Any:
         try:
             return load_class(name, kind)
         except ValueError as error:
-            raise ConfigError([ConfigErrorItem("module", str(error))]) from error
+            raise ConfigError.at("module", str(error)) from error
     place, _, class_name = name.partition(":")
     try:
         module = import_module(place)
     except ImportError as error:
-        raise ConfigError([ConfigErrorItem("module", f"{error}; as in {base}")]) from error
+        raise ConfigError.at("module", f"{error}; as in {base}") from error
     found = getattr(module, class_name, None)
     if isinstance(found, type) and issubclass(found, kind):
         return found
@@ -80,7 +80,7 @@ def torchrl_class(name: str, base: str) -> Any:
     near = nearest(class_name, known)
     hint = f"; did you mean {near!r}?" if near else ""
     message = f"expected a class of {place} that derives from {base_name}, got {class_name!r}{hint}"
-    raise ConfigError([ConfigErrorItem("module", message)])
+    raise ConfigError.at("module", message)
 
 
 # ---- arguments -----------------------------------------------------------------------------------------

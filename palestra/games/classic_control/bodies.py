@@ -19,7 +19,7 @@ from numba.extending import overload
 from pydantic import model_validator
 from torch import Tensor
 
-from palestra.config import ConfigError, ConfigErrorItem, PositiveInt
+from palestra.config import ConfigError, PositiveInt
 from palestra.games.classic_control.arithmetic import INLINED, Flag, Number, jitable, sin_cos, where
 from palestra.games.config import TensorGameConfig
 from palestra.games.game import Kernel, Observation, State, Stepper, TensorGame
@@ -55,7 +55,7 @@ class BoundedStartConfig(ClassicControlConfig):
     def _check_bounds(self) -> Self:
         low, high = self.initial_low, self.initial_high
         if low > high:
-            raise ConfigError([ConfigErrorItem("initial_low", f"expected a number <= initial_high, {high}, got {low}")])
+            raise ConfigError.at("initial_low", f"expected a number <= initial_high, {high}, got {low}")
         return self
 
 

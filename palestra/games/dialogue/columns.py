@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError
 
 SUFFIXES = (".csv", ".parquet", ".npz")
 SEPARATORS = ";\t|"  # that stand in other tables where commas are expected
@@ -61,7 +61,7 @@ def read_columns(path: str) -> ColumnsFile:
 
 
 def _error(message: str) -> ConfigError:
-    return ConfigError([ConfigErrorItem("", message)])
+    return ConfigError.at("", message)
 
 
 # ---- .csv ----------------------------------------------------------------------------------------------

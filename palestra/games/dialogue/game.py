@@ -210,7 +210,7 @@ class DialogueGame(TensorGame):
             if now != before:
                 expected = f"expected {path!r} as it was when the run began (SHA-256 {before[:12]}...)"
                 message = f"{expected}, got another content ({now[:12]}...); put that file back, or begin a new run"
-                raise ConfigError([ConfigErrorItem("game.scenario", message)])
+                raise ConfigError.at("game.scenario", message)
         super().load_state_dict({name: value for name, value in state.items() if name != "files"})
 
     # ---- the rules -----------------------------------------------------------------------------------------

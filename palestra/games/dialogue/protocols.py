@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from palestra.config import ByName, ConfigError, ConfigErrorItem, PositiveInt, UserConfig
+from palestra.config import ByName, ConfigError, PositiveInt, UserConfig
 from palestra.games.dialogue.protocol import ACCEPT, REJECT, USUAL_REWARDS, Protocol, ProtocolConfig
 
 TWO, THREE = ("prover", "verifier"), ("prover0", "prover1", "verifier")
@@ -151,7 +151,7 @@ class TwoProversConfig(ProtocolConfig):
         if (self.order == "at_once") != (self.first_prover is None):
             expected = "null, because both speak at once" if self.order == "at_once" else "prover0 or prover1"
             got = "null" if self.first_prover is None else repr(self.first_prover)
-            raise ConfigError([ConfigErrorItem("first_prover", f"expected {expected}, got {got}")])
+            raise ConfigError.at("first_prover", f"expected {expected}, got {got}")
         return self
 
 

@@ -103,7 +103,9 @@ class RowsConfig(Config):
         must be given first."""
         told = dict(data)
         if not isinstance(told.get("file"), str):
-            raise _wrong("file", "expected a path, but the key is missing; give it, as game.scenario.file=data.csv")
+            raise ConfigError.at(
+                "file", "expected a path, but the key is missing; give it, as game.scenario.file=data.csv"
+            )
         with below("file"):
             file = read_columns(told["file"])
         if "label" in file.names:
@@ -111,7 +113,7 @@ class RowsConfig(Config):
         if "label" not in told:
             example = f"game.scenario.label={file.names[-1]}" if file.names else "game.scenario.label=NAME"
             message = f"expected one of the columns ({', '.join(file.names)}), but the key is missing; give it, as"
-            raise _wrong("label", f"{message} {example}")
+            raise ConfigError.at("label", f"{message} {example}")
         aside = {told["label"], *(value for key, value in dict(told["held_out"]).items() if key == "column")}
         shown = {name: column for name in file.names if name not in aside and (column := _suggested(file, name))}
         has_provers = set(protocol.roles) > set(protocol.verifiers)
@@ -134,10 +136,6 @@ def _suggested(file: ColumnsFile, name: str) -> Literal["numbers", "texts"] | No
         is_complete = column.ndim == 1 and all(column.tolist())
         return "texts" if is_complete and len(set(column.tolist())) <= MOST_CATEGORIES else None
     return "numbers" if np.isfinite(column).all() else None
-
-
-def _wrong(path: str, message: str) -> ConfigError:
-    return ConfigError([ConfigErrorItem(path, message)])
 
 
 # ---- what players see ----------------------------------------------------------------------------------
@@ -211,7 +209,7 @@ class Rows(Scenario):
         counts = [len(each) for each in rows]
         if not all(counts):
             got = f"{counts[0]} with label 0 and {counts[1]} with label 1"
-            raise _wrong("held_out", f"expected {what} rows with both labels, got {got}; choose other ones")
+            raise ConfigError.at("held_out", f"expected {what} rows with both labels, got {got}; choose other ones")
         starts = torch.tensor([0, counts[0]], device=self.device)
         all_rows = torch.from_numpy(np.concatenate(rows)).to(self.device)
         return Split(all_rows, starts, torch.tensor(counts, device=self.device))
@@ -347,11 +345,11 @@ def _column(file: ColumnsFile, name: str, path: str) -> Column:
 def _check_columns(config: RowsConfig, columns: Mapping[str, Column]) -> None:
     num = len(columns[config.label])
     if num == 0:
-        raise _wrong("file", f"expected rows in {config.file!r}, got none")
+        raise ConfigError.at("file", f"expected rows in {config.file!r}, got none")
     for path, name in _named(config):
         column, is_seen = columns[name], path.startswith("sees.")
         if len(column) != num:
-            raise _wrong(path, f"expected {num} rows in {name!r}, as the label has, got {len(column)}")
+            raise ConfigError.at(path, f"expected {num} rows in {name!r}, as the label has, got {len(column)}")
         if is_seen:
             with below(path):
                 _check_seen(name, column, name in config.categorical)
@@ -360,19 +358,21 @@ def _check_columns(config: RowsConfig, columns: Mapping[str, Column]) -> None:
 def _check_seen(name: str, column: Column, is_categorical: bool) -> None:
     """Whether players can see the column. Paths are relative to where it is named."""
     if column.ndim > 1 and name in RESERVED:
-        raise _wrong("", f"expected another name of an array than {', '.join(RESERVED)}, got {name!r}")
+        raise ConfigError.at("", f"expected another name of an array than {', '.join(RESERVED)}, got {name!r}")
     if column.ndim > 1 and (is_categorical or column.dtype == object):
-        raise _wrong("", f"expected a number or text in each row of the category {name!r}, got an array")
+        raise ConfigError.at("", f"expected a number or text in each row of the category {name!r}, got an array")
     if column.dtype == object:
         texts = column.tolist()
         if not is_categorical:
             row = next(row for row, text in enumerate(texts) if number_of(text) is None)
             where = f"got {texts[row]!r} in row {row} (counted from 0)"
             remedy = "if these are categories, name the column in `categorical`"
-            raise _wrong("", f"expected numbers in the column {name!r}, {where}; {remedy}")
+            raise ConfigError.at("", f"expected numbers in the column {name!r}, {where}; {remedy}")
         if "" in texts:
             where = f"got none in row {texts.index('')} (counted from 0)"
-            raise _wrong("", f"expected a value in every row of {name!r}, {where}; fill it, or leave the row out")
+            raise ConfigError.at(
+                "", f"expected a value in every row of {name!r}, {where}; fill it, or leave the row out"
+            )
         return
     if (
         column.dtype == np.uint8
@@ -381,7 +381,7 @@ def _check_seen(name: str, column: Column, is_categorical: bool) -> None:
         and column.shape[3] in CHANNELS
     ):
         shape = "(rows, channels, height, width)"
-        raise _wrong(
+        raise ConfigError.at(
             "", f"expected images {shape} as {name!r}, got {column.shape}; transpose(0, 3, 1, 2) makes them so"
         )
     _check_finite(column, "", f"finite numbers in the column {name!r}", "; fill it, or leave the row out")
@@ -393,7 +393,7 @@ def _check_finite(values: np.ndarray[Any, Any], path: str, what: str, remedy: st
         row = int(np.flatnonzero(~is_sound)[0])
         got = values[row][~np.isfinite(values[row])][0] if values.ndim > 1 else values[row]
         told = "none or nan" if np.isnan(got) else str(got)
-        raise _wrong(path, f"expected {what}, got {told} in row {row} (counted from 0){remedy}")
+        raise ConfigError.at(path, f"expected {what}, got {told} in row {row} (counted from 0){remedy}")
 
 
 def _flags(column: Column, path: str, what: str) -> np.ndarray[Any, Any]:
@@ -402,5 +402,5 @@ def _flags(column: Column, path: str, what: str) -> np.ndarray[Any, Any]:
     for row, value in enumerate(values):
         if value not in (0, 1):
             got = f"{column[row]!s:.80} in row {row} (counted from 0)"
-            raise _wrong(path, f"expected 0 or 1 in every row as {what}, got {got}")
+            raise ConfigError.at(path, f"expected 0 or 1 in every row as {what}, got {got}")
     return np.array(values).astype(np.int64)

@@ -56,7 +56,7 @@ def make_scenario(config: Any, protocol: Protocol, device: torch.device) -> Scen
         raise
     except Exception as error:
         message = f"{config.name!r} cannot be made: {failure(error)}"
-        raise ConfigError([ConfigErrorItem("", message)]) from error
+        raise ConfigError.at("", message) from error
     trial = ScenarioTrial(scenario, protocol)
     with restored_global_states(), torch.no_grad(), suppress(CannotGoOn):
         trial.play()

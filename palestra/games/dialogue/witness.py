@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, NonNegativeInt
+from palestra.config import Config, ConfigError, NonNegativeInt
 from palestra.games.dialogue.protocol import Protocol
 from palestra.games.dialogue.scenario import Instances, Scenario
 from palestra.games.spaces import Space
@@ -33,7 +33,7 @@ class WitnessConfig(Config):
     def _check_seen(self) -> Self:
         if self.num_seen > self.num_bits:
             message = f"expected at most num_bits ({self.num_bits}), got {self.num_seen}"
-            raise ConfigError([ConfigErrorItem("num_seen", message)])
+            raise ConfigError.at("num_seen", message)
         return self
 
     def build(self, protocol: Protocol, device: torch.device) -> "Witness":

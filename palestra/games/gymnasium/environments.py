@@ -9,7 +9,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.vector_env import AutoresetMode
 
-from palestra.config import ConfigError, ConfigErrorItem, UntrustedError, UserConfig, admit, failure, import_own
+from palestra.config import ConfigError, UntrustedError, UserConfig, admit, failure, import_own
 from palestra.games.config import NotDeclared, is_without_environments
 from palestra.games.gymnasium.arguments import is_atari, nearest_ids, passed_arguments
 from palestra.games.gymnasium.config import EnvironmentConfig
@@ -41,11 +41,11 @@ def make_environment(config: EnvironmentConfig) -> gymnasium.Env:
             raise
         except gymnasium.error.DependencyNotInstalled as error:
             message = f"{wrapper.name!r} {_missing(str(error))}"
-            raise ConfigError([ConfigErrorItem(f"wrappers.{index}.name", message)]) from error
+            raise ConfigError.at(f"wrappers.{index}.name", message) from error
         except (Exception, SystemExit) as error:
             why = failure(error) if isinstance(wrapper, UserConfig) else error
             message = f"{wrapper.name!r} does not fit the environment or wrapper that it wraps: {why}"
-            raise ConfigError([ConfigErrorItem(f"wrappers.{index}", message)]) from error
+            raise ConfigError.at(f"wrappers.{index}", message) from error
     return env
 
 
@@ -105,7 +105,7 @@ def _make_own_vector(config: EnvironmentConfig, num_worlds: int) -> VectorEnv:
             f"expected 'sync' or 'async', because the vector environment of {config.id} does not declare "
             "metadata['autoreset_mode'], which says when its episodes begin, got 'entry_point'"
         )
-        raise ConfigError([ConfigErrorItem("vectorization.name", message)])
+        raise ConfigError.at("vectorization.name", message)
     return CheckedVector(vector)
 
 
@@ -132,12 +132,12 @@ def _register(env_id: str) -> None:
         try:
             import_own(module)
         except ValueError as error:
-            raise ConfigError([ConfigErrorItem("id", f"{env_id!r} cannot be made: {error}")]) from error
+            raise ConfigError.at("id", f"{env_id!r} cannot be made: {error}") from error
     if is_atari(env_id):
         try:
             import ale_py
         except ImportError as error:
-            raise ConfigError([ConfigErrorItem("id", f"{env_id!r} {_missing('ale_py')}")]) from error
+            raise ConfigError.at("id", f"{env_id!r} {_missing('ale_py')}") from error
         gymnasium.register_envs(ale_py)
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner with every process
 
@@ -182,14 +182,14 @@ def _explained(config: EnvironmentConfig, error: BaseException) -> ConfigError:
     text = " ".join(str(error).split())
     if isinstance(error, gymnasium.error.UnregisteredEnv):
         message = f"expected an environment that gymnasium knows, got {config.id!r}; {nearest_ids(config.id)}"
-        return ConfigError([ConfigErrorItem("id", message)])
+        return ConfigError.at("id", message)
     if isinstance(error, gymnasium.error.DependencyNotInstalled | ImportError):
-        return ConfigError([ConfigErrorItem("id", f"{config.id!r} {_missing(text)}")])
+        return ConfigError.at("id", f"{config.id!r} {_missing(text)}")
     text = text.partition(" was raised from the environment creator")[0]
     if isinstance(error, gymnasium.error.Error):
-        return ConfigError([ConfigErrorItem("id", f"{config.id!r} cannot be made with these arguments: {text}")])
+        return ConfigError.at("id", f"{config.id!r} cannot be made with these arguments: {text}")
     why = text if isinstance(error, TypeError) else failure(error)
-    return ConfigError([ConfigErrorItem("arguments", f"{config.id!r} cannot be made with these arguments: {why}")])
+    return ConfigError.at("arguments", f"{config.id!r} cannot be made with these arguments: {why}")
 
 
 def _missing(text: str) -> str:

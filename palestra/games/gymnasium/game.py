@@ -68,9 +68,9 @@ class GymnasiumGame(WorldGame):
         try:
             self.reader, self.action_space, self.to_gym_actions = _reader_and_actions(config)
         except UnknownChannels as error:
-            raise ConfigError([ConfigErrorItem("game.observation.channels", str(error))]) from error
+            raise ConfigError.at("game.observation.channels", str(error)) from error
         except UnknownSpace as error:
-            raise ConfigError([ConfigErrorItem("game.id", f"{config.id!r} cannot be played: {error}")]) from error
+            raise ConfigError.at("game.id", f"{config.id!r} cannot be played: {error}") from error
         except ConfigError as error:
             raise ConfigError([ConfigErrorItem(f"game.{item.path}", item.message) for item in error.errors]) from error
         self.spaces = {"agent": {entry.name: entry.space for entry in self.reader.entries}}
@@ -81,10 +81,10 @@ class GymnasiumGame(WorldGame):
         self.transforms_rewards = reward.normalize is not None or reward.clip is not None
         if observation.channels is not None and not self.reader.has_channels:
             message = f"expected null, because no image has an axis of channels, got {observation.channels}"
-            raise ConfigError([ConfigErrorItem("game.observation.channels", message)])
+            raise ConfigError.at("game.observation.channels", message)
         if not numbers and self.transforms_observations:
             message = "expected null for normalize and clip, because the observation has no numbers, got another value"
-            raise ConfigError([ConfigErrorItem("game.observation", message)])
+            raise ConfigError.at("game.observation", message)
         self._numbers = {entry.name for entry in numbers}
         # floating-point entries, and how errors name them
         self.floats = {
@@ -151,7 +151,7 @@ class GymnasiumGame(WorldGame):
         """The same game, whose worlds can be rendered; its environments step one after the other."""
         if self.config.is_vector:
             message = "expected 'sync' or 'async' for filming, got 'entry_point'"
-            raise ConfigError([ConfigErrorItem("game.vectorization.name", message)])
+            raise ConfigError.at("game.vectorization.name", message)
         if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would look for a screen
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # and so would pygame
@@ -218,5 +218,5 @@ def _reader_and_actions(config: EnvironmentConfig) -> tuple[ObservationReader, A
     if why is not None:
         above = f" in the wrappers {listed(wrapper.name for wrapper in config.wrappers)}" if config.wrappers else ""
         message = f"{config.id!r}{above} gives no first observation: {why}"
-        raise ConfigError([ConfigErrorItem("wrappers" if config.wrappers else "id", message)])
+        raise ConfigError.at("wrappers" if config.wrappers else "id", message)
     return reader, *space_and_conversion

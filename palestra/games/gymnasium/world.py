@@ -14,7 +14,7 @@ from gymnasium.vector.vector_env import AutoresetMode
 from numpy import count_nonzero, vdot
 from torch import Tensor
 
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError
 from palestra.games.game import Observation
 from palestra.games.gymnasium.config import EnvironmentConfig
 from palestra.games.gymnasium.environments import autoreset_mode, close_vector, make_vector
@@ -114,7 +114,7 @@ class GymnasiumWorld(EnvironmentWorld):
             return self._pictures(rendered)
         except Exception as error:  # every rendering library raises its own exceptions
             message = f"{self.game.config.id!r} cannot be rendered here: {' '.join(str(error).split())}"
-            raise ConfigError([ConfigErrorItem("game.id", message)]) from error
+            raise ConfigError.at("game.id", message) from error
 
     def record_info(self, names: Sequence[str], aggregates: Aggregates) -> InfoFields:
         self.info = fields = InfoFields(names, self.num_worlds, aggregates)
