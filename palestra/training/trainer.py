@@ -234,11 +234,14 @@ class Trainer(Lifecycle):
             if self.config.output.layer_norms:
                 for optimizer in player.optimizers.values():
                     optimizer.layers = layers_of(optimizer.weights, player.nets)
-            for line in player.algorithm.begin_run():  # type: ignore[union-attr]
-                self.log(f"players.{player.name}: {line}")
         if (note := self.config.limit_note()) is not None and not any(self.counts().values()):
             self.log(note)
         super().before_train()
+
+    def choose_kernels(self) -> None:
+        for player in self.learners:
+            for line in player.algorithm.begin_run():  # type: ignore[union-attr]
+                self.log(f"players.{player.name}: {line}")
 
     def before_epoch(self) -> None:
         """Freeze and thaw players, as their `updates` say."""
