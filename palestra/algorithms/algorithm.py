@@ -225,9 +225,9 @@ class Algorithm(ABC):
     `__init__` fills the player's `nets`, `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
 
     Hand-written kernels that stand in for methods are attributes of type `kernel_property`, named `..._kernel`, and
-    None where the methods themselves run. They are chosen anew when a run begins, after the callbacks' `before_train`;
-    outside a run, when they are first asked for. Whoever edits something later calls `begin_run`. To be called, not
-    overridden: `begin_run`, `may_run`, `kernels_in_use`.
+    None where the methods themselves run. They are chosen when they are first asked for, and anew when a run begins,
+    after the callbacks' `before_train`. Whoever edits something while a run is under way calls `begin_run`.
+    To be called, not overridden: `begin_run`, `may_run`, `kernels_in_use`.
     """
 
     def __init__(self, config: Any, player: Player) -> None:
