@@ -1,11 +1,9 @@
 """How one player learns: the base of all algorithms, and what they ask of the trainer."""
 
-from abc import ABC, ABCMeta, abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType, MethodType
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +16,7 @@ from palestra.nets.kernels.plain import edits_of
 from palestra.nets.user_nets import RecurrentNet
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.transitions import RollOut
-from palestra.runtime.guard import CONSTANT, Kernel, find_edit, forget_kernels, kernel_properties, reachable
-
-UNSET = object()
+from palestra.runtime.guard import Kernel, find_edit, kernel_properties, reachable
 
 
 class Deterministic(nn.Module):
@@ -221,19 +217,7 @@ def mean_metrics(steps: Sequence[Metrics]) -> dict[str, Tensor]:
     return dict(zip(steps[0], table.mean(dim=0).unbind(), strict=True))
 
 
-class _AlgorithmType(ABCMeta):
-    """Chooses the kernels of all algorithms of a class anew when somebody assigns to the class."""
-
-    def __setattr__(cls, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        for algorithm in [each for each in ALGORITHMS if isinstance(each, cls)]:
-            forget_kernels(algorithm)
-
-
-ALGORITHMS: "WeakSet[Algorithm]" = WeakSet()
-
-
-class Algorithm(metaclass=_AlgorithmType):
+class Algorithm(ABC):
     """How one player learns.
 
     Must be implemented: `policy`, `learn`; may be: `predictor`, `choice_values`, `module`, `warm_start`,
@@ -241,15 +225,13 @@ class Algorithm(metaclass=_AlgorithmType):
     `__init__` fills the player's `nets`, `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
 
     Hand-written kernels that stand in for methods are attributes of type `kernel_property`, named `..._kernel`, and
-    None where the methods themselves run. They are chosen when they are first asked for, and anew when a run begins and
-    when somebody assigns to the class, or in the object to its config, a method or a constant. Whoever edits anything
-    else while a run is under way calls `begin_run`. To be called, not overridden: `begin_run`,
-    `may_run`, `kernels_in_use`.
+    None where the methods themselves run. They are chosen when they are first asked for, and anew when a run begins,
+    after the callbacks' `before_train`. Whoever edits something while a run is under way calls `begin_run`.
+    To be called, not overridden: `begin_run`, `may_run`, `kernels_in_use`.
     """
 
     def __init__(self, config: Any, player: Player) -> None:
         self._edits: dict[str, str] = {}
-        ALGORITHMS.add(self)
         self.config = config
         self.player = player
 
@@ -285,7 +267,7 @@ class Algorithm(metaclass=_AlgorithmType):
             raise ValueError(f"{type(self).__name__} has no lr_schedule for {optimizer!r}; fill its learning_rate")
         return self.player.lr_schedule(self.player.opt_steps)
 
-    def forget_waiting(self) -> None:
+    def forget_waiting(self) -> None:  # noqa: B027 (most keep nothing)
         """Called between two turns, when the player has been frozen and learns again: drop rows of earlier roll-outs
         that wait to be learned from. What lies in a replay buffer stays."""
 
@@ -319,12 +301,13 @@ class Algorithm(metaclass=_AlgorithmType):
         return edit is None
 
     def begin_run(self) -> list[str]:
-        """Choose kernels anew; called when a run begins, for by then methods may have been changed. Gives a line for
-        each kernel that steps aside."""
+        """Choose kernels anew, by what methods and networks are now; called when a run begins. Gives a line for each
+        kernel that steps aside."""
         for part in [*reachable(self)]:
+            for name in kernel_properties(part.__class__):
+                vars(part).pop(name, None)
             if isinstance(part, FlatNet):
                 part.renew()
-        forget_kernels(self)
         self._edits = {}
         self.kernels_in_use()
         is_on_cpu = self.player.device.type == "cpu"
@@ -334,9 +317,3 @@ class Algorithm(metaclass=_AlgorithmType):
         """What computes: by the name of the kernel "by hand", or "torch"."""
         names = [name for name in kernel_properties(type(self)) if name.endswith("_kernel")]
         return {name: "torch" if getattr(self, name) is None else "by hand" for name in names}
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        is_read = name in ("config", "__class__")
-        if is_read or isinstance(getattr(type(self), name, UNSET), (FunctionType, MethodType, *CONSTANT)):
-            forget_kernels(self)

@@ -206,6 +206,7 @@ class Lifecycle(Stages):
                 raise unsent
             return
         output.feed(self._recorders)
+        self.choose_kernels()
         if is_fresh and not output.checkpoints.numbers():
             try:
                 self.evaluate(self.evaluating.at_start())
@@ -218,6 +219,10 @@ class Lifecycle(Stages):
         self._agenda = Agenda([self.config.stop, self._pause], intervals)
         self._agenda.set(self.checked, self.evaluating.due_once())
         self.safe_point()
+
+    def choose_kernels(self) -> None:
+        """Let all players decide what computes them in this `fit`; nothing has been played yet, but callbacks have
+        changed what they want to change."""
 
     def before_epoch(self) -> None:
         for callback in self.callbacks:

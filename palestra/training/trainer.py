@@ -121,9 +121,8 @@ class Trainer(Lifecycle):
         for player in self.learners:
             own_key = isinstance(self.config.num_worlds, dict)
             with memory_needed(f"num_worlds.{player.name}" if own_key else "num_worlds"):
-                player.worlds = self.fused_game.new_worlds(
-                    player.num_worlds, self.config.seed, f"player/{player.name}/play"
-                )
+                key = f"player/{player.name}/play"
+                player.worlds = self.fused_game.new_worlds(player.num_worlds, self.config.seed, key)
         return {player.name: player.worlds for player in self.learners}
 
     def set_model(self, role: str | Nets, nets: Nets | None = None) -> None:
@@ -215,9 +214,8 @@ class Trainer(Lifecycle):
         roles = tuple(role for player in collecting for role in player.roles)
         roll_out: RollOut = [self.fused_game.collect(collecting[0].worlds, roles, num_rounds)]
         num_steps = num_rounds * collecting[0].num_worlds
-        for player in collecting:
-            count(player, env_steps=num_steps)
-        count(self, env_steps=num_steps)
+        for each in (*collecting, self):
+            count(each, env_steps=num_steps)
         self.epoch_counts["roll_outs"] += 1
         self.time_log.switch("memory")
         return roll_out
@@ -230,15 +228,17 @@ class Trainer(Lifecycle):
     # ---- hooks: an override calls its parent ---------------------------------------------------------------
 
     def before_train(self) -> None:
-        for player in self.learners:
-            if self.config.output.layer_norms:
-                for optimizer in player.optimizers.values():
-                    optimizer.layers = layers_of(optimizer.weights, player.nets)
-            for line in player.algorithm.begin_run():  # type: ignore[union-attr]
-                self.log(f"players.{player.name}: {line}")
+        for player in self.learners if self.config.output.layer_norms else ():
+            for optimizer in player.optimizers.values():
+                optimizer.layers = layers_of(optimizer.weights, player.nets)
         if (note := self.config.limit_note()) is not None and not any(self.counts().values()):
             self.log(note)
         super().before_train()
+
+    def choose_kernels(self) -> None:
+        for player in self.learners:
+            for line in player.algorithm.begin_run():  # type: ignore[union-attr]
+                self.log(f"players.{player.name}: {line}")
 
     def before_epoch(self) -> None:
         """Freeze and thaw players, as their `updates` say."""
@@ -357,9 +357,8 @@ class Trainer(Lifecycle):
 
     def _errors_after_record(self, has_ended: bool) -> list[str]:
         # many fields of info come at an episode's end alone
-        if self.episodes or has_ended or self.config.stop.share(self.counters) >= 1.0:
-            return list(self.metrics.missing_info())
-        return []
+        is_known = self.episodes or has_ended or self.config.stop.share(self.counters) >= 1.0
+        return list(self.metrics.missing_info()) if is_known else []
 
     def state_dict(self) -> dict[str, Any]:
         # Worlds before the game: they may begin here, and the game's running statistics count that.

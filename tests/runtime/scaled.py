@@ -3,7 +3,6 @@ these otherwise than they are written."""
 
 from typing import ClassVar
 
-from palestra import schedules
 from palestra.schedules import ConstantSchedule
 
 
@@ -16,15 +15,3 @@ class Scaled(Base):
 
     def scale(self, x: float) -> float:
         return self.FACTORS[0] * x + self.EPSILON
-
-
-class Settings(ConstantSchedule):
-    LIMIT: ClassVar[float] = 1.0
-
-
-def limited(x: float) -> float:
-    return min(x, Settings.LIMIT)
-
-
-def by_module(x: float) -> float:
-    return min(x, schedules.MADE_UP_LIMIT)  # type: ignore[attr-defined, no-any-return]

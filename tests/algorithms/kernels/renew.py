@@ -49,21 +49,28 @@ def with_functions_named(names: Iterable[str]) -> set[str]:
         if name in found:
             continue
         found.add(name)
-        function = guard._defined(name)
+        function = guard.called(*guard.defined(name))
         assert function is not None, f"{name} is no function with a source"
-        named = guard.globals_of(function)
-        for value in list(named.values()):
-            if isinstance(value, ModuleType) and value.__name__.startswith("palestra."):
-                attributes = {each for code in guard._codes(function.__code__) for each in code.co_names}
-                named |= {each: getattr(value, each) for each in attributes if hasattr(value, each)}
-        values = list(named.values())
+        _, names = guard.meaning(function.__code__)
+        values = [function.__globals__[each] for each in names if each in function.__globals__]
+        for value in [each for each in values if _is_a_place(each)]:
+            inside = {each: getattr(value, each) for each in names if hasattr(value, each)}
+            unseen = [each for each, constant in inside.items() if isinstance(constant, guard.CONSTANT)]
+            assert not unseen, f"{name} reads {unseen} of {value.__name__}, where the guard does not look"
+            values += inside.values() if isinstance(value, ModuleType) else ()
         for value in values:
             if isinstance(value, type) and issubclass(value, torch.autograd.Function):
                 values += [value.forward, value.backward]
-            other = guard._function(value)
+            other = guard.plain_function(value)
             if other is not None and guard.name_of(other).startswith("palestra."):
                 waiting.append(guard.name_of(other))
     return found
+
+
+def _is_a_place(value: Any) -> bool:
+    """Whether it is a module or a class of ours."""
+    module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
+    return isinstance(value, ModuleType | type) and module.startswith("palestra.")
 
 
 def functions_of(variant: Variant) -> set[str]:
@@ -78,10 +85,11 @@ def traced() -> dict[Path, dict[str, dict[str, str]]]:
     for variant in VARIANTS:
         hashes = files[variant.kernel.file].setdefault(variant.kernel.name, {})
         for name in functions_of(variant) - hashes.keys():
-            function = guard._defined(name)
-            sha256 = None if function is None else guard.fingerprint(function)
-            assert sha256 is not None, f"{name} has no source, or its file has changed meanwhile"
-            hashes[name] = sha256
+            holder, method = guard.defined(name)
+            function = guard.called(holder, method)
+            assert function is not None, name
+            assert guard.meaning(function.__code__)[0], f"{name} has no source"
+            hashes[name] = guard.fingerprint(function, holder)
     return {
         file: {kernel: dict(sorted(hashes.items())) for kernel, hashes in sorted(content.items())}
         for file, content in files.items()

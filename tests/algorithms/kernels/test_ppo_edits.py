@@ -99,6 +99,7 @@ def test_an_edited_loss_is_learned_and_recorded(edit: str, way: str, monkeypatch
         if way.endswith("later"):
             assert ppo.gradient_kernel is not None
         ppo.loss = loss.__get__(ppo)
+        ppo.begin_run()
     found = learned(ppo)
     assert ppo.gradient_kernel is None
     monkeypatch.undo()
@@ -187,6 +188,7 @@ def test_edited_advantages_are_learned(way: str, monkeypatch: pytest.MonkeyPatch
         ppo = own_ppo()
         assert ppo.advantages_kernel is not None
         ppo.compute_advantages = doubled_advantages.__get__(ppo)
+        ppo.begin_run()
     elif way == "on the class":
         monkeypatch.setattr(PPO, "compute_advantages", doubled_advantages)
         ppo = own_ppo()

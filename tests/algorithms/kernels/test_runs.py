@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import palestra
 from palestra.algorithms.dqn import DQN, DQNConfig
 from palestra.config import UserConfig, load_yaml
 from palestra.players.player import Player
@@ -72,6 +73,30 @@ def test_a_loss_assigned_between_making_a_trainer_and_its_fit_is_learned(tmp_pat
     dqn.loss = lambda *rows: stock(*rows) | {"mine": rows[0].sum()}
     assert "DQN.loss differs from palestra's" in fit(trainer)
     assert '"mine"' in (tmp_path / "run" / "records.jsonl").read_text()
+
+
+class Adding(palestra.Callback):
+    """Adds a term to a loss before training, and notes what computes whenever a checkpoint was saved."""
+
+    def __init__(self) -> None:
+        self.saved: list[str] = []
+
+    def after_save(self, training: Any, checkpoint: Path) -> None:
+        self.saved.append(kernels_of(training)["gradient_kernel"])
+
+    def before_train(self, training: Any) -> None:
+        dqn = training.players["agent"].algorithm
+        dqn.loss = lambda *rows: DQN.loss(dqn, *rows) | {"mine": rows[0].sum()}
+
+
+def test_a_loss_that_a_callback_assigns_before_training_is_learned(tmp_path: Path) -> None:
+    """Also where the kernel had been chosen already."""
+    adding = Adding()
+    trainer = Trainer(config(), run=tmp_path / "run", callbacks=[adding])
+    assert kernels_of(trainer)["gradient_kernel"] == "by hand"
+    assert "DQN.loss differs from palestra's" in fit(trainer)
+    assert '"mine"' in (tmp_path / "run" / "records.jsonl").read_text()
+    assert adding.saved == ["torch"] * 3  # also at opt step 0
 
 
 def test_resume_says_what_runs_otherwise_than_before(tmp_path: Path) -> None:
