@@ -27,12 +27,13 @@ def make_callback(config: CallbackConfig | UserConfig | dict[str, Any]) -> Callb
     return callback
 
 
-def required_callback(given: object) -> Callback:
-    """What a program gives as a callback. Raises TypeError for anything else than an object of a Callback."""
-    if not isinstance(given, Callback):
-        expected = "expected objects of classes that derive from palestra.Callback"
-        raise TypeError(f"callbacks: {expected}, got {given!r:.80}")
-    return given
+def required_callbacks(given: object) -> list[Callback]:
+    """What a program gives as callbacks. Raises TypeError for anything else than a list of objects of `Callback`s."""
+    wrong = [each for each in given if not isinstance(each, Callback)] if isinstance(given, list | tuple) else [given]
+    if wrong:
+        expected = "expected a list of objects of classes that derive from palestra.Callback"
+        raise TypeError(f"callbacks: {expected}, got {wrong[0]!r:.80}")
+    return list(given)  # type: ignore[call-overload]
 
 
-__all__ = ["AnyCallbackConfig", "Callback", "make_callback", "required_callback"]
+__all__ = ["AnyCallbackConfig", "Callback", "make_callback", "required_callbacks"]

@@ -15,7 +15,7 @@ from palestra.config.base import (
     PositiveInt,
 )
 from palestra.config.errors import ConfigError, ConfigErrorItem, MissingExtra
-from palestra.config.files import apply_overrides, load_yaml
+from palestra.config.files import apply_overrides, listed, load_yaml
 from palestra.config.own_modules import (
     IMPORT_PATH,
     UntrustedError,
@@ -80,6 +80,7 @@ __all__ = [
     "import_own",
     "import_path",
     "importing_no_others",
+    "listed",
     "load_class",
     "load_config",
     "load_function",

@@ -141,6 +141,13 @@ def resolve(text: str) -> Any:
 # ---- overrides -----------------------------------------------------------------------------------
 
 
+def listed(overrides: Iterable[str]) -> list[str]:
+    """Overrides as a list. Raises ConfigError for one text alone, which would count letter by letter, and a mapping."""
+    if isinstance(overrides, str | Mapping):
+        raise ConfigError.at("overrides", f"expected a list of texts, such as ['seed=1'], got {typed(overrides)}")
+    return list(overrides)
+
+
 def apply_overrides(
     data: dict[str, Any], overrides: Iterable[str], model: type[Config] | None = None
 ) -> dict[str, Any]:

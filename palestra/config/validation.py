@@ -18,7 +18,7 @@ from palestra.config.errors import (
     shown,
     typed,
 )
-from palestra.config.files import apply_overrides, load_yaml
+from palestra.config.files import apply_overrides, listed, load_yaml
 from palestra.config.other_names import ours_of
 from palestra.config.own_modules import reading_stored
 from palestra.config.places import Place, describe, place_of
@@ -48,7 +48,7 @@ def load_stored_config(path: Path, overrides: Iterable[str], model: Model[M]) ->
 def check_overridden(data: dict[str, Any], overrides: Iterable[str], model: Model[M]) -> M:
     """The config that plain data describe after the overrides. Raises ConfigError with the errors of both together."""
     errors: list[ConfigErrorItem] = []
-    for override in overrides:
+    for override in listed(overrides):
         try:
             data = apply_overrides(data, [override], _model_of(data, model))
         except ConfigError as error:

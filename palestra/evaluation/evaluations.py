@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from palestra.config import ConfigError, ConfigErrorItem, below
 from palestra.evaluation.config import BestConfig, EvaluationConfig, UserEvaluationConfig
@@ -29,6 +29,14 @@ NUM_FILMED = 3
 Seated = frozenset[tuple[str, tuple[str, str]]]  # pairs of a role, and who sits there
 
 
+class _ByName(dict[str, EvaluationConfig | UserEvaluationConfig]):
+    """The configs of evaluations by their names."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        known = f"one of the evaluations {', '.join(self)}" if self else "no evaluation, for the config has none"
+        raise ValueError(f"expected {known}, got {name!r}")
+
+
 class Evaluations:
     """The evaluations of a run, which share its players, in the modes that their networks have: whoever owns the
     players switches these to evaluation mode.
@@ -52,7 +60,7 @@ class Evaluations:
         num_worlds: int,
         info: Sequence[str],
     ) -> None:
-        self.configs = {config.name: config for config in configs}
+        self.configs = _ByName({config.name: config for config in configs})
         self.game, self.roles, self.players, self.seed = game, roles, players, seed
         self.num_worlds, self.info = num_worlds, info
         self.games: dict[str, Game] = {}

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 
 from rich.console import Console
 
-from palestra.callbacks import Callback, make_callback, required_callback
-from palestra.config import trusting
+from palestra.callbacks import Callback, make_callback, required_callbacks
+from palestra.config import listed, trusting
 from palestra.recording import make_recorders
 from palestra.recording.recorders import Recorder
 from palestra.runs.branching import branched_config, run_of, seat_overrides
@@ -61,7 +61,7 @@ class RunOwner(TrainerBase):
     ) -> None:
         self.run, self.resumed, self.origin = run, isinstance(run, RunFolder), origin
         with trusting(not self.resumed and origin is None):  # whoever trains by their own config trusts what it names
-            self.config = read_config(config, tuple(overrides))
+            self.config = read_config(config, overrides)
         self.trainer_in_python = python_class(type(self), self.config)
         self.name = Path(config).stem if isinstance(config, str | Path) else "run"
         self.console = console or VisibleConsole()
@@ -70,7 +70,7 @@ class RunOwner(TrainerBase):
         self.device = find_device(self.config.execution.device)
         self.time_log = TimeLog(self.device)
         self.clock, self.signals = TrainingClock(), StopSignals()
-        self.callbacks = [*map(make_callback, self.config.callbacks), *map(required_callback, callbacks)]
+        self.callbacks = [*map(make_callback, self.config.callbacks), *required_callbacks(callbacks)]
         self.loggers: dict[str, Recorder] = {}
         self.set_in_python: list[str] = []  # calls that gave objects which no config names
         self._build()
@@ -144,7 +144,7 @@ class RunOwner(TrainerBase):
         with trusting(trust):
             nets_of = by_role(read_stored_config(run_of(origin).config), models)
             seats = seat_overrides(origin, freeze, replace or {})
-            config = branched_config(origin, [*seats, *overrides], calls_of(nets_of))
+            config = branched_config(origin, [*seats, *listed(overrides)], calls_of(nets_of))
             built = class_for(cls, config, run_of(origin))
             trainer = built(config, run=run, callbacks=callbacks, console=console, origin=origin)
         for role, nets in nets_of.items():

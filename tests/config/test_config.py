@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import pytest
 import yaml
 from config_mutations import assert_every_mutation_is_told
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -645,6 +645,14 @@ def test_overrides_leave_their_input_alone(data: dict[str, Any]) -> None:
     assert data == before
 
 
+@pytest.mark.parametrize("overrides", ["seed=1", {"seed": 1}])
+def test_overrides_that_are_no_list_are_told_and_not_read_letter_by_letter(
+    data: dict[str, Any], overrides: Any
+) -> None:
+    with pytest.raises(ConfigError, match=r"^overrides: expected a list of texts, such as \['seed=1'\], got "):
+        check_overridden(data, overrides, Root)
+
+
 def test_all_wrong_overrides_are_told_at_once(data: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as raised:
         apply_overrides(data, ["gama=0.9", "evaluations.7.num_games=3", "seed.x=1", "seed", "seed=[", "roles.-1=x"])
@@ -940,6 +948,7 @@ def typed(data: dict[str, Any]) -> str:
 
 @settings(max_examples=100, deadline=None)
 @given(label=texts, boxes=boxes)
+@example(label="", boxes={"a" * 128: []})
 def test_printed_config_reads_back_equal_by_our_reader_and_by_any_other(label: str, boxes: dict[str, Any]) -> None:
     data = {"name": "box", "label": label, "numbers": [], "rows": [], "boxes": boxes}
     printed = render(data, Box)

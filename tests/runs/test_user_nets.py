@@ -140,6 +140,8 @@ def test_a_run_is_loaded_branched_and_evaluated_with_the_networks_that_are_hande
     assert same_weights(player.nets["q"], trained)
     stored = StoredRun.open(run, models={"host": given})
     stored.load("latest")
+    with pytest.raises(ValueError, match=r"^expected one of the evaluations main, got 'mian'$"):
+        stored.evaluate("mian", None)
     _, record = stored.evaluate("main", None)
     final = [r for r in read_records(run / "records.jsonl") if r["kind"] == "evaluation"][-1]
     assert record["pairs"] == final["pairs"]
@@ -438,6 +440,8 @@ def test_what_is_no_recorder_or_callback_is_refused_at_once(given: Any, make_con
         trainer.set_logger(given)
     assert trainer.set_in_python == []
     with pytest.raises(
-        TypeError, match=r"^callbacks: expected objects of classes that derive from palestra.Callback, got"
+        TypeError, match=r"^callbacks: expected a list of objects of classes that derive from palestra.Callback, got"
     ):
+        Trainer(make_config(), callbacks=given)
+    with pytest.raises(TypeError, match=r"^callbacks: expected a list of "):
         Trainer(make_config(), callbacks=[given])

@@ -96,12 +96,29 @@ class ObservationReader:
 
     def is_single(self, observation: Any) -> bool:
         """Whether this is one observation, not a batch. Raises ValueError for what has the shape of neither."""
-        entry, part, space = self.entries[0], observation, self.gym_space
-        for key in entry.path:
-            part, space = part[key], space[key]  # type: ignore[index]
-        got, shape = np.shape(part), space.shape or ()
+        singles = [self._is_single(entry, observation) for entry in self.entries]
+        if len({*singles}) > 1:
+            names = ", ".join(repr(entry.name) for entry, single in zip(self.entries, singles, strict=True) if single)
+            raise ValueError(
+                f"expected an observation or a batch of them, got a batch in which {names} has no batch axis"
+            )
+        return singles[0]
+
+    def _is_single(self, entry: Entry, observation: Any) -> bool:
+        expected = f"expected an observation of {self.gym_space}, or a batch of them, got"
+        part, space = observation, self.gym_space
+        try:
+            for key in entry.path:
+                part, space = part[key], space[key]  # type: ignore[index]
+            got = np.shape(part)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            without = f" without {entry.name!r}" if entry.path else ""
+            hint = "; env.reset() gives (observation, info)" if isinstance(observation, tuple) else ""
+            raise ValueError(f"{expected} a {type(observation).__name__}{without}{hint}") from error
+        shape = space.shape or ()
         if len(got) not in (len(shape), len(shape) + 1) or got[len(got) - len(shape) :] != shape:
-            raise ValueError(f"expected an observation of {space}, or a batch of them, got one of shape {got}")
+            which = "one" if entry.path == () else repr(entry.name)
+            raise ValueError(f"{expected} {which} of shape {got}")
         return len(got) == len(shape)
 
     def read_list(self, observations: Sequence[Any]) -> Arrays:

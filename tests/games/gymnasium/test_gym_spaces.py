@@ -28,6 +28,9 @@ from tests.games.gym_worlds import CPU, gym_data, gym_game
 LAST = {"normalize": None, "clip": None, "channels": "last"}
 
 
+DICT = spaces.Dict({"x": spaces.Box(-1, 1, (2,)), "n": spaces.Discrete(3)})
+
+
 def test_a_dict_observation_is_flattened_into_named_entries() -> None:
     game = gym_game(id="tests.gym_probes:Mixed-v0", observation=LAST)
     assert game.spaces["agent"] == {
@@ -67,6 +70,22 @@ def test_single_observations_are_read_like_a_batch(seed: int) -> None:
     for row, one in enumerate(drawn):
         alone = reader.read_list([one])
         assert all(np.array_equal(together[name][row], value[0]) for name, value in alone.items())
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "told"),
+    [
+        (spaces.Box(-1, 1, (4,)), (np.zeros(4), {}), r"got a tuple; env\.reset\(\) gives \(observation, info\)$"),
+        (DICT, ({"x": np.zeros(2), "n": 1}, {}), r"got a tuple without 'n'; env\.reset\(\) gives"),
+        (DICT, {"y": np.zeros(2), "n": 1}, r"got a dict without 'x'$"),
+        (DICT, {"x": np.zeros(2), "n": np.zeros((5, 2))}, r"got 'n' of shape \(5, 2\)$"),
+        (DICT, {"x": np.zeros((5, 2)), "n": 1}, r"got a batch in which 'n' has no batch axis$"),
+        (spaces.Box(-1, 1, (4,)), np.zeros(5), r"got one of shape \(5,\)$"),
+    ],
+)
+def test_what_is_no_observation_of_the_environment_is_told(space: gymnasium.Space, observation: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=f"^expected an observation .*or a batch of them, {told}"):
+        ObservationReader(space, None).is_single(observation)
 
 
 @pytest.mark.parametrize(
