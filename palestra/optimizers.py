@@ -36,6 +36,7 @@ from palestra.runtime.compiling import njit
 
 SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 STEPS_PER_FLUSH = 16
+MOST_STEPS_UNCOUNTED = 1000  # by hand, without an opt step that anybody counts
 
 
 class Optimizer(ABC):
@@ -43,7 +44,8 @@ class Optimizer(ABC):
     from it and carries its `Config`.
 
     learning_rate: (), which the caller fills before it steps on a gradient. scheduled: what the schedule gives now, to
-    which `follow_schedule` sets it; None: nobody has said. state: the optimizer's tensors by name, all there from the
+    which `follow_schedule` sets it; None: nobody has said. counted: gives the opt steps of its player, where a
+    trainer counts them. state: the optimizer's tensors by name, all there from the
     beginning, which a step changes in place. frozen: bool (P,), the weights that a step does not change, nor their
     entries of the state. factors: float32 (P,), by which each weight's steps are multiplied (`learning_rate_factors`);
     None: all are whole. layers: where each layer begins and ends in the vector, by name, if norms are recorded; else
@@ -57,6 +59,8 @@ class Optimizer(ABC):
         self.weights = weights
         self.learning_rate = torch.zeros((), device=weights.device)
         self.scheduled: Callable[[], float] | None = None
+        self.counted: Callable[[], int | None] = lambda: None
+        self._uncounted: tuple[int, int] = (0, 0)  # the player's opt steps, and steps by hand since these were counted
         self.frozen = torch.zeros(weights.shape, dtype=torch.bool, device=weights.device)
         self._masks: list[Tensor] = []
         self.factors: Tensor | None = None
@@ -93,6 +97,7 @@ class Optimizer(ABC):
             gradient, has_gradient = gradient + whole, torch.ones_like(has_gradient)
         if not bool(has_gradient.any()):
             raise RuntimeError("expected gradients of the weights (loss.backward() before step()), got none")
+        self._require_counted()
         self.follow_schedule()
         mask = ~has_gradient
         self.freeze(mask)
@@ -100,6 +105,18 @@ class Optimizer(ABC):
             self.step(gradient)
         finally:
             self.thaw(mask)
+
+    def _require_counted(self) -> None:
+        """Raise RuntimeError where nobody counts: the learning rate, exploration and the run would stand still."""
+        if (now := self.counted()) is None:
+            return
+        before, num = self._uncounted
+        self._uncounted = (now, num + 1 if now == before else 1)
+        if self._uncounted[1] > MOST_STEPS_UNCOUNTED:
+            raise RuntimeError(
+                f"expected after_step(player, metrics) after each opt step, which counts it; got {num:,} steps of an "
+                f"optimizer while its player's opt_steps stayed {now:,}"
+            )
 
     def _leaves(self) -> list[Tensor]:
         """Where `backward` leaves gradients: the vector of weights, and the parameters of which it is made."""

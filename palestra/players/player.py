@@ -226,6 +226,10 @@ class Player:
         for net in self.nets.values():
             net.train(training)
 
+    def counted_opt_steps(self) -> int | None:
+        """Its opt steps, where a trainer counts them; else None."""
+        return self.opt_steps if self.is_counted else None
+
     def rates(self) -> dict[str, float]:
         """The current values of the schedules, by name."""
         schedules = {"learning_rate": self.lr_schedule, "exploration": self.er_schedule}

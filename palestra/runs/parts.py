@@ -150,7 +150,7 @@ def build_algorithm(config: Any, player: Player) -> Algorithm:
     except PartError as error:
         raise error.within(config, f"players.{player.name}.algorithm") from error
     for name, optimizer in player.optimizers.items():
-        optimizer.scheduled = partial(algorithm.learning_rate_of, name)
+        optimizer.scheduled, optimizer.counted = partial(algorithm.learning_rate_of, name), player.counted_opt_steps
         if player.lr_schedule is not None:
             optimizer.follow_schedule()
     if player.learning:

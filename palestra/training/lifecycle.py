@@ -84,7 +84,8 @@ class Lifecycle(Stages):
                         self.in_epoch = True
                         self.epoch_counts = dict.fromkeys(self.epoch_counter_names, 0)
                         self.before_epoch()
-                    self._train()
+                    if (given := self._train()) is not None:  # type: ignore[func-returns-value]
+                        raise TypeError(f"expected nothing from _train, which calls safe_point() itself, got {given!r}")
                     count(self, epochs=1)
                     self.in_epoch = False
                     self.after_epoch()

@@ -85,3 +85,31 @@ def test_each_optimizer_by_hand_has_the_schedule_of_its_own_key(algorithm: str) 
         learn_by_hand(player, name, name)
         assert player.optimizers[name].learning_rate.item() == rate
     assert all(each.learning_rate.item() > 0.0 for each in player.optimizers.values())
+
+
+def test_opt_steps_that_nobody_counts_are_told(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palestra.optimizers.MOST_STEPS_UNCOUNTED", 3)
+    trainer = Trainer(make_config())
+    player = trainer.players["host"]
+    for _ in range(3):  # several steps may make one opt step
+        learn_by_hand(player, "q", "q")
+    trainer.after_step(player, {"loss": 0.0})
+    for _ in range(3):
+        learn_by_hand(player, "q", "q")
+    before = [weight.clone() for weight in trainer.host_net.parameters()]
+    with pytest.raises(
+        RuntimeError, match=r"^expected after_step\(player, metrics\) after each opt step, which counts"
+    ):
+        learn_by_hand(player, "q", "q")
+    assert all(map(torch.equal, before, trainer.host_net.parameters()))
+
+
+def test_a_train_that_yields_is_told_and_not_played_for_ever(make_config: MakeConfig) -> None:
+    class Yielding(Trainer):
+        def _train(self) -> Any:  # type: ignore[override]
+            yield self.give_turn(self.learners[0])
+
+    with pytest.raises(
+        TypeError, match=r"^expected nothing from _train, which calls safe_point\(\) itself, got <gener"
+    ):
+        Yielding(make_config()).fit()
