@@ -1,5 +1,7 @@
 """The commands for configs: profile, check, config, list."""
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,30 +97,34 @@ def config(
     """Print a complete config, each key with its comment: a shipped one, or one for an algorithm and a game, with
     networks that fit it."""
     with one_line_errors():
-        from palestra.commands.check import dry_tournament, require_printable
-        from palestra.commands.suggest_config import suggested_config
-        from palestra.commands.suggest_dialogue import game_and_overrides
-        from palestra.config import render
-        from palestra.runs.config import RunConfig
-        from palestra.runs.shipped_configs import shipped_tournaments
-        from palestra.runs.tournament import TournamentConfig, read_tournament
+        with redirect_stdout(sys.stderr):  # what the user's modules print is no part of the file
+            text = _rendered(name, words or [])
+        print(text, end="")
 
-        if name == "sweep":
-            from palestra.commands.suggest_sweep import suggested_sweep
-            from palestra.sweeps.config import SweepConfig
 
-            print(render(suggested_sweep(words or []), SweepConfig), end="")
-            return
-        if (tournament := shipped_tournaments().get(name)) is not None:
-            dry_tournament(tournament, words or [])
-            print(render(read_tournament(tournament, words or []), TournamentConfig), end="")
-            return
-        game, overrides = game_and_overrides(words or [])
-        suggested = suggested_config(name, game, overrides)
-        require_printable(suggested)
-        if (note := suggested.limit_note()) is not None:
-            errors.print(note, soft_wrap=True, markup=False)
-        print(render(suggested, RunConfig), end="")
+def _rendered(name: str, words: list[str]) -> str:
+    from palestra.commands.check import dry_tournament, require_printable
+    from palestra.commands.suggest_config import suggested_config
+    from palestra.commands.suggest_dialogue import game_and_overrides
+    from palestra.config import render
+    from palestra.runs.config import RunConfig
+    from palestra.runs.shipped_configs import shipped_tournaments
+    from palestra.runs.tournament import TournamentConfig, read_tournament
+
+    if name == "sweep":
+        from palestra.commands.suggest_sweep import suggested_sweep
+        from palestra.sweeps.config import SweepConfig
+
+        return render(suggested_sweep(words), SweepConfig)
+    if (tournament := shipped_tournaments().get(name)) is not None:
+        dry_tournament(tournament, words)
+        return render(read_tournament(tournament, words), TournamentConfig)
+    game, overrides = game_and_overrides(words)
+    suggested = suggested_config(name, game, overrides)
+    require_printable(suggested)
+    if (note := suggested.limit_note()) is not None:
+        errors.print(note, soft_wrap=True, markup=False)
+    return render(suggested, RunConfig)
 
 
 @commands.command(name="list")

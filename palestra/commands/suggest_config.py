@@ -17,7 +17,7 @@ from palestra.commands.suggest_tensor_game import (
     tensor_game_config,
     with_overrides_of_game,
 )
-from palestra.config import ConfigError, ConfigErrorItem, check, checking, load_yaml
+from palestra.config import ConfigError, ConfigErrorItem, below, check, checking, load_yaml
 from palestra.config.errors import nearest
 from palestra.config.variants import members_of, names_of
 from palestra.games import AnyGameConfig
@@ -169,8 +169,10 @@ def _length_of_games(game: GymnasiumConfig) -> dict[str, Any]:
 
 
 def _made(game: dict[str, Any]) -> GymnasiumGame:
+    with below("game"):
+        config = check(game, GymnasiumConfig)
     try:
-        return GymnasiumGame(check(game, GymnasiumConfig), torch.device("cpu"))
+        return GymnasiumGame(config, torch.device("cpu"))
     except ConfigError as error:
         items = []
         for item in error.errors:

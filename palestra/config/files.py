@@ -281,6 +281,8 @@ def _meant_paths(paths: Sequence[str], path: str, ours: Sequence[str]) -> list[s
 
     keys = list(ours) or [key for known in paths if initials(key := known.rpartition(".")[2]) == last]
     if not keys and (best := max(paths, key=rank, default=None)) is not None and rank(best) >= ALIKE:
+        if best.count(".") < len(above):
+            return [best]
         keys = [ending(best)]
     ends = tuple(f"{mark}{key}" for key in keys for mark in "._")
     found = [known for known in paths if f".{known}".endswith(ends)]

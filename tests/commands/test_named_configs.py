@@ -202,7 +202,7 @@ def test_a_loss_of_torchrl_is_printed_with_all_arguments_and_what_goes_with_it(
 )
 def test_a_loss_of_ones_own_is_printed_with_its_heads(algorithm: str, game: str, loss: str, heads: list[str]) -> None:
     shutil.copy(ROOT / "docs" / "examples" / "regret.py", ".")
-    Path("skilled.py").write_text(SKILLED)
+    Path("skilled.py").write_text(SKILLED + "print('hello: from a module')\n")  # as pygame says when it is imported
     Path("printed.yml").write_text(palestra("config", algorithm, game, f"loss={loss}").stdout)
     palestra("check", "printed.yml")
     (player,) = load_yaml(Path("printed.yml"))["players"].values()

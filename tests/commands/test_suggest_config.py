@@ -51,6 +51,12 @@ def test_where_channels_are_is_asked_where_no_shape_tells_it() -> None:
     assert message.endswith("; give it after tests.gym_probes:Mixed-v0, as game.observation.channels=last")
 
 
+def test_errors_of_a_game_of_ones_own_have_full_keys() -> None:
+    with pytest.raises(ConfigError) as raised:
+        suggested_config("ppo", "tests.gym_probes:Walk-v0", ["game.observation.clip=-3.0"])
+    assert str(raised.value) == "game.observation.clip: expected a number > 0 or null, got -3.0"
+
+
 @pytest.mark.parametrize("algorithm", ["sac", "td3"])
 def test_critics_that_see_an_image_see_the_action_beside_it(algorithm: str) -> None:
     game = "tests.gym_probes:Camera-v0"
