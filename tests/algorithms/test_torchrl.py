@@ -630,8 +630,8 @@ def test_nothing_else_imports_tensordict_and_check_needs_no_torchrl(tmp_path: Pa
     needs = "needs an extra: pip install 'palestra[torchrl]'"
     assert checked.startswith("0 ")
     assert "complete and consistent" in checked
-    assert "not checked: players.one.algorithm." in checked
-    assert checked.endswith(f"{needs}, so that nothing was checked beside the file")
+    assert "only this machine lacks, so that train refuses it here: players.one.algorithm." in checked
+    assert checked.endswith(f"{needs} not checked: all beside the file, which needs what is lacking")
     assert trained.startswith("2 players.one.algorithm.")
     assert trained.endswith(needs)
     assert [line[:2] for line in of_replay] == ["0 ", "2 "]

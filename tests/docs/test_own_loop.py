@@ -93,7 +93,7 @@ def test_a_loaded_player_chooses_in_the_game_of_its_run(tmp_path: Path, monkeypa
             r"^game\.max_stones: .*, got the string 'x'$",
         ),
         ({"name": "chess"}, r"^game\.name: expected one of .*'polyhedra'.*, got 'chess'$"),
-        ("nim", r"^game: expected a mapping with `name`, .*, got the string 'nim'$"),
+        ("nim", r"^game: expected a mapping with `name`, .*, got the string 'nim'; write \{name: nim, .*\}$"),
     ],
 )
 def test_a_mapping_that_is_no_game_is_refused_with_the_key(game: Any, error: str) -> None:
