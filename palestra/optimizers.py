@@ -48,7 +48,8 @@ class Optimizer(ABC):
     trainer counts them. state: the optimizer's tensors by name, all there from the beginning, which a step changes in
     place. frozen: bool (P,), the weights that a step does not change, nor their entries of the state. factors: float32
     (P,), by which each weight's steps are multiplied (`learning_rate_factors`); None: all are whole. layers: where each
-    layer begins and ends in the vector, by name, if norms are recorded; else {}. A subclass fills `state` and implements `update`, of tensor operations alone.
+    layer begins and ends in the vector, by name, if norms are recorded; else {}. A subclass fills `state` and
+    implements `update`, of tensor operations alone.
     """
 
     state: dict[str, Tensor]
