@@ -78,7 +78,7 @@ def _differing_key(folder: SweepFolder, config: SweepConfig, bases: dict[str, Ru
     from palestra.sweeps.plan import Plan
 
     ours = Plan(config, bases).config.model_dump()
-    theirs = load_yaml(folder.config)
+    theirs = folder.data()
     for key in ours.keys() - {"base", "place"}:
         if ours[key] != theirs.get(key):
             return key

@@ -88,9 +88,9 @@ class OpenFile:
             self.truncate(before)
             raise
 
-    def pieces(self, length: int) -> Iterator[bytes]:
-        """The first `length` bytes, or all if the file is shorter, in pieces."""
-        place = 0
+    def pieces(self, length: int, start: int = 0) -> Iterator[bytes]:
+        """The first `length` bytes, or all if the file is shorter, from `start` on, in pieces."""
+        place = start
         while place < length and (piece := os.pread(self.descriptor, min(PIECE, length - place), place)):
             place += len(piece)
             yield piece

@@ -106,10 +106,10 @@ def part_of(file: OpenFile, then: RecordsThen) -> Part:
     return counted
 
 
-def lines_of(file: OpenFile, length: int) -> Iterator[Line]:
-    """Every line in the first `length` bytes of a file."""
-    begun, is_too_long, stop = b"", False, 0
-    for piece in file.pieces(length):
+def lines_of(file: OpenFile, length: int, start: int = 0) -> Iterator[Line]:
+    """Every line in the first `length` bytes of a file, from `start` on, where one begins."""
+    begun, is_too_long, stop = b"", False, start
+    for piece in file.pieces(length, start):
         *whole, rest = piece.split(b"\n")
         for part in whole:
             stop += len(part) + 1

@@ -116,8 +116,8 @@ _SECRET = (
     r"|(?:api|access|account|private)[-_]?key)"
 )
 _SHORT_SECRET = r"(?:pwd|pass|sas|sig|auth|(?<!\.)key)"  # callbacks.0.key is a key of ours
-_TOKEN = re.compile(  # AWS, GitHub, Hugging Face, JSON web tokens, keys
-    r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\b(?:gh[pousr]|hf)_\w{20,}|\beyJ[\w-]+\.[\w-]+\.[\w-]+"
+_TOKEN = re.compile(  # AWS, GitHub, GitLab, Hugging Face, JSON web tokens, keys
+    r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\b(?:gh[pousr]|github_pat|hf)_\w{20,}|\bglpat-[\w-]{20,}|\beyJ[\w-]+\.[\w-]+\.[\w-]+"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.*?-----END [A-Z ]*-----|.*)",
     re.DOTALL,
 )

@@ -26,6 +26,7 @@ from palestra.sweeps.space import AnyDimensionConfig, DimensionConfig, LogConfig
 from palestra.sweeps.storages import AnyStorageConfig
 
 KEYS_OF_RUNS = {"trainer", "game", "players"}  # of tournaments, too
+MOST_SEEDS = 10_000
 KEYS_OF_SWEEPS = {"base", "space", "search", "budget", "objective", "storage"}
 
 AnyPlaceConfig = Annotated[LocalConfig | UserConfig, ByName(user_class=Place)]
@@ -70,7 +71,7 @@ class SweepConfig(Config):
     constraints: list[NonEmptyStr]
     """what a point must fulfil, as "batch_size <= 4 * num_worlds" over any keys of the base, or a function of your own,
     package.module:function, which gets a trial's config as a mapping; []: none"""
-    seeds: Annotated[list[NonNegativeInt], Field(min_length=1)]
+    seeds: Annotated[list[NonNegativeInt], Field(min_length=1, max_length=MOST_SEEDS)]
     """the seeds of each trial's runs"""
     objective: ObjectiveConfig
     """what is optimised"""

@@ -45,7 +45,8 @@ KNOWN = {
     *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Constant, ast.Name, ast.List, ast.Tuple, ast.Load),
     *(ast.And, ast.Or, *BINARY, *UNARY),
 }
-LARGEST_POWER = 64  # so that no constraint computes for hours
+LARGEST_POWER = 64  # so that no constraint computes for hours, as powers of powers would
+MOST_BITS = 1024  # of a whole number; a float cannot be much larger
 
 
 class Constraint:
@@ -170,6 +171,8 @@ def _truth(value: Any) -> bool:
 def _number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"expected a number, got {shown(value)}")
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        raise ValueError(f"expected a number below 2 to the power of {MOST_BITS}, got a larger one")
     return value
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from palestra.config import load_yaml
-from palestra.storage.disk import WORDS, Folder, RunFolderError
+from palestra.storage.disk import WORDS, Folder, RunFolderError, plain_path
 from palestra.storage.lock import Lock
 
 OUR_FILES = ("sweep.yml", "sweep.json", "best.yml", "lock")
@@ -69,7 +69,7 @@ class SweepFolder:
             raise
         if not folder.is_new:
             begun._remove()
-            if not is_sweep_folder(path) or load_yaml(folder.config) != load_yaml(sweep):
+            if not is_sweep_folder(path) or folder.data() != load_yaml(sweep):
                 raise RunFolderError(f"{path} exists already, and is no sweep of this file")
         return folder
 
@@ -113,6 +113,10 @@ class SweepFolder:
     @property
     def id(self) -> str:
         return str(self.facts()["id"])
+
+    def data(self) -> dict[str, Any]:
+        """The content of sweep.yml, which another person may have written, unchecked. Raises ConfigError, OSError."""
+        return load_yaml(plain_path(self.root, self.config.name))
 
     def facts(self) -> dict[str, Any]:
         """Raises RunFolderError if sweep.json is damaged, or of another format."""

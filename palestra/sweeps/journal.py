@@ -14,9 +14,10 @@ from optuna.storages.journal import BaseJournalBackend
 
 from palestra.storage.disk import Folder, OpenFile, RunFolderError
 from palestra.storage.lock import lock_within
+from palestra.storage.records_file import MAX_LINE, lines_of
 
 WAIT_S = 30.0  # for another process that adds a line
-BLOCK = 4096  # bytes of the end that are looked at first
+BLOCK = 1 << 16  # bytes in which the begin of the last line is looked for at a time
 
 
 class JournalFile(BaseJournalBackend):
@@ -35,19 +36,20 @@ class JournalFile(BaseJournalBackend):
     def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
         """The lines from a number on. Raises RunFolderError if one is damaged that is not the last."""
         number, offset = self._read if self._read[0] <= log_number_from else (0, 0)
+        logs, is_damaged = [], False
         with self.folder.reading(self.name) as file:
-            content = os.pread(file.descriptor, max(file.size - offset, 0), offset)
-        lines = content.split(b"\n")[:-1]  # what comes after the last newline is not a whole line yet
-        logs = []
-        for place, line in enumerate(lines):
-            log = _parsed(line)
-            if log is None and place == len(lines) - 1:
-                break
-            if log is None:
-                raise RunFolderError(f"{self.path} is damaged in line {number + 1}: expected a mapping in JSON")
-            number, offset = number + 1, offset + len(line) + 1
-            if number > log_number_from:
-                logs.append(log)
+            for line in lines_of(file, file.size, offset):
+                if not line.is_whole:
+                    break
+                if is_damaged:
+                    raise RunFolderError(f"{self.path} is damaged in line {number + 1}: expected a mapping in JSON")
+                log = None if line.content is None else _parsed(line.content)
+                if log is None:
+                    is_damaged = True
+                    continue
+                number, offset = number + 1, line.stop
+                if number > log_number_from:
+                    logs.append(log)
         self._read = (number, offset)
         return logs
 
@@ -82,13 +84,18 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 def _sound_size(file: OpenFile) -> int:
     """The size of a file without its last line, if that is torn."""
-    size, length = file.size, BLOCK
-    while True:
-        start = max(size - length, 0)
-        tail = os.pread(file.descriptor, size - start, start)
-        before, newline, last = tail.removesuffix(b"\n").rpartition(b"\n")
-        if newline or start == 0:
-            break
-        length *= 2
-    is_sound = not tail or (tail.endswith(b"\n") and _parsed(last) is not None)
-    return size if is_sound else start + len(before) + len(newline)
+    size = file.size
+    is_whole = os.pread(file.descriptor, 1, max(size - 1, 0)) == b"\n"
+    start = _begin_of_line(file, size - is_whole)
+    is_sound = is_whole and size - start <= MAX_LINE
+    return size if is_sound and _parsed(os.pread(file.descriptor, size - start, start)) is not None else start
+
+
+def _begin_of_line(file: OpenFile, stop: int) -> int:
+    """Where the line begins that ends at `stop`."""
+    while stop > 0:
+        begin = max(stop - BLOCK, 0)
+        if newline := os.pread(file.descriptor, stop - begin, begin).rfind(b"\n") + 1:
+            return begin + newline
+        stop = begin
+    return 0

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from optuna.trial import Trial
 
 BASE = "base"  # the name of the choice among several bases, in the study
+MOST_POINTS = 100_000  # that a grid may have
+MOST_VALUES = 10_000  # that a choice may have, as each is compared with all others
 Point = Mapping[str, Any]
 
 # ---- dimensions ----------------------------------------------------------------------------------------
@@ -30,7 +32,7 @@ class ChoiceConfig(Config):
     """One of some values."""
 
     name: Literal["choice"]
-    values: Annotated[list[Any], Field(min_length=1)]
+    values: Annotated[list[Any], Field(min_length=1, max_length=MOST_VALUES)]
     """numbers, texts, lists or mappings; a single one is the same in every trial"""
 
     @model_validator(mode="after")
@@ -48,6 +50,9 @@ class ChoiceConfig(Config):
     def stored(self) -> list[Any]:
         """The values as Optuna stores them."""
         return [value if _is_scalar(value) else inline_flow(value) for value in self.values]
+
+    def num_values(self) -> int:
+        return len(self.values)
 
     def meant(self, stored: Any) -> Any:
         """The value that a stored one stands for. Raises ValueError if there is none."""
@@ -77,6 +82,10 @@ class _Numbers(Config):
         """All values, in their order. Raises ValueError if there are too many to be listed."""
         raise ValueError
 
+    def num_values(self) -> int:
+        """How many there are. Raises ValueError as `stored`."""
+        raise ValueError
+
 
 def _check_order(config: Any) -> None:
     if config.low > config.high:
@@ -99,6 +108,8 @@ class UniformConfig(_Numbers):
         _check_order(self)
         if self.step is not None:
             steps = (self.high - self.low) / self.step
+            if math.isinf(steps):
+                raise ConfigError.at("step", f"expected a longer one between low and high, got {self.step:g}")
             if not math.isclose(steps, round(steps), abs_tol=1e-9):
                 message = f"expected low + n * step, as {self.low + math.floor(steps) * self.step:g}, got {self.high:g}"
                 raise ConfigError.at("high", message)
@@ -110,7 +121,10 @@ class UniformConfig(_Numbers):
     def stored(self) -> list[Any]:
         if self.step is None:
             return super().stored()
-        return [self.low + n * self.step for n in range(round((self.high - self.low) / self.step) + 1)]
+        return [self.low + n * self.step for n in range(self.num_values())]
+
+    def num_values(self) -> int:
+        return super().num_values() if self.step is None else round((self.high - self.low) / self.step) + 1
 
 
 class LogConfig(_Numbers):
@@ -161,6 +175,9 @@ class IntegerConfig(_Numbers):
 
     def stored(self) -> list[Any]:
         return list(range(self.low, self.high + 1, self.step))
+
+    def num_values(self) -> int:
+        return (self.high - self.low) // self.step + 1
 
 
 DimensionConfig = ChoiceConfig | UniformConfig | LogConfig | IntegerConfig
@@ -232,7 +249,11 @@ class Space:
         return point
 
     def points(self) -> list[Point]:
-        """All points, in the order of the bases and the space, the last key fastest."""
+        """All points, in the order of the bases and the space, the last key fastest. Raises ConfigError for more than
+        MOST_POINTS."""
+        num = sum(math.prod(self.dimensions[key].num_values() for key in keys) for keys in self.keys.values())
+        if num > MOST_POINTS:
+            raise ConfigError.at("space", f"expected at most {MOST_POINTS:,} points with search 'grid', got more")
         return list(self._products(lambda dimension: dimension.stored()))
 
     def corners(self, most: int) -> list[Point]:
@@ -276,7 +297,7 @@ def _drawn(dimension: DimensionConfig, draw: random.Random) -> Any:
             return math.exp(draw.uniform(math.log(dimension.low), math.log(dimension.high)))
         case IntegerConfig():
             return draw.randrange(dimension.low, dimension.high + 1, dimension.step)
-        case UniformConfig(step=float()):
-            return draw.choice(dimension.stored())
+        case UniformConfig(step=float(step)):
+            return dimension.low + step * draw.randrange(dimension.num_values())
         case _:
             return draw.uniform(dimension.low, dimension.high)

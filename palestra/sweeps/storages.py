@@ -31,7 +31,10 @@ MOST_S = 20.0  # that a statement may take
 SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")  # at the end of a journal that names another file, to be deleted
 OPTUNAS_CHECK = "CHECK (version_info_id=1)"
 COMPUTES = re.compile(r"\b(virtual|as|check|default|generated)\b|['/]|--", re.IGNORECASE)  # in what makes a table
-PLAIN_INDEX = re.compile(r"[^()]*\([^()]*\)\s*")  # what makes an index without a function and without WHERE
+COLUMN = r'(\w+|"\w+")'
+PLAIN_INDEX = re.compile(  # what makes an index of columns: no function, no operator, no WHERE
+    rf"CREATE (UNIQUE )?INDEX {COLUMN} ON {COLUMN} ?\({COLUMN}(, ?{COLUMN})*\)", re.IGNORECASE
+)
 
 
 class SQLiteConfig(Config):
@@ -105,8 +108,9 @@ def _require_tables_alone(connection: sqlite3.Connection, path: Path) -> None:
     """Raise RunFolderError for a study with views, triggers, or anything that is computed, as a column, a CHECK or an
     index may be: Optuna makes none, and a single call of a function of SQLite's may take hours."""
     for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_master"):
-        text = str(sql or "()").replace(OPTUNAS_CHECK, "")  # SQLite's own indexes have no text
-        is_plain = {"table": not COMPUTES.search(text), "index": PLAIN_INDEX.fullmatch(text)}
+        text = str(sql or "").replace(OPTUNAS_CHECK, "")
+        is_sqlites = sql is None  # the index of a key
+        is_plain = {"table": not COMPUTES.search(text), "index": is_sqlites or PLAIN_INDEX.fullmatch(text)}
         if not is_plain.get(kind):
             raise RunFolderError(
                 f"{path} is no study of Optuna: expected tables and indexes alone, got {kind} {name!r}, which computes"

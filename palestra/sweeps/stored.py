@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palestra.config import Config, ConfigError, check, load_yaml
+from palestra.config import Config, ConfigError, check
 from palestra.config.own_modules import reading_stored, trusting
 from palestra.runtime.starting import without_garbage_collection
 from palestra.storage.disk import RunFolderError
@@ -37,7 +37,7 @@ class StoredSweep:
         there is no sweep, ConfigError, UntrustedError for such a place that is not trusted."""
         folder = SweepFolder.open(path)
         with trusting(trust), reading_stored(folder.config):
-            data = load_yaml(folder.config)
+            data = folder.data()
             storage = check({"storage": data.get("storage")}, _Storage).storage
         if not isinstance(data.get("objective"), dict):
             raise ConfigError.at(str(folder.config), "expected a sweep, but objective is missing")

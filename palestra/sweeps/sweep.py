@@ -10,7 +10,7 @@ from typing import Self
 
 from optuna.trial import FrozenTrial
 
-from palestra.config import ConfigError, ConfigErrorItem, check_overridden, load_yaml, render, trusting
+from palestra.config import ConfigError, ConfigErrorItem, check_overridden, render, trusting
 from palestra.config.own_modules import reading_stored
 from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.signals import StopSignals
@@ -84,7 +84,7 @@ class Sweep:
                 yield
 
         with reading():
-            stored = load_yaml(folder.config)
+            stored = folder.data()
             config = check_overridden(stored, overrides, SweepConfig)
             if changed := [key for key in FIXED if config.model_dump()[key] != stored[key]]:
                 message = "expected the value with which the sweep began (budget, place and max_restarts may change)"

@@ -1,7 +1,6 @@
 """A run of a trial as it grows: its records, read as far as they have come."""
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from palestra.runtime.intervals import Limit
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError, open_plain
 from palestra.storage.manifest import Manifest
-from palestra.storage.records_file import parse_record
+from palestra.storage.records_file import lines_of, parse_record
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import CheckpointError
 from palestra.sweeps.config import ObjectiveConfig
@@ -54,18 +53,18 @@ class Growing:
         try:
             if file.size < self._offset:
                 self._offset = self.num_damaged = 0
-            content = os.pread(file.descriptor, file.size - self._offset, self._offset)
+            for line in lines_of(file, file.size, self._offset):
+                if not line.is_whole:
+                    break
+                try:
+                    self._take(parse_record(line.content))
+                except ValueError:
+                    if not passes_damaged:
+                        return False
+                    self.num_damaged += 1
+                self._offset = line.stop
         finally:
             file.close()
-        whole, newline, _ = content.rpartition(b"\n")
-        for line in whole.split(b"\n") if newline else ():
-            try:
-                self._take(parse_record(line))
-            except ValueError:
-                if not passes_damaged:
-                    return False
-                self.num_damaged += 1
-        self._offset += len(whole) + len(newline)
         return True
 
     def _take(self, record: Mapping[str, Any]) -> None:

@@ -49,7 +49,7 @@ SWEEPS = [
             "if file.size < self._offset:\n                self._offset = self.num_damaged = 0",
             "if file.size < 0:\n                self._offset = self.num_damaged = 0",
         ),
-        ("self._offset += len(whole) + len(newline)", "self._offset += len(content)"),
+        ("self._offset = line.stop", "self._offset = file.size"),
         ("// self.interval.every * self.interval.every", "* 1"),
         ("return self.evaluations[max(moments)]", "return self.evaluations[min(moments)]"),
         ("self.first.setdefault(self._step(record), moment)", "self.first[self._step(record)] = moment"),
@@ -64,8 +64,8 @@ SWEEPS = [
             "return list(range(self.low, self.high, self.step))",
         ),
         (
-            "for n in range(round((self.high - self.low) / self.step) + 1)]",
-            "for n in range(int((self.high - self.low) / self.step) + 1)]",
+            "else round((self.high - self.low) / self.step) + 1",
+            "else int((self.high - self.low) / self.step) + 1",
         ),
         (
             "return math.exp(draw.uniform(math.log(dimension.low), math.log(dimension.high)))",
@@ -106,7 +106,7 @@ SWEEPS = [
     *mutants(
         "sweeps/folder.py",
         f"{WHOLE}::test_a_sweep_begins_in_a_new_or_empty_folder_alone_and_harms_no_other",
-        ("if not is_sweep_folder(path) or load_yaml(folder.config) != load_yaml(sweep):", "if False:"),
+        ("if not is_sweep_folder(path) or folder.data() != load_yaml(sweep):", "if False:"),
     ),
     *mutants(
         "sweeps/trials.py",
@@ -190,6 +190,7 @@ SWEEPS = [
         ("        folder.require_plain(STUDY + suffix)\n", "        pass\n"),
         ("folder.require_plain(STUDY, one_name=for_writing)", "folder.require_plain(STUDY, one_name=False)"),
         ("        _require_tables_alone(connection, folder.path / STUDY)", "        pass"),
+        (r"\({COLUMN}(, ?{COLUMN})*\)", r"\([^()]*\)"),
     ),
     *mutants(
         "sweeps/storages.py",
@@ -200,7 +201,7 @@ SWEEPS = [
         "sweeps/journal.py",
         "sweeps/test_journal.py",
         ("if file.size != self._sound_size and", "if False and"),
-        ("            if log is None and place == len(lines) - 1:", "            if False:"),
+        ("                if is_damaged:", "                if False:"),
         ("            if not lock_within(file, WAIT_S):", "            if False:"),
     ),
     *mutants(

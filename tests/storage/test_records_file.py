@@ -20,7 +20,7 @@ class Pieces:
         places = sorted({0, *(cut % (len(content) + 1) for cut in cuts), len(content)})
         self.parts = [content[start:stop] for start, stop in pairwise(places)]
 
-    def pieces(self, length: int) -> Iterator[bytes]:
+    def pieces(self, length: int, start: int = 0) -> Iterator[bytes]:
         yield from self.parts
 
 

@@ -111,7 +111,10 @@ def test_a_database_with_a_place_for_a_secret_is_refused_and_not_repeated(url: s
 
 @pytest.mark.parametrize(
     "user",
-    [f"me%3A{SECRET}", f"me%253A{SECRET}", f"me:{SECRET}", f"me%2F%3A{SECRET}", f"ghp_{'0' * 36}", f"hf%5F{'a' * 30}"],
+    [
+        *(f"me%3A{SECRET}", f"me%253A{SECRET}", f"me:{SECRET}", f"me%2F%3A{SECRET}"),
+        *(f"ghp_{'0' * 36}", f"github_pat_{'0' * 22}_{'a' * 59}", f"glpat-{'a1-_' * 5}", f"hf%5F{'a' * 30}"),
+    ],
 )
 def test_the_user_of_a_database_is_a_plain_name(user: str) -> None:
     assert database_errors(f"postgresql://{user}@host/db")["url"].startswith("expected a URL without a password")

@@ -57,6 +57,8 @@ def test_what_cannot_be_computed_is_said() -> None:
         Constraint("num_worlds ** 65 > 2").holds(DATA)
     with pytest.raises(ConfigError, match="cannot be computed"):
         Constraint("batch_size ** batch_size ** batch_size > 2").holds(DATA)
+    with pytest.raises(ConfigError, match="expected a number below 2 to the power of 1024, got a larger one"):
+        Constraint(f"{'(' * 9}num_worlds{' ** 64)' * 9} > 2").holds(DATA)
     with pytest.raises(ConfigError, match="cannot be computed"):
         Constraint("batch_size / (num_worlds - 8) > 2").holds(DATA)
 

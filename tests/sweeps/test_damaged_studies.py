@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from palestra.storage.disk import MAX_CONFIG_BYTES
 from palestra.sweeps import storages
 from tests.sweeps.ended import JOURNAL, ended_sweep, told
 
@@ -108,6 +109,7 @@ HIDDEN = {
     "a computed column": "ALTER TABLE trials ADD COLUMN more AS (hex(state) LIKE '%0%1');",
     "a column with a check": "ALTER TABLE trials ADD COLUMN more INTEGER CHECK (instr(state, 'x') < 9);",
     "an index of what is computed": "CREATE INDEX more ON trials (hex(state));",
+    "an index of what an operator computes": "CREATE INDEX more ON trials (state LIKE '%a%b');",
     "an index of some rows": "CREATE INDEX more ON trials (state) WHERE hex(state) LIKE '%0%1';",
     "a virtual table": "DROP TABLE trial_params; CREATE VIRTUAL TABLE trial_params USING fts5(a);",
 }
@@ -154,6 +156,12 @@ def test_a_lost_study_begins_no_trial_again(sweep: Path, of_journal: Path) -> No
             "0002",
             "notes.txt",
         ]
+
+
+def test_a_file_that_is_larger_than_any_config_is_not_read_whole(sweep: Path) -> None:
+    os.truncate(sweep / "sweep.yml", MAX_CONFIG_BYTES + 1)
+    for command in ("resume", "trials"):
+        assert "expected at most" in told(command, sweep).output
 
 
 def test_garbage_is_named(sweep: Path, of_journal: Path) -> None:

@@ -62,6 +62,22 @@ def test_a_damaged_line_before_the_last_is_named(journal: JournalFile) -> None:
         JournalFile(journal.folder, journal.name).read_logs(0)
 
 
+def test_an_end_of_any_size_is_not_held_in_memory(journal: JournalFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, sizes, read = journal.path.read_bytes(), [], os.pread
+
+    def noted(descriptor: int, length: int, offset: int) -> bytes:
+        sizes.append(length)
+        return read(descriptor, length, offset)
+
+    os.truncate(journal.path, 4 * disk.PIECE)
+    monkeypatch.setattr(os, "pread", noted)
+    other = JournalFile(journal.folder, journal.name)
+    assert len(other.read_logs(0)) == 2
+    other.append_logs([{"number": 2}])
+    assert journal.path.read_bytes() == whole + b'{"number":2}\n'
+    assert max(sizes) <= disk.PIECE
+
+
 def test_a_full_disk_leaves_the_journal_as_it_was(journal: JournalFile, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(disk.Disk):
         def write(self, file: int, content: bytes | memoryview) -> int:

@@ -3,6 +3,7 @@ grow."""
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from palestra.config import ConfigError, check, render
 from palestra.runs.config import read_config
 from palestra.storage.checkpoints import Checkpoints
-from palestra.storage.disk import RunFolderError
+from palestra.storage.disk import PIECE, RunFolderError
 from palestra.storage.lock import Lock
 from palestra.storage.records_file import RecordsThen
 from palestra.storage.run_folder import RunFolder
@@ -157,6 +158,12 @@ def test_listed_numbers_end_at_the_ends(low: float, steps: int, step: float) -> 
     assert dimension.stored()[-1] == pytest.approx(low + steps * step)
 
 
+def test_of_very_many_values_one_is_drawn_without_a_list_of_them() -> None:
+    dimension = check({"name": "uniform", "low": 0.5, "high": 1.5, "step": 1e-12}, UniformConfig)
+    [point] = Space([Base("x", {"a": 1.0}, SweepConfig)], {"a": dimension}).samples(1)
+    assert 0.5 <= point["a"] <= 1.5
+
+
 def test_drawn_points_lie_in_the_space_and_corners_have_every_end() -> None:
     dimensions: dict[str, DimensionConfig] = {
         "a": check({"name": "log", "low": 1e-3, "high": 1.0}, LogConfig),
@@ -269,6 +276,20 @@ def test_a_damaged_line_costs_that_line_alone(line: str, tmp_path: Path) -> None
     best = watched(tmp_path, "best")
     best.end()
     assert math.isnan(best.final()), "the line may have held the best evaluation"
+
+
+def test_a_line_without_an_end_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, seen, sizes, read = tmp_path / "records.jsonl", watched(tmp_path), [], os.pread
+
+    def noted(descriptor: int, length: int, offset: int) -> bytes:
+        sizes.append(length)
+        return read(descriptor, length, offset)
+
+    file.write_text(evaluation(128, 5.0))
+    os.truncate(file, 4 * PIECE)
+    monkeypatch.setattr(os, "pread", noted)
+    seen.look()
+    assert (values(seen), max(sizes)) == ({100: 5.0}, PIECE)
 
 
 def test_without_the_evaluation_at_its_end_a_run_has_no_value(tmp_path: Path) -> None:

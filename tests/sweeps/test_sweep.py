@@ -263,6 +263,15 @@ def test_bases_that_train_for_different_times_are_named(base: Path) -> None:
             r"gamma: expected a discount.* \(at gamma=1\.5\)$",
         ),
         ({"constraints": ["gamma > 1"]}, "none of 2000 random points fulfils"),
+        (
+            {"search": {"name": "grid"}, "space": {"gamma": {"name": "uniform", "low": 0, "high": 0.9, "step": 1e-12}}},
+            "space: expected at most 100,000 points with search 'grid', got more",
+        ),
+        (
+            {"space": {"gamma": {"name": "uniform", "low": 0, "high": 0.9, "step": 5e-324}}},
+            "space.gamma.step: expected a longer one between low and high, got",
+        ),
+        ({"seeds": list(range(10_001))}, "seeds: expected a list of length >= 1, of length <= 10000"),
         ({"objective": SWEEP["objective"] | {"evaluation": "other"}}, "objective.evaluation: expected one of main"),
     ],
 )
