@@ -17,6 +17,7 @@ from palestra.storage.lock import lock_within
 from palestra.storage.records_file import MAX_LINE, lines_of
 
 WAIT_S = 30.0  # for another process that adds a line
+MAX_BYTES = 1 << 30  # that are read at once: millions of lines
 BLOCK = 1 << 16  # bytes in which the begin of the last line is looked for at a time
 
 
@@ -34,10 +35,13 @@ class JournalFile(BaseJournalBackend):
         self.folder.append(self.name).close()
 
     def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
-        """The lines from a number on. Raises RunFolderError if one is damaged that is not the last."""
+        """The lines from a number on. Raises RunFolderError if one is damaged that is not the last, or there are too
+        many."""
         number, offset = self._read if self._read[0] <= log_number_from else (0, 0)
         logs, is_damaged = [], False
         with self.folder.reading(self.name) as file:
+            if file.size - offset > MAX_BYTES:
+                raise RunFolderError(f"expected at most {MAX_BYTES} bytes in {self.path}, got {file.size}")
             for line in lines_of(file, file.size, offset):
                 if not line.is_whole:
                     break

@@ -78,6 +78,12 @@ def test_an_end_of_any_size_is_not_held_in_memory(journal: JournalFile, monkeypa
     assert max(sizes) <= disk.PIECE
 
 
+def test_a_journal_without_an_end_is_refused(journal: JournalFile) -> None:
+    os.truncate(journal.path, 1 << 40)
+    with pytest.raises(RunFolderError, match="expected at most 1073741824 bytes"):
+        JournalFile(journal.folder, journal.name).read_logs(0)
+
+
 def test_a_full_disk_leaves_the_journal_as_it_was(journal: JournalFile, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(disk.Disk):
         def write(self, file: int, content: bytes | memoryview) -> int:
