@@ -346,9 +346,8 @@ def test_a_single_game_has_no_interval(file: Path) -> None:
     palestra("train", "tiny.yml", "--run", "a", "--quiet")
     palestra("evaluate", "a", "--games", 1)
     record = json.loads(Path("a/evaluations/main-opt-step-24.json").read_text())
-    assert [
-        interval for pair in record["pairs"] for interval in pair["return_intervals"].values() if pair["games"]
-    ] == [[None, None] for pair in record["pairs"] for _ in pair["returns"] if pair["games"]]
+    played = [pair["intervals"] for pair in record["pairs"] if pair["games"]]
+    assert [[each["return/host"], each["return/agent"]] for each in played] == [[[None, None]] * 2] * len(played)
 
 
 def test_evaluate_takes_a_checkpoint_by_number_and_the_final_number_of_games(file: Path) -> None:

@@ -82,6 +82,35 @@ def test_nothing_generic_knows_one_game() -> None:
     assert {module: rooms for module, rooms in known.items() if rooms} == KNOWS_A_GAME
 
 
+# Who may name the roles and the score of one game: that game, its scripted players, and what begins a file for it.
+NAMES_ROLES = ("palestra.games.polyhedra", "palestra.games.gymnasium", "palestra.games.classic_control")
+NAMES_ROLES += ("palestra.players.scripted_polyhedra", "palestra.commands.suggest_config")
+
+
+def names_of_one_game(tree: ast.Module) -> set[str]:
+    """The roles and the score of polyhedra that a file names, apart from texts that stand alone, as docstrings do."""
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone
+    }
+    return {text for text in texts if text in ("host", "agent") or re.search(r"\brho\b", text)}
+
+
+def test_roles_and_scores_are_the_games_own() -> None:
+    assert names_of_one_game(ast.parse('def f():\n    "of rho"\n    return {"agent": g("mean rho")}')) == {
+        "agent",
+        "mean rho",
+    }
+    found = {
+        module: names
+        for module, tree in TREES.items()
+        if not f"{module}.".startswith(tuple(f"{name}." for name in NAMES_ROLES)) and (names := names_of_one_game(tree))
+    }
+    assert found == {}
+
+
 def test_a_circle_is_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [{"b", "c"}]
 

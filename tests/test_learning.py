@@ -18,7 +18,10 @@ def evaluations(folder: Path, *overrides: str) -> list[dict[tuple[str, str], flo
     config = ROOT / "configs" / "dqn-polyhedra.yml"
     palestra.Trainer(config, run=folder, overrides=("output.display=quiet", *overrides)).fit()
     records: list[dict[str, Any]] = [r for r in read_records(folder / "records.jsonl") if r["kind"] == "evaluation"]
-    return [{(p["players"]["host"], p["players"]["agent"]): p["rho"] for p in record["pairs"]} for record in records]
+    return [
+        {(p["players"]["host"], p["players"]["agent"]): p["scores"]["rho"] for p in record["pairs"]}
+        for record in records
+    ]
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ def returns(folder: Path, name: str, *overrides: str) -> list[float]:
     config = ROOT / "configs" / f"{name}.yml"
     palestra.Trainer(config, run=folder, overrides=("output.display=quiet", *overrides)).fit()
     records: list[dict[str, Any]] = [r for r in read_records(folder / "records.jsonl") if r["kind"] == "evaluation"]
-    return [record["pairs"][0]["returns"]["agent"] for record in records]
+    return [record["pairs"][0]["scores"]["return/agent"] for record in records]
 
 
 @pytest.mark.slow

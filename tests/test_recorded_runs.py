@@ -312,7 +312,9 @@ def test_recorders_hear_how_the_run_ended_and_its_final_scores(
     Trainer.load(tmp_path / "run").fit()  # is finished: nothing is told
     assert [end.status for end in recorder.ends] == ["interrupted", "failed", "complete"]
     pairs = next(record for record in reversed(read_records(tmp_path / "run" / "records.jsonl")) if "pairs" in record)
-    by_name = {" vs ".join(pair["players"].values()): pair["rho"] for pair in pairs["pairs"] if pair["learned"]}
+    by_name = {
+        " vs ".join(pair["players"].values()): pair["scores"]["rho"] for pair in pairs["pairs"] if pair["learned"]
+    }
     assert recorder.ends[-1].scores == {f"final/main/{name}/rho": rho for name, rho in by_name.items()}
     assert recorder.ends[-1].step == read_records(tmp_path / "run" / "records.jsonl")[-1]["env_steps"]
 
@@ -354,7 +356,7 @@ def test_tensorboards_hparams_tab_has_the_final_scores_of_stopped_resumed_and_fi
     def expected() -> dict[str, float]:
         records = [record for record in read_records(tmp_path / "run" / "records.jsonl") if "pairs" in record]
         learned = [pair for pair in records[-1]["pairs"] if pair["learned"]]
-        return {f"final/main/{' vs '.join(pair['players'].values())}/rho": pair["rho"] for pair in learned}
+        return {f"final/main/{' vs '.join(pair['players'].values())}/rho": pair["scores"]["rho"] for pair in learned}
 
     safe_point = Trainer.safe_point
 

@@ -56,7 +56,7 @@ def accuracy(protocol: str, seed: int, num_opt_steps: int, num_games: int) -> fl
         make_trainer(config, run=run, overrides=overrides, console=Console(quiet=True)).fit()
         *_, last = (record for record in read_records(run / "records.jsonl") if record["kind"] == "evaluation")
     [pair] = [pair for pair in last["pairs"] if all(player in config.players for player in pair["players"].values())]
-    return float(pair["measures"]["accuracy"])
+    return float(pair["scores"]["accuracy"])
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -13,6 +13,7 @@ from palestra.games.game import Game, TensorGame
 from palestra.games.normalization import ObservationConfig
 from palestra.games.spaces import Box, Discrete
 from palestra.runs.config import RunConfig, read_config
+from palestra.runtime.scores import return_of
 from palestra.training import make_trainer
 from palestra.training.trainable import apart_from_this_machine
 
@@ -42,7 +43,8 @@ def tensor_game_config(algorithm: str, game: str, overrides: Sequence[str], ship
     rules = _rules(game, same_game, overrides)
     made = _made(rules)
     declared = check({"game": rules}, OneGame).game
-    measures = declared.declared_measures()
+    returns = {return_of(role) for role in made.roles}
+    measures = [score.name for score in declared.declared_scores() if score.name not in returns]
     seats = _seats_of(same_game[0]) if same_game else _seats(rules, made, measures)
     trainer = same_game[0]["trainer"] if same_game else {"name": declared.usual_trainer}
     errors: list[ConfigErrorItem] = []

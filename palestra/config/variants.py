@@ -71,6 +71,13 @@ class UnreadConfig(UserConfig):
     model_config = ConfigDict(extra="allow")
 
 
+def has_unread(config: Config | None) -> bool:
+    """Whether a section, or one in it, is of a class that was not imported."""
+    if config is None or isinstance(config, UnreadConfig):
+        return config is not None
+    return any(has_unread(value) for _, value in config if isinstance(value, Config))
+
+
 def members_of(union: Any) -> tuple[type[Config], ...]:
     """The config models that a union (or a single model) is made of; it may stand in its annotation."""
     if get_origin(union) is Annotated:

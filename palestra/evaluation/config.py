@@ -112,9 +112,9 @@ class BestConfig(Config):
     """which of its pairings, counted from 0; null: an evaluation of your own, which has none, or a function of your
     own, which gets the record of all pairings"""
     measure: MeasureName
-    """rho, return/ROLE, length, won/ROLE, info/FIELD, final_info/FIELD, or one of the game's own, as accuracy; with
-    /iqm, /median, /std, /min or /max another statistic than the mean; or a function of your own,
-    package.module:function"""
+    """a score that the game declares (return/ROLE in every game, rho in polyhedra, accuracy in dialogues), length,
+    won/ROLE, info/FIELD or final_info/FIELD; after return/ROLE, length and fields of info with /iqm, /median, /std,
+    /min or /max another statistic than the mean; or a function of your own, package.module:function"""
     goal: Literal["max", "min"]
     """whether a higher (max) or a lower (min) value is better"""
 

@@ -72,7 +72,7 @@ def play_episodes(
     finally:
         world.close()
     taken = actions if isinstance(action_space, Discrete) else None
-    return results.games(quotas, role, taken, fields.by_name())
+    return results.games(quotas, game, taken, fields.by_name())
 
 
 class _Results:
@@ -95,7 +95,8 @@ class _Results:
         self.played[worlds] += 1
         self.lengths[worlds], self.returns[worlds] = 0, 0.0
 
-    def games(self, quotas: Tensor, role: str, actions: Tensor | None, info: dict[str, Tensor]) -> Games:
+    def games(self, quotas: Tensor, game: WorldGame, actions: Tensor | None, info: dict[str, Tensor]) -> Games:
+        (role,) = game.roles
         wanted = torch.arange(self.all_lengths.shape[1], device=quotas.device) < quotas.unsqueeze(1)
         return Games(
             finished=self.all_finished[wanted],
@@ -105,7 +106,9 @@ class _Results:
             tallies={},
             actions={} if actions is None else {role: actions},
             info=info,
-            measures={},
+            declared=game.declared_scores,
+            scores={},
+            wins={},
         )
 
 

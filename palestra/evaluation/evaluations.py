@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,6 +24,7 @@ from palestra.players import make_script, read_script
 from palestra.players.player import Player
 from palestra.players.scripted import Script
 from palestra.runtime.limits import memory_needed
+from palestra.runtime.scores import DeclaredScore
 
 NUM_FILMED = 3
 
@@ -146,19 +148,36 @@ class Evaluations:
                 with memory_needed(f"{keys.get(num_games, '--games')} of evaluation {name}"):
                     games = self._play(config, game, pairing, num_games, watch_all)
                 summaries[seated] = games.summary()
-            learned = [role for role, sitter in pairing.items() if self._learns(sitter)]
             same = self.same_as(name, pairing)
-            names = {"players": dict(pairing), "learned": learned, **({} if same is None else {"same_as": dict(same)})}
+            names = self._names_of(pairing) | ({} if same is None else {"same_as": dict(same)})
             pairs.append(names | summaries[seated])
-        return {"evaluation": name, "pairs": pairs, "ratings": rate([pair for pair in pairs if "same_as" not in pair])}
+        ratings = rate([pair for pair in pairs if "same_as" not in pair])
+        return self._record(name, game.declared_scores, pairs, ratings)
 
     def _play_own(self, config: UserEvaluationConfig, num_games: int, watch: Watch) -> dict[str, Any]:
         """The record of an evaluation of the user's own. In place of its pairings it has the run's seats."""
         seed = self._seed(config)
         scores = play_user_evaluation(config.played_by, self.players, num_games, seed, lambda num: watch(num, 0))
-        learned = [role for role, sitter in self.roles.items() if self._learns(sitter)]
-        pair = {"players": dict(self.roles), "learned": learned, "games": num_games, "scores": scores}
-        return {"evaluation": config.name, "pairs": [pair], "ratings": None}
+        pair = self._names_of(self.roles) | {"games": num_games, "scores": scores, "intervals": {}}
+        declared = [DeclaredScore(name, "", "", high_for=self.game.roles, low_for=(), shown=True) for name in scores]
+        return self._record(config.name, declared, [pair], None)
+
+    def _names_of(self, pairing: Mapping[str, str]) -> dict[str, Any]:
+        """Who sits where in a pairing, with the roles in the order of the game, and which roles learn."""
+        players = {role: pairing[role] for role in self.game.roles}
+        return {"players": players, "learned": [role for role, sitter in players.items() if self._learns(sitter)]}
+
+    def _record(
+        self,
+        name: str,
+        declared: Sequence[DeclaredScore],
+        pairs: Sequence[Mapping[str, Any]],
+        ratings: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        """The record of an evaluation. It says what the scores are, because whoever reads it may not have the game."""
+        scores = [asdict(score) for score in declared]
+        roles = list(self.game.roles)
+        return {"evaluation": name, "roles": roles, "declared_scores": scores, "pairs": pairs, "ratings": ratings}
 
     def pairings(self, name: str, with_scripted: bool) -> list[dict[str, str]]:
         """The pairings of one evaluation, role -> player; with_scripted: also those in which nobody learns. Of one of

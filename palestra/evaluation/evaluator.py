@@ -1,6 +1,7 @@
 """Evaluation: a fixed number of games, each from the same start for every pairing and in every evaluation."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +10,15 @@ from torch import Tensor
 
 from palestra.games.game import State, TensorGame
 from palestra.games.policy import Memory, Policy
+from palestra.games.scores import GameEnds
 from palestra.games.spaces import Discrete
 from palestra.randomness import base_key, fold, world_keys
-from palestra.runtime.statistics import Share, describe, estimate_mean, estimate_rho
+from palestra.runtime.scores import DeclaredScore, return_of
+from palestra.runtime.statistics import Estimate, Share, describe, estimate_mean
 
 STREAM = "evaluation"
 
+FoundScore = float | Share | Estimate | None
 Watch = Callable[[int, int], None]
 """Called before every round with how many games are over, and how many rounds the longest game in play has had; may
 raise Interrupted."""
@@ -32,7 +36,9 @@ class Games:
     int64, rounds played. returns: float32, by role. started_over: how many games were over at their start. tallies:
     sums of the game's own counters (overflow, ...). actions: how often each action was taken, int64 (A,) by role, for
     Discrete spaces. info: fields of the environments' info, float64, by name, of the games that have it: as info/NAME
-    the mean over the game's steps, as final_info/NAME that of its last step. measures: the game's own.
+    the mean over the game's steps, as final_info/NAME that of its last step. declared: the scores that the game
+    declares. scores: those that it finds itself, by name, without returns. wins: by role, of contests (of a round, or
+    of a game), in games of two roles.
     """
 
     finished: Tensor
@@ -42,30 +48,32 @@ class Games:
     tallies: dict[str, int]
     actions: dict[str, Tensor]
     info: dict[str, Tensor]
-    measures: Mapping[str, float | Share | None]
+    declared: Sequence[DeclaredScore]
+    scores: Mapping[str, FoundScore]
+    wins: Mapping[str, float]
 
     def summary(self) -> dict[str, Any]:
-        """The results as a record: rho and returns with 95% intervals, the counts behind them, and the distributions of
-        returns and lengths; in games of two roles also the share of games that each role has won (equal returns count
-        half)."""
-        rho = estimate_rho(self.finished, self.lengths)
-        finished = int(self.finished.sum())
-        returns = {role: estimate_mean(values) for role, values in self.returns.items()}
+        """The results as a record: the declared scores with 95% intervals, the counts behind them, and the
+        distributions of returns and lengths; in games of two roles also the share of contests that each role has won.
+        Raises TypeError if the game does not give the scores that it declares."""
+        finished, contests = int(self.finished.sum()), sum(self.wins.values())
+        found = {return_of(role): estimate_mean(values) for role, values in self.returns.items()} | dict(self.scores)
+        names = [score.name for score in self.declared]
+        if not set(self.scores) <= set(names) <= set(found):
+            raise TypeError(f"expected the declared scores {', '.join(names)} from the game, got {', '.join(found)}")
+        estimates = {name: _estimate(found[name]) for name in names}
         return {
-            "rho": rho.value,
-            "low": rho.low,
-            "high": rho.high,
+            "scores": {name: estimate.value for name, estimate in estimates.items()},
+            "intervals": {name: [each.low, each.high] for name, each in estimates.items() if not math.isnan(each.low)},
             "games": len(self.lengths),
             "finished": finished,
             "truncated": len(self.lengths) - finished,
             "steps": int(self.lengths.sum()),
             "started_over": self.started_over,
             **self.tallies,
-            **_record_of(self.measures),
             "actions": {role: counts.tolist() for role, counts in self.actions.items()},
-            "returns": {role: estimate.value for role, estimate in returns.items()},
-            "return_intervals": {role: [estimate.low, estimate.high] for role, estimate in returns.items()},
-            "won": self._won(),
+            "won": {role: wins / contests for role, wins in self.wins.items()} if contests else {},
+            "contests": contests,
             "statistics": {
                 "episode_return": {role: describe(values) for role, values in self.returns.items()},
                 "episode_length": describe(self.lengths),
@@ -73,20 +81,15 @@ class Games:
             },
         }
 
-    def _won(self) -> dict[str, float]:
-        if len(self.returns) != 2 or not len(self.lengths):
-            return {}
-        (first, one), (second, other) = self.returns.items()
-        share = float(((one > other).double() + 0.5 * (one == other).double()).mean())
-        return {first: share, second: 1.0 - share}
 
-
-def _record_of(measures: Mapping[str, float | Share | None]) -> dict[str, Any]:
-    if not measures:
-        return {}
-    shares = {name: measure.estimate() for name, measure in measures.items() if isinstance(measure, Share)}
-    values = {name: shares[name].value if name in shares else measure for name, measure in measures.items()}
-    return {"measures": values, "measure_intervals": {name: [share.low, share.high] for name, share in shares.items()}}
+def _estimate(score: FoundScore) -> Estimate:
+    """A score with its interval; nan where it has none, or is not known."""
+    match score:
+        case Share():
+            return score.estimate()
+        case Estimate():
+            return score
+    return Estimate(math.nan if score is None else score, math.nan, math.nan)
 
 
 @torch.no_grad()
@@ -105,15 +108,19 @@ def play_games(
     """
     worlds = _played_out(game, policies, num_games, max_rounds, seed, watch)
     played = worlds.lengths > 0
+    returns = {role: worlds.returns[played, i] for i, role in enumerate(game.roles)}
+    ends = GameEnds(worlds.finished[played], worlds.lengths[played], returns, worlds.outcomes_of(played))
     return Games(
-        finished=worlds.finished[played],
-        lengths=worlds.lengths[played],
-        returns={role: worlds.returns[played, i] for i, role in enumerate(game.roles)},
+        finished=ends.finished,
+        lengths=ends.lengths,
+        returns=returns,
         started_over=int((~played).sum()),
         tallies={name: int(value[played].sum()) for name, value in worlds.tallies.items()},
         actions=worlds.actions,
         info={},
-        measures=game.measures(worlds.outcomes_of(played)),
+        declared=game.declared_scores,
+        scores=game.scores(ends),
+        wins=game.wins(ends),
     )
 
 

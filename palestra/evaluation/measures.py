@@ -11,6 +11,7 @@ from pydantic import AfterValidator
 
 from palestra.config import ConfigErrorItem, admitted_function, load_function
 from palestra.config.errors import listed, nearest
+from palestra.runtime.scores import return_of
 
 STATISTICS = ("std", "min", "max", "median", "iqm")  # of palestra.runtime.statistics.describe, besides the mean
 
@@ -51,18 +52,17 @@ class MeasurableEvaluation(Protocol):
 
 
 class GameMeasures(NamedTuple):
-    """What a game adds to the record of an evaluation. info: the recorded fields of the environments' info. own: what
-    `declared_measures` of the game's config names."""
+    """What a game adds to the record of an evaluation. scores: the names of those that it declares. info: the recorded
+    fields of the environments' info."""
 
-    info: Sequence[str] = ()
-    own: Sequence[str] = ()
+    scores: Sequence[str]
+    info: Sequence[str]
 
 
 def paths_of_measures(roles: Sequence[str], of_game: GameMeasures) -> dict[str, tuple[str, ...]]:
-    """The measures of a pairing, each with its keys in the record of the pairing. roles: of the game. The bare name is
-    the mean."""
-    found: dict[str, tuple[str, ...]] = {"rho": ("rho",)}
-    found |= {f"return/{role}": ("returns", role) for role in roles}
+    """The measures of a pairing, each with its keys in the record of the pairing. roles: of the game. The bare name of
+    what has a distribution is the mean."""
+    found: dict[str, tuple[str, ...]] = {name: ("scores", name) for name in of_game.scores}
     found["length"] = ("statistics", "episode_length", "mean")
     if len(roles) == 2:
         found |= {f"won/{role}": ("won", role) for role in roles}
@@ -70,9 +70,9 @@ def paths_of_measures(roles: Sequence[str], of_game: GameMeasures) -> dict[str, 
     found |= {name: ("statistics", name, "mean") for name in fields}
     described = {"length": "episode_length"} | {name: name for name in fields}
     for statistic in STATISTICS:
-        found |= {f"return/{role}/{statistic}": ("statistics", "episode_return", role, statistic) for role in roles}
+        found |= {f"{return_of(role)}/{statistic}": ("statistics", "episode_return", role, statistic) for role in roles}
         found |= {f"{name}/{statistic}": ("statistics", key, statistic) for name, key in described.items()}
-    return found | {name: ("measures", name) for name in of_game.own}
+    return found
 
 
 class Measure:
@@ -86,7 +86,7 @@ class Measure:
         self.keys = keys
         self.pairing = None if keys.pairing is None else evaluation.pairings[keys.pairing]
         self.function = load_function(keys.measure) if ":" in keys.measure else None
-        self.paths = _known(evaluation, list(self.pairing or ()), of_games.get(evaluation.name, GameMeasures()))
+        self.paths = _known(evaluation, list(self.pairing or ()), of_games[evaluation.name])
 
     def of(self, record: Mapping[str, Any]) -> float | None:
         """The measure in the record of an evaluation; nan if it is not known. None if the record is that of another
@@ -134,7 +134,7 @@ def measure_errors(
         expected = f"one of {', '.join(by_name)}" if by_name else "a run with evaluations"
         return [ConfigErrorItem("evaluation", f"expected {expected}, got {keys.evaluation!r}")]
     evaluation, errors = by_name[keys.evaluation], []
-    fault = _measure_fault(keys, evaluation, _known(evaluation, roles, of_games.get(keys.evaluation, GameMeasures())))
+    fault = _measure_fault(keys, evaluation, _known(evaluation, roles, of_games[keys.evaluation]))
     if fault is not None:
         errors.append(ConfigErrorItem("measure", fault))
     fault = _pairing_fault(keys, evaluation, learners)
@@ -168,5 +168,5 @@ def _measure_fault(keys: MeasureKeys, evaluation: MeasurableEvaluation, known: C
     bare = [name for name in known if name.rpartition("/")[2] not in STATISTICS]
     if keys.measure.startswith(("info/", "final_info/")):
         hint = "; output.info names the fields of the environments' info that are recorded"
-    statistics = f"with one of /{', /'.join(STATISTICS)} after all but rho and won"
+    statistics = f"with one of /{', /'.join(STATISTICS)} after return/ROLE, length and fields of info"
     return f"expected one of {listed(bare)} ({statistics}), {own}, got {keys.measure!r}{hint}"

@@ -19,9 +19,7 @@ def rate(pairs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]] | No
 
     The model is Bradley and Terry's (1952): the first wins a contest with odds e^(its strength - the other's); the
     strengths are the maximum likelihood estimates. They exist if and only if no group of players has won, or lost, all
-    contests with the rest (Ford 1957). A contest is a game, won by the higher return; equal returns count half for
-    each. In the game of host and agent a contest is a round, which the host wins if it ends the game, so that the
-    host's share of wins is rho.
+    contests with the rest (Ford 1957). The game says what a contest is (TensorGame.wins).
     """
     results = [result for pair in pairs if (result := _result(pair)) is not None]
     seats = sorted({seat for first, second, _, _ in results for seat in (first, second)})
@@ -38,13 +36,10 @@ Result = tuple[Seat, Seat, float, float]  # who met whom, contests that the firs
 
 
 def _result(pair: Mapping[str, Any]) -> Result | None:
-    if len(pair["players"]) != 2 or not pair["games"]:
+    if len(pair["players"]) != 2 or not pair["contests"]:
         return None
-    players = dict(pair["players"])
-    if set(players) == {"host", "agent"}:
-        return ("host", players["host"]), ("agent", players["agent"]), float(pair["finished"]), float(pair["steps"])
-    first, second = players.items()
-    return first, second, pair["won"][first[0]] * pair["games"], float(pair["games"])
+    first, second = pair["players"].items()
+    return first, second, pair["won"][first[0]] * pair["contests"], float(pair["contests"])
 
 
 def _is_determined(seats: Sequence[Seat], results: Sequence[Result]) -> bool:

@@ -10,6 +10,7 @@ import torch
 from palestra.config import Config, ConfigErrorItem
 from palestra.games.game import Game, Kernel
 from palestra.games.normalization import UNCHANGED, ObservationConfig
+from palestra.runtime.scores import DeclaredScore
 
 _is_without = ContextVar("is_without_environments", default=False)
 
@@ -37,9 +38,9 @@ class GameConfig(Config):
         """The roles of the game that is built, in its order."""
         return self.build(torch.device("cpu"), "torch").roles
 
-    def declared_measures(self) -> tuple[str, ...]:
-        """The names of what `measures` of the game gives."""
-        return ()
+    def declared_scores(self) -> tuple[DeclaredScore, ...]:
+        """The scores of the game that is built."""
+        return self.build(torch.device("cpu"), "torch").declared_scores
 
     def describe_turns(self) -> list[str]:
         """Who acts when, in lines that `palestra check` prints; [] where the roles say it all."""

@@ -20,10 +20,12 @@ from torch import Tensor
 from palestra.games.normalization import ObservationTransform
 from palestra.games.outside import Outside, OutsideEntry, unchanged
 from palestra.games.policy import Observes
+from palestra.games.scores import GameEnds, wins_by_return
 from palestra.games.spaces import ActionSpace, Box, MultiDiscrete, Space
 from palestra.games.trace import ShareTable, Storyboard, Trace, Transcript
 from palestra.randomness import runs_on_cpu
-from palestra.runtime.statistics import Share
+from palestra.runtime.scores import DeclaredScore, declared_returns
+from palestra.runtime.statistics import Estimate, Share
 
 State = dict[str, Tensor]
 Observation = dict[str, Tensor]
@@ -56,6 +58,12 @@ class Game(ABC):
     device: torch.device
     always_legal: bool = False
     critic_spaces: Mapping[str, dict[str, Space]] = {}
+
+    @property
+    def declared_scores(self) -> tuple[DeclaredScore, ...]:
+        """The scores of a pairing, in the order of tables; the first one is the score where there is room for one
+        alone. Unless a game says otherwise: the mean return of each role."""
+        return declared_returns(self.roles, zero_sum=False, shown=True)
 
     @property
     def every_row_counts(self) -> bool:
@@ -152,15 +160,15 @@ class TensorGame(Game):
     Must be set, in addition to the attributes of Game: `moves`, the roles that may decide in each move of a round;
     `quiet_moves`, the numbers of the moves that give no reward and end no running game (never the last of a round);
     `lockstep`, whether a role that has decided in a world decides there at each of its moves until the game is over.
-    `tallies` are state entries of shape (B,). May be set: `outcome_entries`, the state entries that `measures` gets;
+    `tallies` are state entries of shape (B,). May be set: `outcome_entries`, the state entries that `scores` gets;
     `observation_transform`, what is done with observations before players get them (None: nothing); `fully_observable`,
     whether every role observes all of the state and every choice that was made, so that a person in a role may see
     them.
     Must be implemented: `reset`, `deciding`, `observe`, `legal`, `transition`, and with `critic_spaces`
-    `observe_for_critics`; may be: `refill`, `transition_in_place`, `stepper`, `held_out`, `measures`, for reports
-    `storyboard`, `transcript`, `tables`, and for people who ask and play `read_board`, `describe_board`,
-    `describe_seen`, `read_action`, `describe_action`, `describe_flags`. With one role, that role decides in every world
-    that is not over.
+    `observe_for_critics`; may be: `refill`, `transition_in_place`, `stepper`, `held_out`, `declared_scores` and
+    `scores`, `wins`, for reports `storyboard`, `transcript`, `tables`, and for people who ask and play `read_board`,
+    `describe_board`, `describe_seen`, `read_action`, `describe_action`, `describe_flags`. With one role, that role
+    decides in every world that is not over.
     """
 
     moves: tuple[tuple[str, ...], ...]
@@ -260,14 +268,17 @@ class TensorGame(Game):
         else:
             self.observation_transform.load_state_dict(state["observation"])
 
-    # ---- measures, and people ----------------------------------------------------------------------------
+    # ---- scores, and people ------------------------------------------------------------------------------
 
-    def measures(self, outcomes: State) -> Mapping[str, float | Share | None]:
-        """What the ends of games say, by the names that `declared_measures` of the game's config gives; None where it
-        is not known. A Share is recorded with its 95% interval. The first measure is the score that tables and curves
-        show; tables also show the others whose names have no slash. outcomes: the `outcome_entries` of all games of an
-        evaluation, as they were at their end."""
+    def scores(self, ends: GameEnds) -> Mapping[str, float | Share | Estimate | None]:
+        """The declared scores of the games of a pairing, by name, without the returns; None where one is not known. A
+        Share or an Estimate is recorded with its 95% interval."""
         return {}
+
+    def wins(self, ends: GameEnds) -> Mapping[str, float]:
+        """How many contests each of two roles has won, of which the ratings of players are made. Unless a game says
+        otherwise a game is a contest, won by the higher return; equal returns count half for each."""
+        return wins_by_return(ends.returns)
 
     def storyboard(self, trace: Trace) -> Storyboard | None:
         """A game as pictures for a report; None: the report shows the moves as a table."""
@@ -278,7 +289,7 @@ class TensorGame(Game):
         return None
 
     def tables(self, outcomes: State) -> Sequence[ShareTable]:
-        """What the ends of many games say, in tables for a report. outcomes: as for `measures`."""
+        """What the ends of many games say, in tables for a report. outcomes: as in GameEnds."""
         return ()
 
     def read_board(self, board: Any) -> State:

@@ -15,6 +15,7 @@ from palestra.games.config import TensorGameConfig
 from palestra.games.game import Kernel, Observation, State, TensorGame
 from palestra.games.normalization import make_transform
 from palestra.games.spaces import Discrete, Space
+from palestra.runtime.scores import DeclaredScore, declared_returns
 
 
 class MatrixConfig(TensorGameConfig):
@@ -54,6 +55,10 @@ class MatrixConfig(TensorGameConfig):
     def declared_roles(self) -> tuple[str, ...]:
         return MatrixGame.roles
 
+    def declared_scores(self) -> tuple[DeclaredScore, ...]:
+        sums = {row + column for pairs in self.payoffs for row, column in pairs}
+        return declared_returns(MatrixGame.roles, zero_sum=len(sums) == 1, shown=True)
+
 
 class MatrixGame(TensorGame):
     """State: chosen int64 (B, 2), the last choices of both, -1 before the first; round int64 (B,).
@@ -78,6 +83,10 @@ class MatrixGame(TensorGame):
         size = sum(self.nums) + 1
         self.spaces = {role: {"seen": Space((size,), torch.float32, padded=False)} for role in self.roles}
         self.observation_transform = make_transform(config.observation, self.spaces, device)
+
+    @property
+    def declared_scores(self) -> tuple[DeclaredScore, ...]:
+        return self.config.declared_scores()
 
     def reset(self, keys: Tensor) -> State:
         return {"chosen": torch.full((len(keys), 2), -1, device=self.device), "round": torch.zeros_like(keys)}

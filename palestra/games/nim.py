@@ -17,6 +17,7 @@ from palestra.games.game import Kernel, Observation, State, TensorGame
 from palestra.games.normalization import make_transform
 from palestra.games.spaces import Discrete, Space
 from palestra.randomness import random_integers
+from palestra.runtime.scores import declared_returns
 
 
 class NimConfig(TensorGameConfig):
@@ -39,6 +40,7 @@ class NimGame(TensorGame):
     """
 
     roles = ("first", "second")
+    declared_scores = declared_returns(roles, zero_sum=True, shown=True)
     moves = (("first", "second"),)
     quiet_moves = ()
     tallies = ()

@@ -9,6 +9,7 @@ from palestra.games.config import GameConfig
 from palestra.games.game import Kernel, TensorGame
 from palestra.games.normalization import make_transform
 from palestra.games.trial import faults_of_roles, try_game
+from palestra.runtime.scores import DeclaredScore
 
 NUM_TRIED_MOVES = 8  # when it is built; palestra.testing.check_game tries more
 
@@ -28,11 +29,17 @@ class UserGameConfig(UserConfig, GameConfig):
 
     def declared_roles(self) -> tuple[str, ...]:
         """The roles of the game, which may depend on the config; the game is made, but not tried."""
+        return self._made_with_roles().roles
+
+    def declared_scores(self) -> tuple[DeclaredScore, ...]:
+        return self._made_with_roles().declared_scores
+
+    def _made_with_roles(self) -> TensorGame:
         game = self._make(torch.device("cpu"))
         faults = faults_of_roles(game)
         if faults:
             raise ConfigError([ConfigErrorItem("game", str(fault)) for fault in faults])
-        return game.roles
+        return game
 
     def _make(self, device: torch.device) -> TensorGame:
         made: Any = load_class(self.name, TensorGame)

@@ -32,10 +32,9 @@ def plot_scores(records: Sequence[Mapping[str, Any]]) -> bytes | None:
 
 
 def scores_figure(records: Sequence[Mapping[str, Any]]) -> "Figure | None":
-    """One panel for each pairing of a learning player: rho over env steps with its 95% interval as a band, and as
+    """One panel for each pairing of a learning player: its score over env steps with its 95% interval as a band, and as
     dashed lines the scripted players of the same role facing the same opponent. Each evaluation has a row of panels for
-    each learning player. In games other than that of host and agent, the learning player's return takes the place of
-    rho.
+    each learning player.
 
     records: as in `records.jsonl`; those without `pairs` are skipped. None if there is nothing to draw.
     """
@@ -90,7 +89,7 @@ def _draw_panel(axes: "Axes", evaluations: Sequence[Evaluation], learner: Seat, 
             level_colour = LEVEL_COLOURS[names.index(name) % len(LEVEL_COLOURS)]  # the same in every panel of the row
             axes.axhline(value, color=level_colour, linestyle="--", linewidth=1.2)
             labels.append((value, name, level_colour))
-    if pair.measure == "rho":
+    if pair.is_share(pair.measure_of(learner)):
         axes.set_ylim(bottom=0)  # with every line drawn: it ends the scaling of the axis
     label_lines(axes, labels)
     _dress(axes, learner, opponents, pair)
@@ -99,10 +98,11 @@ def _draw_panel(axes: "Axes", evaluations: Sequence[Evaluation], learner: Seat, 
 def _dress(axes: "Axes", learner: Seat, opponents: Sequence[Seat], pair: PairResult) -> None:
     name = learner.player if learner.player == learner.role else f"{learner.player} as {learner.role}"
     facing = ", ".join(f"{seat.player}{' (learning)' if seat.learns else ''}" for seat in opponents)
-    measure, is_high_good = pair.measure_of(learner), pair.is_high_good("rho")
+    measure = pair.measure_of(learner)
+    is_high_good = pair.is_high_good(measure) if pair.declared[measure].low_for else None
     better = "" if is_high_good is None else f" ({'high' if is_high_good else 'low'} is better)"
     axes.set_title(f"{name} facing {facing}" if facing else name, fontsize=10, loc="left")
-    axes.set_ylabel(f"rho{better}" if measure == "rho" else measure, fontsize=9)
+    axes.set_ylabel(f"{measure}{better}", fontsize=9)
     axes.set_xlabel("env steps", fontsize=9)
     axes.tick_params(labelsize=8)
     axes.grid(color="#dddddd", linewidth=0.6)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
+from palestra.recording.results import path_of_pair
 from palestra.storage.disk import Folder
 from palestra.storage.records_file import Measure, RecordsThen, lines_of
 
@@ -162,13 +163,17 @@ def plain(value: Any) -> Any:
 
 
 def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers in a record by name: keys joined by slashes, as players/host/loss; of evaluations also the players,
-    as evaluation/main/host vs random/rho. Lists, texts and null are left out."""
+    """The numbers in a record by name: keys joined by slashes, as players/host/loss; of evaluations also the players
+    and the score, as evaluation/main/host vs random/rho, with the ends of its interval, .../rho/low and .../rho/high.
+    Lists, texts and null are left out."""
     found = dict(_numbers({key: value for key, value in record.items() if key not in ("pairs", "ratings")}, ""))
     found |= _numbers(record.get("ratings"), f"evaluation/{record.get('evaluation')}/ratings")
     for pair in record.get("pairs", []):
-        scores = {key: value for key, value in pair.items() if key not in ("players", "learned")}
-        found |= _numbers(scores, f"evaluation/{record['evaluation']}/{' vs '.join(pair['players'].values())}")
+        path = path_of_pair(record, pair)
+        intervals = {name: dict(zip(("low", "high"), ends, strict=True)) for name, ends in pair["intervals"].items()}
+        others = {key: value for key, value in pair.items() if key not in ("players", "learned", "scores", "intervals")}
+        for numbers in (others, pair["scores"], intervals):
+            found |= _numbers(numbers, path)
     return found
 
 

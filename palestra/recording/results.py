@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
+from palestra.runtime.scores import DeclaredScore, Wish, declared_in, return_of
+
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -26,71 +28,49 @@ class Score(NamedTuple):
 
 
 UNKNOWN = Score(math.nan, math.nan, math.nan)
-
-
-def return_of(role: str) -> str:
-    """The name of the score that is the mean return of a role."""
-    return f"return of {role}"
-
-
-def is_high_good_for(role: str, measure: str) -> bool | None:
-    """Whether a player in a role wants a score high; None for the return of another role, which may mean the contrary
-    or nothing to it. The one place that says which direction of a score is good."""
-    if measure == "rho":
-        return role != "agent"
-    return None if measure.startswith(return_of("")) and measure != return_of(role) else True
+NONE = (None, None)  # in place of an interval
+NONE = (None, None)  # in place of an interval
 
 
 @dataclass(frozen=True)
 class PairResult:
     """The result of one pairing of players in an evaluation.
 
-    scores: in the game of host and agent rho = finished / steps, in others the mean return of every role, under the
-    names "rho" and "return of ROLE", before these the first measure of a game that has some, as accuracy, and after
-    them its other measures whose names have no slash, as precision; in an evaluation of the user's own its scores,
-    without intervals. Tables and curves show the first score. aside: the scores that count for nobody: of a game's
-    measures all but the first. started_over: games that were over at their start, which count in nothing else. shares:
-    the scores that lie between 0 and 1, as shares of games do.
+    players: role -> player, with the roles in the order of the game. learned: the roles held by learning players.
+    every_score: the scores that the game declares. declared: what they are, in the order of tables. started_over: games
+    that were over at their start, which count in nothing else.
     """
 
-    players: Mapping[str, str]  # role -> player
-    learned: tuple[str, ...]  # the roles held by learning players
-    scores: Mapping[str, Score]
+    players: Mapping[str, str]
+    learned: tuple[str, ...]
+    every_score: Mapping[str, Score]
+    declared: Mapping[str, DeclaredScore]
     games: int
     truncated: int
-    aside: frozenset[str] = frozenset()
-    started_over: int = 0
-    shares: frozenset[str] = frozenset({"rho"})
+    started_over: int
 
     @classmethod
-    def from_record(cls, pair: Mapping[str, Any]) -> Self:
-        """Read one of the `pairs` of an evaluation's record, in which null stands for NaN."""
+    def from_record(cls, pair: Mapping[str, Any], roles: Sequence[str], declared: Mapping[str, DeclaredScore]) -> Self:
+        """Read one of the `pairs` of an evaluation's record, in which null stands for NaN. roles: of the game."""
+        return cls(
+            players={role: pair["players"][role] for role in roles},
+            learned=tuple(pair["learned"]),
+            every_score={name: _score(pair["scores"][name], *pair["intervals"].get(name, NONE)) for name in declared},
+            declared=declared,
+            games=pair["games"],
+            truncated=pair.get("truncated", 0),
+            started_over=pair.get("started_over", 0),
+        )
 
-        def score(value: Any, low: Any, high: Any) -> Score:
-            return Score(*(math.nan if number is None else number for number in (value, low, high)))
-
-        aside: list[str] = []
-        if "scores" in pair:
-            scores = {name: score(value, None, None) for name, value in pair["scores"].items()}
-        elif set(pair["players"]) == {"host", "agent"}:
-            scores = {"rho": score(pair["rho"], pair["low"], pair["high"])}
-        else:
-            measures, known = pair.get("measures", {}), pair.get("measure_intervals", {})
-            scores = {name: score(value, *known.get(name, (None, None))) for name, value in measures.items()}
-            aside = [name for name in [*scores][1:] if "/" not in name]
-            intervals = pair["return_intervals"]
-            returns = {return_of(role): score(value, *intervals[role]) for role, value in pair["returns"].items()}
-            scores = dict([*scores.items()][:1]) | returns | {name: scores[name] for name in aside}
-        games, truncated, over = pair["games"], pair.get("truncated", 0), pair.get("started_over", 0)
-        shares = frozenset({"rho", *pair.get("measure_intervals", {})})
-        return cls(pair["players"], tuple(pair["learned"]), scores, games, truncated, frozenset(aside), over, shares)
+    @cached_property
+    def scores(self) -> dict[str, Score]:
+        """The scores that tables of results show. Where there is room for one, it is the first."""
+        return {name: score for name, score in self.every_score.items() if self.declared[name].shown}
 
     @cached_property
     def seats(self) -> tuple[Seat, ...]:
-        """The players by role; in the game of host and agent the host comes first. Equal seats mean the same
-        pairing."""
-        roles = ["host", "agent"] if set(self.players) == {"host", "agent"} else self.players
-        return tuple(Seat(role, self.players[role], role in self.learned) for role in roles)
+        """The players by role. Equal seats mean the same pairing."""
+        return tuple(Seat(role, player, role in self.learned) for role, player in self.players.items())
 
     @property
     def measure(self) -> str:
@@ -110,21 +90,32 @@ class PairResult:
         return has_any or math.isnan(self.score.value)
 
     def measure_of(self, seat: Seat) -> str:
-        """The name of the score of a seat: the return of its role; where there are no returns, the first score."""
+        """The name of the score of a seat: the return of its role, or the first score where returns are not shown."""
         own = return_of(seat.role)
         return own if own in self.scores else self.measure
 
     def score_of(self, seat: Seat) -> Score:
-        """The score of a seat: rho, for host and agent alike, or the return of its role."""
+        """The score of a seat."""
         return self.scores.get(self.measure_of(seat), UNKNOWN)
 
+    def wish_of(self, seat: Seat) -> Wish | None:
+        """How a seat wants its score; None if that means nothing to it."""
+        declared = self.declared.get(self.measure_of(seat))
+        return None if declared is None else declared.wish_of(seat.role)
+
+    def is_share(self, measure: str) -> bool:
+        """Whether a score lies between 0 and 1."""
+        return measure in self.declared and self.declared[measure].is_share
+
     def is_high_good(self, measure: str) -> bool | None:
-        """Whether the players that learn want a score high; None where it counts for none of them, and where they want
-        the contrary of each other."""
-        if measure in self.aside:
-            return None
-        wanted = {is_high_good_for(role, measure) for role in self.learned} - {None}
-        return wanted.pop() if len(wanted) == 1 else None
+        """Whether the players that learn want a score high; None where it means nothing to any of them, and where they
+        want the contrary of each other."""
+        wishes = {self.declared[measure].wish_of(role) for role in self.learned} - {None}
+        return wishes == {"high"} if len(wishes) == 1 else None
+
+
+def _score(*numbers: float | None) -> Score:
+    return Score(*(math.nan if number is None else number for number in numbers))
 
 
 @dataclass(frozen=True)
@@ -139,8 +130,25 @@ class Evaluation:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """Read name, steps and `distinct_pairs` of an evaluation's record, in which null stands for NaN."""
-        pairs = tuple(map(PairResult.from_record, distinct_pairs(record)))
+        declared = declared_in(record)
+        pairs = tuple(PairResult.from_record(pair, record["roles"], declared) for pair in distinct_pairs(record))
         return cls(record["evaluation"], record["opt_steps"], pairs, record.get("env_steps", 0))
+
+
+def names_of_pairing(players: Iterable[str]) -> str:
+    """host vs random: the players of a pairing, in the order of the game's roles."""
+    return " vs ".join(players)
+
+
+def path_of_pairing(evaluation: str, players: Mapping[str, str]) -> str:
+    """What the names of a pairing's numbers begin with: evaluation/main/host vs random. players: by role, in the order
+    of the game."""
+    return f"evaluation/{evaluation}/{names_of_pairing(players.values())}"
+
+
+def path_of_pair(record: Mapping[str, Any], pair: Mapping[str, Any]) -> str:
+    """`path_of_pairing` of one of the `pairs` of an evaluation's record."""
+    return path_of_pairing(record["evaluation"], {role: pair["players"][role] for role in record["roles"]})
 
 
 def distinct_pairs(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -350,7 +358,7 @@ def games_text(pairs: Iterable[PairResult]) -> str:
 
 def pair_label(pair: PairResult) -> str:
     """zeillinger vs agent"""
-    return " vs ".join(printable(seat.player) for seat in pair.seats)
+    return names_of_pairing(printable(seat.player) for seat in pair.seats)
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

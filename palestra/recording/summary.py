@@ -25,7 +25,6 @@ from palestra.recording.results import (
     histories,
     interval_text,
     is_after_training,
-    is_high_good_for,
     pair_label,
     score_text,
     standings,
@@ -148,7 +147,10 @@ def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
     results = {pair.seats: pair for pair in standings(evaluations) if pair.has_interval}
     lines: list[str] = []
     past = histories(evaluations)
-    for seat in dict.fromkeys(seat for seats in results for seat in seats if seat.learns):
+    learners = dict.fromkeys(
+        seat for pair in results.values() for seat in pair.seats if seat.learns and pair.wish_of(seat)
+    )
+    for seat in learners:
         own = {_others(seats, seat): pair for seats, pair in results.items() if seat in seats}
         lines.append(f"{seat.player}, compared with the other players in the role {seat.role}:")
         for opponents, pair in own.items():
@@ -191,7 +193,7 @@ def _order(own: PairResult, other: PairResult, seat: Seat) -> int:
     """1 if `own` is better for a seat, -1 if it is worse, 0 if the intervals overlap."""
     mine, theirs = own.score_of(seat), other.score_of(seat)
     higher = int(mine.low > theirs.high) - int(mine.high < theirs.low)
-    return higher if is_high_good_for(seat.role, own.measure_of(seat)) else -higher
+    return higher if own.wish_of(seat) == "high" else -higher
 
 
 def _unequal_samples(compared: Sequence[tuple[PairResult, PairResult]], between: str) -> str:

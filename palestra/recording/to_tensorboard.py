@@ -20,6 +20,7 @@ import numpy as np
 
 from palestra.config import Config
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, Status, numbers_of, step_of
+from palestra.recording.results import path_of_pair
 from palestra.recording.values import Histogram, Media, values_of
 from palestra.storage.disk import Folder
 
@@ -106,16 +107,12 @@ class TensorBoardRecorder(Recorder):
 def main_names(record: Mapping[str, Any]) -> Iterator[str]:
     """The names of the numbers in a record that matter most, the first ones most: the scores of learning players, and
     of each player the returns, the loss and what its schedules say."""
+    shown = [score for score in record.get("declared_scores", []) if score["shown"]]
     for pair in record.get("pairs", []):
-        name = f"evaluation/{record['evaluation']}/{' vs '.join(pair['players'].values())}"
-        if not pair["learned"]:
-            continue
-        if "scores" in pair:
-            yield from (f"{name}/scores/{score}" for score in pair["scores"])
-        elif set(pair["players"]) == {"host", "agent"}:
-            yield f"{name}/rho"
-        else:
-            yield from (f"{name}/returns/{role}" for role in pair["learned"])
+        for score in shown if pair["learned"] else []:
+            wanted = {*score["high_for"], *score["low_for"]}
+            if wanted & set(pair["learned"]):
+                yield f"{path_of_pair(record, pair)}/{score['name']}"
     numbers = [name for name in numbers_of(record) if name.startswith("players/")]
     for metric in MAIN_METRICS:
         for name in numbers:

@@ -110,7 +110,7 @@ def unequal_samples(groups: Sequence[Group]) -> list[str]:
 def _rows(groups: Sequence[Group], name: str) -> Iterator[ScoreRow]:
     for seats, pair in pairings(groups, name):
         for measure in pair.scores:
-            row = ScoreRow(name, pairing_text(seats), measure, pair.is_high_good(measure), measure in pair.shares, ())
+            row = ScoreRow(name, pairing_text(seats), measure, pair.is_high_good(measure), pair.is_share(measure), ())
             scores = {group.label: _by_run(group, name, seats, measure) for group in groups}
             first = scores[groups[0].label]
             group_scores = tuple(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from palestra.recording.results import PairResult, Score, Seat, as_float, games_text, score_text
+from palestra.recording.results import PairResult, Score, Seat, as_float, games_text, names_of_pairing, score_text
 from palestra.report.blocks import Block, Cell, Heading, Note, Section, Table, count, number, scored
 from palestra.report.groups import Group, Standing, cut, mean_score, standings_of
 from palestra.report.reading import under
@@ -87,30 +87,28 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
 
 
 def _head_of_one(examples: Sequence[PairResult], before: bool) -> list[str]:
-    measures = list(_scores_of_one(examples[0])) if examples else []
+    measures = _wanted(examples[0]) if examples else []
     figures = [f"{measure} before" for measure in measures] if before else []
     return ["pairing", *measures, *figures, "IQM of returns", "length", "games", "cut off"]
 
 
 def _row_of_one(pair: PairResult, raw: Mapping[str, Any], first: PairResult | None = None) -> list[Cell]:
-    scores = _scores_of_one(pair)
-    before = [] if first is None else [_before(first, pair, measure) for measure in scores]
-    iqms = under(raw, "statistics", "episode_return")
-    spreads = iqms.values() if isinstance(iqms, Mapping) else ()
+    before = [] if first is None else [_before(first, pair, measure) for measure in _wanted(pair)]
+    iqms = [under(raw, "statistics", "episode_return", role, "iqm") for role in pair.players]
     return [
         Cell(pairing_text(pair.seats)),
-        *map(scored, scores.values()),
+        *(scored(pair.scores[measure]) for measure in _wanted(pair)),
         *before,
-        Cell(", ".join(score_text(under(spread, "iqm")) for spread in spreads) or "-"),
+        Cell("-" if None in iqms else ", ".join(map(score_text, iqms))),
         number(as_float(under(raw, "statistics", "episode_length", "mean"))),
         count(pair.games),
         count(pair.truncated),
     ]
 
 
-def _scores_of_one(pair: PairResult) -> dict[str, Score]:
-    """Those that count, each a column; the section on measures has the others."""
-    return {name: score for name, score in pair.scores.items() if name not in pair.aside}
+def _wanted(pair: PairResult) -> list[str]:
+    """The scores that mean something to some role, each a column; the section on scores has the others."""
+    return [name for name in pair.scores if pair.declared[name].high_for or pair.declared[name].low_for]
 
 
 def _of_first(standings: Iterable[Standing]) -> str:
@@ -137,7 +135,7 @@ def _rows_of_several(found: Sequence[Standing]) -> Iterator[list[Cell]]:
         before = [each.first.scores[measure].value for each in found if measure in each.first.scores]
         yield [
             Cell(pairing_text(found[0].seats), detail=measure),
-            scored(cut(mean_score(scores), measure, measure in found[0].last.shares)),
+            scored(cut(mean_score(scores), measure, found[0].last.is_share(measure))),
             count(len(scores)),
             number(fmean(before)) if found[0].first is not found[0].last else Cell("-"),
             number(min(values)),
@@ -147,7 +145,7 @@ def _rows_of_several(found: Sequence[Standing]) -> Iterator[list[Cell]]:
 
 def pairing_text(seats: Seats) -> str:
     """host vs random; a star marks players that learn, if there are several players."""
-    return " vs ".join(f"{seat.player}{'*' if seat.learns and len(seats) > 1 else ''}" for seat in seats)
+    return names_of_pairing(f"{seat.player}{'*' if seat.learns and len(seats) > 1 else ''}" for seat in seats)
 
 
 # ---- who meets whom ------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from palestra.recording.results import PairResult, Score, Seat
+from palestra.recording.results import UNKNOWN, PairResult, Score, Seat
 from palestra.report.reading import Evaluated, RunData, under
 from palestra.runs.branching import tree_differences
 from palestra.runtime.statistics import estimate_mean_of_few
@@ -21,7 +21,7 @@ MOST_KEYS = 3  # that a group's name shows
 FEWEST_OF_A_BAND = 4  # runs: the t interval of two or three reaches far beyond all that they have scored
 NUM_RESAMPLES = 2000  # of the runs of a group, for the bootstrap of interquartile means
 # By the last part of a measure's name, or the last but one where the last is a statistic.
-SHARES = ("rho", "clip_fraction")
+SHARES = ("clip_fraction",)
 NOT_NEGATIVE = ("number", "length", "td_error", "learning_rate", "exploration", "std")
 
 
@@ -161,16 +161,21 @@ def metric_curve(group: Group, name: str, unit: str) -> Curve:
 
 
 def score_curve(group: Group, evaluation: str, seats: tuple[Seat, ...], measure: str, unit: str) -> Curve:
-    """A score of a pairing over training."""
-    return over_runs(group, [list(_scores(run, evaluation, seats, measure, unit)) for run in group.runs], measure)
+    """A score of a pairing over training, where it is known."""
+    found = [list(_pairs(run, evaluation, seats, measure, unit)) for run in group.runs]
+    tracks = [[Point(step, pair.every_score[measure]) for step, pair in each] for each in found]
+    is_share = any(pair.is_share(measure) for each in found for _, pair in each)
+    return over_runs(group, tracks, measure, is_share)
 
 
-def _scores(run: RunData, evaluation: str, seats: tuple[Seat, ...], measure: str, unit: str) -> Iterator[Point]:
+def _pairs(
+    run: RunData, evaluation: str, seats: tuple[Seat, ...], measure: str, unit: str
+) -> Iterator[tuple[int, PairResult]]:
     for found in run.evaluated:
         if found.evaluation.name == evaluation:
             for pair in found.evaluation.pairs:
-                if pair.seats == seats and measure in pair.scores:
-                    yield Point(steps_in(found.record, unit), pair.scores[measure])
+                if pair.seats == seats and math.isfinite(pair.every_score.get(measure, UNKNOWN).value):
+                    yield steps_in(found.record, unit), pair
 
 
 def steps_in(record: Mapping[str, Any], unit: str) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from palestra.recording.results import PairResult, Seat, label, metric_text, score_text
 from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Heading, Legend, Note, Section, Table, scored
-from palestra.report.evaluations import evaluation_names, pairings
+from palestra.report.evaluations import evaluation_names, pairing_text, pairings
 from palestra.report.figures import Figures, Level, paint_curves, thinned
 from palestra.report.groups import FEWEST_OF_A_BAND, Curve, Group, metric_curve, metric_names, score_curve, step_unit
 
@@ -81,7 +81,7 @@ def _score_figure(
 ) -> Captioned:
     learner = next(seat for seat in seats if seat.learns)
     measure = pair.measure_of(learner)
-    title = " vs ".join(f"{seat.player}{'*' if seat.learns and len(seats) > 1 else ''}" for seat in seats)
+    title = pairing_text(seats)
     curves, colours = _present(score_curve(group, name, seats, measure, unit) for group in groups)
     levels = _levels(groups, name, seats, learner, measure)
     text = f"{measure} of {title} over {label(unit)}. {_in_words(curves)}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from palestra.config.rendering import inline_flow
-from palestra.recording.results import PairResult, duration_text
+from palestra.recording.results import duration_text
 from palestra.report.blocks import Block, Cell, Code, Facts, Heading, Note, Section, Table, count, scored
 from palestra.report.evaluations import pairing_text
 from palestra.report.groups import Group, experiment
@@ -41,10 +41,12 @@ def _last_score(run: RunData) -> list[Cell]:
     """The last score of the pairing that `best` names, or of the first one in which a player learns; and what it is."""
     name, place = under(run.config, "best", "evaluation"), under(run.config, "best", "pairing")
     evaluated = [each for each in run.evaluated if name in (None, each.evaluation.name)]
-    pairs = [PairResult.from_record(pair) for pair in evaluated[-1].record["pairs"]] if evaluated else []
+    pairs = evaluated[-1].evaluation.pairs if evaluated else ()
     configs = under(run.config, "evaluations")
     named = [each for each in configs if under(each, "name") == name] if isinstance(configs, list) else []
     wanted = _value_at(named, f"0.pairings.{place}")
+    played = evaluated[-1].record["pairs"] if evaluated else []
+    wanted = next((pair["same_as"] for pair in played if "same_as" in pair and pair["players"] == wanted), wanted)
     learned = [pair for pair in pairs if pair.learned and wanted in (None, pair.players)]
     if not learned:
         return [Cell("-"), Cell("-")]

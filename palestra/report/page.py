@@ -14,9 +14,9 @@ from palestra.report.blocks import Section
 from palestra.report.comparison_table import comparison_section
 from palestra.report.evaluations import evaluations_section
 from palestra.report.figures import Figures
+from palestra.report.game_scores import scores_section
 from palestra.report.groups import Group, group_runs
 from palestra.report.learning import curves_section, metrics_section
-from palestra.report.measures import measures_section
 from palestra.report.media import media_section
 from palestra.report.overview import checkpoints_section, runs_section, setting_section
 from palestra.report.reading import read_runs, under
@@ -79,7 +79,7 @@ def _sections_of_training(groups: Sequence[Group], figures: Figures) -> list[Sec
     return [
         runs_section(groups),
         curves_section(groups, figures),
-        *measures_section(groups, figures),
+        *scores_section(groups, figures),
         *updates_section(groups, figures),
         *([comparison_section(groups)] if len(groups) > 1 else []),
         evaluations_section(groups),

@@ -18,7 +18,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from palestra.config import ConfigError
 from palestra.recording.plots import LEARNED_COLOURS, LEVEL_COLOURS
-from palestra.recording.results import Score, label, printable
+from palestra.recording.results import Score, label, path_of_pairing, printable
 from palestra.report.evaluations import evaluation_names, pairings
 from palestra.report.figures import thinned
 from palestra.report.groups import FEWEST_OF_A_BAND, NUM_RESAMPLES, Group, group_runs, reported_score
@@ -70,6 +70,18 @@ class Series:
                 step = row.env_steps if self.unit == "env_steps" else row.opt_steps
                 found.setdefault(row.name, {}).setdefault(row.run, {})[step] = row.value
         return {name: dict(by_run) for name, by_run in found.items()}
+
+    @cached_property
+    def shares(self) -> set[str]:
+        """The names of the scores that lie between 0 and 1."""
+        evaluations = (each.evaluation for run in self.group.runs for each in run.evaluated)
+        return {
+            f"{path_of_pairing(evaluation.name, pair.players)}/{score}"
+            for evaluation in evaluations
+            for pair in evaluation.pairs
+            for score in pair.declared
+            if pair.is_share(score)
+        }
 
     @property
     def game(self) -> str:
@@ -192,8 +204,7 @@ def _score_names(groups: Sequence[Group]) -> Iterator[str]:
     for evaluation in evaluation_names(groups):
         for seats, pair in pairings(groups, evaluation):
             learner = next(seat for seat in seats if seat.learns)
-            measure = "rho" if pair.measure == "rho" else f"returns/{learner.role}"
-            yield f"evaluation/{evaluation}/{' vs '.join(pair.players.values())}/{measure}"
+            yield f"{path_of_pairing(evaluation, pair.players)}/{pair.measure_of(learner)}"
 
 
 def _lines(series: Series, name: str, single: bool, iqm: bool) -> list[Line]:
@@ -211,7 +222,10 @@ def _lines(series: Series, name: str, single: bool, iqm: bool) -> list[Line]:
         values = torch.tensor(by_step, dtype=torch.float64).T
         value, low, high = interquartile_mean_curve(values, NUM_RESAMPLES, 0, SHARE).tolist()
         return [Line("", steps, value, (low, high) if len(tracks) >= FEWEST_OF_A_BAND else None)]
-    means = [reported_score([Score(value, math.nan, math.nan) for value in values], name) for values in by_step]
+    is_share = name in series.shares
+    means = [
+        reported_score([Score(value, math.nan, math.nan) for value in values], name, is_share) for values in by_step
+    ]
     band = [mean.low for mean in means], [mean.high for mean in means]
     return [Line("", steps, [mean.value for mean in means], band if len(tracks) >= FEWEST_OF_A_BAND else None)]
 
@@ -270,9 +284,10 @@ def panel_texts(name: str, several_kinds: bool) -> tuple[str, str]:
     if kind == "evaluation":
         pairing, *measure = rest
         title = f"{owner}: {pairing}" if several_kinds else pairing
-        if measure[0] == "returns":
-            return title, "return" if " vs " not in pairing else f"return of {measure[1]}"
-        return title, ", ".join(measure[1:] if measure[0] == "statistics" else measure)
+        if measure[0] == "return":  # figures for papers are read by people alone
+            roles = "/".join(measure[1:])
+            return title, "return" if " vs " not in pairing and len(measure) == 2 else f"return of {roles}"
+        return title, ", ".join(measure[1:]) if measure[0] == "statistics" else "/".join(measure)
     return (owner, ", ".join(rest)) if kind == "players" else ("", label(name))
 
 

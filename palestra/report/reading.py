@@ -89,11 +89,6 @@ class RunData:
         changes = list(_undamaged(folder.changes, faults))
         evaluations = [record for record in records if record.get("kind") == "evaluation"]
         config: dict[str, Any] = _or_fault(lambda: load_yaml(folder.config), {}, faults)
-        evaluated = tuple(Evaluated(Evaluation.from_record(record), record) for record in evaluations)
-        played = (pair for each in evaluated for pair in each.record["pairs"] if "returns" in pair)
-        roles = under(config, "roles")
-        first = next(played, {"returns": roles if isinstance(roles, Mapping) else {}})
-        order = [*first["returns"], *first.get("measures", {})]
         return cls(
             path=path,
             name=run_name(path),
@@ -102,8 +97,8 @@ class RunData:
             config_text=_or_fault(lambda: folder.config.read_text(errors="replace"), "", faults),
             facts=_or_fault(lambda: folder.facts().model_dump(), {}, faults),
             training=tuple(record for record in records if record.get("kind") == "training"),
-            evaluated=evaluated,
-            again=tuple(_read_again(folder, order, faults)),
+            evaluated=tuple(Evaluated(Evaluation.from_record(record), record) for record in evaluations),
+            again=tuple(_read_again(folder, faults)),
             changes=tuple(changes),
             checkpoints=tuple(_read_checkpoints(folder)),
             is_in_use=folder.is_in_use(),
@@ -207,8 +202,7 @@ def _undamaged(path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
         faults.append(f"{path} cannot be read: {error.strerror or error}")
 
 
-def _read_again(folder: RunFolder, order: Sequence[str], faults: list[str]) -> Iterator[Evaluated]:
-    """order: roles and measures as the run has them; these files have them in the order of the alphabet."""
+def _read_again(folder: RunFolder, faults: list[str]) -> Iterator[Evaluated]:
     for name in (name for name in folder.evaluations.names() if name.endswith(".json") and not name.startswith(".")):
         path = folder.evaluations.path / name
         try:
@@ -220,16 +214,7 @@ def _read_again(folder: RunFolder, order: Sequence[str], faults: list[str]) -> I
         except (OSError, ValueError) as error:
             faults.append(f"{path} cannot be read: {error!s:.200}")
             continue
-        record = {**record, "pairs": [_in_order(pair, order) for pair in record["pairs"]]}
         yield Evaluated(Evaluation.from_record(record), record)
-
-
-def _in_order(value: Any, order: Sequence[str]) -> Any:
-    """Mappings by role or measure in that order, at any depth."""
-    if not isinstance(value, Mapping):
-        return value
-    keys = sorted(value, key=order.index) if set(value) <= set(order) else [*value]
-    return {key: _in_order(value[key], order) for key in keys}
 
 
 def _read_checkpoints(folder: RunFolder) -> Iterator[StoredCheckpoint]:

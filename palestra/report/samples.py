@@ -14,6 +14,7 @@ from palestra.evaluation.trace import typical
 from palestra.games.config import GameConfig
 from palestra.games.game import TensorGame
 from palestra.games.trace import PictureStyle, Scene, ShareTable, Storyboard, Trace, Transcript
+from palestra.recording.results import names_of_pairing
 from palestra.report.blocks import (
     Block,
     Cell,
@@ -89,7 +90,7 @@ def _samples(run: RunData, figures: Figures) -> list[Block]:
     moment = f"evaluation {name}, from the {which} checkpoint, at opt step {stored.counters['opt_steps']:,}"
     if game.transcript(trace) is not None:
         return list(_talks(stored, game, name, pairing, moment))
-    title = f"{' vs '.join(pairing.values())} in {moment}"
+    title = f"{names_of_pairing(pairing.values())} in {moment}"
     storyboard = game.storyboard(trace)
     if storyboard is not None:
         return [_strip(f"{title}. {_end_text(trace)}", storyboard, figures)]

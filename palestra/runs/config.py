@@ -30,10 +30,10 @@ from palestra.config import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    UnreadConfig,
     UserConfig,
     admitted_class,
     check_overridden,
+    has_unread,
     load_config,
     load_stored_config,
     load_yaml,
@@ -265,7 +265,7 @@ class RunConfig(BaseRunConfig):
             self.game,
             *(part for each in self.evaluations for part in (each.game, getattr(each, "played_by", None))),
         )
-        if any(isinstance(part, UnreadConfig) for part in parts):
+        if any(map(has_unread, parts)):
             return self  # its roles or scores are unknown
         scripts = scripts_in(self.players)
         roles = self.game.declared_roles()
@@ -299,7 +299,9 @@ class RunConfig(BaseRunConfig):
         """What the game of each evaluation adds to its record, by the evaluation's name."""
         games = {each.name: each.game or self.game for each in self.evaluations}
         return {
-            name: GameMeasures(self.output.info if game.has_info else (), game.declared_measures())
+            name: GameMeasures(
+                [score.name for score in game.declared_scores()], self.output.info if game.has_info else ()
+            )
             for name, game in games.items()
         }
 

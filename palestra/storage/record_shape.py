@@ -4,14 +4,14 @@ written it."""
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
-Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Interval = Annotated[list[float | None], Field(min_length=2, max_length=2)]
+Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
 class _Part(BaseModel):
@@ -44,14 +44,23 @@ class _Training(_Record):
     players: dict[str, _PlayerMetrics] = {}
 
 
-class _Pair(_Part):
-    """A pairing in an evaluation of a class of the user's own."""
+class _DeclaredScore(_Part):
+    name: Annotated[str, Field(min_length=1)]
+    meaning: str
+    unit: str
+    high_for: list[str]
+    low_for: list[str]
+    shown: bool
 
+
+class _Pair(_Part):
     players: Annotated[dict[str, str], Field(min_length=1)]
     learned: list[str]
     same_as: dict[str, str] | None = None
     games: Count
     truncated: Count = 0
+    scores: dict[str, float | None]
+    intervals: dict[str, Interval]
 
     @model_validator(mode="after")
     def _check_learned(self) -> Self:
@@ -60,41 +69,20 @@ class _Pair(_Part):
         return self
 
 
-class _OwnPair(_Pair):
-    scores: dict[str, float | None]
-
-
-class _PlayedPair(_Pair):
-    """A pairing whose games palestra has played."""
-
-    rho: float | None
-    low: float | None
-    high: float | None
-    returns: dict[str, float | None]
-    return_intervals: dict[str, Interval]
-    measures: dict[str, float | None] = {}
-    measure_intervals: dict[str, Interval] = {}
-
-    @model_validator(mode="after")
-    def _check_roles(self) -> Self:
-        if not self.returns.keys() == self.return_intervals.keys() == self.players.keys():
-            raise ValueError("expected the same roles in players, returns and return_intervals, got others")
-        return self
-
-
-def _kind_of_pair(pair: Any) -> str:
-    return "own" if isinstance(pair, Mapping) and "scores" in pair else "played"
-
-
-_AnyPair = Annotated[
-    Annotated[_OwnPair, Tag("own")] | Annotated[_PlayedPair, Tag("played")], Discriminator(_kind_of_pair)
-]
-
-
 class _Evaluation(_Record):
     evaluation: Annotated[str, Field(min_length=1)]
     opt_steps: Count
-    pairs: list[_AnyPair]
+    roles: list[str]
+    declared_scores: list[_DeclaredScore]
+    pairs: list[_Pair]
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> Self:
+        names = {score.name for score in self.declared_scores}
+        for pair in self.pairs:
+            if pair.players.keys() != set(self.roles) or pair.scores.keys() != names:
+                raise ValueError("expected the evaluation's roles and declared scores in each pair, got others")
+        return self
 
 
 def require_shape(record: Mapping[str, Any]) -> None:
@@ -108,8 +96,8 @@ def require_shape(record: Mapping[str, Any]) -> None:
         model.model_validate(record)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"] if part not in ("own", "played"))
-        raise ValueError(f"{key}: {_in_words(first)}") from None
+        key = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{key}: {_in_words(first)}" if key else _in_words(first)) from None
 
 
 def _in_words(fault: "ErrorDetails") -> str:

@@ -855,4 +855,4 @@ def test_cartpole_is_solved(tmp_path: Path) -> None:
     trainer = palestra.PPOTrainer(config, run=tmp_path / "run")
     trainer.fit()
     (figures,) = read_records(tmp_path / "run" / "records.jsonl")[-2]["pairs"]
-    assert figures["returns"]["agent"] >= 475.0
+    assert figures["scores"]["return/agent"] >= 475.0

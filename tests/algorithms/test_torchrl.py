@@ -724,4 +724,4 @@ def final_return(algorithm: Data, game: Data, place: Path, opt_steps: int, num_w
     config["output"] |= {"record": None, "save": None}
     palestra.Trainer(config, run=place / "run").fit()
     *_, last = (record for record in read_records(place / "run" / "records.jsonl") if record["kind"] == "evaluation")
-    return float(last["pairs"][0]["returns"]["agent"])
+    return float(last["pairs"][0]["scores"]["return/agent"])

@@ -36,7 +36,7 @@ def test_what_config_prints_for_a_protocol_trains(protocol: str) -> None:
     last = [record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "evaluation"][-1]
     learned = last["pairs"][config["best"]["pairing"]]
     assert learned["learned"] == list(config["roles"])
-    assert 0.0 <= learned["measures"]["accuracy"] <= 1.0
+    assert 0.0 <= learned["scores"]["accuracy"] <= 1.0
 
 
 def test_a_centralized_critic_that_is_asked_for_has_networks_for_all_that_it_observes() -> None:

@@ -87,7 +87,7 @@ def test_the_translated_ppo_solves_cartpole(tmp_path: Path) -> None:
     stored = palestra.StoredRun.open(tmp_path / "run")
     stored.load("best")
     _, record = stored.evaluate("main", 20)
-    assert record["pairs"][0]["returns"]["agent"] > 400
+    assert record["pairs"][0]["scores"]["return/agent"] > 400
 
 
 def test_errors_know_the_names_of_the_tables() -> None:

@@ -199,7 +199,7 @@ def test_the_prover_lifts_the_cup_and_the_verifier_believes_it(place: Path) -> N
     train("telegram", "evaluations.0.interval=null")
     *_, last = (record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "evaluation")
     [pair] = [pair for pair in last["pairs"] if pair["learned"] == ["prover", "verifier"]]
-    assert pair["measures"]["accuracy"] >= 0.98
+    assert pair["scores"]["accuracy"] >= 0.98
 
 
 def test_a_lone_verifier_learns_from_labels_what_can_be_known(place: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_lone_verifier_learns_from_labels_what_can_be_known(place: Path) -> No
     train("labels", "stop.after=600", "evaluations.0.interval=null", "best=null")
     *_, last = (record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "evaluation")
     learned, _ = last["pairs"]
-    assert learned["measures"]["accuracy"] > 0.85
+    assert learned["scores"]["accuracy"] > 0.85
 
 
 def test_who_is_not_asked_changes_nothing_in_the_game_of_three(place: Path) -> None:
@@ -276,7 +276,7 @@ def test_players_alternate_and_go_on_alternating_from_the_shell(place: Path) -> 
 def test_decisions_weighted_by_their_advantage_balance_the_pole(place: Path) -> None:
     train("advantage", "evaluations.0.interval=null", "best=null")
     *_, evaluation = (record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "evaluation")
-    learned, of_random = (pair["returns"]["agent"] for pair in evaluation["pairs"])
+    learned, of_random = (pair["scores"]["return/agent"] for pair in evaluation["pairs"])
     assert learned > 450 > 100 > of_random
 
 
@@ -310,7 +310,7 @@ def test_a2c_balances_the_pole(place: Path) -> None:
     train("a2c", "evaluations.0.interval=null", "best=null")
     *_, evaluation = (record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "evaluation")
     [pair] = evaluation["pairs"]
-    assert (pair["games"], pair["returns"]["agent"]) == (100, 500.0)
+    assert (pair["games"], pair["scores"]["return/agent"]) == (100, 500.0)
 
 
 def test_a2c_resumes_from_every_safe_point_for_every_kind_of_actions(place: Path) -> None:
@@ -377,7 +377,7 @@ def loss_of(algorithm: Any, batch: Any) -> dict[str, float]:
 def test_sarsa_holds_the_pole_ten_times_as_long_as_chance(place: Path) -> None:
     train("sarsa", "evaluations.0.interval=null", "best=null")
     *_, evaluation = (record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "evaluation")
-    learned, of_random = (pair["returns"]["agent"] for pair in evaluation["pairs"])
+    learned, of_random = (pair["scores"]["return/agent"] for pair in evaluation["pairs"])
     assert learned > 10 * of_random > 100.0
 
 

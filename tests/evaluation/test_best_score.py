@@ -30,16 +30,19 @@ def test_only_a_strictly_better_score_is_the_best_one(
     """Of equal ones the first stays: a tie would give up an older checkpoint for nothing."""
     config = check(make_config({"best.goal": goal, "best.measure": "rho"}), RunConfig)
     assert config.best is not None
-    best = BestScore(config.best, config.evaluations, {})
-    records = [{"evaluation": "main", "pairs": [{"players": best.measure.pairing, "rho": score}]} for score in scores]
+    best = BestScore(config.best, config.evaluations, config.measures_of_games())
+    records = [
+        {"evaluation": "main", "pairs": [{"players": best.measure.pairing, "scores": {"rho": score}}]}
+        for score in scores
+    ]
     assert [number for number, record in enumerate(records) if best.improves(record)] == better
 
 
 def test_a_tie_after_a_best_that_could_not_be_saved_is_the_best_one(make_config: MakeConfig) -> None:
     config = check(make_config({"best.goal": "max", "best.measure": "rho"}), RunConfig)
     assert config.best is not None
-    best = BestScore(config.best, config.evaluations, {})
-    record = {"evaluation": "main", "pairs": [{"players": best.measure.pairing, "rho": 1.0}]}
+    best = BestScore(config.best, config.evaluations, config.measures_of_games())
+    record = {"evaluation": "main", "pairs": [{"players": best.measure.pairing, "scores": {"rho": 1.0}}]}
     assert best.improves(record)
     best.take_back()
     assert best.has_lost_best
@@ -50,8 +53,8 @@ def test_a_tie_after_a_best_that_could_not_be_saved_is_the_best_one(make_config:
 def test_another_evaluation_is_never_the_best_one(make_config: MakeConfig) -> None:
     config = check(make_config({"best.goal": "max", "best.measure": "rho"}), RunConfig)
     assert config.best is not None
-    best = BestScore(config.best, config.evaluations, {})
-    pairs = [{"players": best.measure.pairing, "rho": 1.0}]
+    best = BestScore(config.best, config.evaluations, config.measures_of_games())
+    pairs = [{"players": best.measure.pairing, "scores": {"rho": 1.0}}]
     assert not best.improves({"evaluation": "another", "pairs": pairs})
     assert best.value is None
     assert best.improves({"evaluation": "main", "pairs": pairs})

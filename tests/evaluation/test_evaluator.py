@@ -11,6 +11,7 @@ from palestra.games.nim import NimConfig, NimGame
 from palestra.games.normalization import UNCHANGED
 from palestra.games.policy import Decision, Memory, Observes, Policy
 from palestra.games.polyhedra.game import MAX_COORDINATE, PolyhedraGame
+from palestra.games.scores import wins_by_return
 from palestra.players import make_script
 from palestra.randomness import base_key, fold, random_choice, world_keys
 from tests.games.plain_polyhedra import polyhedra_config
@@ -87,7 +88,8 @@ def plain_games(game: TensorGame, policies: Mapping[str, Policy], num: int, max_
             returns.append(earned)
             tallies = {name: value + int(state[name]) for name, value in tallies.items()}
     columns = dict(zip(game.roles, torch.stack(returns).unbind(1), strict=True))
-    return Games(torch.tensor(finished), torch.tensor(lengths), columns, num - len(lengths), tallies, taken, {}, {})
+    counts = (num - len(lengths), tallies, taken, {})
+    return Games(torch.tensor(finished), torch.tensor(lengths), columns, *counts, game.declared_scores, {}, {})
 
 
 @pytest.mark.parametrize("max_rounds", [2, 60])
@@ -161,9 +163,9 @@ def test_figures_computed_by_hand() -> None:
         assert summary["started_over"] == int(counts[2])
         assert (summary["games"], summary["steps"]) == (num, steps)
         assert (summary["finished"], summary["truncated"]) == (finished, num - finished)
-        assert summary["rho"] == finished / steps
+        assert summary["scores"]["rho"] == finished / steps
         assert summary["actions"] == {"host": [steps], "agent": [steps, 0] if agent == "choose_first" else [0, steps]}
-        assert summary["returns"] == pytest.approx({"host": -steps / num, "agent": steps / num})
+        assert summary["scores"]["return/host"] == -summary["scores"]["return/agent"] == pytest.approx(-steps / num)
 
 
 def starts_of(game: PolyhedraGame, num: int) -> Tensor:
@@ -175,8 +177,28 @@ def starts_of(game: PolyhedraGame, num: int) -> Tensor:
 
 def test_of_two_roles_each_wins_its_share_and_equal_returns_count_half() -> None:
     returns = {"host": torch.tensor([1.0, 1.0, 0.0, 2.0]), "agent": torch.tensor([0.0, -1.0, 0.0, 3.0])}
-    games = Games(torch.ones(4, dtype=torch.bool), torch.ones(4, dtype=torch.int64), returns, 0, {}, {}, {}, {})
-    assert games.summary()["won"] == {"host": 0.625, "agent": 0.375}
+    games = Games(
+        torch.ones(4, dtype=torch.bool), torch.ones(4), returns, 0, {}, {}, {}, (), {}, wins_by_return(returns)
+    )
+    summary = games.summary()
+    assert (summary["won"], summary["contests"]) == ({"host": 0.625, "agent": 0.375}, 4)
+
+
+def test_of_host_and_agent_a_round_is_a_contest_and_rho_the_share_that_the_host_wins() -> None:
+    game = polyhedra()
+    summary = play_games(game, scripts(game, "random", "random"), 40, 3, seed=0).summary()
+    assert summary["contests"] == summary["steps"]
+    assert summary["won"]["host"] == summary["scores"]["rho"]
+    assert 0 < summary["won"]["host"] < 1
+    assert sum(summary["won"].values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("found", [{}, {"rho": 0.5, "roh": 0.25}])
+def test_a_game_must_give_the_scores_that_it_declares(found: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    game = polyhedra()
+    monkeypatch.setattr(game, "scores", lambda ends: found)
+    with pytest.raises(TypeError, match="expected the declared scores rho, return/host, return/agent from the game"):
+        play_games(game, scripts(game, "random", "random"), 4, 3, seed=0).summary()
 
 
 def test_games_that_overflow_are_truncated_and_counted() -> None:
@@ -193,4 +215,4 @@ def test_nothing_but_started_over_games_gives_no_figures() -> None:
     game = polyhedra(initial_points=[[[1, 2, 3]]])
     summary = play_games(game, scripts(game, "random", "random"), 5, 50, seed=0).summary()
     assert (summary["games"], summary["started_over"], summary["steps"]) == (0, 5, 0)
-    assert str(summary["rho"]) == "nan"
+    assert str(summary["scores"]["rho"]) == "nan"

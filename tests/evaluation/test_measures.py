@@ -17,7 +17,10 @@ from palestra.config import ConfigError, UntrustedError
 from palestra.evaluation.config import BestConfig
 from palestra.evaluation.evaluator import Games
 from palestra.evaluation.measures import GameMeasures, Measure, paths_of_measures
+from palestra.games.polyhedra import rho
+from palestra.games.scores import wins_by_return
 from palestra.runs.config import read_config
+from palestra.runtime.scores import DeclaredScore
 from palestra.runtime.statistics import describe
 from palestra.storage.records_file import read_records
 
@@ -35,7 +38,11 @@ class Named:
     pairings = ({"host": "x", "agent": "random"}, PAIRING)
 
 
-OF_GAME = GameMeasures(info=["x", "a/std"], own=["accuracy", "precision"])
+DECLARED = (
+    *rho.SCORES,
+    *(DeclaredScore(name, "", "share", ("host",), (), shown=True) for name in ("accuracy", "precision")),
+)
+OF_GAME = GameMeasures([score.name for score in DECLARED], info=["x", "a/std"])
 
 
 def keys(measure: str, pairing: int | None = 1) -> BestConfig:
@@ -46,9 +53,9 @@ def record() -> dict[str, Any]:
     """The record of an evaluation of four games."""
     finished, earned = torch.tensor([True, True, True, False]), torch.tensor([5.0, 1.0, 2.0, -3.0])
     info = {"info/x": WORTH, "final_info/x": 2 * WORTH, "info/a/std": WORTH, "final_info/a/std": WORTH}
-    games = Games(
-        finished, LENGTHS, {"host": earned, "agent": -earned}, 0, {}, {}, info, {"accuracy": 0.75, "precision": None}
-    )
+    returns = {"host": earned, "agent": -earned}
+    scores = {"rho": rho.estimate_rho(finished, LENGTHS), "accuracy": 0.75, "precision": None}
+    games = Games(finished, LENGTHS, returns, 0, {}, {}, info, DECLARED, scores, wins_by_return(returns))
     return {"evaluation": "main", "pairs": [{"players": PAIRING, "learned": ["host"], **games.summary()}]}
 
 
@@ -101,7 +108,7 @@ def gap(pair):
 
 
 def worst(record):
-    return min(pair["rho"] for pair in record["pairs"] if pair["learned"])
+    return min(pair["scores"]["rho"] for pair in record["pairs"] if pair["learned"])
 
 
 def text(pair):
@@ -142,7 +149,7 @@ def test_the_best_checkpoint_is_that_of_the_function_and_its_source_is_filed(
     assert '"scores_mine:worst": "' in (mine / "run" / "run.json").read_text()
     stored = palestra.StoredRun.open("run")
     records = [each for each in read_records(stored.folder.records) if each["kind"] == "evaluation"]
-    scores = {each["opt_steps"]: min(p["rho"] for p in each["pairs"] if p["learned"]) for each in records}
+    scores = {each["opt_steps"]: min(p["scores"]["rho"] for p in each["pairs"] if p["learned"]) for each in records}
     stored.load("best")
     assert scores[stored.counters["opt_steps"]] == max(scores.values())
     del sys.modules["scores_mine"]

@@ -110,13 +110,13 @@ def test_a_scripted_player_under_a_name_of_its_own_is_played_and_shown_once(
     as_agent, _, bare, _ = first["pairs"]
     assert [(each["host"], each["agent"]) for each in played[:3]] == [names[0], names[1], names[3]]
     assert as_agent["same_as"] == bare["players"]
-    assert as_agent["rho"] == bare["rho"]
+    assert as_agent["scores"]["rho"] == bare["scores"]["rho"]
     (run,) = read_runs([tmp_path / "run"])
     shown = [tuple(seat.player for seat in pair.seats) for pair, _ in run.evaluated[0].pairs]
     assert shown == names[1:]
     page = Parsed(write_report([tmp_path / "run"], None))
     (score,) = page.tables["The runs, as of their last records; training alone counts as time."].column("last score")
-    assert score[1] == last["pairs"][0]["rho"]  # of the pairing that `best` names
+    assert score[1] == last["pairs"][0]["scores"]["rho"]  # of the pairing that `best` names
 
 
 def test_an_evaluation_may_be_played_in_another_game(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -202,7 +202,11 @@ def test_best_names_an_evaluation(make_config: MakeConfig, tmp_path: Path) -> No
         palestra.Trainer(make_config({"best.evaluation": "mane"}))
     config = named(make_config({"best.evaluation": "more"}), "more", seed=5)
     trainer = fit(config, tmp_path / "run")
-    rho = {r["opt_steps"]: r["pairs"][0]["rho"] for r in evaluations_of(tmp_path / "run") if r["evaluation"] == "more"}
+    rho = {
+        r["opt_steps"]: r["pairs"][0]["scores"]["rho"]
+        for r in evaluations_of(tmp_path / "run")
+        if r["evaluation"] == "more"
+    }
     stored = StoredRun.open(tmp_path / "run")
     stored.load("best")
     assert trainer.evaluating.best is not None
@@ -219,7 +223,7 @@ def test_a_record_tells_the_spread_of_returns_and_lengths_and_the_ratings(
         spread = pair["statistics"]
         assert spread["episode_return"].keys() == {"host", "agent"}
         assert spread["episode_length"].keys() == spread["episode_return"]["host"].keys() == keys
-        assert spread["episode_return"]["host"]["mean"] == pytest.approx(pair["returns"]["host"])
+        assert spread["episode_return"]["host"]["mean"] == pytest.approx(pair["scores"]["return/host"])
         assert spread["episode_length"]["mean"] == pytest.approx(pair["steps"] / pair["games"])
     assert record["ratings"].keys() == {"host", "agent"}
     assert record["ratings"]["host"].keys() == {"host", "random"}
@@ -239,7 +243,7 @@ def test_a_player_of_another_run_may_sit_in_pairings_alone(make_config: MakeConf
         update={"pairings": [{"host": "host", "agent": "random"}]}
     )
     [alone] = source.evaluations.play("main", 8, with_scripted=True)["pairs"]
-    assert pair["rho"] == alone["rho"]
+    assert pair["scores"]["rho"] == alone["scores"]["rho"]
     assert pair["actions"] == alone["actions"]
 
 

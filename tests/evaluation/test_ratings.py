@@ -10,13 +10,9 @@ from palestra.evaluation.ratings import SCALE, rate
 
 
 def board(first: str, second: str, share: float, games: int = 100) -> dict[str, Any]:
-    """A pairing of a game of two roles; share: of the games that the first has won."""
+    """A pairing of a game of two roles; share: of the contests that the first has won."""
     players = {"first": first, "second": second}
-    return {"players": players, "games": games, "won": {"first": share, "second": 1 - share}}
-
-
-def hosted(host: str, agent: str, finished: int, steps: int) -> dict[str, Any]:
-    return {"players": {"agent": agent, "host": host}, "games": 10, "finished": finished, "steps": steps, "won": {}}
+    return {"players": players, "contests": games, "won": {"first": share, "second": 1 - share}}
 
 
 def test_odds_of_ten_to_one_are_400_points() -> None:
@@ -53,13 +49,6 @@ def test_the_ratings_are_the_most_likely_ones() -> None:
         assert sum(share for names, share in expected.items() if name in names) == pytest.approx(won)
 
 
-def test_of_host_and_agent_a_round_is_a_contest_and_rho_the_share() -> None:
-    ratings = rate([hosted("host", "random", 20, 100), hosted("zeillinger", "random", 50, 100)])
-    assert ratings is not None
-    assert ratings["host"]["zeillinger"] == pytest.approx(ratings["agent"]["random"])
-    assert ratings["host"]["zeillinger"] - ratings["host"]["host"] == pytest.approx(400 * math.log10(4))
-
-
 @pytest.mark.parametrize(
     "pairs",
     [
@@ -69,7 +58,7 @@ def test_of_host_and_agent_a_round_is_a_contest_and_rho_the_share() -> None:
         [board("a", "x", 0.5), board("b", "y", 0.5)],  # two groups that never met
         [board("a", "x", 0.5), board("b", "x", 0.5, games=0)],  # not played
         [],
-        [{"players": {"agent": name}, "games": 5} for name in "abc"],  # one role
+        [{"players": {"agent": name}, "contests": 5} for name in "abc"],  # one role
     ],
 )
 def test_without_wins_both_ways_there_is_no_rating(pairs: list[dict[str, Any]]) -> None:

@@ -15,13 +15,6 @@ EVALUATION = [
         ("math.sqrt(float(values.double().var()) / n)", "math.sqrt(float(values.double().var()))"),
         ("_t_quantile(n - 1)", "_t_quantile(n)"),
         ("_t_quantile(n - 1)", "_t_quantile(min(n - 1, 30))"),
-        ("rho = num_finished / steps", "rho = num_finished / n"),
-        ("residuals = finished.double() - rho * lengths.double()", "residuals = finished.double() - rho"),
-        ("/ (n - 1) * n) / steps", "/ (n - 1)) / steps"),
-        (
-            "return Estimate(rho, max(rho - half, 0.0), min(rho + half, 1.0))",
-            "return Estimate(rho, rho - half, rho + half)",
-        ),
         ("(ranked[(n - 1) // 2] + ranked[n // 2]) / 2", "ranked[n // 2]"),
         (
             "return scores.sort(dim=-1).values[..., n // 4 : n - n // 4].mean(dim=-1)",
@@ -63,7 +56,8 @@ EVALUATION = [
             "self.actions[role].scatter_add_(0, decision.action, decides.long())",
             "self.actions[role].scatter_add_(0, decision.action, torch.ones_like(decides).long())",
         ),
-        ("share = float(((one > other).double()", "share = float(((one < other).double()"),
+        ("scores=game.scores(ends),", "scores={},"),
+        ("wins=game.wins(ends),", "wins={},"),
     ),
     *mutants(
         "evaluation/episodes.py",
@@ -126,11 +120,41 @@ EVALUATION = [
         ("        self.value = self._before", "        pass"),
     ),
     *mutants(
+        "games/polyhedra/rho.py",
+        "games/polyhedra/test_rho.py",
+        ("rho = num_finished / steps", "rho = num_finished / n"),
+        ("residuals = finished.double() - rho * lengths.double()", "residuals = finished.double() - rho"),
+        ("/ (n - 1) * n) / steps", "/ (n - 1)) / steps"),
+        (
+            "return Estimate(rho, max(rho - half, 0.0), min(rho + half, 1.0))",
+            "return Estimate(rho, rho - half, rho + half)",
+        ),
+    ),
+    *mutants(
+        "games/scores.py",
+        "games/test_scores.py",
+        ("(one > other)", "(one < other)"),
+        ("0.5 * (one == other)", "0.0 * (one == other)"),
+    ),
+    *mutants(
+        "runtime/scores.py",
+        "runtime/test_scores.py",
+        ("if zero_sum else ()", "if False else ()"),
+        ('"low" if role in self.low_for', '"high" if role in self.low_for'),
+    ),
+    *mutants(
+        "recording/results.py",
+        "recording/test_display.py recording/test_plots.py report/test_compare.py",
+        ("if self.declared[name].shown", "if True"),
+        ('return wishes == {"high"} if len(wishes) == 1', 'return "high" in wishes if wishes'),
+        ('players={role: pair["players"][role] for role in roles}', 'players=pair["players"]'),
+    ),
+    *mutants(
         "evaluation/ratings.py",
         "evaluation/test_ratings.py",
         (
-            'return first, second, pair["won"][first[0]] * pair["games"], float(pair["games"])',
-            'return first, second, pair["won"][second[0]] * pair["games"], float(pair["games"])',
+            'return first, second, pair["won"][first[0]] * pair["contests"], float(pair["contests"])',
+            'return first, second, pair["won"][second[0]] * pair["contests"], float(pair["contests"])',
         ),
         ("for edges in (won, {(b, a) for a, b in won})", "for edges in (won,)"),
         ("gradient = sides.T @ (wins - contests * share)", "gradient = sides.T @ (wins - share)"),

@@ -17,6 +17,8 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
+from palestra.config import check
+from palestra.games.dialogue.game import DialogueConfig
 from palestra.recording.display import LiveDisplay, PlainDisplay, QuietDisplay, make_display
 from palestra.recording.display import plain as plain_module
 from palestra.recording.display.frame import Frame, Warnings
@@ -35,6 +37,8 @@ from palestra.recording.results import (
     sparkline,
 )
 from palestra.recording.summary import mean_text, render_seeds_summary, render_summary, verdicts
+from palestra.runtime.scores import DeclaredScore
+from tests.records import POLYHEDRA, RHO, evaluation_of, played_pair, result_of, returns_in
 
 HOSTS = ("host", "random", "all-coordinates", "zeillinger", "look-ahead")
 AGENTS = ("agent", "random", "choose-first", "choose-last", "greedy")
@@ -46,8 +50,9 @@ STAGES = {
 
 def pair(host: str, agent: str, rho: float, half: float = 0.005) -> PairResult:
     learned = tuple(role for role, player in (("host", host), ("agent", agent)) if player == role)
-    players = {"agent": agent, "host": host}
-    return PairResult(players, learned, {"rho": Score(rho, rho - half, rho + half)}, 3000, 10)
+    return result_of(
+        {"host": host, "agent": agent}, learned, RHO, {"rho": Score(rho, rho - half, rho + half)}, 3000, 10
+    )
 
 
 def evaluation(opt_steps: int, learned_rho: float) -> Evaluation:
@@ -57,8 +62,8 @@ def evaluation(opt_steps: int, learned_rho: float) -> Evaluation:
 
 def seats_pair(x: str, o: str, return_of_x: float) -> PairResult:
     learned = tuple(role for role, player in (("x", x), ("o", o)) if player == "learner")
-    scores = {f"return of {role}": Score(r, r - 0.1, r + 0.1) for role, r in (("x", return_of_x), ("o", -return_of_x))}
-    return PairResult({"x": x, "o": o}, learned, scores, 100, 0)
+    scores = {f"return/{role}": Score(r, r - 0.1, r + 0.1) for role, r in (("x", return_of_x), ("o", -return_of_x))}
+    return result_of({"x": x, "o": o}, learned, returns_in("x", "o"), scores, 100)
 
 
 def progress(**changes: Any) -> Progress:
@@ -239,7 +244,8 @@ def test_scripted_pairings_of_an_earlier_evaluation_stay_in_the_table() -> None:
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, None, 10**400, 1e300, -1e-300, "text"])
 def test_odd_values_are_drawn(odd: Any) -> None:
-    odd_pair = PairResult({"host": "host", "agent": "random"}, ("host",), {"rho": Score(odd, odd, odd)}, odd, odd)
+    players = {"host": "host", "agent": "random"}
+    odd_pair = result_of(players, ("host",), RHO, {"rho": Score(odd, odd, odd)}, odd, odd)
     state = progress(
         fraction=odd,
         elapsed_s=odd,
@@ -256,7 +262,7 @@ def test_odd_values_are_drawn(odd: Any) -> None:
 def test_empty_progress_is_drawn() -> None:
     state = Progress("", None, "", {}, None, 0.0, 0.0, None, {}, {}, {}, {}, {}, [], [], None, lambda: "")
     assert len(frame_lines(state)) > 2
-    empty_pair = PairResult({}, (), {}, 0, 0)
+    empty_pair = result_of({}, (), (), {}, 0)
     state = progress(
         players={"host": {}}, evaluations=[Evaluation("main", 0, ()), Evaluation("main", 1, (empty_pair,))]
     )
@@ -270,7 +276,7 @@ def test_non_finite_loss_is_seen() -> None:
 def test_game_of_other_roles_shows_the_return() -> None:
     state = progress(evaluations=[Evaluation("main", 0, (seats_pair("learner", "random", 0.75),))])
     text = "\n".join(frame_lines(state))
-    assert "return of x" in text
+    assert "return/x" in text
     assert ".750" in text
 
 
@@ -414,8 +420,8 @@ def test_summary_tells_before_and_after_with_intervals() -> None:
 
 def lone(player: str, value: float, num_games: int, num_truncated: int = 0) -> PairResult:
     learned = ("agent",) if player == "agent" else ()
-    scores = {"return of agent": Score(value, value - 5, value + 5)}
-    return PairResult({"agent": player}, learned, scores, num_games, num_truncated)
+    scores = {"return/agent": Score(value, value - 5, value + 5)}
+    return result_of({"agent": player}, learned, returns_in("agent"), scores, num_games, num_truncated)
 
 
 def test_summary_says_how_many_games_each_moment_has() -> None:
@@ -430,20 +436,33 @@ def test_summary_says_how_many_games_each_moment_has() -> None:
 
 
 def test_summary_tells_precision_and_recall_with_intervals_and_they_count_for_nobody() -> None:
-    pair: dict[str, Any] = {"players": {"prover": "prover", "verifier": "verifier"}, "learned": ["prover", "verifier"]}
-    pair |= {"rho": None, "low": None, "high": None, "games": 40, "returns": {"prover": 0.5, "verifier": 0.5}}
-    pair |= {"return_intervals": {"prover": [0.25, 0.75], "verifier": [0.25, 0.75]}}
-    pair |= {"measures": {"accuracy": 0.75, "accuracy/0": 1.0, "precision": 1.0, "recall": 0.5, "undecided": None}}
-    pair |= {"measure_intervals": {"accuracy": [0.6, 0.875], "precision": [0.8, 1.0], "recall": [0.3, 0.7]}}
-    found = Evaluation.from_record({"evaluation": "main", "opt_steps": 7, "pairs": [pair]})
+    game = dict(DialogueConfig.usual, name="dialogue", observation={"normalize": None, "clip": None})
+    declared = check(game, DialogueConfig).declared_scores()
+    values = {"accuracy": 0.75, "accuracy/0": 1.0, "precision": 1.0, "recall": 0.5, "return/prover": 0.5}
+    players = {"prover": "prover", "verifier": "verifier"}
+    pair = played_pair(players, [*players], {score.name: values.get(score.name) for score in declared}, 0.0)
+    pair |= {"intervals": {"accuracy": [0.6, 0.875], "precision": [0.8, 1.0], "recall": [0.3, 0.7]}}
+    found = Evaluation.from_record(evaluation_of([pair], declared, [*players], opt_steps=7))
     rows = [line.split() for line in summary_text(progress(evaluations=[found]), width=200).splitlines()]
     start = ["prover", "vs", "verifier", "accuracy", "-", ".750", "[.600,", ".875]"]
     assert start in rows
     assert ["precision", "-", "1.000", "[.800,", "1.000]"] in rows
     assert ["recall", "-", ".500", "[.300,", ".700]"] in rows
-    names = ["accuracy", "return of prover", "return of verifier", "precision", "recall", "undecided"]
+    names = ["accuracy", "return/prover", "return/verifier", "precision", "recall", "undecided"]
     assert [*found.pairs[0].scores] == names
     assert [found.pairs[0].is_high_good(name) for name in names] == [True, True, True, None, None, None]
+
+
+def test_a_game_of_ones_own_with_the_roles_host_and_agent_shows_its_own_scores() -> None:
+    declared = [DeclaredScore("accuracy", "", "share", ("agent",), ("host",), shown=True), *returns_in(*POLYHEDRA)]
+    values = {"accuracy": 0.75, "return/host": -2.0, "return/agent": 1.5}
+    pair = played_pair({"host": "mine", "agent": "random"}, ["host"], values, 0.125)
+    found = Evaluation.from_record(evaluation_of([pair], declared, POLYHEDRA, opt_steps=7))
+    (result,) = found.pairs
+    assert [result.is_high_good(name) for name in result.scores] == [False, True, None]
+    rows = [line.split() for line in summary_text(progress(evaluations=[found]), width=200).splitlines()]
+    assert ["mine", "vs", "random", "accuracy", "-", ".750", "[.625,", ".875]"] in rows
+    assert ["return/host", "-", "-2.000", "[-2.125,", "-1.875]"] in rows
 
 
 def test_summary_of_one_evaluation_has_no_before() -> None:
@@ -524,8 +543,8 @@ def test_summary_of_other_roles_shows_returns_and_judges_by_them() -> None:
         for i in range(2)
     ]
     text = summary_text(progress(evaluations=evaluations))
-    row = next(line for line in text.splitlines() if "return of o" in line)
-    assert row.split()[3:] == ["-.000", "[-.100,", ".100]", "-.750", "[-.850,", "-.650]"]
+    row = next(line for line in text.splitlines() if "return/o" in line)
+    assert row.split()[1:] == ["-.000", "[-.100,", ".100]", "-.750", "[-.850,", "-.650]"]
     assert "facing random: beats random" in text
     assert "since the first evaluation: better against random" in text
 
@@ -533,7 +552,8 @@ def test_summary_of_other_roles_shows_returns_and_judges_by_them() -> None:
 def test_summary_of_a_lone_agent_says_whom_it_beats_and_what_changed() -> None:
     def alone(player: str, value: float) -> PairResult:
         learned = ("agent",) if player == "agent" else ()
-        return PairResult({"agent": player}, learned, {"return of agent": Score(value, value - 5, value + 5)}, 100, 3)
+        scores = {"return/agent": Score(value, value - 5, value + 5)}
+        return result_of({"agent": player}, learned, returns_in("agent"), scores, 100, 3)
 
     evaluations = [
         Evaluation("main", 0, (alone("agent", 20.0), alone("random", 22.0))),
@@ -575,19 +595,8 @@ def test_seeds_summary_has_a_row_for_each_learning_pairing() -> None:
 
 
 def test_record_with_null_reads_as_nan() -> None:
-    record = {
-        "evaluation": "main",
-        "opt_steps": 7,
-        "pairs": [
-            {
-                "players": {"host": "host", "agent": "random"},
-                **{"rho": None, "low": None, "high": None, "games": 0, "finished": 0, "steps": 0, "truncated": 0},
-                "returns": {"host": None},
-                "return_intervals": {"host": [None, None]},
-                "learned": ["host"],
-            }
-        ],
-    }
-    (found,) = Evaluation.from_record(record).pairs
+    pair = played_pair({"agent": "random", "host": "host"}, ["host"], {"rho": None}, 0.0)
+    (found,) = Evaluation.from_record(evaluation_of([pair], RHO, POLYHEDRA)).pairs
+    assert [seat.role for seat in found.seats] == ["host", "agent"]  # in the order of the game
     assert math.isnan(found.score.value)
     assert found.learned == ("host",)

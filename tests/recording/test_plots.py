@@ -10,13 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 
 from palestra.recording.plots import plot_scores, scores_figure
+from palestra.runtime.scores import DeclaredScore
+from tests.records import POLYHEDRA, RHO, evaluation_of, played_pair, returns_in
 
 
 def pair(host: str, agent: str, rho: float | None, learned: list[str]) -> dict[str, Any]:
-    low, high = (None, None) if rho is None else (rho - 0.01, rho + 0.02)
-    counts = {"games": 100, "finished": 99, "steps": 500, "truncated": 1}
-    players = {"host": host, "agent": agent}
-    return {"players": players, "rho": rho, "low": low, "high": high, **counts, "returns": {}, "learned": learned}
+    return played_pair({"host": host, "agent": agent}, learned, {"rho": rho}, 0.015625)
 
 
 def records() -> list[dict[str, Any]]:
@@ -29,9 +28,7 @@ def records() -> list[dict[str, Any]]:
         ]
         if i == 0:
             pairs += [pair("zeillinger", "random", 0.194, []), pair("random", "greedy", 0.7, [])]
-        found.append(
-            {"kind": "evaluation", "evaluation": "main", "opt_steps": 100 * i, "env_steps": 800 * i, "pairs": pairs}
-        )
+        found.append(evaluation_of(pairs, RHO, POLYHEDRA, opt_steps=100 * i, env_steps=800 * i))
     return found
 
 
@@ -53,7 +50,7 @@ def test_lines_are_the_records() -> None:
 def test_bands_are_the_intervals() -> None:
     (band,) = panels(records())["host facing random"].collections
     corners = {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()}
-    assert corners == {(800 * i, 0.1 + 0.05 * i + d) for i in range(4) for d in (-0.01, 0.02)}
+    assert corners == {(800 * i, 0.1 + 0.05 * i + d) for i in range(4) for d in (-0.015625, 0.015625)}
 
 
 def test_levels_are_the_scripted_players_facing_the_same_opponent() -> None:
@@ -99,7 +96,7 @@ def test_no_global_figure_is_left_behind() -> None:
 
 def test_without_a_learning_player_nothing_is_drawn() -> None:
     found = [
-        {"evaluation": "main", "opt_steps": 0, "env_steps": 0, "pairs": [pair("random", "greedy", 0.1, [])]},
+        evaluation_of([pair("random", "greedy", 0.1, [])], RHO, POLYHEDRA, env_steps=0),
         {"opt_steps": 1, "pairs": []},
         {},
     ]
@@ -108,29 +105,24 @@ def test_without_a_learning_player_nothing_is_drawn() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_missing_values_and_a_single_evaluation_are_drawn() -> None:
-    found = [{"evaluation": "main", "opt_steps": 0, "env_steps": 0, "pairs": [pair("host", "random", None, ["host"])]}]
+    found = [evaluation_of([pair("host", "random", None, ["host"])], RHO, POLYHEDRA, env_steps=0)]
     assert plot_scores(found) is not None
 
 
 def test_game_of_other_roles_shows_the_learning_players_return() -> None:
     def game(step: int, value: float) -> dict[str, Any]:
-        seats = {"players": {"x": "random", "o": "learner"}, "returns": {"x": -value, "o": value}, "learned": ["o"]}
-        seats["return_intervals"] = {"x": [-value - 0.1, -value + 0.1], "o": [value - 0.1, value + 0.1]}
-        return {
-            "evaluation": "main",
-            "opt_steps": step,
-            "env_steps": 8 * step,
-            "pairs": [pair("", "", 0.2, []) | seats],
-        }
+        pair = played_pair({"x": "random", "o": "learner"}, ["o"], {"return/x": -value, "return/o": value}, 0.1)
+        return evaluation_of([pair], returns_in("x", "o"), ["x", "o"], opt_steps=step, env_steps=8 * step)
 
     axes = panels([game(0, -0.5), game(10, 0.5)])["learner as o facing random"]
     assert axes.lines[0].get_ydata().tolist() == [-0.5, 0.5]
-    assert axes.get_ylabel() == "return of o"
+    assert axes.get_ylabel() == "return/o"
 
 
 def test_the_score_of_an_evaluation_of_ones_own_has_its_name() -> None:
-    pairs = [{"players": {"agent": "mine"}, "learned": ["agent"], "games": 2, "scores": {"least_length": 7.0}}]
-    found = [{"evaluation": "own", "opt_steps": 1, "env_steps": 8 * step, "pairs": pairs} for step in (0, 1)]
+    pair = played_pair({"agent": "mine"}, ["agent"], {"least_length": 7.0}, 0.0, intervals={})
+    declared = [DeclaredScore("least_length", "", "", ("agent",), (), shown=True)]
+    found = [evaluation_of([pair], declared, ["agent"], env_steps=8 * step) for step in (0, 1)]
     [axes] = panels(found).values()
     assert (axes.get_ylabel(), axes.get_xlabel()) == ("least_length", "env steps")
     assert axes.lines[0].get_xydata().tolist() == [[0.0, 7.0], [8.0, 7.0]]

@@ -22,6 +22,7 @@ from palestra.recording.to_mlflow import MlflowConfig
 from palestra.recording.to_tensorboard import TensorBoardConfig, TensorBoardRecorder
 from palestra.recording.values import Histogram, Image, Media, Video, values_of
 from palestra.storage.records_file import RecordsThen, read_records
+from tests.records import POLYHEDRA, RHO, evaluation_of, played_pair, returns_in
 
 
 def test_a_record_is_one_line_with_its_keys_in_the_order_given(tmp_path: Path) -> None:
@@ -163,14 +164,21 @@ def test_numbers_have_names_and_evaluations_name_their_players() -> None:
         "evaluation": "main",
         "env_steps": 8,
         "ratings": {"host": {"host": 12.5}},
+        "roles": ["host", "agent"],
         "pairs": [
             {
-                "players": {"host": "host", "agent": "random"},
+                "players": {"agent": "random", "host": "host"},
                 "learned": ["host"],
-                "rho": 0.25,
-                "returns": {"host": 1.0},
+                "scores": {"rho": 0.25, "return/host": 1.0},
+                "intervals": {"rho": [0.125, None]},
             },
-            {"players": {"host": "random", "agent": "agent"}, "learned": ["agent"], "rho": None, "actions": [1, 2]},
+            {
+                "players": {"host": "random", "agent": "agent"},
+                "learned": ["agent"],
+                "scores": {"rho": None},
+                "intervals": {},
+                "actions": [1, 2],
+            },
         ],
         "clock": {"seconds": 0.5},
     }
@@ -179,7 +187,8 @@ def test_numbers_have_names_and_evaluations_name_their_players() -> None:
         "clock/seconds": 0.5,
         "evaluation/main/ratings/host/host": 12.5,
         "evaluation/main/host vs random/rho": 0.25,
-        "evaluation/main/host vs random/returns/host": 1.0,
+        "evaluation/main/host vs random/rho/low": 0.125,
+        "evaluation/main/host vs random/return/host": 1.0,
     }
 
 
@@ -218,21 +227,20 @@ def test_tensorboard_has_twenty_scalars_at_a_glance_that_stay_the_same(tmp_path:
     recorder.open(card(tmp_path))
 
     def pair(host: str, agent: str, *learned: str) -> dict[str, Any]:
-        return {"players": {"host": host, "agent": agent}, "learned": list(learned), "rho": 0.5, "games": 9}
+        return played_pair({"host": host, "agent": agent}, learned, {"rho": 0.5}, 0.0, intervals={}, games=9)
 
     pairs = [pair("a", f"b{i}", "host") for i in range(14)]
-    own = {"players": {"first": "a"}, "learned": ["first"], "scores": {"worst": 1.0}}
-    games = {"players": {"first": "a", "second": "b"}, "learned": ["second"], "returns": {"first": 1.0, "second": 2.0}}
-    players = {f"p{i}": {"loss": 1.0, "q_mean": 2.0, "episodes": {"return": {"host": 3.0}}} for i in range(9)}
-    evaluation = {"env_steps": 0, "evaluation": "main", "pairs": [pair("x", "y"), own, games, *pairs]}
-    recorder.write(0, evaluation)
-    recorder.write(1, {"env_steps": 8, "players": players})
+    players = {"first": "a", "second": "b"}
+    games = played_pair(players, ["second"], {"return/first": 1.0, "return/second": 2.0}, 0.0)
+    metrics = {f"p{i}": {"loss": 1.0, "q_mean": 2.0, "episodes": {"return": {"host": 3.0}}} for i in range(9)}
+    recorder.write(0, evaluation_of([games], returns_in("first", "second"), [*players], env_steps=0))
+    recorder.write(0, evaluation_of([pair("x", "y"), *pairs], RHO, POLYHEDRA, env_steps=0))
+    recorder.write(1, {"env_steps": 8, "players": metrics})
     recorder.write(2, {"env_steps": 16, "players": {"p9": {"loss": 1.0}}})
     recorder.close(RunEnd("complete", 16, {"final/x": 1.0}))
     tags = read_scalars(tmp_path / "tensorboard").keys()
     glance = {tag.removeprefix("at_a_glance/") for tag in tags if tag.startswith("at_a_glance/")}
-    expected = {"evaluation/main/a/scores/worst", "evaluation/main/a vs b/returns/second"}
-    expected |= {f"evaluation/main/a vs b{i}/rho" for i in range(10)}
+    expected = {"evaluation/main/a vs b/return/second"} | {f"evaluation/main/a vs b{i}/rho" for i in range(11)}
     expected |= {f"players/p{i}/episodes/return/host" for i in range(8)}
     assert glance == expected
     assert len(glance) == 20

@@ -13,6 +13,7 @@ from palestra.runs.config import RunConfig
 from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.space import Base, Space
+from tests.records import evaluation_of, played_pair, returns_in
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 INTERVAL = 20_000  # of the evaluations of ppo-cartpole
@@ -83,11 +84,9 @@ class MadeSweep:
     def record(self, number: int, seed: int, returns: Sequence[float]) -> None:
         """Write the records of a trial's run, with evaluations every INTERVAL env steps."""
         run = self.folder.trial(number).make().below(f"seed-{seed}").make()
-        pair = {"players": {"agent": "agent"}, "learned": ["agent"], "games": 2}
-        pair |= {"return_intervals": {"agent": [None, None]}} | dict.fromkeys(("rho", "low", "high"))
+        pairs = [played_pair({"agent": "agent"}, ["agent"], {"return/agent": value}, 0.0) for value in returns]
         records = [
-            {"kind": "evaluation", "evaluation": "main", "pairs": [pair | {"returns": {"agent": value}}]}
-            | {"env_steps": INTERVAL * step, "opt_steps": 10 * step}
-            for step, value in enumerate(returns)
+            evaluation_of([pair], returns_in("agent"), ["agent"], env_steps=INTERVAL * step, opt_steps=10 * step)
+            for step, pair in enumerate(pairs)
         ]
         run.write("records.jsonl", "".join(f"{json.dumps(record)}\n" for record in records).encode())

@@ -28,9 +28,11 @@ from palestra.report.comparison_table import render_comparison, to_csv
 from palestra.report.groups import group_runs
 from palestra.report.moments import play_afresh, read_moments
 from palestra.report.reading import read_runs
+from palestra.runtime.scores import DeclaredScore, declared_returns
 from palestra.runtime.statistics import Estimate, estimate_mean_of_few, probability_of_improvement
 from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import read_records
+from tests.records import POLYHEDRA, evaluation_of, played_pair
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -62,7 +64,7 @@ def to_text(comparison: Comparison) -> str:
 
 def last_rho(run: Path, pairing: int) -> float:
     records = [record for record in read_records(run / "records.jsonl") if record["kind"] == "evaluation"]
-    return float(records[-1]["pairs"][pairing]["rho"])
+    return float(records[-1]["pairs"][pairing]["scores"]["rho"])
 
 
 def palestra_compare(*arguments: object, code: int = 0) -> Result:
@@ -116,40 +118,60 @@ def test_the_probability_of_improvement_is_that_of_the_statistics_and_the_agent_
         assert row.groups[1].improvement.value == pytest.approx(float(probability_of_improvement(second, first)))
 
 
-def with_pair(run: Path, folder: Path, pair: dict[str, Any]) -> Path:
-    """A copy of a run whose one evaluation has that pair alone."""
+def with_pair(run: Path, folder: Path, pair: dict[str, Any], **keys: Any) -> Path:
+    """A copy of a run whose one evaluation has that pair alone, and those keys."""
     copied = Path(shutil.copytree(run, folder / run.parent.name / run.name))
     records = read_records(run / "records.jsonl")
     record = next(record for record in reversed(records) if record["kind"] == "evaluation")
-    record["pairs"] = [record["pairs"][0] | pair]
+    record |= {"pairs": [record["pairs"][0] | pair]} | keys
     (copied / "records.jsonl").write_text(json.dumps(record) + "\n")
     return copied
 
 
-def test_returns_of_seats_in_which_nobody_learns_do_not_count(runs: list[Path], tmp_path: Path) -> None:
-    for learned, goods, overall in ((["first"], [True, None], 1.0), (["first", "second"], [True, True], 0.5)):
-        copies = []
-        for number, run in enumerate(runs):  # what the first gains, the second loses
-            returns = {"first": float(number), "second": -float(number)}
-            intervals = {role: [value, value] for role, value in returns.items()}
-            pair = {"players": {"first": "dqn", "second": "other"}, "learned": learned}
-            pair |= {"returns": returns, "return_intervals": intervals}
-            copies.append(with_pair(run, tmp_path / str(len(learned)), pair))
-        found = compared(copies)
-        rows = [(row.measure, row.is_high_good) for row in found.rows]
-        assert rows == [("return of first", goods[0]), ("return of second", goods[1])]
-        improvements = [row.groups[1].improvement for row in found.rows]
-        values = [None if improvement is None else improvement.value for improvement in improvements]
-        assert values == [1.0, None if goods[1] is None else 0.0]
-        assert found.overall[0] is not None
-        assert found.overall[0].value == overall
+def scored(rho: float) -> dict[str, Any]:
+    return {"scores": {"rho": rho, "return/host": None, "return/agent": None}, "intervals": {}}
+
+
+@pytest.mark.parametrize(
+    ("learned", "zero_sum", "goods", "overall"),
+    [
+        (["first"], False, [True, None], 1.0),
+        (["first", "second"], False, [True, True], 0.5),
+        (["first"], True, [True, False], 1.0),
+        (["first", "second"], True, [None, None], None),  # self-play says nothing about which of two is better
+    ],
+)
+def test_a_score_counts_for_those_that_learn_and_want_it(
+    learned: list[str],
+    zero_sum: bool,
+    goods: list[bool | None],
+    overall: float | None,
+    runs: list[Path],
+    tmp_path: Path,
+) -> None:
+    copies = []
+    for number, run in enumerate(runs):  # what the first gains, the second loses
+        returns = {"return/first": float(number), "return/second": -float(number)}
+        pair = played_pair({"first": "dqn", "second": "other"}, learned, returns, 0.0)
+        keys = evaluation_of([], declared_returns(("first", "second"), zero_sum, shown=True), ["first", "second"])
+        declared = {"roles": keys["roles"], "declared_scores": keys["declared_scores"]}
+        copies.append(with_pair(run, tmp_path / str(len(learned)), pair, **declared))
+    found = compared(copies)
+    rows = [(row.measure, row.is_high_good) for row in found.rows]
+    assert rows == [("return/first", goods[0]), ("return/second", goods[1])]
+    improvements = [row.groups[1].improvement for row in found.rows]
+    values = [None if improvement is None else improvement.value for improvement in improvements]
+    assert values == [
+        None if good is None else worth for good, worth in zip(goods, (1.0, float(not goods[1])), strict=True)
+    ]
+    assert (None if found.overall[0] is None else found.overall[0].value) == overall
 
 
 @pytest.mark.parametrize(("learned", "improvement"), [(["host"], 1.0), (["agent"], 0.0), (["host", "agent"], None)])
 def test_rho_is_good_high_for_a_host_and_low_for_an_agent(
     learned: list[str], improvement: float | None, runs: list[Path], tmp_path: Path
 ) -> None:
-    pairs = [{"learned": learned, "rho": 0.1 * number} for number in range(len(runs))]
+    pairs = [{"learned": learned} | scored(0.1 * number) for number in range(len(runs))]
     found = compared([with_pair(run, tmp_path, pair) for run, pair in zip(runs, pairs, strict=True)])
     ((row, overall),) = zip(found.rows, found.overall, strict=True)
     for each in (row.groups[1].improvement, overall):
@@ -169,10 +191,8 @@ def test_intervals_by_resampling_need_four_runs(runs: list[Path], tmp_path: Path
         assert each.improvement is not None
         for estimate in (each.iqm, each.improvement):
             assert math.isfinite(estimate.low) == math.isfinite(estimate.high) == has_interval
-    always = [with_pair(run, tmp_path / "won", {"rho": number}) for number, run in enumerate([*runs[:2], *more[:2]])]
-    always += [
-        with_pair(run, tmp_path / "won", {"rho": 9 + number}) for number, run in enumerate([*runs[2:], *more[2:4]])
-    ]
+    ordered = [*runs[:2], *more[:2], *runs[2:], *more[2:4]]
+    always = [with_pair(run, tmp_path / "won", scored(number)) for number, run in enumerate(ordered)]
     found = compared(always).rows[0].groups
     assert [len(each.by_run) for each in found] == [4, 4]
     assert found[1].improvement is not None
@@ -212,7 +232,7 @@ def test_games_played_afresh_begin_from_the_same_states_for_all(runs: list[Path]
     assert [pair["games"] + pair["started_over"] for pair in pairs] == [6, 6]
     stored = palestra.StoredRun.open(runs[1], starts={"main": 0})
     stored.load("0")
-    assert pairs[1]["rho"] == stored.evaluations.play("main", 6, False)["pairs"][0]["rho"]
+    assert pairs[1]["scores"]["rho"] == stored.evaluations.play("main", 6, False)["pairs"][0]["scores"]["rho"]
     assert set(runs[1].rglob("*")) == before
 
 
@@ -234,31 +254,28 @@ def test_later_evaluations_have_the_roles_in_the_order_of_the_run(runs: list[Pat
     stored.load("latest")
     stored.evaluate("main", 4)
     (file,) = (run / "evaluations").glob("*.json")
-    assert [*json.loads(file.read_text())["pairs"][0]["returns"]] == ["agent", "host"]  # by the alphabet
+    assert [*json.loads(file.read_text())["pairs"][0]["players"]] == ["agent", "host"]  # by the alphabet
     ((read,),) = [[*each.again] for each in read_runs([run])]
-    for pair in read.record["pairs"]:
-        found = (pair["players"], pair["returns"], pair["return_intervals"], pair["statistics"]["episode_return"])
-        assert [[*each] for each in found] == [["host", "agent"]] * 4
-    assert read.record == json.loads(file.read_text())
+    assert all([seat.role for seat in pair.seats] == ["host", "agent"] for pair in read.evaluation.pairs)
     assert read.evaluation.pairs[0].learned == ("host",)
 
 
-def test_later_evaluations_have_the_measures_in_the_order_of_the_run(runs: list[Path], tmp_path: Path) -> None:
-    pair: dict[str, Any] = {"players": {"x": "dqn", "o": "random"}, "learned": ["x"], "returns": {"x": 1.0, "o": 0.0}}
-    pair |= {"return_intervals": {"x": [0.0, 1.0], "o": [0.0, 1.0]}, "measures": {"win": 1.0, "draw": 0.0}}
-    run = with_pair(runs[0], tmp_path, pair)
-    (record,) = read_records(run / "records.jsonl")
-    (run / "evaluations").mkdir(exist_ok=True)
-    (run / "evaluations" / "later.json").write_text(json.dumps(record, sort_keys=True))
-    ((read,),) = [[*each.again] for each in read_runs([run])]
+def test_later_evaluations_have_the_scores_in_the_order_of_the_game(runs: list[Path], tmp_path: Path) -> None:
+    declared = [DeclaredScore(name, "", "share", ("x",), (), shown=True) for name in ("win", "draw")]
+    pair = played_pair({"x": "dqn", "o": "random"}, ["x"], {"win": 1.0, "draw": 0.0}, 0.0)
+    (runs[0] / "evaluations").mkdir(exist_ok=True)
+    later = runs[0] / "evaluations" / "later.json"
+    later.write_text(json.dumps(evaluation_of([pair], declared, ["x", "o"]), sort_keys=True))
+    ((read,),) = [[*each.again] for each in read_runs([runs[0]])]
+    later.unlink()
     assert read.evaluation.pairs[0].measure == "win"
 
 
 def test_a_run_that_begins_with_an_evaluation_of_the_users_own_is_read(runs: list[Path], tmp_path: Path) -> None:
     run = with_pair(runs[0], tmp_path, {})
-    (record,) = read_records(run / "records.jsonl")
-    own = {"players": {"host": "host", "agent": "agent"}, "learned": ["host"], "games": 4, "scores": {"mine": 1.0}}
-    (run / "records.jsonl").write_text(json.dumps(record | {"evaluation": "own", "pairs": [own]}) + "\n")
+    own = played_pair({"host": "host", "agent": "agent"}, ["host"], {"mine": 1.0}, 0.0, intervals={})
+    declared = [DeclaredScore("mine", "", "", ("host", "agent"), (), shown=True)]
+    (run / "records.jsonl").write_text(json.dumps(evaluation_of([own], declared, POLYHEDRA, evaluation="own")) + "\n")
     ((read,),) = [each.evaluated for each in read_runs([run])]
     assert read.evaluation.pairs[0].measure == "mine"
 

@@ -29,14 +29,14 @@ def painted(curve: Curve) -> tuple[int, int]:
 
 @pytest.mark.parametrize("values", [(-900.0, 200.0), (-900.0, 200.0, 150.0)])
 def test_two_or_three_runs_are_drawn_one_by_one_without_a_band(values: tuple[float, ...]) -> None:
-    curve = curve_of(*values, measure="return of agent")
+    curve = curve_of(*values, measure="return/agent")
     assert painted(curve) == (len(values) + 1, 0)
     assert all(math.isnan(end) for point in curve.points for end in point.score[1:])
     assert curve.points[0].score.value == pytest.approx(sum(values) / len(values))
 
 
 def test_four_runs_have_a_band() -> None:
-    curve = curve_of(-900.0, 200.0, 150.0, 100.0, measure="return of agent")
+    curve = curve_of(-900.0, 200.0, 150.0, 100.0, measure="return/agent")
     assert painted(curve) == (5, 1)
     assert curve.points[0].score.low < -900.0
 
@@ -44,14 +44,13 @@ def test_four_runs_have_a_band() -> None:
 @pytest.mark.parametrize(
     ("measure", "low", "high"),
     [
-        ("rho", 0.0, 1.0),
         ("players/agent/clip_fraction", 0.0, 1.0),
         ("players/agent/clip_fraction/max", 0.0, 1.0),
         ("players/agent/episodes/length", 0.0, None),
         ("players/agent/episodes/number", 0.0, None),
         ("players/agent/loss/std", 0.0, None),
         ("players/agent/loss", None, None),
-        ("return of agent", None, None),
+        ("return/agent", None, None),
     ],
 )
 def test_bands_are_cut_to_what_is_possible(measure: str, low: float | None, high: float | None) -> None:

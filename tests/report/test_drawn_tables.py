@@ -12,6 +12,7 @@ from palestra.cli import app
 from palestra.report import moments
 from palestra.report.drawn_tables import plot_tables
 from palestra.report.reading import StoredCheckpoint
+from tests.records import POLYHEDRA, RHO, evaluation_of, played_pair
 from tests.report.test_plots import FACTS, make_run
 
 
@@ -35,16 +36,13 @@ def make_duel(path: Path, seed: int, trained: list[float], scripted: float = 0.5
         counters = {"env_steps": 10 * number, "opt_steps": 10 * number, "epochs": 0, "episodes": 0}
         pairs = [make_pair("host", "random", ["host"], rho)]
         pairs += [make_pair("zeillinger", "choose_first", [], scripted)] if number == 0 else []
-        lines.append(json.dumps({"kind": "evaluation", **counters, "evaluation": "main", "pairs": pairs}) + "\n")
+        lines.append(json.dumps(evaluation_of(pairs, RHO, POLYHEDRA, **counters)) + "\n")
     (path / "records.jsonl").write_text("".join(lines))
     return path
 
 
 def make_pair(host: str, agent: str, learned: list[str], rho: float) -> dict[str, Any]:
-    nothing = {"host": None, "agent": None}
-    pair = {"players": {"host": host, "agent": agent}, "learned": learned, "games": 4, "truncated": 0, "rho": rho}
-    intervals = {role: [None, None] for role in nothing}
-    return pair | {"low": rho - 0.25, "high": rho + 0.25, "returns": nothing, "return_intervals": intervals}
+    return played_pair({"host": host, "agent": agent}, learned, {"rho": rho}, 0.25)
 
 
 def palestra_plot(*arguments: object, code: int = 0) -> Result:
@@ -66,8 +64,8 @@ def test_a_learning_table_has_a_line_for_each_environment_and_a_column_for_each_
     assert drawn_texts(*runs, kind="learning-table") == [
         "PPO, DQN on CartPole-v1; PPO on Acrobot-v1",
         *("environment", "players", "score", "PPO", "DQN"),
-        *("CartPole-v1", "agent", "return of agent", "2.000 ± 2.484", "7.000 ± 1.000"),  # t(2) = 4.303, over sqrt(3)
-        *("Acrobot-v1", "agent", "return of agent", "-80.000 ± 1.000", "–"),
+        *("CartPole-v1", "agent", "return/agent", "2.000 ± 2.484", "7.000 ± 1.000"),  # t(2) = 4.303, over sqrt(3)
+        *("Acrobot-v1", "agent", "return/agent", "-80.000 ± 1.000", "–"),
     ]
 
 

@@ -19,9 +19,10 @@ from palestra.report.page import write_report
 from palestra.report.plots import panel_texts, plot_runs
 from palestra.report.reading import read_runs
 from palestra.runtime.statistics import Estimate, interquartile_mean_curve
+from tests.records import evaluation_of, played_pair, returns_in
 from tests.report.parsing import Parsed
 
-RETURN = "evaluation/main/agent/returns/agent"
+RETURN = "evaluation/main/agent/return/agent"
 ABSENT = dict.fromkeys(("commit", "trainer_in_python", "branched_from", "mirror", "checkpoint_folder", "ended"))
 FACTS = ABSENT | {"format": 1, "id": "0" * 32, "command": "", "set_in_python": []}
 FACTS |= {"versions": {}, "machine": {}, "user_classes": {}}
@@ -39,10 +40,8 @@ def make_run(
     lines = []
     for step, value in values.items():
         counters = {"env_steps": step, "opt_steps": step // 2, "epochs": 0, "episodes": 0}
-        pair = {"players": {"agent": "agent"}, "learned": ["agent"], "games": 4, "truncated": 0}
-        pair |= {"rho": None, "low": None, "high": None, "returns": {"agent": value}}
-        pair |= {"return_intervals": {"agent": [value - 1, value + 1]}}
-        lines.append({"kind": "evaluation", **counters, "evaluation": "main", "pairs": [pair], "ratings": None})
+        pair = played_pair({"agent": "agent"}, ["agent"], {"return/agent": value}, 1.0)
+        lines.append(evaluation_of([pair], returns_in("agent"), ["agent"], **counters))
         lines.append({"kind": "training", **counters, "players": {"agent": {"loss": value / 10}}, "clock": {}})
     (path / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
@@ -94,7 +93,7 @@ def test_runs_that_differ_in_seed_are_the_line_and_band_that_a_report_draws(
     figure = drawn(monkeypatch, *seeds)
     groups = group_runs(read_runs(seeds))
     (pairing,) = (seats for seats, _ in pairings(groups, "main"))
-    curve = score_curve(groups[0], "main", pairing, "return of agent", "env_steps")
+    curve = score_curve(groups[0], "main", pairing, "return/agent", "env_steps")
     assert lines_of(figure) == [[(point.step, point.score.value) for point in curve.points]]
     assert lines_of(figure)[0][-1] == (10.0, 22.0)
     (band,) = figure.axes[0].collections
@@ -158,7 +157,7 @@ def test_a_run_keeps_its_colour_in_panels_where_another_has_no_value(
     first, second = (make_run(tmp_path / "cart" / f"seed-{i}", i, {0: 1.0}) for i in (0, 1))
     records = (first / "records.jsonl").read_text()
     (first / "records.jsonl").write_text("".join(x for x in records.splitlines(True) if '"evaluation"' in x))
-    figure = drawn(monkeypatch, first, second, metrics=["loss", "returns/*"], single=True)
+    figure = drawn(monkeypatch, first, second, metrics=["loss", "return/agent"], single=True)
     (alone,), (_, beside) = (axes.lines for axes in figure.axes)
     assert alone.get_color() == beside.get_color()
 
@@ -216,7 +215,11 @@ def test_the_axis_counts_what_is_asked(seeds: list[Path], monkeypatch: pytest.Mo
         (["players/agent/loss", RETURN], [("agent", "loss"), ("main: agent", "return")]),
         (
             ["agent/*"],
-            [("main: agent", "games"), ("main: agent", "truncated"), ("main: agent", "return"), ("agent", "loss")],
+            [
+                *(("main: agent", name) for name in ("games", "truncated", "return")),
+                *(("main: agent", f"return of agent/{end}") for end in ("low", "high")),
+                ("agent", "loss"),
+            ],
         ),
     ],
 )
@@ -233,7 +236,7 @@ def test_metrics_are_chosen_by_name_last_parts_or_pattern(
     ("name", "several_kinds", "texts"),
     [
         ("evaluation/main/host vs choose_first/rho", False, ("host vs choose first", "rho")),
-        ("evaluation/main/first vs random/returns/first", True, ("main: first vs random", "return of first")),
+        ("evaluation/main/first vs random/return/first", True, ("main: first vs random", "return of first")),
         ("evaluation/main/a vs b/statistics/episode_length/mean", False, ("a vs b", "episode length, mean")),
         ("players/host/episodes/length", True, ("host", "episodes, length")),
         ("episodes", True, ("", "episodes")),
@@ -280,7 +283,7 @@ def test_a_png_and_the_caption_of_few_runs(seeds: list[Path], tmp_path: Path) ->
     [
         (("--x", "hours"), "--x: expected env_steps or opt_steps, got 'hours'"),
         (("--out", "fig.jpg"), "--out: expected a file that ends in .pdf, .svg or .png, got '.jpg'"),
-        (("--metrics", "los"), "--metrics: expected the name of a recorded number, got 'los'; recorded are loss"),
+        (("--metrics", "los"), "--metrics: expected the name of a recorded number, got 'los'; recorded are loss, low"),
     ],
 )
 def test_wrong_arguments_are_told_in_one_line(seeds: list[Path], arguments: tuple[str, str], message: str) -> None:

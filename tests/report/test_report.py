@@ -85,7 +85,7 @@ def test_the_last_evaluation_is_told_as_it_was_recorded(run: Path) -> None:
     (table,) = (table for label, table in page.tables.items() if label.startswith("main, at opt step 24"))
     last = evaluations(run)[-1]["pairs"]
     assert [text for text, _ in table.column("pairing")] == ["host* vs random", "random vs agent*", "random vs random"]
-    assert [value for _, value in table.column("rho")] == [pair["rho"] for pair in last]
+    assert [value for _, value in table.column("rho")] == [pair["scores"]["rho"] for pair in last]
     assert [value for _, value in table.column("games")] == [pair["games"] for pair in last]
     assert [value for _, value in table.column("cut off")] == [pair["truncated"] for pair in last]
     lengths = [pair["statistics"]["episode_length"]["mean"] for pair in last]
@@ -97,8 +97,8 @@ def test_curves_have_tables_with_the_recorded_scores(run: Path) -> None:
     table = reported(run).tables["rho over opt steps"]
     last = [record["pairs"][1] for record in evaluations(run)]  # of two tables of that name the second pairing's
     assert [value for _, value in table.column("opt steps")] == [record["opt_steps"] for record in evaluations(run)]
-    assert [value for _, value in table.column("rho")] == [pair["rho"] for pair in last]
-    assert f"[{last[-1]['low']:.3f}".replace("0.", ".") in table.column("rho")[-1][0]
+    assert [value for _, value in table.column("rho")] == [pair["scores"]["rho"] for pair in last]
+    assert f"[{last[-1]['intervals']['rho'][0]:.3f}".replace("0.", ".") in table.column("rho")[-1][0]
 
 
 @pytest.mark.usefixtures("few_figures")

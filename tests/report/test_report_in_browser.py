@@ -151,4 +151,4 @@ def test_the_numbers_on_the_screen_are_those_of_the_records(page: Page, runs: li
     shown = page.ask(NUMBERS)
     last = [record for record in read_records(runs[0] / "records.jsonl") if record["kind"] == "evaluation"][-1]
     for row, pair in zip(shown, last["pairs"], strict=False):
-        assert {pair["rho"], pair["games"], pair["truncated"]} <= set(row)
+        assert {pair["scores"]["rho"], pair["games"], pair["truncated"]} <= set(row)

@@ -119,7 +119,7 @@ def test_bits_of_messages_are_those_of_the_record(tmp_path: Path) -> None:
     run = train_dialogue(tmp_path / "adp", "adp", ["best=null"])
     page = Parsed(write_report([run], None))
     last = [record for record in read_records(run / "records.jsonl") if record["kind"] == "evaluation"][-1]
-    bits = last["pairs"][0]["measures"]["information/main/0"]
+    bits = last["pairs"][0]["scores"]["information/main/0"]
     assert f"round 0: {bits:.2f} bits" in page.tables
 
 

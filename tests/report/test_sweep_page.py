@@ -229,7 +229,7 @@ def test_a_real_sweep_is_shown_and_its_trials_stay_runs(tmp_path: Path, monkeypa
     page = Parsed(sweep / "report.html")
     best = page.tables[ALL].column("trial")[0][0]
     records = read_records(sweep / f"trials/000{best}/seed-0/records.jsonl")
-    returns = [record["pairs"][0]["returns"]["agent"] for record in records if record["kind"] == "evaluation"]
+    returns = [record["pairs"][0]["scores"]["return/agent"] for record in records if record["kind"] == "evaluation"]
     table = page.tables["return/agent over env steps"]
     assert [row[2][1] for row in table.rows[1:] if row[1][0] == best] == returns
     assert page.tables[ALL].column("return/agent")[0][1] == returns[-1]

@@ -100,7 +100,7 @@ def test_in_an_environment_of_very_uneven_episodes_all_are_played_whatever_their
     assert (lengths["min"], lengths["max"]) == (1, 200)
     num_long = (first["steps"] - 30) / 199
     assert num_long == round(num_long) > 0
-    assert first["returns"]["agent"] == pytest.approx(first["steps"] / 30)  # a reward of 1 for every step
+    assert first["scores"]["return/agent"] == pytest.approx(first["steps"] / 30)  # a reward of 1 for every step
 
 
 @pytest.mark.parametrize(

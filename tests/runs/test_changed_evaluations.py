@@ -60,7 +60,7 @@ def test_a_network_of_sets_plays_on_larger_boards(run: Path) -> None:
     evaluate(run, "game.max_num_points=40")
     [(name, larger)] = [(name, record) for name, record in filed(run).items() if "changes" in record]
     assert larger["changes"] == ["game.max_num_points=40"]
-    assert larger["pairs"][0]["rho"] != plain["pairs"][0]["rho"]
+    assert larger["pairs"][0]["scores"]["rho"] != plain["pairs"][0]["scores"]["rho"]
     assert larger["pairs"][0]["players"] == plain["pairs"][0]["players"]
     evaluate(run, "game.max_num_points=40")  # the same question: the same bits in the same file
     assert filed(run) == {"main-opt-step-24.json": plain, name: larger}
@@ -127,10 +127,10 @@ def test_a_player_of_ones_own_sits_in_a_pairing(run: Path, in_tmp_path: Path) ->
     [record] = filed(run).values()
     own, ours = record["pairs"]
     assert own["players"] == {"host": "host", "agent": "own_agents:Agent"}
-    assert own["rho"] == ours["rho"]
+    assert own["scores"]["rho"] == ours["scores"]["rho"]
     stored = StoredRun.open(run)
     stored.load("latest")
-    assert stored.play({"agent": "own_agents:Agent"}).rho.value == own["rho"]
+    assert stored.play({"agent": "own_agents:Agent"}).rho.value == own["scores"]["rho"]
 
 
 def test_overrides_change_one_evaluation_and_the_other_keeps_its_file(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -421,7 +421,7 @@ def test_a_second_fit_plays_what_the_first_left_pending(fakes: Fakes, make_confi
 def test_the_best_checkpoint_holds_the_players_that_were_evaluated(
     fakes: Fakes, make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    rho = {record["opt_steps"]: record["pairs"][0]["rho"] for record in of_kind(fakes.in_turn, "evaluation")}
+    rho = {record["opt_steps"]: record["pairs"][0]["scores"]["rho"] for record in of_kind(fakes.in_turn, "evaluation")}
     for goal, save in (("max", None), ("min", None), ("min", 1)):
         changes = {"best.goal": goal, "output.keep_last": 1, "output.keep_every": None}
         changes["output.save"] = {"every": save or 1000, "unit": "opt_steps"}

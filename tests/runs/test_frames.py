@@ -15,6 +15,7 @@ import palestra
 from palestra.cli import app
 from palestra.runs.frames import TYPES, Row, frame, rows_of_record, rows_of_runs, to_csv, to_parquet
 from palestra.storage.records_file import read_records
+from tests.records import POLYHEDRA, evaluation_of
 
 TRAINING = {
     "kind": "training",
@@ -25,19 +26,10 @@ TRAINING = {
     "players": {"host": {"loss": 0.1, "q_mean": None}},
     "clock": {"train_seconds": 1.5},
 }
-EVALUATION = {
-    "kind": "evaluation",
-    "env_steps": 8,
-    "opt_steps": 2,
-    "epochs": 1,
-    "episodes": 3,
-    "evaluation": "main",
-    "pairs": [
-        {"players": {"host": "host", "agent": "random"}, "learned": ["host"], "rho": 0.25, "returns": {"host": 2}}
-    ],
-    "ratings": None,
-    "clock": {"seconds": 0.5},
-}
+PAIR = {"players": {"host": "host", "agent": "random"}, "learned": ["host"]}
+PAIR |= {"scores": {"rho": 0.25, "return/host": 2}, "intervals": {}}
+COUNTERS = {"env_steps": 8, "opt_steps": 2, "epochs": 1, "episodes": 3}
+EVALUATION = evaluation_of([PAIR], (), POLYHEDRA, **COUNTERS, clock={"seconds": 0.5})
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +67,7 @@ def test_the_rows_of_an_evaluation_name_it_and_its_players() -> None:
     assert list(rows_of_record(EVALUATION, "mine", 7)) == [
         Row("mine", 7, 8, 2, "evaluation/main/clock/seconds", 0.5),
         Row("mine", 7, 8, 2, "evaluation/main/host vs random/rho", 0.25),
-        Row("mine", 7, 8, 2, "evaluation/main/host vs random/returns/host", 2.0),
+        Row("mine", 7, 8, 2, "evaluation/main/host vs random/return/host", 2.0),
     ]
 
 
@@ -89,7 +81,7 @@ def test_a_row_of_a_run_is_known_by_its_name_and_steps(runs: list[Path]) -> None
     assert {row.run for row in rows} == {"tiny/seed-0"}
     assert len({row[:-1] for row in rows}) == len(rows)
     records = read_records(runs[0] / "records.jsonl")
-    rho = [record["pairs"][0]["rho"] for record in records if record["kind"] == "evaluation"]
+    rho = [record["pairs"][0]["scores"]["rho"] for record in records if record["kind"] == "evaluation"]
     first = next(row.name for row in rows if row.name.endswith("/rho"))
     assert [row.value for row in rows if row.name == first] == rho
     losses = [record["players"]["host"]["loss"] for record in records if record["kind"] == "training"]

@@ -148,7 +148,7 @@ def test_players_of_runs_play_as_in_their_own_runs(write: Write, make_config: Ma
     for pair, checkpoint in zip(record_of(Path("runs/cup-1"))["pairs"], ("0", "latest"), strict=True):
         stored.load(checkpoint)
         own = stored.play({"agent": "random"}, num_games=30, seed=3, max_rounds=20)
-        assert (pair["rho"], pair["actions"]) == (own.rho.value, own.record["actions"])
+        assert (pair["scores"]["rho"], pair["actions"]) == (own.rho.value, own.record["actions"])
 
 
 def test_players_of_ones_own_meet_ours(write: Write, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_players_of_ones_own_meet_ours(write: Write, tmp_path: Path) -> None:
     players = {"last": {"scripted": "own_players:Nth", "last": True}}
     agents = ["own_players:Agent", "choose_first", "last", "choose_last"]
     palestra("evaluate", write(players=players, pairings=[{"host": "zeillinger", "agent": agents}]))
-    first, ours, last, our_last = (pair["rho"] for pair in record_of(Path("runs/cup-1"))["pairs"])
+    first, ours, last, our_last = (pair["scores"]["rho"] for pair in record_of(Path("runs/cup-1"))["pairs"])
     assert first == ours != last == our_last
     facts = json.loads(Path("runs/cup-1/run.json").read_text())
     assert facts["user_classes"].keys() == {"own_players:Agent", "own_players:Nth"}
@@ -164,7 +164,7 @@ def test_players_of_ones_own_meet_ours(write: Write, tmp_path: Path) -> None:
 
 def test_a_game_of_one_role_and_one_of_two_seats_for_the_same_player(write: Write) -> None:
     palestra("evaluate", write(game=cart_pole(), pairings=[{"agent": ["random", "choose_first"]}]))
-    returns = [pair["returns"]["agent"] for pair in record_of(Path("runs/cup-1"))["pairs"]]
+    returns = [pair["scores"]["return/agent"] for pair in record_of(Path("runs/cup-1"))["pairs"]]
     assert returns[0] > returns[1]
     names = ["random", "nim_optimal", "choose_last"]
     nim = {"name": "nim", "num_heaps": 3, "max_stones": 5, "observation": PLAIN}

@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 
 from palestra.storage.record_shape import require_shape
+from tests.records import POLYHEDRA, evaluation_of, played_pair, returns_in
 
-PAIR = {"players": {"host": "a", "agent": "b"}, "learned": ["host"], "games": 4, "truncated": 0}
-PAIR |= {"rho": 0.5, "low": None, "high": 1, "returns": {"host": 0.1, "agent": None}}
-PAIR |= {"return_intervals": {"host": [0.0, 0.2], "agent": [None, None]}}
-OWN = {"players": {"agent": "b"}, "learned": [], "games": 4, "scores": {"mine": 1}}
-EVALUATION = {"kind": "evaluation", "evaluation": "main", "opt_steps": 8, "clock": {"seconds": 0.1}}
+PAIR = played_pair({"host": "a", "agent": "b"}, ["host"], {"return/host": 0.1, "return/agent": None}, 0.1)
+EVALUATION = evaluation_of([PAIR], returns_in(*POLYHEDRA), POLYHEDRA, opt_steps=8, clock={"seconds": 0.1})
+NO_PAIRS = {key: value for key, value in EVALUATION.items() if key != "pairs"}
 
 
 @pytest.mark.parametrize(
@@ -20,7 +19,7 @@ EVALUATION = {"kind": "evaluation", "evaluation": "main", "opt_steps": 8, "clock
         {"longer": "than it was"},
         {"kind": "training", "opt_steps": 3, "players": {"a": {"loss": None, "episodes": {"length": 2.0}}}},
         {"kind": "failed_evaluation", "evaluation": "main", "why": "it raised"},
-        EVALUATION | {"env_steps": 16, "pairs": [PAIR, OWN], "ratings": None},
+        EVALUATION | {"env_steps": 16, "pairs": [PAIR, PAIR | {"intervals": {}, "same_as": PAIR["players"]}]},
     ],
 )
 def test_what_is_written_passes(record: dict[str, Any]) -> None:
@@ -37,12 +36,15 @@ def test_what_is_written_passes(record: dict[str, Any]) -> None:
         ({"clock": {"time": {"play": None}}}, "clock.time.play: .*, got None"),
         ({"kind": ["training"]}, "kind: .*"),
         ({"kind": "training", "players": {"a": 3}}, "players.a: .*, got 3"),
-        (EVALUATION, "pairs: expected a value, got none"),
+        (NO_PAIRS, "pairs: expected a value, got none"),
         (EVALUATION | {"evaluation": ["main"], "pairs": []}, r"evaluation: .*, got \['main'\]"),
-        (EVALUATION | {"pairs": [OWN | {"scores": {"mine": "1"}}]}, "pairs.0.scores.mine: .*, got '1'"),
+        (EVALUATION | {"pairs": [PAIR | {"scores": {"mine": "1"}}]}, "pairs.0.scores.mine: .*, got '1'"),
+        (EVALUATION | {"pairs": [PAIR | {"scores": {"mine": 1.0}}]}, "expected the evaluation's roles and declared .*"),
+        (EVALUATION | {"pairs": [PAIR | {"intervals": {"mine": [1.0]}}]}, "pairs.0.intervals.mine: .*"),
+        (EVALUATION | {"declared_scores": [{"name": "mine"}]}, "declared_scores.0.meaning: expected a value, got none"),
+        (EVALUATION | {"roles": ["host"]}, "expected the evaluation's roles and declared scores in each pair, .*"),
         (EVALUATION | {"pairs": [PAIR | {"players": {"host": ["a"]}}]}, "pairs.0.players.host: .*"),
         (EVALUATION | {"pairs": [PAIR | {"learned": ["nobody"]}]}, "pairs.0: expected roles of players in learned.*"),
-        (EVALUATION | {"pairs": [PAIR | {"returns": {}}]}, "pairs.0: expected the same roles.*"),
         ({"opt_steps": 1, "pairs": 3}, "evaluation: expected a value, got none"),
     ],
 )

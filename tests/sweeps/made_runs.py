@@ -13,6 +13,7 @@ from palestra.storage.facts import RunFacts
 from palestra.storage.records_file import RecordsThen
 from palestra.storage.run_folder import RunFolder
 from palestra.sweeps.places import Job, LocalPlace
+from tests.records import evaluation_of, played_pair, returns_in
 
 
 class Over(Job):
@@ -27,10 +28,9 @@ class Over(Job):
 
 def evaluation(env_steps: int, value: float) -> str:
     """The line of an evaluation in a run's records."""
-    pair = {"players": {"agent": "agent"}, "learned": ["agent"], "returns": {"agent": value}, "games": 2}
-    pair |= {"return_intervals": {"agent": [None, None]}} | dict.fromkeys(("rho", "low", "high"))
-    record = {"kind": "evaluation", "evaluation": "main", "env_steps": env_steps, "opt_steps": env_steps // 8}
-    return json.dumps(record | {"pairs": [pair]}) + "\n"
+    pair = played_pair({"agent": "agent"}, ["agent"], {"return/agent": value}, 0.0)
+    counters = {"env_steps": env_steps, "opt_steps": env_steps // 8}
+    return json.dumps(evaluation_of([pair], returns_in("agent"), ["agent"], **counters)) + "\n"
 
 
 def begin_run(path: Path, config: Path, seed: int) -> None:

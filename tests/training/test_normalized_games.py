@@ -374,6 +374,6 @@ def test_what_is_badly_scaled_is_learned_with_it_alone(scaled: str, tmp_path: Pa
         config["output"] |= {"recorders": [], "save": None}
         trainer = fit(tmp_path / name, config)
         record = trainer.evaluations.play("main", 500, with_scripted=False)
-        accuracy[name] = record["pairs"][0]["returns"]["agent"]
+        accuracy[name] = record["pairs"][0]["scores"]["return/agent"]
     assert accuracy["normalized"] == 1.0
     assert accuracy["plain"] < 0.6

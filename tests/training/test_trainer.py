@@ -802,7 +802,7 @@ def test_dqn_trainer_takes_players_that_learn_by_dqn(make_config: MakeConfig, in
 
 def test_the_best_checkpoint_is_that_of_the_best_evaluation(make_config: MakeConfig, tmp_path: Path) -> None:
     trainer = trained(make_config({"stop": {"after": 60, "unit": "opt_steps"}}), tmp_path / "run")
-    rho = {record["opt_steps"]: record["pairs"][0]["rho"] for record in records(trainer, "evaluation")}
+    rho = {record["opt_steps"]: record["pairs"][0]["scores"]["rho"] for record in records(trainer, "evaluation")}
     best = saved_state(trainer, "best")
     assert rho[best["counters"]["opt_steps"]] == best["evaluating"]["best_score"] == max(rho.values())
 

@@ -17,11 +17,11 @@ from torch.nn.functional import one_hot
 from palestra.config import ByName, ConfigError, ConfigErrorItem, UnreadConfig, UserConfig, below
 from palestra.games.config import GameConfig, TensorGameConfig
 from palestra.games.dialogue.loops import CHANGING, Loops
-from palestra.games.dialogue.measures import NAMES, mutual_information, verdict_measures
 from palestra.games.dialogue.protocol import DECISIONS, GO_ON, VERDICTS, Protocol
 from palestra.games.dialogue.protocols import AnyProtocolConfig, NipConfig
 from palestra.games.dialogue.rows import RowsConfig
 from palestra.games.dialogue.scenario import INSTANCE, Scenario, instance_of
+from palestra.games.dialogue.scores import declared_scores, mutual_information, verdict_scores
 from palestra.games.dialogue.transcripts import message_tables, transcript_of
 from palestra.games.dialogue.trial import make_protocol, make_scenario
 from palestra.games.dialogue.turns import turns_in_words
@@ -29,10 +29,12 @@ from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.dialogue.words import ActionWords
 from palestra.games.game import Kernel, Observation, State, TensorGame
 from palestra.games.normalization import make_transform
+from palestra.games.scores import GameEnds
 from palestra.games.spaces import Discrete, MultiDiscrete, Space
 from palestra.games.trace import ShareTable, Trace, Transcript
 from palestra.games.world import EnvironmentFailed
 from palestra.randomness import fold, random_integers, runs_on_cpu
+from palestra.runtime.scores import DeclaredScore
 from palestra.runtime.statistics import Share
 
 CRITIC = "critic/"  # before the names of what critics alone are shown
@@ -70,8 +72,8 @@ class DialogueConfig(TensorGameConfig):
         roles: tuple[str, ...] = self.protocol.build().roles
         return roles
 
-    def declared_measures(self) -> tuple[str, ...]:
-        return (*NAMES, *(name for name, _, _ in message_slots(self.protocol.build())))
+    def declared_scores(self) -> tuple[DeclaredScore, ...]:
+        return scores_of(self.protocol.build())
 
     def misfit(self, other: GameConfig) -> ConfigErrorItem | None:
         if isinstance(self.scenario, RowsConfig) and isinstance(other, DialogueConfig):
@@ -84,8 +86,12 @@ class DialogueConfig(TensorGameConfig):
         return turns_in_words(self.protocol.name, self.protocol.build())
 
 
+def scores_of(protocol: Protocol) -> tuple[DeclaredScore, ...]:
+    return declared_scores(protocol, [name for name, _, _ in message_slots(protocol)])
+
+
 def message_slots(protocol: Protocol) -> list[tuple[str, int, int]]:
-    """Where messages may stand, each with its measure's name: information/CHANNEL/ROUND, the round and the channel."""
+    """Where messages may stand, each with its score's name: information/CHANNEL/ROUND, the round and the channel."""
     return [
         (f"information/{channel}/{round}", round, index)
         for index, channel in enumerate(protocol.channels)
@@ -360,11 +366,15 @@ class DialogueGame(TensorGame):
                 rewards[:, self.roles.index(role)] += self.protocol.rewards.go_on * goes_on[:, v]
         return rewards * running.unsqueeze(1)
 
-    def measures(self, outcomes: State) -> dict[str, float | Share | None]:
-        """Those of palestra.games.dialogue.measures, of the first verifier; and as information/CHANNEL/ROUND what each
-        message tells of the label, in bits."""
-        label, messages = outcomes["label"], outcomes["messages"]
-        found = verdict_measures(outcomes["verdicts"][:, 0], label)
+    @property
+    def declared_scores(self) -> tuple[DeclaredScore, ...]:
+        return scores_of(self.protocol)
+
+    def scores(self, ends: GameEnds) -> dict[str, float | Share | None]:
+        """How often the first verifier is right; and as information/CHANNEL/ROUND what each message tells of the label,
+        in bits."""
+        label, messages = ends.outcomes["label"], ends.outcomes["messages"]
+        found = verdict_scores(ends.outcomes["verdicts"][:, 0], label)
         for name, t, c in message_slots(self.protocol):
             found[name] = mutual_information(messages[:, t, c], label, self.scenario.num_tokens)
         return found

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from palestra.games.dialogue.measures import mutual_information
 from palestra.games.dialogue.protocol import DECISIONS, GO_ON, Protocol
 from palestra.games.dialogue.scenario import Scenario, instance_of
+from palestra.games.dialogue.scores import mutual_information
 from palestra.games.trace import Choice, ShareTable, Trace, Transcript, Utterance
 
 MOST_TOKENS = 12  # rows of a table; the others count together

@@ -24,6 +24,7 @@ from palestra.games.gymnasium.world import GymnasiumWorld
 from palestra.games.outside import Outside
 from palestra.games.spaces import ActionSpace
 from palestra.games.world import WorldGame
+from palestra.runtime.scores import DeclaredScore, declared_returns
 
 
 class GymnasiumConfig(EnvironmentConfig):
@@ -36,6 +37,9 @@ class GymnasiumConfig(EnvironmentConfig):
 
     def declared_roles(self) -> tuple[str, ...]:
         return GymnasiumGame.roles
+
+    def declared_scores(self) -> tuple[DeclaredScore, ...]:
+        return declared_returns(GymnasiumGame.roles, zero_sum=False, shown=True)
 
     def declares_actions(self) -> bool:
         return has_exact_actions(self)

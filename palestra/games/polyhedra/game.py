@@ -19,7 +19,7 @@ from palestra.config import ConfigError, ConfigErrorItem, NonNegativeInt, Positi
 from palestra.games.config import GameConfig, TensorGameConfig
 from palestra.games.game import Kernel, Observation, State, TensorGame
 from palestra.games.normalization import make_transform
-from palestra.games.polyhedra import game_kernel, words
+from palestra.games.polyhedra import game_kernel, rho, words
 from palestra.games.polyhedra.newton import (
     Reduction,
     axes_of,
@@ -33,9 +33,12 @@ from palestra.games.polyhedra.newton import (
     uses_numba,
 )
 from palestra.games.polyhedra.rewards import RewardConfig, SumReward, make_reward
+from palestra.games.scores import GameEnds
 from palestra.games.spaces import Discrete, Space
 from palestra.games.trace import Storyboard, Trace
 from palestra.randomness import random_integers, runs_on_cpu
+from palestra.runtime.scores import DeclaredScore
+from palestra.runtime.statistics import Estimate
 
 __all__ = [
     "PolyhedraConfig",
@@ -113,6 +116,9 @@ class PolyhedraConfig(TensorGameConfig):
     def declared_roles(self) -> tuple[str, ...]:
         return PolyhedraGame.roles
 
+    def declared_scores(self) -> tuple[DeclaredScore, ...]:
+        return PolyhedraGame.declared_scores
+
     def misfit(self, other: GameConfig) -> ConfigErrorItem | None:
         if isinstance(other, PolyhedraConfig) and self._shows_rescaled() != other._shows_rescaled():
             message = f"expected {str(self.rescale).lower()}, as in the run's game, with which its players were trained"
@@ -161,7 +167,8 @@ class PolyhedraGame(TensorGame):
     The kernel ("numba" on CPUs, "torch" anywhere) changes speed, never a result.
     """
 
-    roles = ("host", "agent")
+    roles = rho.ROLES
+    declared_scores = rho.SCORES
     moves = (("host",), ("agent",))
     quiet_moves = (0,)
     tallies = ("overflow", "exact")
@@ -320,6 +327,14 @@ class PolyhedraGame(TensorGame):
         limits = (MAX_COORDINATE, -1 if config.max_rounds is None else config.max_rounds)
         run_in_chunks(game_kernel.end_round, arrays, *limits, *reward.terms, axes_of(config.dimension))
         return state, torch.from_numpy(rewards), torch.from_numpy(over), torch.from_numpy(truncated)
+
+    def scores(self, ends: GameEnds) -> dict[str, Estimate]:
+        return {"rho": rho.estimate_rho(ends.finished, ends.lengths)}
+
+    def wins(self, ends: GameEnds) -> dict[str, float]:
+        """A contest is a round, which the host wins if it ends the game, so that the host's share of wins is rho."""
+        num_rounds, finished = int(ends.lengths.sum()), int(ends.finished.sum())
+        return {rho.HOST: finished, rho.AGENT: num_rounds - finished}
 
     def storyboard(self, trace: Trace) -> Storyboard:
         from palestra.games.polyhedra.pictures import storyboard  # imports matplotlib, which playing does not need

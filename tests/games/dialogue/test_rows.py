@@ -584,7 +584,7 @@ def config(protocol: str = "adp", changes: Data | None = None, **run: Any) -> Da
 
 def last_accuracy(run: str) -> float:
     last = [record for record in read_records(Path(run) / "records.jsonl") if record["kind"] == "evaluation"][-1]
-    accuracy: float = last["pairs"][0]["measures"]["accuracy"]
+    accuracy: float = last["pairs"][0]["scores"]["accuracy"]
     return accuracy
 
 

@@ -1,4 +1,4 @@
-"""The measures of games in a report are those of the records."""
+"""The scores of games in a report are those of the records, and the page says what they are."""
 
 import io
 import json
@@ -35,21 +35,29 @@ def evaluated(run: Path, place: int) -> dict[str, Any]:
 
 def measured(run: Path, place: int) -> list[dict[str, Any]]:
     evaluations = [record for record in read_records(run / "records.jsonl") if record["kind"] == "evaluation"]
-    return [record["pairs"][place]["measures"] for record in evaluations]
+    returns = [f"return/{role}" for role in evaluations[0]["roles"]]
+    scores = [record["pairs"][place]["scores"] for record in evaluations]
+    return [{name: each[name] for name in each if name not in returns} for each in scores]
 
 
-def test_measures_over_training_are_those_of_the_records(tmp_path: Path) -> None:
+def test_scores_over_training_are_those_of_the_records(tmp_path: Path) -> None:
     run = train_dialogue(tmp_path / "nip", "nip", ["game.protocol.max_rounds=3"])
     page = Parsed(write_report([run], None))
-    assert "measures" in page.ids
+    assert "scores" in page.ids
+    meanings = page.tables["What the scores are."]
+    assert [text for text, _ in meanings.rows[1]] == [
+        "accuracy",
+        "share",
+        "share of games in which the verifier decides for the label",
+    ]
     for place, pairing in enumerate(("prover* vs random", "random vs verifier*", "prover* vs verifier*")):
-        table = page.tables[f"{pairing}: measures over epochs."]
+        table = page.tables[f"{pairing}: scores over epochs."]
         found = measured(run, place)
-        assert [text for text, _ in table.rows[0]] == ["measure", "0", "3", "6", "9", "12"]
+        assert [text for text, _ in table.rows[0]] == ["score", "0", "3", "6", "9", "12"]
         named = [name for name in found[0] if any(each[name] is not None for each in found)]
         assert [row[0][0] for row in table.rows[1:]] == named
         assert "information/main/1" in named
-        interval = evaluated(run, place)["measure_intervals"]["accuracy"]
+        interval = evaluated(run, place)["intervals"]["accuracy"]
         shown = page.tables[next(label for label in page.tables if label.startswith("main, at opt step"))]
         row = next(row for row in shown.rows if row[0][0] == pairing)
         ends = ", ".join(map(score_text, interval))
@@ -58,8 +66,8 @@ def test_measures_over_training_are_those_of_the_records(tmp_path: Path) -> None
         assert [text for text, _ in shown.rows[0]][:4] == [
             "pairing",
             "accuracy",
-            "return of prover",
-            "return of verifier",
+            "return/prover",
+            "return/verifier",
         ]
         for row in table.rows[1:]:
             assert [value for _, value in row[1:]] == [each[row[0][0]] for each in found]
@@ -71,14 +79,14 @@ def test_measures_over_training_are_those_of_the_records(tmp_path: Path) -> None
 def test_several_runs_share_a_table_of_means(tmp_path: Path) -> None:
     runs = [train_dialogue(tmp_path / f"adp-{seed}", "adp", [f"seed={seed}"]) for seed in (0, 1)]
     page = Parsed(write_report(runs, tmp_path / "both.html"))
-    table = page.tables["prover* vs verifier*: measures over epochs, means over 2 runs."]
+    table = page.tables["prover* vs verifier*: scores over epochs, means over 2 runs."]
     found = [measured(run, 2) for run in runs]
     means = [(one["accuracy"] + other["accuracy"]) / 2 for one, other in zip(*found, strict=True)]
     assert [value for _, value in table.rows[1][1:]] == pytest.approx(means)
     for run, accuracy in zip(runs, (0.1, 0.9), strict=True):  # the t interval of two such runs is wider than all shares
         records = read_records(run / "records.jsonl")
         last = next(record for record in reversed(records) if record["kind"] == "evaluation")
-        last["pairs"][2]["measures"]["accuracy"] = accuracy
+        last["pairs"][2]["scores"]["accuracy"] = accuracy
         (run / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     again = Parsed(write_report(runs, tmp_path / "again.html"))
     assert ".500 [.000, 1.000]" in [cell for rows in again.tables.values() for row in rows.rows for cell, _ in row]
@@ -86,13 +94,13 @@ def test_several_runs_share_a_table_of_means(tmp_path: Path) -> None:
     assert any("accuracy" in line and ".500 [.000, 1.000]" in line for line in told.getvalue().splitlines())
 
 
-def test_damaged_measures_and_games_without_any_are_left_out(tmp_path: Path, make_config: Any) -> None:
+def test_damaged_scores_are_left_out(tmp_path: Path, make_config: Any) -> None:
     run = train_dialogue(tmp_path / "solo", "solo_verifier")
     lines = (run / "records.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     for record in records:
         for pair in record.get("pairs", []):
-            pair["measures"] = ["nothing"]
+            pair["scores"]["accuracy"] = "nothing"
     (run / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     page = Parsed(write_report([run], None))
-    assert "measures" not in page.ids
+    assert "scores" not in page.ids

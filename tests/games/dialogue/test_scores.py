@@ -7,18 +7,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palestra.games.dialogue.measures import NAMES, mutual_information, verdict_measures
+from palestra.config import check
+from palestra.games.dialogue.game import DialogueConfig
+from palestra.games.dialogue.scores import MEANINGS, mutual_information, verdict_scores
 from palestra.runtime.statistics import Share
 
 games = st.lists(st.tuples(st.sampled_from([-1, 0, 1]), st.sampled_from([0, 1])), max_size=40)
 
 
 @given(games)
-def test_measures_are_what_counting_gives(found: list[tuple[int, int]]) -> None:
+def test_scores_are_what_counting_gives(found: list[tuple[int, int]]) -> None:
     verdict, label = (
         torch.tensor(column, dtype=torch.int64) for column in (zip(*found, strict=True) if found else ([], []))
     )
-    measures = verdict_measures(verdict, label)
+    scores = verdict_scores(verdict, label)
 
     def share(flags: list[bool]) -> Share | None:
         return Share(sum(flags), len(flags)) if flags else None
@@ -34,8 +36,8 @@ def test_measures_are_what_counting_gives(found: list[tuple[int, int]]) -> None:
         "recall": share([v == 1 for v, y in found if y == 1]),
         "undecided": share([v == -1 for v, _ in found]),
     }
-    assert tuple(measures) == NAMES == tuple(expected)
-    assert measures == expected
+    assert tuple(scores) == tuple(MEANINGS) == tuple(expected)
+    assert scores == expected
 
 
 @given(st.lists(st.tuples(st.integers(-1, 3), st.sampled_from([0, 1])), max_size=60))
@@ -59,3 +61,15 @@ def test_a_message_that_is_the_label_tells_one_bit() -> None:
     label = torch.tensor([0, 1] * 50)
     assert mutual_information(label * 3, label, 4) == pytest.approx(1.0)
     assert mutual_information(torch.zeros(100, dtype=torch.int64), label, 4) == 0.0
+
+
+def test_accuracy_is_wanted_by_those_alone_who_are_paid_for_it() -> None:
+    """A prover that argues for its side gains by a wrong verdict, too."""
+    for shared, wanted in ((False, ("verifier",)), (True, ("prover", "verifier"))):
+        game = dict(DialogueConfig.usual, name="dialogue", observation={"normalize": None, "clip": None})
+        game["protocol"] = game["protocol"] | {"rewards": game["protocol"]["rewards"] | {"shared": shared}}
+        declared = {score.name: score for score in check(game, DialogueConfig).declared_scores()}
+        assert declared["accuracy"].high_for == wanted
+        assert list(declared)[:3] == ["accuracy", "return/prover", "return/verifier"]
+        assert all(score.shown == ("/" not in name.removeprefix("return/")) for name, score in declared.items())
+        assert declared["information/main/0"].unit == "bits"

@@ -1,19 +1,47 @@
-"""What the end of many dialogues says: how often verifiers are right, and what messages tell of labels.
+"""The scores of dialogues: how often verifiers are right, and what messages tell of labels.
 
 Letters: B games, T rounds, C channels.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from palestra.games.dialogue.protocol import Protocol
+from palestra.runtime.scores import DeclaredScore, declared_returns
 from palestra.runtime.statistics import Share
 
-NAMES = ("accuracy", "accuracy/0", "accuracy/1", "accuracy/worst", "precision", "recall", "undecided")
+MEANINGS = {
+    "accuracy": "share of games in which the verifier decides for the label",
+    "accuracy/0": "accuracy where the label is 0",
+    "accuracy/1": "accuracy where the label is 1",
+    "accuracy/worst": "the lesser of accuracy/0 and accuracy/1",
+    "precision": "of the games that the verifier accepts, the share with label 1",
+    "recall": "of the games with label 1, the share that the verifier accepts",
+    "undecided": "share of games without a decision",
+}  # of the scores of the first verifier
 
 
-def verdict_measures(verdict: Tensor, label: Tensor) -> dict[str, float | Share | None]:
+def declared_scores(protocol: Protocol, information: Sequence[str]) -> tuple[DeclaredScore, ...]:
+    """The scores of a dialogue. Accuracy is wanted by those who are paid for it: verifiers, and provers with shared
+    rewards; a prover who argues for a side wants its return alone. information: the names of what messages tell."""
+    paid = protocol.roles if protocol.rewards.shared else protocol.verifiers
+    wishes = {"accuracy": paid}
+    accuracy, *others = (
+        DeclaredScore(name, meaning, "share", tuple(wishes.get(name, ())), (), shown="/" not in name)
+        for name, meaning in MEANINGS.items()
+    )
+    told = (
+        DeclaredScore(name, "what the message tells of the label, too large for few games", "bits", (), (), shown=False)
+        for name in information
+    )
+    returns = declared_returns(protocol.roles, zero_sum=False, shown=True)
+    return (accuracy, *returns, *others, *told)
+
+
+def verdict_scores(verdict: Tensor, label: Tensor) -> dict[str, float | Share | None]:
     """verdict: int64 (B,), 0 (reject), 1 (accept) or -1 (none, which counts as wrong). label: int64 (B,), 0 or 1.
 
     precision: of those accepted, the share with label 1. recall: of those with label 1, the share accepted. None

@@ -1,0 +1,107 @@
+"""Scores that games find themselves, such as the accuracy of a verifier: over training, by pairing."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+
+from palestra.recording.results import PairResult, Seat, label, score_text
+from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Heading, Section, Table
+from palestra.report.evaluations import evaluation_names, pairing_text, pairings
+from palestra.report.figures import Figures, paint_curves, thinned
+from palestra.report.groups import Group, score_curve, step_unit
+from palestra.report.learning import legend
+from palestra.runtime.scores import return_of
+
+MOST_COLUMNS = 10  # moments of a table
+
+
+def scores_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
+    """What the scores are; a curve of the first one for each pairing in which a player learns, and a coloured table of
+    all over training. No section where the learning curves show all that a game declares."""
+    blocks: list[Block] = []
+    unit, names = step_unit(groups), evaluation_names(groups)
+    for name in names:
+        found = [(seats, pair) for seats, pair in pairings(groups, name) if _names(groups, name, seats)]
+        if not found:
+            continue
+        seatings = [seats for seats, _ in found]
+        blocks += [Heading(f"Evaluation {name}")] if len(names) > 1 else []
+        blocks.append(_meanings(found[0][1]))
+        blocks.append(FigureGrid([_figure(groups, name, seats, unit, figures) for seats in seatings]))
+        for seats in seatings:
+            blocks += [_table(group, name, seats, unit, len(groups) > 1) for group in groups]
+    if not blocks:
+        return []
+    return [Section("scores", "Scores of the game", [*legend(groups), *blocks])]
+
+
+def _meanings(pair: PairResult) -> Table:
+    """What the scores are; those that are the same but for a channel or a round in one line."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name in own_scores(pair):
+        found.setdefault((pair.declared[name].unit, pair.declared[name].meaning), []).append(name)
+    rows = [[Cell(", ".join(names)), Cell(unit), Cell(meaning)] for (unit, meaning), names in found.items()]
+    return Table("What the scores are.", ["score", "unit", "meaning"], rows)
+
+
+def own_scores(pair: PairResult) -> list[str]:
+    """The scores without returns and without those that the learning curves show."""
+    shown = {pair.measure_of(seat) for seat in pair.seats} | {return_of(role) for role in pair.players}
+    return [name for name in pair.declared if name not in shown]
+
+
+def _names(groups: Sequence[Group], evaluation: str, seats: tuple[Seat, ...]) -> list[str]:
+    """The scores that are known at some moment, in their order."""
+    found = [
+        (name, pair.every_score[name].value)
+        for group in groups
+        for run in group.runs
+        for each in run.evaluated
+        if each.evaluation.name == evaluation
+        for pair in each.evaluation.pairs
+        if pair.seats == seats
+        for name in own_scores(pair)
+    ]
+    known = {name for name, value in found if math.isfinite(value)}
+    return [name for name in dict.fromkeys(name for name, _ in found) if name in known]
+
+
+def _figure(
+    groups: Sequence[Group], evaluation: str, seats: tuple[Seat, ...], unit: str, figures: Figures
+) -> Captioned:
+    score, title = _names(groups, evaluation, seats)[0], pairing_text(seats)
+    found = [(number, score_curve(group, evaluation, seats, score, unit)) for number, group in enumerate(groups)]
+    colours, curves = [n for n, curve in found if curve.points], [curve for _, curve in found if curve.points]
+    ends = " ".join(f"{curve.group.label}: {score_text(curve.points[-1].score.value)} at the end." for curve in curves)
+    is_share = all(0.0 <= point.score.value <= 1.0 for curve in curves for point in curve.points)
+
+    def paint(figure: Figure) -> None:
+        paint_curves(figure, curves, colours, [], label(unit), score)
+        if is_share:
+            figure.axes[0].set_ylim(-0.03, 1.03)
+
+    return Captioned(figures.draw(title, f"{score} of {title} over {label(unit)}. {ends}", paint), None)
+
+
+def _table(group: Group, evaluation: str, seats: tuple[Seat, ...], unit: str, has_others: bool) -> Table:
+    """A row for each score, a column for some of the moments."""
+    names = _names([group], evaluation, seats)
+    curves = {name: score_curve(group, evaluation, seats, name, unit) for name in names}
+    by_step = {name: {point.step: point.score.value for point in curve.points} for name, curve in curves.items()}
+    steps = thinned(sorted({step for track in by_step.values() for step in track}), MOST_COLUMNS)
+    rows = [
+        [Cell(name), *(_cell(track.get(step, math.nan), track) for step in steps)] for name, track in by_step.items()
+    ]
+    means = f", means over {len(group.runs)} runs" if len(group.runs) > 1 else ""
+    of_group = f"{group.label}, " if has_others else ""
+    caption = f"{of_group}{pairing_text(seats)}: scores over {label(unit)}{means}."
+    return Table(caption, ["score", *(f"{step:,}" for step in steps)], rows, is_heat=True)
+
+
+def _cell(value: float, track: Mapping[int, float]) -> Cell:
+    """Coloured by where it lies between 0 and 1, or, of a score that leaves these, between its least and most."""
+    if not math.isfinite(value):
+        return Cell("-")
+    low, high = min(0.0, *track.values()), max(1.0, *track.values())
+    return Cell(score_text(value), value, heat=(value - low) / (high - low))

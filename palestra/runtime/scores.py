@@ -1,0 +1,67 @@
+"""Scores: numbers that say how well the games of a pairing went, and who wants them high."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Wish = Literal["high", "low"]
+
+
+@dataclass(frozen=True)
+class DeclaredScore:
+    """A score as a game, or an evaluation of one's own, declares it.
+
+    name: in records, in `best`, and wherever people see it. meaning: what it is, in a few words. unit: what it is
+    counted in; a "share" lies between 0 and 1. high_for, low_for: the roles that want it high, and those that want it
+    low; to all others it means nothing. shown: whether tables of results show it.
+    """
+
+    name: str
+    meaning: str
+    unit: str
+    high_for: tuple[str, ...]
+    low_for: tuple[str, ...]
+    shown: bool
+
+    @property
+    def is_share(self) -> bool:
+        return self.unit == "share"
+
+    def wish_of(self, role: str) -> Wish | None:
+        """How a role wants the score; None if it means nothing to the role."""
+        return "high" if role in self.high_for else "low" if role in self.low_for else None
+
+
+def declared_in(record: Mapping[str, Any]) -> dict[str, DeclaredScore]:
+    """The scores that the record of an evaluation declares, by name."""
+    return {
+        each["name"]: DeclaredScore(
+            name=each["name"],
+            meaning=each["meaning"],
+            unit=each["unit"],
+            high_for=tuple(each["high_for"]),
+            low_for=tuple(each["low_for"]),
+            shown=each["shown"],
+        )
+        for each in record["declared_scores"]
+    }
+
+
+def return_of(role: str) -> str:
+    """The name of the score that is the mean return of a role."""
+    return f"return/{role}"
+
+
+def declared_returns(roles: Sequence[str], zero_sum: bool, shown: bool) -> tuple[DeclaredScore, ...]:
+    """The mean return of each role. zero_sum: what one role gains, the others lose."""
+    return tuple(
+        DeclaredScore(
+            name=return_of(role),
+            meaning=f"mean return of {role} in a game",
+            unit="reward",
+            high_for=(role,),
+            low_for=tuple(other for other in roles if other != role) if zero_sum else (),
+            shown=shown,
+        )
+        for role in roles
+    )
