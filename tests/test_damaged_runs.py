@@ -149,7 +149,7 @@ def test_records_of_other_types_cost_their_lines_in_all_that_reads_them(stopped:
     [pair, *_] = evaluation["pairs"]
     wrong: list[Any] = [[1], 3, None, {"env_steps": "x"}, {"clock": 3}, {"kind": "training", "players": {"host": 3}}]
     wrong += [evaluation | change for change in ({"evaluation": ["main"]}, {"pairs": 3}, {"opt_steps": 10**400})]
-    for change in ({"players": {"host": ["a"], "agent": "b"}}, {"learned": [["host"]]}, {"returns": {}}):
+    for change in ({"players": {"host": ["a"], "agent": "b"}}, {"learned": [["host"]]}, {"scores": {}}):
         wrong.append(evaluation | {"pairs": [pair | change]})
     path.write_text("".join(f"{json.dumps(record)}\n" for record in [*wrong, *before]))
     shown = io.StringIO()

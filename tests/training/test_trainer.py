@@ -287,7 +287,7 @@ def test_minutes_count_training_alone(make_config: MakeConfig, tmp_path: Path, m
 
     def play_slowly(*arguments: object, **_: object) -> dict[str, Any]:
         now[0] += 1000.0
-        return {"evaluation": "main", "pairs": []}
+        return {"evaluation": "main", "roles": [], "declared_scores": [], "pairs": []}
 
     monkeypatch.setattr("palestra.evaluation.evaluations.Evaluations.play", play_slowly)
     config = make_config(
@@ -888,7 +888,7 @@ def test_a_best_that_could_not_be_saved_leaves_its_place_to_the_next_that_is_bet
         write(folder, name, content)
 
     def improves(best: BestScore, record: Mapping[str, Any]) -> bool:
-        pairs = [pair | {"rho": rho[trainer.opt_steps]} for pair in record["pairs"]]
+        pairs = [pair | {"scores": pair["scores"] | {"rho": rho[trainer.opt_steps]}} for pair in record["pairs"]]
         return original(best, {**record, "pairs": pairs})
 
     original = BestScore.improves
