@@ -29,7 +29,7 @@ from palestra import Trainer
 from palestra.callbacks import Callback
 from palestra.recording.display import LiveDisplay
 from palestra.recording.results import Progress
-from palestra.training.progress import ProgressReporter
+from palestra.runs.progress import ProgressReporter
 
 ALONE = (
     *("evaluations=[]", "best=null", "callbacks=[]", "output.recorders=[]", "output.save=null"),
@@ -100,13 +100,12 @@ def train(name: str, overrides: tuple[str, ...], display: str, seconds: float) -
         config, changes = ROOT / "configs" / f"{name}.yml", [*ALONE, *overrides, stop, f"output.display={display}"]
         meter = Meter(None)
         trainer = Trainer(config, run=f"{folder}/run", overrides=changes, callbacks=[meter], console=console)
-        trainer.progress = reporter = CountingReporter(trainer)
+        trainer.progress = reporter = CountingReporter(trainer.run, trainer.standing)
         trainer.fit()
-        assert trainer.output is not None
-        shown, updating_s = trainer.output.display, reporter.cpu_s
+        shown, updating_s = trainer.run.display, reporter.cpu_s
         drawing_s = shown.cpu_s if isinstance(shown, LiveDisplay) else 0.0
         checking_s = timeit.timeit(reporter.show, number=10_000) / 10_000
-        return Cost(drawing_s, updating_s, checking_s, meter.cpu_s, trainer.clock.seconds, trainer.opt_steps)
+        return Cost(drawing_s, updating_s, checking_s, meter.cpu_s, trainer.run.clock.seconds, trainer.opt_steps)
 
 
 def measure(name: str, overrides: tuple[str, ...], seconds: float, num_repeats: int) -> str:

@@ -9,59 +9,53 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from palestra.buffers.replay import ReplayBuffer
-    from palestra.callbacks import Callback
-    from palestra.config import ConfigError, UntrustedError
-    from palestra.games import make_game
-    from palestra.players.player import Player
-    from palestra.runs.config import RunConfig
-    from palestra.runs.stored import StoredRun
+    from palestra.buffers.replay import ReplayBuffer as ReplayBuffer
+    from palestra.callbacks import Callback as Callback
+    from palestra.config import ConfigError as ConfigError
+    from palestra.config import UntrustedError as UntrustedError
+    from palestra.games import make_game as make_game
+    from palestra.players.player import Player as Player
+    from palestra.runs.config import RunConfig as RunConfig
+    from palestra.runs.stored import StoredRun as StoredRun
     from palestra.runs.user_nets import Models
-    from palestra.training import DQNTrainer, LossTrainer, PPOTrainer, SACTrainer, TD3Trainer, make_trainer
-    from palestra.training.checks import TrainingFailed
-    from palestra.training.trainer import Trainer
+    from palestra.training import DQNTrainer as DQNTrainer
+    from palestra.training import LossTrainer as LossTrainer
+    from palestra.training import PPOTrainer as PPOTrainer
+    from palestra.training import SACTrainer as SACTrainer
+    from palestra.training import TD3Trainer as TD3Trainer
+    from palestra.training import make_trainer as make_trainer
+    from palestra.training.checks import TrainingFailed as TrainingFailed
+    from palestra.training.trainer import Trainer as Trainer
 
     __version__: str
 
-__all__ = [
-    "Callback",
-    "ConfigError",
-    "DQNTrainer",
-    "LossTrainer",
-    "PPOTrainer",
-    "Player",
-    "ReplayBuffer",
-    "RunConfig",
-    "SACTrainer",
-    "StoredRun",
-    "TD3Trainer",
-    "Trainer",
-    "TrainingFailed",
-    "UntrustedError",
-    "load_config",
-    "load_player",
-    "make_game",
-    "make_trainer",
-]
+HOMES = {
+    "Callback": "callbacks",
+    "ConfigError": "config",
+    "DQNTrainer": "training",
+    "LossTrainer": "training",
+    "PPOTrainer": "training",
+    "Player": "players.player",
+    "ReplayBuffer": "buffers.replay",
+    "RunConfig": "runs.config",
+    "SACTrainer": "training",
+    "StoredRun": "runs.stored",
+    "TD3Trainer": "training",
+    "Trainer": "training.trainer",
+    "TrainingFailed": "training.checks",
+    "UntrustedError": "config",
+    "make_game": "games",
+    "make_trainer": "training",
+}
+"""the modules of palestra that hold the names which are imported on first use"""
+
+__all__ = [*HOMES, "load_config", "load_player"]
 
 
 # numba reads .numba_config.yaml in the working directory, which may be a stranger's: a cache there would be unpickled,
 # and these classes and this library loaded. What stands in the environment goes before it.
 for _name in ("NUMBA_CACHE_DIR", "NUMBA_CACHE_LOCATOR_CLASSES", "NUMBA_CUDA_DRIVER"):
     os.environ.setdefault(_name, "")
-
-HOMES = (
-    "palestra.training",
-    "palestra.training.trainer",
-    "palestra.training.checks",
-    "palestra.runs.config",
-    "palestra.config",
-    "palestra.games",
-    "palestra.players.player",
-    "palestra.runs.stored",
-    "palestra.callbacks",
-    "palestra.buffers.replay",
-)
 
 
 def load_config(path: str | Path, overrides: tuple[str, ...] = ()) -> RunConfig:
@@ -110,7 +104,6 @@ def __getattr__(name: str) -> Any:
     with without_garbage_collection():
         if name == "games":
             return import_module("palestra.games")
-        homes = list(map(import_module, HOMES)) if name in __all__ else []
-    if homes:
-        return next(getattr(home, name) for home in homes if hasattr(home, name))
+        if name in HOMES:
+            return getattr(import_module(f"palestra.{HOMES[name]}"), name)
     raise AttributeError(f"module 'palestra' has no attribute {name!r}")

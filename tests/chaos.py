@@ -27,7 +27,7 @@ import torch
 from combinations import LEARNERS, Combination, combinations_of, config_of
 from resuming import assert_same_bits
 
-import palestra.runs.output
+import palestra.runs.run
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.run_folder import RunFolder
 from palestra.training.trainer import Trainer
@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads
-    palestra.runs.output.plot_scores = lambda records: None
+    palestra.runs.run.plot_scores = lambda records: None
     started, rng, tally = time.monotonic(), random.Random(arguments.seed), Tally()
     Watched.watch = Watch()
     for algorithm in LEARNERS:

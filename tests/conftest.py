@@ -211,7 +211,7 @@ def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs end without their plot, which takes longer than a tiny run."""
-    monkeypatch.setattr("palestra.runs.output.plot_scores", lambda records: None)
+    monkeypatch.setattr("palestra.runs.run.plot_scores", lambda records: None)
 
 
 # ---- an S3-compatible server on loopback -----------------------------------------------------------------

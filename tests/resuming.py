@@ -77,7 +77,7 @@ def at_call(owner: Any, name: str, number: int, deed: Callable[..., None]) -> It
 
 
 def ask_to_leave(trainer: Trainer, *args: Any) -> None:
-    trainer.signals.received = signal.SIGTERM
+    trainer.run.signals.received = signal.SIGTERM
 
 
 def send_signal(*args: Any) -> None:

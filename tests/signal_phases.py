@@ -24,12 +24,12 @@ import torch
 from conftest import TINY
 from resuming import all_checkpoints, assert_same_bits, at_call, fit, stopping_at
 
-import palestra.runs.output
+import palestra.runs.run
 import palestra.training.trainer
 from palestra.cli import main
 from palestra.evaluation.evaluations import Evaluations
 from palestra.games.polyhedra.game import PolyhedraConfig
-from palestra.training.checkpointing import Checkpointing
+from palestra.runs.run_checkpoints import RunCheckpoints
 from palestra.training.trainer import Trainer
 
 Stop = Callable[[Callable[..., None]], AbstractContextManager[Any]]
@@ -38,17 +38,17 @@ PHASES: dict[str, Stop] = {
     "building": lambda deed: at_call(PolyhedraConfig, "build", 1, deed),
     "before the first epoch": lambda deed: at_call(Trainer, "before_train", 1, deed),
     "first evaluation": lambda deed: at_call(Evaluations, "_play", 1, deed),
-    "first save": lambda deed: at_call(palestra.runs.output.RunOutput, "save", 1, deed),
+    "first save": lambda deed: at_call(palestra.runs.run_checkpoints.RunCheckpoints, "save", 1, deed),
     "warm-up": lambda deed: at_call(Trainer, "_roll_out", 2, deed),
     "roll-out": lambda deed: at_call(Trainer, "_roll_out", 9, deed),
     "update": lambda deed: at_call(Trainer, "before_step", 11, deed),
     "evaluation": lambda deed: at_call(Evaluations, "_play", 6, deed),
     "save": lambda deed: at_call(os, "fsync", 40, deed),
-    "restoring": lambda deed: at_call(Checkpointing, "restore", 1, deed),
+    "restoring": lambda deed: at_call(RunCheckpoints, "go_back_to", 1, deed),
     "stuck in a roll-out": lambda deed: at_call(Trainer, "_roll_out", 9, deed),
     "stuck in an update": lambda deed: at_call(Trainer, "before_step", 11, deed),
     "stuck in a save": lambda deed: at_call(os, "fsync", 40, deed),
-    "stuck after the last save": lambda deed: at_call(palestra.runs.output.RunOutput, "conclude", 1, deed),
+    "stuck after the last save": lambda deed: at_call(palestra.runs.run.Run, "conclude", 1, deed),
     "stuck, and a second signal": lambda deed: at_call(Trainer, "_roll_out", 9, deed),
 }
 BOUND_S, LONG_S = 0.3, 600.0
@@ -105,7 +105,7 @@ if __name__ == "__main__":
     parser.add_argument("--both", action="store_true", help="both signals in every phase, not one or the other")
     both = parser.parse_args().both
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads
-    palestra.runs.output.plot_scores = lambda records: None
+    palestra.runs.run.plot_scores = lambda records: None
     signals = [signal.SIGINT, signal.SIGTERM]
     for index, phase in enumerate(PHASES):
         for number in signals if both else [signals[index % 2]]:

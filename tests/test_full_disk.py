@@ -86,7 +86,7 @@ def test_a_disk_that_is_full_for_a_while_costs_saves_alone(disk: Path, config: d
     fit(tmp_path / "uninterrupted", config)
     trainer, shown = train(disk, config, freed_at=18)
     assert trainer.finished
-    assert trainer.checkpointing.failure is None
+    assert trainer.checkpoints.failure is None
     assert "could not be saved" in shown
     assert "No space left on device" in shown
     assert records(disk / "run") == records(tmp_path / "uninterrupted")
@@ -143,7 +143,7 @@ def test_a_disk_that_stays_full_leaves_the_last_checkpoint_from_which_the_run_is
 ) -> None:
     fit(tmp_path / "uninterrupted", config)
     trainer, shown = train(disk, config, freed_at=10**6)
-    assert (trainer.finished, trainer.checkpointing.failure is None) == (True, False)
+    assert (trainer.finished, trainer.checkpoints.failure is None) == (True, False)
     assert shown.count("the disk refuses records, which wait in memory") == 1
     assert "No space left on device" in shown
     latest = pointed_at(disk / "run", "latest")

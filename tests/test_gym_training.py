@@ -202,7 +202,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
     class Stop(palestra.Callback):
         def after_step(self, trainer: Any, player: Any, metrics: Any) -> None:
             if trainer.opt_steps == 29:
-                trainer.signals.received = signal.SIGTERM
+                trainer.run.signals.received = signal.SIGTERM
 
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     palestra.Trainer(config, run=whole).fit()
@@ -379,7 +379,7 @@ def test_a_dict_with_an_image_is_learned_and_resumed(tmp_path: Path, algorithm: 
     class Stop(palestra.Callback):
         def after_step(self, trainer: Any, player: Any, metrics: Any) -> None:
             if trainer.opt_steps == 3:
-                trainer.signals.received = signal.SIGTERM
+                trainer.run.signals.received = signal.SIGTERM
 
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     palestra.Trainer(config, run=whole, overrides=changes).fit()

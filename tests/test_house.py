@@ -5,6 +5,9 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from palestra.training import TRAINERS
+from palestra.training.together import Together
+from palestra.training.trainer import Trainer
 from tests.house import HOUSE, IMPORTS, ORDER, TREES, imports_of, rank
 
 TESTS = Path(__file__).parent
@@ -118,6 +121,13 @@ def test_a_circle_is_found() -> None:
 def test_there_is_no_circle_of_files() -> None:
     graph = {m: names & TREES.keys() - {"palestra"} for m, names in IMPORTS.items() if m != "palestra"}
     assert circles(graph) == []
+
+
+def test_two_bases_stand_above_a_trainer() -> None:
+    """What a training has are its parts, not its ancestors."""
+    assert [base.__name__ for base in Trainer.__mro__[1:-1]] == ["Training", "TrainerBase"]
+    assert {base for trainers in TRAINERS.values() for each in trainers[1:] for base in each.__bases__} == {Trainer}
+    assert Together.__bases__ == (Trainer,)
 
 
 # who else changes files, and why that cannot harm a run's surroundings

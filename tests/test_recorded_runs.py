@@ -1,6 +1,6 @@
 """Recorders beside whole runs: killed and resumed, failing, hanging; training never changes.
 
-Covers palestra.runs.output.
+Covers palestra.runs.run, palestra.runs.records.
 """
 
 import csv
@@ -236,7 +236,7 @@ class Broken(Recorder):
 
 
 def use(recorders: dict[str, Recorder], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palestra.training.run.make_recorders", lambda configs: recorders)
+    monkeypatch.setattr("palestra.runs.run.make_recorders", lambda configs: recorders)
 
 
 @pytest.mark.parametrize("call", ["open", "write", "flush", "close"])
@@ -294,7 +294,7 @@ def test_recorders_hear_how_the_run_ended_and_its_final_scores(
 
     def leaving(trainer: Trainer) -> None:
         if trainer.opt_steps == 12:
-            trainer.signals.received = signal.SIGTERM
+            trainer.run.signals.received = signal.SIGTERM
         safe_point(trainer)
 
     def failing(trainer: Trainer) -> None:
@@ -362,7 +362,7 @@ def test_tensorboards_hparams_tab_has_the_final_scores_of_stopped_resumed_and_fi
 
     def leaving(trainer: Trainer) -> None:
         if trainer.opt_steps == 12:
-            trainer.signals.received = signal.SIGTERM
+            trainer.run.signals.received = signal.SIGTERM
         safe_point(trainer)
 
     with monkeypatch.context() as patch:
@@ -394,7 +394,7 @@ def test_verify_tells_no_recorder_of_its_replay(
 ) -> None:
     Trainer(make_config({"output.recorders": [{"name": "csv"}]}), run=tmp_path / "run").fit()
     asked: list[Any] = []
-    monkeypatch.setattr("palestra.training.run.make_recorders", lambda configs: asked.append(configs) or {})
+    monkeypatch.setattr("palestra.runs.run.make_recorders", lambda configs: asked.append(configs) or {})
     assert verify(tmp_path / "run", None).difference is None
     assert asked == [[]]
 

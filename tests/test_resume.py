@@ -32,11 +32,11 @@ import palestra
 from palestra.cli import app
 from palestra.evaluation import evaluator
 from palestra.optimizers import usual_optimizer
+from palestra.runs.progress import ProgressReporter
 from palestra.storage.records_file import read_records
 from palestra.storage.replay_file import load_replay, save_replay
 from palestra.storage.run_folder import RunFolder
 from palestra.training import DQNTrainer
-from palestra.training.progress import ProgressReporter
 from palestra.training.trainer import Trainer
 
 PALESTRA = (sys.executable, "-c", "from palestra.cli import main; main()")
@@ -317,13 +317,13 @@ def test_the_best_checkpoint_stays_the_best_after_a_kill_before_it_is_marked(
     run, config = tmp_path / "run", make_config()
     fit(tmp_path / "uninterrupted", config)
     num_best = 0
-    with at_call(palestra.runs.output.Checkpoints, "mark_best", 1, kill), pytest.raises(Killed):
+    with at_call(palestra.runs.run_checkpoints.Checkpoints, "mark_best", 1, kill), pytest.raises(Killed):
         fit(run, config)
     while True:
         num_best += 1
         try:
             with at_call(
-                palestra.runs.output.Checkpoints, "mark_best", 2, kill
+                palestra.runs.run_checkpoints.Checkpoints, "mark_best", 2, kill
             ):  # the first repeats the one that was lost
                 if fit(run).finished:
                     break
@@ -405,8 +405,8 @@ def test_what_is_not_as_it_was_is_named(
 ) -> None:
     with stopping_at(20):
         fit(tmp_path / "run", make_config({"output.display": "plain"}))
-    before = getattr(palestra.runs.output, kind)()
-    monkeypatch.setattr(palestra.runs.output, kind, lambda: before | {key: "another"})
+    before = getattr(palestra.runs.run, kind)()
+    monkeypatch.setattr(palestra.runs.run, kind, lambda: before | {key: "another"})
     capfd.readouterr()
     fit(tmp_path / "run")
     line = f"{kind}: {key} was {before[key]}, is another; equal bits are not promised"
@@ -423,7 +423,7 @@ def test_resuming_counts_the_time_of_training_on(make_config: MakeConfig, tmp_pa
         if record["kind"] == "training"
     ]
     assert times == sorted(times)
-    assert times[-1] > first.clock.seconds_here
+    assert times[-1] > first.run.clock.seconds_here
 
 
 def test_load_gives_the_class_that_was_asked(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -559,9 +559,8 @@ def test_saves_on_signals_use_up_no_number_and_keep_every_keeps_the_same_ones(
     for safe_point in (3, 5, 11):
         with stopping_at(safe_point):
             trainer = fit(tmp_path / "run")
-        assert trainer.output is not None
-        assert trainer.output.stands_on == trainer.output.number + 1  # it stands between two that are due
-        assert trainer.output.number in trainer.output.checkpoints.numbers()  # and the one before is kept
+        assert trainer.checkpoints.stands_on == trainer.checkpoints.number + 1  # it stands between two that are due
+        assert trainer.checkpoints.number in trainer.checkpoints.stored.numbers()  # and the one before is kept
     assert fit(tmp_path / "run").finished
     assert_same_bits(tmp_path / "run", tmp_path / "uninterrupted")
     own, other = (sorted(os.listdir(tmp_path / name / "checkpoints")) for name in ("run", "uninterrupted"))

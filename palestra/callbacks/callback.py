@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from palestra.callbacks.training import PlayingTraining, Training
+from palestra.callbacks.training import AnyTraining, PlayingTraining
 from palestra.config import Config, ConfigErrorItem, PartError
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.transitions import RollOut
@@ -20,37 +20,37 @@ class Callback:
     def __init__(self, config: Any) -> None:
         self.config = config
 
-    def check(self, training: Training) -> None:
+    def check(self, training: AnyTraining) -> None:
         """Called at the beginning of `fit`, before anything is written: raise PartError(self.config, ...) where the
         config does not fit the run."""
 
-    def before_train(self, training: Training) -> None:
+    def before_train(self, training: AnyTraining) -> None:
         """Called when all parts are built, or restored from a checkpoint."""
 
-    def before_epoch(self, training: Training) -> None:
+    def before_epoch(self, training: AnyTraining) -> None:
         """Called before each pass of the training logic."""
 
-    def after_roll_out(self, training: Training, player: Player, roll_out: RollOut) -> None:
+    def after_roll_out(self, training: AnyTraining, player: Player, roll_out: RollOut) -> None:
         """Called after each roll-out. roll_out: what the player has just experienced, a list with one entry, by role;
         not to be changed."""
 
-    def before_step(self, training: Training, player: Player) -> None:
+    def before_step(self, training: AnyTraining, player: Player) -> None:
         """Called before each opt step of a player, or group of opt steps that are made at once."""
 
-    def after_step(self, training: Training, player: Player, metrics: Metrics) -> None:
+    def after_step(self, training: AnyTraining, player: Player, metrics: Metrics) -> None:
         """Called after each opt step of a player, or group of opt steps. metrics: those of the step, by name."""
 
-    def after_evaluation(self, training: Training, record: Mapping[str, Any]) -> None:
+    def after_evaluation(self, training: AnyTraining, record: Mapping[str, Any]) -> None:
         """Called when the result of an evaluation counts. record: as it stands in records.jsonl."""
 
-    def after_save(self, training: Training, checkpoint: Path) -> None:
+    def after_save(self, training: AnyTraining, checkpoint: Path) -> None:
         """Called when a checkpoint was written. checkpoint: its folder. For copies and messages: state that this
         changes is only in the next checkpoint, and a run that is resumed from this one does not call it again."""
 
-    def after_epoch(self, training: Training) -> None:
+    def after_epoch(self, training: AnyTraining) -> None:
         """Called after each pass of the training logic."""
 
-    def after_train(self, training: Training) -> None:
+    def after_train(self, training: AnyTraining) -> None:
         """Called when the run is done, or when a signal has asked it to leave."""
 
     def begin_branch(self) -> None:
@@ -74,7 +74,7 @@ class CallbackConfig(Config):
         raise NotImplementedError
 
 
-def playing(training: Training, config: CallbackConfig) -> PlayingTraining:
+def playing(training: AnyTraining, config: CallbackConfig) -> PlayingTraining:
     """The training, typed as one in which players play. Raises PartError for any other kind."""
     if not isinstance(training, PlayingTraining):
         message = f"expected a run in which players play, got one of {type(training).__name__}"
@@ -82,7 +82,7 @@ def playing(training: Training, config: CallbackConfig) -> PlayingTraining:
     return training
 
 
-def learner_named(name: str, config: CallbackConfig, training: Training) -> Player:
+def learner_named(name: str, config: CallbackConfig, training: AnyTraining) -> Player:
     """The learning player that the key `player` of a callback names. Raises PartError if there is none."""
     learners = {player.name: player for player in playing(training, config).learners}
     if name not in learners:

@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from palestra.callbacks.callback import Callback, CallbackConfig, learner_named
-from palestra.callbacks.training import Training
+from palestra.callbacks.training import AnyTraining
 from palestra.config import ConfigErrorItem, NonEmptyStr, PartError
 from palestra.players.player import Player
 from palestra.runtime.intervals import Limit
@@ -35,16 +35,16 @@ class ChangeSchedule(Callback):
         super().__init__(config)
         self.is_done = False
 
-    def check(self, training: Training) -> None:
+    def check(self, training: AnyTraining) -> None:
         schedule_at(self.config.key, self.config.player, self.config, training)
 
-    def before_epoch(self, training: Training) -> None:
+    def before_epoch(self, training: AnyTraining) -> None:
         self._change_when_due(training)
 
-    def before_step(self, training: Training, player: Player) -> None:
+    def before_step(self, training: AnyTraining, player: Player) -> None:
         self._change_when_due(training)
 
-    def _change_when_due(self, training: Training) -> None:
+    def _change_when_due(self, training: AnyTraining) -> None:
         if not self.is_done and self.config.at.share(training.counters) >= 1.0:
             self.is_done = True
             player = learner_named(self.config.player, self.config, training)
@@ -60,7 +60,7 @@ class ChangeSchedule(Callback):
         self.is_done = state["is_done"]
 
 
-def schedule_at(key: str, player: str, config: CallbackConfig, training: Training) -> Schedule:
+def schedule_at(key: str, player: str, config: CallbackConfig, training: AnyTraining) -> Schedule:
     """The schedule that the key `key` of a callback names. Raises PartError if there is none."""
     schedules = learner_named(player, config, training).schedules()
     if key not in schedules:

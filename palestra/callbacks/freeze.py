@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from palestra.callbacks.callback import Callback, CallbackConfig, learner_named
-from palestra.callbacks.training import Training
+from palestra.callbacks.training import AnyTraining
 from palestra.config import ConfigErrorItem, NonEmptyStr, PartError, PositiveInt
 from palestra.config.errors import listed
 from palestra.players.player import Player
@@ -41,17 +41,17 @@ class Freeze(Callback):
         super().__init__(config)
         self.mask: Tensor | None = None  # while weights are frozen
 
-    def check(self, training: Training) -> None:
+    def check(self, training: AnyTraining) -> None:
         self._mask(training)
 
-    def before_train(self, training: Training) -> None:
+    def before_train(self, training: AnyTraining) -> None:
         self._freeze_or_thaw(training, learner_named(self.config.player, self.config, training))
 
-    def before_step(self, training: Training, player: Player) -> None:
+    def before_step(self, training: AnyTraining, player: Player) -> None:
         if player.name == self.config.player:
             self._freeze_or_thaw(training, player)
 
-    def _freeze_or_thaw(self, training: Training, player: Player) -> None:
+    def _freeze_or_thaw(self, training: AnyTraining, player: Player) -> None:
         until = self.config.num_opt_steps
         is_frozen = until is None or player.opt_steps < until
         if is_frozen and self.mask is None:
@@ -61,7 +61,7 @@ class Freeze(Callback):
             player.optimizers[self.config.net].thaw(self.mask)
             self.mask = None
 
-    def _mask(self, training: Training) -> Tensor:
+    def _mask(self, training: AnyTraining) -> Tensor:
         """Which weights of the network are frozen, as one vector: bool (P,). Raises PartError for names of no network
         or parameter."""
         config = self.config

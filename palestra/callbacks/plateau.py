@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from palestra.callbacks.callback import Callback, CallbackConfig, learner_named, playing
 from palestra.callbacks.change_schedule import schedule_at
-from palestra.callbacks.training import Training
+from palestra.callbacks.training import AnyTraining
 from palestra.config import (
     ByName,
     Config,
@@ -94,11 +94,11 @@ class Plateau(Callback):
         self.num_waited = 0
         self.measured_at: Counters = {"opt_steps": 0, "env_steps": 0, "epochs": 0}  # counters at the last measurement
 
-    def on_plateau(self, training: Training) -> None:
+    def on_plateau(self, training: AnyTraining) -> None:
         """Called when `patience` measurements in a row have not improved."""
         raise NotImplementedError
 
-    def check(self, training: Training) -> None:
+    def check(self, training: AnyTraining) -> None:
         of, roles = self.config.of, playing(training, self.config).game.roles
         faults: list[ConfigErrorItem] = []
         if isinstance(of, TrainingMeasureConfig):
@@ -110,18 +110,18 @@ class Plateau(Callback):
         if faults:
             raise PartError(of, faults)
 
-    def before_train(self, training: Training) -> None:
+    def before_train(self, training: AnyTraining) -> None:
         minutes = training.counters["minutes"]  # which no checkpoint holds
         self.measured_at = {**self.measured_at, "minutes": minutes}
 
-    def after_evaluation(self, training: Training, record: Mapping[str, Any]) -> None:
+    def after_evaluation(self, training: AnyTraining, record: Mapping[str, Any]) -> None:
         of, config = self.config.of, training.config
         if isinstance(of, EvaluationMeasureConfig):
             score = Measure(of, config.evaluations, config.measures_of_games()).of(record)
             if score is not None:
                 self._measure(training, score)
 
-    def after_epoch(self, training: Training) -> None:
+    def after_epoch(self, training: AnyTraining) -> None:
         of = self.config.of
         if isinstance(of, TrainingMeasureConfig) and of.interval.due(self.measured_at, training.counters):
             self.measured_at = training.counters
@@ -129,7 +129,7 @@ class Plateau(Callback):
             if returns:
                 self._measure(training, fmean(returns))
 
-    def _measure(self, training: Training, value: float) -> None:
+    def _measure(self, training: AnyTraining, value: float) -> None:
         sign = 1.0 if self.config.goal == "max" else -1.0
         best = -math.inf if self.best is None else sign * self.best
         if sign * value > best + self.config.min_delta:
@@ -165,7 +165,7 @@ class EarlyStopping(Plateau):
 
     config: EarlyStoppingConfig
 
-    def on_plateau(self, training: Training) -> None:
+    def on_plateau(self, training: AnyTraining) -> None:
         training.end_run(f"early stopping: {self.reason()}")
 
 
@@ -174,18 +174,18 @@ class ReduceOnPlateau(Plateau):
 
     config: ReduceOnPlateauConfig
 
-    def check(self, training: Training) -> None:
+    def check(self, training: AnyTraining) -> None:
         super().check(training)
         try:
             self._schedule(training).scaled(self.config.factor)
         except ValueError as error:
             raise PartError(self.config, [ConfigErrorItem("key", str(error))]) from error
 
-    def on_plateau(self, training: Training) -> None:
+    def on_plateau(self, training: AnyTraining) -> None:
         config = self.config
         schedule = self._schedule(training).scaled(config.factor)
         learner_named(config.player, config, training).change_schedule(config.key, schedule)
         training.log(f"{config.key} of {config.player} times {config.factor:g}: {self.reason()}")
 
-    def _schedule(self, training: Training) -> Schedule:
+    def _schedule(self, training: AnyTraining) -> Schedule:
         return schedule_at(self.config.key, self.config.player, self.config, training)

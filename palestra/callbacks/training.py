@@ -11,7 +11,7 @@ from palestra.recording.values import Recordable
 from palestra.runtime.intervals import Counters
 
 
-class Training(Protocol):
+class AnyTraining(Protocol):
     """A training of any kind. docs/callbacks.md lists what stands here and in PlayingTraining."""
 
     @property
@@ -54,7 +54,7 @@ class Training(Protocol):
 
 
 @runtime_checkable
-class PlayingTraining(Training, Protocol):
+class PlayingTraining(AnyTraining, Protocol):
     """A training of players in a game."""
 
     @property

@@ -63,7 +63,7 @@ def evaluate(
         from palestra.commands.tournament import play_tournament, tournament_file
         from palestra.config import ConfigError
         from palestra.runs.changed_evaluations import Changes
-        from palestra.runs.output import default_folder
+        from palestra.runs.run import default_folder
         from palestra.runs.shipped_runs import find_run, is_shipped
         from palestra.storage.fetching import fetch_new_checkpoints, is_url
 

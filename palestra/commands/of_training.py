@@ -61,7 +61,7 @@ def _make_trainer(found: "NamedConfig", run: Path | None, overrides: Sequence[st
     changes = [*found.overrides, *overrides]
     with naming_remedies(found):
         trainer = palestra.make_trainer(found.config, run=run, overrides=changes, console=shown)
-    trainer.name = found.name
+    trainer.run.name = found.name
     return trainer
 
 
@@ -73,8 +73,7 @@ def _train_seeds(found: "NamedConfig", run: Path | None, seeds: Sequence[int], s
         folder = None if run is None else run / f"seed-{seed}"
         trainer = _make_trainer(found, folder, [f"seed={seed}"], shown)
         _fit(trainer)
-        assert trainer.output is not None
-        evaluations[seed] = trainer.output.evaluations
+        evaluations[seed] = trainer.run.records.evaluations
     render_seeds_summary(shown, evaluations)
 
 
@@ -201,8 +200,8 @@ def _ways_on(path: Path, runs: Sequence[Path]) -> str:
 def _fit(trainer: Any) -> None:
     """Train; leave the process with 128 + n if signal n stopped the run."""
     trainer.fit()
-    if trainer.signals.received is not None:
-        raise typer.Exit(128 + trainer.signals.received)
+    if trainer.run.signals.received is not None:
+        raise typer.Exit(128 + trainer.run.signals.received)
 
 
 def _parse_replacements(options: Sequence[str]) -> dict[str, str]:

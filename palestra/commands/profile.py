@@ -20,8 +20,7 @@ from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.intervals import Limit
 from palestra.runtime.timing import Phase, TimeLog
 from palestra.training import make_trainer
-from palestra.training.checks import TrainingFailed
-from palestra.training.interface import TrainingEnds
+from palestra.training.checks import TrainingEnds, TrainingFailed
 from palestra.training.trainer import Trainer
 
 NUM_WARM_EPOCHS = 3  # with updates: the first ones compile
@@ -73,7 +72,7 @@ class Profiling:
 
     def __init__(self, trainer: Trainer, num_opt_steps: int, trace: Path) -> None:
         self.trainer, self.num_opt_steps, self.trace = trainer, num_opt_steps, trace
-        self.time_log = Ranges(trainer.device)
+        self.time_log = Ranges(trainer.run.device)
         self.num_warm_epochs = 0
         self.first: tuple[int, int] | None = None  # opt steps and env steps at the beginning of the second part
         self.timed: tuple[int, int] | None = None  # at its end
@@ -100,7 +99,7 @@ class Profiling:
         elif self.timed is None:
             if self.trainer.opt_steps - self.first[0] >= self.num_opt_steps:
                 self.timed, self.seconds = here, self.time_log.take()
-                is_cuda = self.trainer.device.type == "cuda"
+                is_cuda = self.trainer.run.device.type == "cuda"
                 self.profiler = profile(
                     activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
                 )
@@ -156,8 +155,8 @@ def profile_config(
                 profiling.profiler.stop()
             if profiling.result is None and not was_there:
                 trace.unlink()
-        if trainer.signals.received is not None:
-            return trainer.signals.received
+        if trainer.run.signals.received is not None:
+            return trainer.run.signals.received
     assert profiling.result is not None
     return profiling.result
 

@@ -27,10 +27,9 @@ from palestra.storage.manifest import MANIFEST
 from palestra.storage.records_file import parse_record
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import CheckpointPlace, read_checked
-from palestra.training.checks import TrainingFailed
-from palestra.training.interface import TrainingEnds
-from palestra.training.lifecycle import Lifecycle
+from palestra.training.checks import TrainingEnds, TrainingFailed
 from palestra.training.trainer import Trainer
+from palestra.training.training import Training
 
 BEGINNING = "beginning"
 NEVER = 1e12  # minutes
@@ -118,14 +117,14 @@ def _verify(run: Path, start: str | None) -> Verdict:
             trainer.fit()
         except TrainingFailed as failed:  # the temporary folder is of no use, so it is not named
             raise TrainingFailed(f"{run} could not be trained again: {failed.why}") from failed
-        if trainer.signals.received is not None:
-            sys.exit(128 + trainer.signals.received)
+        if trainer.run.signals.received is not None:
+            sys.exit(128 + trainer.run.signals.received)
         replay.compare()
-        output, difference = trainer.opened_output(), replay.difference
-        compared = end if difference is None and end is not None and output.number == replay.end else None
+        difference, checkpoints_now = replay.difference, trainer.checkpoints
+        compared = end if difference is None and end is not None and checkpoints_now.number == replay.end else None
         if compared is not None:
-            difference = _first_difference_of_states(compared, output.checkpoints.load("latest", check_rows=False))
-        changed = [] if loaded is None else output.differences(loaded)
+            difference = _first_difference_of_states(compared, checkpoints_now.stored.load("latest", check_rows=False))
+        changed = [] if loaded is None else trainer.run.differences(loaded)
     name = BEGINNING if loaded is None else loaded.folder.name
     state = None if compared is None else compared.folder.name
     newest = end or loaded
@@ -154,7 +153,7 @@ class Replay:
     first: the length in bytes of the part of records.jsonl before. expected: the records of the part.
     """
 
-    def __init__(self, trainer: Lifecycle, first: int, expected: list[dict[str, Any]], end: int | None) -> None:
+    def __init__(self, trainer: Training, first: int, expected: list[dict[str, Any]], end: int | None) -> None:
         self.trainer, self.first, self.expected, self.end = trainer, first, expected, end
         self.difference: Difference | None = None
         self.num_bytes = self.num_new = 0
@@ -165,17 +164,17 @@ class Replay:
         pass
 
     def after_safe_point(self) -> None:
-        output = self.trainer.opened_output()
-        if output.jsonl.length > self.num_bytes:
-            self.num_bytes = output.jsonl.length
+        length = self.trainer.run.records.jsonl.length
+        if length > self.num_bytes:
+            self.num_bytes = length
             self.compare()
-        is_saved = self.end is None or output.number == self.end
+        is_saved = self.end is None or self.trainer.checkpoints.number == self.end
         if self.difference is not None or self.num_new > len(self.expected) - is_saved:
             raise TrainingEnds
 
     def compare(self) -> None:
         """Compare the records so far."""
-        new = _records(self.trainer.opened_output().folder, self.first, None)
+        new = _records(self.trainer.run.folder, self.first, None)
         self.num_new = len(new)
         for before, now in zip(self.expected, new, strict=False):
             env_step = f", env step {before['env_steps']}" if "env_steps" in before else ""

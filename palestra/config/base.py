@@ -25,6 +25,10 @@ class Config(BaseModel):
         """The classes and functions of the user's own that this config itself names, as package.module:name."""
         return []
 
+    def own_modules(self) -> list[str]:
+        """The modules of the user's own that this config itself names."""
+        return [name.partition(":")[0] for name in self.user_names()]
+
 
 @dataclass(frozen=True)
 class Noun:

@@ -386,6 +386,13 @@ def user_config_model(name: str, base: type, config_base: type[UserConfig] = Use
     return model
 
 
+def admit_modules(config: Any) -> None:
+    """Admit the modules of the user's own that a config names, as checking it does."""
+    for _, value in walk(config):
+        for module in value.own_modules() if isinstance(value, Config) else ():
+            admit(module)
+
+
 def user_class_hashes(config: Any) -> dict[str, str]:
     """The SHA-256 of the source file of each of the user's own classes and functions in a config, by
     `package.module:name`. Raises ConfigError for one without a source file."""

@@ -131,7 +131,7 @@ class Feed:
     def _file(self, number: int, line: bytes) -> None:
         try:
             record = parse_record(line)
-        except ValueError:  # a damaged line, which RunOutput reports
+        except ValueError:  # a damaged line, which RunRecords reports
             return
         self.recorder.write(number, record)
 

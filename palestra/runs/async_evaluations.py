@@ -13,19 +13,18 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from palestra.callbacks.training import Training
-from palestra.evaluation.config import BestConfig, EvaluatorsConfig
+from palestra.evaluation.config import EvaluatorsConfig
 from palestra.evaluation.evaluations import Evaluations
 from palestra.recording.recorders import plain
 from palestra.recording.results import Task
-from palestra.runs.config import RunConfig
-from palestra.runs.evaluations import EvaluationRequest, Evaluator, SyncEvaluator, steps_of
+from palestra.runs.evaluating import Evaluating, EvaluationRequest, steps_of
 from palestra.runs.evaluator_processes import Answer, Processes, ProcessRequest
+from palestra.runs.progress import ProgressReporter
+from palestra.runs.run_checkpoints import RunCheckpoints
 from palestra.runs.stored import record_name
 from palestra.runtime.signals import Interrupted
 from palestra.storage.disk import Folder
 from palestra.storage.facts import to_json
-from palestra.storage.run_folder import RunFolder
 from palestra.storage.states import copied
 
 LOOK_S = 0.05  # between two checks for a signal while training waits
@@ -57,27 +56,29 @@ class Batch:
         return [name for name, each in self.pending.items() if not each.answer.done()]
 
 
-class AsyncEvaluator(Evaluator):
+class AsyncEvaluating(Evaluating):
     """Hands evaluations to other processes, and keeps their results until they count."""
 
-    def __init__(self, config: EvaluatorsConfig, evaluations: Evaluations, best: BestConfig | None) -> None:
-        self.config, self.evaluations, self.best = config, evaluations, best
+    def __init__(
+        self, progress: ProgressReporter, checkpoints: RunCheckpoints, evaluations: Evaluations | None
+    ) -> None:
+        super().__init__(progress, checkpoints, evaluations)
+        self.config: EvaluatorsConfig = progress.run.config.evaluators
         self.batches: list[Batch] = []  # the oldest first
         self.folder: Folder | None = None  # where answers are filed
         self.processes: Processes | None = None
-        self._news: list[str] = []
 
     # ---- requests and results ----------------------------------------------------------------------------
 
-    def results(self, request: EvaluationRequest, training: Training) -> list[dict[str, Any]]:
+    def _records(self, request: EvaluationRequest) -> list[dict[str, Any]]:
         if request.names:
             self.batches.append(Batch(request, self._snapshot()))
             self._hand_over()
         now = request.counters[self.config.results.unit]
-        due = [batch for batch in self.batches if request.is_final or now >= self._due(batch)]
+        due = [batch for batch in self.batches if request.is_final or now >= self._counts_at(batch)]
         try:
             for batch in due:
-                _wait(batch, training)
+                _wait(batch, self.progress)
         except Interrupted:
             if request.names:
                 self.batches.pop()
@@ -90,34 +91,32 @@ class AsyncEvaluator(Evaluator):
         weights = {name: player.weights() for name, player in players if player.learning}
         return copied({"players": weights, "game": self.evaluations.game.state_dict()})
 
-    def due(self) -> Mapping[str, float]:
+    def due_once(self) -> Mapping[str, float]:
         if not self.batches:
             return {}
-        return {self.config.results.unit: self._due(self.batches[0])}
+        return {self.config.results.unit: self._counts_at(self.batches[0])}
 
-    def _due(self, batch: Batch) -> int:
+    def _counts_at(self, batch: Batch) -> int:
         return batch.request.counters[self.config.results.unit] + self.config.results.after
 
     def candidates(self) -> Sequence[Mapping[str, int]]:
         if self.best is None:
             return []
-        requests = [batch.request for batch in self.batches if self.best.evaluation in batch.request.names]
+        decides = self.best.config.evaluation
+        requests = [batch.request for batch in self.batches if decides in batch.request.names]
         return [steps_of(request.counters) for request in requests]
 
     def tasks(self) -> Sequence[Task]:
         return [batch.pending[name].task for batch in self.batches for name in batch.unanswered()]
 
-    def news(self) -> Iterator[str]:
-        while self._news:
-            yield self._news.pop(0)
-
     # ---- the processes -----------------------------------------------------------------------------------
 
     @contextmanager
-    def opened(self, run: RunFolder) -> Iterator[None]:
+    def opened(self) -> Iterator[None]:
         """A context in which processes play. They are started when there is something to play, and end with it."""
+        run = self.progress.run.folder
         self.folder = run.evaluations.make().below("async").make()
-        self.processes = Processes(run.path, self.folder, self.config, self._news.append)
+        self.processes = Processes(run.path, self.folder, self.config, self.progress.run.display.error)
         self._hand_over()
         try:
             yield
@@ -166,26 +165,23 @@ class AsyncEvaluator(Evaluator):
             file = record_name(record["evaluation"], record["opt_steps"])
             self.folder.write(file, to_json(plain(record)).encode())
         except OSError as error:
-            self._news.append(f"an evaluation could not be written to {self.folder.path}: {error}")
+            self.progress.run.display.error(f"an evaluation could not be written to {self.folder.path}: {error}")
 
     # ---- state -------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> list[Any]:
-        return [{"request": asdict(batch.request), **batch.state} for batch in self.batches]
+    def state_dict(self) -> dict[str, Any]:
+        """Those evaluations whose results do not count yet are part of it."""
+        return super().state_dict() | {
+            "requests": [{"request": asdict(batch.request), **batch.state} for batch in self.batches]
+        }
 
-    def load_state_dict(self, state: Sequence[Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
         self.batches = [
             Batch(EvaluationRequest.from_state(batch["request"]), {key: batch[key] for key in ("players", "game")})
-            for batch in state
+            for batch in state["requests"]
         ]
         self._hand_over()
-
-
-def make_evaluator(config: RunConfig, evaluations: Evaluations) -> Evaluator:
-    """The evaluator that the config of a run asks for."""
-    if config.evaluators is None:
-        return SyncEvaluator(evaluations)
-    return AsyncEvaluator(config.evaluators, evaluations, config.best)
 
 
 def record_of(name: str, request: EvaluationRequest, answer: Answer) -> dict[str, Any]:
@@ -195,12 +191,10 @@ def record_of(name: str, request: EvaluationRequest, answer: Answer) -> dict[str
     return {"kind": "evaluation", **request.counters, **answer.result, "clock": {"seconds": answer.seconds}}
 
 
-def _wait(batch: Batch, training: Training) -> None:
+def _wait(batch: Batch, progress: ProgressReporter) -> None:
     """Wait until all evaluations of a batch are done. Raises Interrupted if a signal asks to leave."""
     for name in batch.unanswered():
         answer = batch.pending[name].answer
-        with training.during("waiting for evaluation", []):
+        with progress.during("waiting for evaluation", []):
             while not wait([answer], timeout=LOOK_S).done:
-                if training.is_asked_to_leave():
-                    raise Interrupted
-                training.show()
+                progress.show_or_leave()

@@ -212,7 +212,7 @@ def stored_config(config: Config) -> dict[str, Any]:
 
 def require_same_experiment(loaded: LoadedCheckpoint, config: Config) -> None:
     """Raise CheckpointError, with the keys that differ, for a checkpoint that was written under another config. Other
-    values of `execution` are allowed, and reported by palestra.runs.output: then equal bits are not promised."""
+    values of `execution` are allowed, and reported by palestra.runs.run: then equal bits are not promised."""
     changes = [
         f"{change.key} was {change.before}, is {change.after}"
         for change in tree_differences(loaded.state.get("config"), stored_config(config))

@@ -31,6 +31,7 @@ from palestra.config import (
     PositiveFloat,
     PositiveInt,
     UserConfig,
+    admit_modules,
     admitted_class,
     check_overridden,
     has_unread,
@@ -162,7 +163,7 @@ class OutputConfig(Config):
 
 
 class TrainerBase:
-    """The base of the classes that `trainer` may name: `palestra.training.lifecycle.Lifecycle` derives from it.
+    """The base of the classes that `trainer` may name: `palestra.training.training.Training` derives from it.
 
     run_config: the kind of run that it trains. A class of your own carries its keys as `Config`, a UserConfig.
     """
@@ -435,6 +436,9 @@ def read_config(config: str | Path | dict[str, Any] | BaseRunConfig, overrides: 
     play, else another BaseRunConfig. Raises ConfigError with every fault at once."""
     if isinstance(config, str | Path):
         return load_config(file_of(config), overrides, kind_of_run)
+    if isinstance(config, BaseRunConfig) and not overrides:
+        admit_modules(config)
+        return config  # it was checked when it was made
     data = config.model_dump() if isinstance(config, BaseRunConfig) else config
     return check_overridden(data, overrides, kind_of_run)
 

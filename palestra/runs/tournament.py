@@ -37,7 +37,7 @@ from palestra.runs.config import (
     RunConfig,
     is_tournament,
 )
-from palestra.runs.evaluations import COUNTERS
+from palestra.runs.evaluating import COUNTERS
 from palestra.runs.parts import build_evaluations, build_parts
 from palestra.runs.stored import EvaluationFailed
 from palestra.runtime.device import find_device

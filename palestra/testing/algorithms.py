@@ -104,7 +104,7 @@ class Stopping:
         if len(self.states) > MOST_SAFE_POINTS:
             raise RuntimeError(f"expected at most {MOST_SAFE_POINTS} safe points, got more in {trainer.epochs} turns")
         if len(self.states) == self.stop_at:
-            trainer.signals.received = SIGTERM
+            trainer.run.signals.received = SIGTERM
 
     def after_safe_point(self) -> None:
         pass
@@ -211,7 +211,7 @@ def _difference(before: Any, after: Any, number: int | None) -> str | None:
 
 
 def _records(stopping: Stopping) -> list[Data]:
-    folder = stopping.trainer.opened_output().folder
+    folder = stopping.trainer.run.folder
     return [without_clock(record) for record in read_records(folder.records)]
 
 

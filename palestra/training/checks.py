@@ -3,15 +3,21 @@
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, get_args
 
+from palestra.algorithms.algorithm import AlgorithmConfig
+from palestra.buffers.memory import NoRoom
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.players.player import Player
 from palestra.recording.aggregates import Aggregates
 from palestra.rollouts.fused import Worlds
-from palestra.runs.config import BaseRunConfig, RunConfig
-from palestra.runs.output import RunOutput
+from palestra.runs.config import BaseRunConfig, LearningPlayerConfig, RunConfig
+from palestra.runs.run import Run
+from palestra.storage.disk import write_traceback
+from palestra.storage.loaded_checkpoint import numbers_in
+from palestra.storage.run_folder import RunFolder
 
 
 class TrainingFailed(RuntimeError):
@@ -26,18 +32,43 @@ class TrainingFailed(RuntimeError):
         self.why = why
 
 
-def resume_hint(output: RunOutput) -> str:
+class TrainingEnds(Exception):
+    """Raised by a safe point to leave the loops: the run is done, or a signal asked to leave."""
+
+
+class Watcher(Protocol):
+    """An observer that is called at every safe point and is no part of the run, as in `palestra verify` and `profile`.
+    Both methods may raise TrainingEnds."""
+
+    def before_safe_point(self) -> None: ...
+
+    def after_safe_point(self) -> None: ...
+
+
+@contextmanager
+def telling_failures(run: Run, failures: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Inside, a lack of memory for replay buffers and the exceptions `failures` become TrainingFailed."""
+    try:
+        yield
+    except NoRoom as error:
+        raise TrainingFailed(str(error), resume_hint(run.folder)) from error
+    except failures as error:
+        traceback = write_traceback(run.folder.root, error)
+        raise TrainingFailed(str(error), resume_hint(run.folder), traceback) from error
+
+
+def resume_hint(folder: RunFolder) -> str:
     """How to go on with a run that has failed, for a message."""
-    if (way := output.folder.ways_on().to_resume()) is None:
+    if (way := folder.ways_on().to_resume()) is None:
         return "nothing was saved"
-    return f"the last checkpoint is {output.checkpoints.numbers()[-1]:08d}; to resume: {way}"
+    return f"the last checkpoint is {numbers_in(folder.checkpoints)[-1]:08d}; to resume: {way}"
 
 
-def branch_hint(output: RunOutput) -> str:
+def branch_hint(folder: RunFolder) -> str:
     """How to go on after a fault that a resumed run would meet again, because it computes the same bits."""
-    if not (numbers := output.checkpoints.numbers()):
+    if not (numbers := numbers_in(folder.checkpoints)):
         return "nothing was saved"
-    way = output.folder.ways_on().to_branch(f"{numbers[-1]:08d}")
+    way = folder.ways_on().to_branch(f"{numbers[-1]:08d}")
     return f"a resumed run would fail again; to change the config: {way}"
 
 
@@ -83,6 +114,19 @@ def _fault(player: Player, what: str, fused_game: Any) -> str:
     if not all(bool(each.isfinite().all()) for each in returns):
         what += ", after rewards of the game that were no finite numbers"
     return f"player {player.name!r}, opt step {player.opt_steps}: {what}"
+
+
+def check_algorithms(config: RunConfig, algorithms: tuple[type[AlgorithmConfig], ...]) -> None:
+    """Raise ConfigError for players that learn by other algorithms than these; (): any will do."""
+    names = [name for each in algorithms for name in get_args(each.model_fields["name"].annotation)]
+    expected = " or ".join(map(repr, names))
+    others = [
+        ConfigErrorItem(f"players.{name}.algorithm.name", f"expected {expected}, got {player.algorithm.name!r}")
+        for name, player in config.players.items()
+        if isinstance(player, LearningPlayerConfig) and not isinstance(player.algorithm, algorithms)
+    ]
+    if names and others:
+        raise ConfigError(others)
 
 
 def check_checkpoint_folder(config: BaseRunConfig) -> None:

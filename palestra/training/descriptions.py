@@ -1,5 +1,6 @@
 """What the stages of a training of players do, in words and numbers, from the config alone."""
 
+import inspect
 import math
 from itertools import count
 
@@ -68,3 +69,11 @@ def _in_words(evaluation: EvaluationConfig | UserEvaluationConfig) -> str:
     if isinstance(evaluation, UserEvaluationConfig):
         return f"evaluation {evaluation.name}: {games}, played by {evaluation.played_by.name}"
     return f"evaluation {evaluation.name}: {num} pairing{'s' * (num != 1)} of {games}{' each' * (num != 1)}"
+
+
+def own_words(cls: type, method: str) -> str:
+    """What the class that has this method says of it."""
+    owner = next(each for each in cls.__mro__ if method in vars(each))
+    first, *_ = inspect.cleandoc(getattr(owner, method).__doc__ or "").split("\n\n")
+    said = " ".join(first.split()).removesuffix(".")
+    return f"as {owner.__name__} says: {said}" if said else f"by {owner.__name__}"

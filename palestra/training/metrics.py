@@ -8,6 +8,7 @@ import torch
 from palestra.games.world import EnvironmentWorld, InfoFields
 from palestra.players.player import Player
 from palestra.recording.aggregates import Aggregates
+from palestra.recording.history import History
 from palestra.rollouts.solo import SoloWorlds
 from palestra.runs.config import OutputConfig
 
@@ -32,6 +33,13 @@ class PendingMetrics:
         """The part of a record that concerns a player, by name; what comes later belongs to the next record."""
         info = self.info[player].aggregates.take() if self.info else {}
         return self.by_player[player].take() | info
+
+    def shown(self, player: Player, history: History) -> dict[str, float]:
+        """The metrics of a player that the display shows: of its episodes as of the last record, all others since
+        then. history: of the run's records."""
+        before = history.last(player.name)
+        names = [name for name in (*(f"return/{role}" for role in player.roles), "length") if name in before]
+        return {name: before[name] for name in names} | self.by_player[player.name].shown() | player.rates()
 
     def missing_info(self) -> Iterator[str]:
         """A line for each field of info that no environment has given, or not as a number; each line once."""

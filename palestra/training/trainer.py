@@ -2,17 +2,17 @@
 
 Players learn by algorithms (palestra.algorithms, one file each). The trainer gives them their turns, plays the
 roll-outs that they ask for, and records their metrics. What every kind of training needs stands in
-palestra.training.lifecycle.
+palestra.training.training.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from palestra.algorithms.algorithm import Turn
+from palestra.algorithms.algorithm import AlgorithmConfig, Turn
 from palestra.buffers.replay import ReplayBuffer
 from palestra.games.world import EnvironmentFailed
 from palestra.nets.modes import evaluation_mode
@@ -21,9 +21,10 @@ from palestra.players.player import Metrics, Player
 from palestra.recording.results import Stage
 from palestra.rollouts import fuse
 from palestra.rollouts.transitions import RollOut
-from palestra.runs.async_evaluations import make_evaluator
+from palestra.runs.async_evaluations import AsyncEvaluating
 from palestra.runs.branching import begins_anew, run_of, tree_differences
 from palestra.runs.config import RunConfig
+from palestra.runs.evaluating import Evaluating
 from palestra.runs.imported_players import copy_players
 from palestra.runs.parts import build_evaluations, build_parts, warm_start
 from palestra.runs.user_nets import Nets, calls_of, first_role, name_in_seat, seat_and_nets, take_nets
@@ -32,11 +33,16 @@ from palestra.runtime.limits import memory_needed
 from palestra.runtime.threads import limited_threads
 from palestra.runtime.timing import TimeLog
 from palestra.storage.run_folder import RunFolder
-from palestra.training.checks import check_scratch_folders, fault_of_losses, fault_of_parameters, fault_of_worlds
+from palestra.training.checks import (
+    check_algorithms,
+    check_scratch_folders,
+    fault_of_losses,
+    fault_of_parameters,
+    fault_of_worlds,
+)
 from palestra.training.descriptions import final_evaluations, turns_in_words, updates_in_words
-from palestra.training.evaluations import PlayedEvaluations
-from palestra.training.lifecycle import Lifecycle
 from palestra.training.metrics import PendingMetrics
+from palestra.training.training import Training
 
 PARTS = {
     "net": "nets",
@@ -68,13 +74,9 @@ class PlayerTurn(Turn):
         self.trainer.safe_point()
 
 
-class Trainer(Lifecycle):
-    """Trains the players of a config.
-
-    config: a path, the name of a shipped config, a mapping or a RunConfig. run: the run's folder, which must not exist;
-    None: runs/<name>-<n>. overrides: as "num_worlds=4". callbacks: further ones besides the config's. console: where
-    the display writes. Raises ConfigError if the config names a trainer that is neither this class nor one that it
-    derives from; `palestra.make_trainer(config)` builds the class that the config names.
+class Trainer(Training):
+    """Trains the players of a config. Arguments as for Training. Raises ConfigError if the config names a trainer that
+    is neither this class nor one that it derives from; `palestra.make_trainer(config)` builds the class that it names.
 
     May be overridden: `_train` and `_test`, with `train_stage` and `test_stage`, which describe them; the contexts
     `train_context` and `test_context`; and every hook (`before_train`, `before_epoch`, `after_roll_out`, `before_step`,
@@ -86,33 +88,39 @@ class Trainer(Lifecycle):
     counter_names = ("env_steps", "opt_steps", "epochs", "episodes")
     rated = ("env_steps", "opt_steps")
     epoch_counter_names = ("roll_outs", "updates")
+    algorithms: ClassVar[tuple[type[AlgorithmConfig], ...]] = ()  # the only ones by which players learn; (): any
     failures = (EnvironmentFailed,)
-    config: RunConfig
     is_counted = True
     env_steps = Counter("_roll_out(role, num_rounds)")
     opt_steps = Counter("after_step(player, metrics)")
     epochs = Counter("fit")
     episodes = Counter("record")
 
+    @property
+    def config(self) -> RunConfig:
+        return self.run.config
+
     def _build(self) -> None:
-        super()._build()
-        source = self.run if isinstance(self.run, RunFolder) else None if self.origin is None else run_of(self.origin)
+        check_algorithms(self.config, self.algorithms)
+        run = self.run
+        source = run.folder if run.resumed else None if run.origin is None else run_of(run.origin)
         self.imported = None if source is None else source.players  # players of other runs, as they were when it began
         # orthogonal weights depend on the number of threads
-        with limited_threads(self.config.execution.num_threads), self.compiling.listening():
-            self.parts = build_parts(self.config, self.device, self.imported)
+        with limited_threads(self.config.execution.num_threads), run.compiling.listening():
+            self.parts = build_parts(self.config, run.device, self.imported)
         self.game, self.players, self.learners = self.parts.game, self.parts.players, self.parts.learners
         for player in self.learners:
             player.is_counted = True
-            if source is None or (self.origin is None and begins_anew(source)):
+            if source is None or (run.origin is None and begins_anew(source)):
                 warm_start(player, self.config)
         self.fused_game: Any = fuse(self.game)  # a FusedGame or a SoloGame, each with worlds of its own kind
         self.worlds = self._make_worlds()
-        self.use_time_log(self.time_log)
+        self.use_time_log(run.time_log)
         self.turn = 0  # the index in `learners` of the player whose turn it is
         self.metrics = PendingMetrics(self.config.output, self.learners)
         self.evaluations = build_evaluations(self.parts)
-        self.evaluating = PlayedEvaluations(self, self.config, make_evaluator(self.config, self.evaluations))
+        played_by = Evaluating if self.config.evaluators is None else AsyncEvaluating
+        self.evaluating = played_by(self.progress, self.checkpoints, self.evaluations)
         self._warned_inexact: set[str] = set()
 
     def _make_worlds(self) -> dict[str, Any]:
@@ -141,18 +149,18 @@ class Trainer(Lifecycle):
         ConfigError for networks that do not fit, ValueError for unknown roles and keys, for players that do not learn
         and for functions that cannot be imported, RuntimeError once the run has begun.
         """
-        self._require_unopened("set_model")
+        self.run.require_unopened("set_model")
         role, nets = seat_and_nets(self.learners, role, nets)
         player = self.player_of(role)
         config = take_nets(player, self.config, nets)
-        self.config, self.parts = config, replace(self.parts, config=config)
-        self.use_time_log(self.time_log)
+        self.run.config, self.parts = config, replace(self.parts, config=config)
+        self.use_time_log(self.run.time_log)
         for call in calls_of({first_role(config, player.name): nets}):
-            self._set_in_python(call)
+            self.run.note_call(call)
 
     def use_time_log(self, time_log: TimeLog) -> None:
         """Count the time of training and of replay buffers in this log."""
-        self.time_log = time_log
+        self.run.time_log = time_log
         for buffer in self.buffers().values():
             buffer.time_log = time_log
 
@@ -174,8 +182,7 @@ class Trainer(Lifecycle):
 
     @contextmanager
     def test_context(self) -> Iterator[None]:
-        """As in Stages; networks that learn are in evaluation mode, and then again in the modes that they had: those in
-        which they were built, or somebody has put them."""
+        """As in Training; networks that learn are in evaluation mode, and afterwards in the modes that they had."""
         with super().test_context(), evaluation_mode(net for each in self.learners for net in each.nets.values()):
             yield
 
@@ -208,7 +215,7 @@ class Trainer(Lifecycle):
 
         All learning players explore, so that each also meets moves that its opponent would not choose by itself.
         """
-        self.time_log.switch("play")
+        self.run.time_log.switch("play")
         seats = {seat: self.player_of(seat) for seat in self.game.roles}
         self.fused_game.policies = {seat: sitter.policy(sitter.learning, seat) for seat, sitter in seats.items()}
         roles = tuple(role for player in collecting for role in player.roles)
@@ -217,7 +224,7 @@ class Trainer(Lifecycle):
         for each in (*collecting, self):
             count(each, env_steps=num_steps)
         self.epoch_counts["roll_outs"] += 1
-        self.time_log.switch("memory")
+        self.run.time_log.switch("memory")
         return roll_out
 
     def _count_opt_steps(self, player: Player, num: int) -> None:
@@ -259,11 +266,11 @@ class Trainer(Lifecycle):
     def before_step(self, player: Player) -> None:
         for callback in self.callbacks:
             callback.before_step(self, player)
-        self.time_log.switch("update")
+        self.run.time_log.switch("update")
 
     def after_step(self, player: Player, metrics: Metrics) -> None:
         """Count an opt step, and add up its metrics. Called once for a group of opt steps that are made at once."""
-        self.time_log.switch("other")
+        self.run.time_log.switch("other")
         self._count_opt_steps(player, 1)
         self.metrics.by_player[player.name].add(metrics)
         for callback in self.callbacks:
@@ -290,12 +297,13 @@ class Trainer(Lifecycle):
         """`host_net`, `host_optimizer`, `host_lr_scheduler`, `host_er_scheduler`, `host_replay_buffer`, and so for
         each role: the part of the player in that seat."""
         role, _, part = name.partition("_")
-        if role in getattr(self.__dict__.get("config"), "roles", ()) and part in PARTS:
+        run = self.__dict__.get("run")
+        if run is not None and part in PARTS and role in run.config.roles:
             found = getattr(self.player_of(role), PARTS[part])
             return next(iter(found.values()), None) if isinstance(found, dict) else found
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
-    # ---- what the lifecycle calls ------------------------------------------------------------------------
+    # ---- what a kind of training adds ------------------------------------------------------------------------
 
     def fault(self, with_parameters: bool) -> str | None:
         fault = fault_of_losses(self.learners, self.metrics.by_player, self.fused_game)
@@ -316,14 +324,8 @@ class Trainer(Lifecycle):
         return {p.name: p.replay_buffer for p in self.learners if p.replay_buffer is not None}
 
     def shown_metrics(self) -> dict[str, dict[str, float]]:
-        """The metrics of each player: of its episodes as of the last record, all others since then."""
-        history, shown = self.opened_output().history, {}
-        for player in self.learners:
-            before = history.last(player.name)
-            names = [name for name in (*(f"return/{role}" for role in player.roles), "length") if name in before]
-            shown[player.name] = {name: before[name] for name in names} | self.metrics.by_player[player.name].shown()
-            shown[player.name] |= player.rates()
-        return shown
+        history = self.run.records.history
+        return {player.name: self.metrics.shown(player, history) for player in self.learners}
 
     def _record_fields(self) -> dict[str, Any]:
         """The metrics of the players, and of the games of training that have finished."""
@@ -339,7 +341,10 @@ class Trainer(Lifecycle):
             }
             if not self.fused_game.is_exact(player.worlds):
                 players[player.name]["inexact"] = True
-                self._warn_inexact(player)
+                if player.name not in self._warned_inexact:
+                    self._warned_inexact.add(player.name)
+                    where = f"the environments of player {player.name!r} could not be brought back as they were"
+                    self.run.display.error(f"{where}: new episodes began, and equal bits are not promised")
         return {"players": players}
 
     def _take_episodes(self, worlds: Any) -> dict[str, float]:
@@ -348,12 +353,6 @@ class Trainer(Lifecycle):
         number = int(totals.pop("episodes"))
         count(self, episodes=number)
         return {"number": number, **({name: value / number for name, value in totals.items()} if number else {})}
-
-    def _warn_inexact(self, player: Player) -> None:
-        if player.name not in self._warned_inexact:
-            self._warned_inexact.add(player.name)
-            where = f"the environments of player {player.name!r} could not be brought back as they were"
-            self.opened_output().display.error(f"{where}: new episodes began, and equal bits are not promised")
 
     def _errors_after_record(self, has_ended: bool) -> list[str]:
         # many fields of info come at an episode's end alone
@@ -378,13 +377,13 @@ class Trainer(Lifecycle):
             worlds.load_state_dict(state["worlds"][name])
 
     def without_rows(self, state: dict[str, Any]) -> dict[str, Any]:
-        """As in Lifecycle; a turn that was not over begins anew, because its updates would find no rows."""
+        """As in Training; a turn that was not over begins anew, because its updates would find no rows."""
         anew: dict[str, Any] = {"replay_buffer": None, "turn_progress": {}}
         before: Mapping[str, Any] = state["players"]
         return state | {"players": {name: was | anew if was["replay_buffer"] else was for name, was in before.items()}}
 
     def state_of_branch(self, state: dict[str, Any]) -> dict[str, Any]:
-        """As in Lifecycle; the schedules are those of the branch's config, and players that no longer learn are as its
+        """As in Training; the schedules are those of the branch's config, and players that no longer learn are as its
         config says."""
         learning = [player.name for player in self.learners]
         players = {name: state["players"][name] | {"schedules": {}} for name in learning}

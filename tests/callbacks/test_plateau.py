@@ -112,7 +112,7 @@ class LeavesAt(Callback):
 
     def after_step(self, trainer: Trainer, player: Any, metrics: Any) -> None:
         if trainer.opt_steps == self.opt_steps:
-            trainer.signals.received = 15
+            trainer.run.signals.received = 15
 
 
 TRAINING = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from palestra.callbacks import Callback
-from palestra.callbacks.training import PlayingTraining, Training
+from palestra.callbacks.training import AnyTraining, PlayingTraining
 from palestra.players.player import Player
 from palestra.rollouts.transitions import RollOut
 from palestra.training.trainer import Trainer
@@ -31,7 +31,7 @@ def table(heading: str) -> set[str]:
 
 
 def test_the_document_lists_what_a_callback_may_use() -> None:
-    assert table("name") == members(Training) | members(PlayingTraining)
+    assert table("name") == members(AnyTraining) | members(PlayingTraining)
 
 
 def test_the_document_lists_the_hooks() -> None:
@@ -41,7 +41,7 @@ def test_the_document_lists_the_hooks() -> None:
 def test_the_trainer_is_such_a_training(make_config: MakeConfig) -> None:
     trainer = Trainer(make_config())
     assert isinstance(trainer, PlayingTraining)
-    for name in members(Training) | members(PlayingTraining):
+    for name in members(AnyTraining) | members(PlayingTraining):
         assert hasattr(trainer, name)
 
 
@@ -81,7 +81,7 @@ class Slow(Callback):
         super().__init__(None)
         self.asked: list[bool] = []
 
-    def after_epoch(self, training: Training) -> None:
+    def after_epoch(self, training: AnyTraining) -> None:
         with training.during("measuring", []):
             training.show()
             self.asked.append(training.is_asked_to_leave())
@@ -89,7 +89,7 @@ class Slow(Callback):
 
 def test_a_callback_may_take_long(make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     phases: list[str] = []
-    monkeypatch.setattr("palestra.training.progress.SHOW_INTERVAL_S", -1.0)
+    monkeypatch.setattr("palestra.runs.progress.SHOW_INTERVAL_S", -1.0)
     monkeypatch.setattr(
         "palestra.recording.display.QuietDisplay.update", lambda display, progress: phases.append(progress.phase())
     )

@@ -77,7 +77,7 @@ def test_the_players_of_the_start_are_the_best_only_if_they_were_evaluated(
     config["best"]["goal"] = "max"
     trainer = fit(config, tmp_path / "run")
     assert [record["opt_steps"] for record in evaluations_of(tmp_path / "run")] == ([0, 1] if at_start else [1])
-    assert trainer.opened_output().checkpoints.best() == (0 if at_start else 1)
+    assert trainer.checkpoints.stored.best() == (0 if at_start else 1)
 
 
 def early(pair: dict[str, Any]) -> float:

@@ -160,18 +160,15 @@ EVALUATION = [
         ("gradient = sides.T @ (wins - contests * share)", "gradient = sides.T @ (wins - share)"),
     ),
     *mutants(
-        "runs/evaluations.py",
+        "runs/evaluating.py",
         "training/test_trainer.py test_resume.py::test_an_evaluation_does_not_hold_up_a_signal",
         ("return config.final_num_games if self.is_final else config.num_games", "return config.num_games"),
-        (
-            "            if training.is_asked_to_leave():\n                raise Interrupted\n            task.move",
-            "            task.move",
-        ),
+        ("            self.progress.show_or_leave()", "            self.progress.show()"),
     ),
     *mutants(
-        "training/evaluations.py",
+        "runs/evaluating.py",
         NAMED,
-        ("for each in self.config.evaluations if each.at_start]", "for each in self.config.evaluations]"),
+        ("for each in self.configs if each.at_start]", "for each in self.configs]"),
     ),
     *mutants(
         "runs/async_evaluations.py",
@@ -181,10 +178,10 @@ EVALUATION = [
             'return {"players": weights, "game": self.evaluations.game.state_dict()}',
         ),
         (
-            "due = [batch for batch in self.batches if request.is_final or now >= self._due(batch)]",
-            "due = [batch for batch in self.batches if now >= self._due(batch)]",
+            "due = [batch for batch in self.batches if request.is_final or now >= self._counts_at(batch)]",
+            "due = [batch for batch in self.batches if now >= self._counts_at(batch)]",
         ),
-        ("request.is_final or now >= self._due(batch)", "request.is_final or now > self._due(batch)"),
+        ("request.is_final or now >= self._counts_at(batch)", "request.is_final or now > self._counts_at(batch)"),
         ("        self.batches = self.batches[len(due) :]\n", "        self.batches = []\n"),
         ("                self.batches.pop()", "                pass"),
         ("                batch.pending = {}", "                pass"),

@@ -42,7 +42,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two seeds with one gamma, two with another."""
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.runs.output.plot_scores", lambda records: None)
+        patch.setattr("palestra.runs.run.plot_scores", lambda records: None)
         for gamma in (0.95, 0.5):
             for seed in (0, 1):
                 config = copy.deepcopy(TINY) | {"seed": seed}

@@ -395,7 +395,7 @@ def test_a_killed_branch_with_a_frozen_player_learns_what_an_unbroken_one_learns
     def stop(player: Player, metrics: Metrics) -> None:
         after_step(player, metrics)
         if stopped.opt_steps == 20:
-            stopped.signals.received = 15
+            stopped.run.signals.received = 15
 
     stopped.after_step = stop  # type: ignore[method-assign]
     for trainer in branches.values():

@@ -24,7 +24,7 @@ def test_a_config_and_a_trainer_are_made_by_the_name_of_a_shipped_config() -> No
     quiet = ["output.display=quiet"]
     for make in (palestra.Trainer, palestra.DQNTrainer, palestra.make_trainer):
         trainer = make("dqn-nim", overrides=quiet)
-        assert (trainer.name, trainer.config.game) == ("dqn-nim", config.game)
+        assert (trainer.run.name, trainer.config.game) == ("dqn-nim", config.game)
 
 
 @pytest.mark.parametrize("file", ["dqn-nim", "dqn-nim.yml"])

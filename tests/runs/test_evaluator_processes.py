@@ -95,7 +95,7 @@ class Fakes:
 def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("in-turn")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.runs.output.plot_scores", lambda records: None)
+        patch.setattr("palestra.runs.run.plot_scores", lambda records: None)
         fit(folder / "run", TINY)
     return folder / "run"
 
@@ -311,7 +311,7 @@ def test_a_signal_does_not_wait_for_an_evaluation_that_training_waits_for(
     fakes.will({evaluation: ["hang"]})
     with at_call(async_evaluations, "_wait", wait, lambda *_: send_signal()):
         trainer = fit(tmp_path / "run", config)
-    assert trainer.signals.received == signal.SIGTERM
+    assert trainer.run.signals.received == signal.SIGTERM
     assert not trainer.finished
     assert trainer.opt_steps == left_at
     assert alive(tmp_path / "run") == []

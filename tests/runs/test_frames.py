@@ -36,7 +36,7 @@ EVALUATION = evaluation_of([PAIR], (), POLYHEDRA, **COUNTERS, clock={"seconds": 
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.runs.output.plot_scores", lambda records: None)
+        patch.setattr("palestra.runs.run.plot_scores", lambda records: None)
         for seed in (0, 1):
             palestra.Trainer(TINY | {"seed": seed}, run=folder / "tiny" / f"seed-{seed}").fit()
     return [folder / "tiny" / f"seed-{seed}" for seed in (0, 1)]

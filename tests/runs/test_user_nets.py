@@ -340,7 +340,7 @@ def test_where_one_player_learns_its_networks_need_no_role(make_config: MakeConf
     net = Sum(4)
     trainer.set_model(net)
     assert trainer.host_net is net
-    assert trainer.set_in_python == ["set_model('host', ...)"]
+    assert trainer.run.set_in_python == ["set_model('host', ...)"]
     trainer.set_model({"net": Sum(4)})
     assert trainer.host_net is not net
     for arguments, message in (
@@ -438,7 +438,7 @@ def test_what_is_no_recorder_or_callback_is_refused_at_once(given: Any, make_con
         TypeError, match=r"^set_logger: expected an object of a class that derives from .*Recorder, got"
     ):
         trainer.set_logger(given)
-    assert trainer.set_in_python == []
+    assert trainer.run.set_in_python == []
     with pytest.raises(
         TypeError, match=r"^callbacks: expected a list of objects of classes that derive from palestra.Callback, got"
     ):

@@ -12,7 +12,7 @@ from palestra.buffers.replay import ReplayBuffer
 from palestra.callbacks import Callback
 from palestra.recording.results import time_text
 from palestra.rollouts.fused import FusedGame
-from palestra.runs.evaluations import SyncEvaluator
+from palestra.runs.evaluating import Evaluating
 from palestra.runtime.timing import PHASES, TimeLog, timed
 from palestra.storage.records_file import read_records
 from palestra.training.trainer import Trainer
@@ -116,7 +116,7 @@ def test_a_run_records_where_its_time_went(
     slowed(ReplayBuffer, "_append", 0.25)
     slowed(ReplayBuffer, "draw", 0.25)
     slowed(DQN, "opt_step", 3.0)
-    slowed(SyncEvaluator, "_record", 50.0)
+    slowed(Evaluating, "_play", 50.0)
     slowed(Trainer, "state_dict", 7.0)
 
     class Idle(Callback):

@@ -25,7 +25,7 @@ from palestra.training.checks import branch_hint, resume_hint
 from palestra.training.trainer import Trainer
 from tests.conftest import TINY
 from tests.runs.test_user_nets import Sum
-from tests.training.test_lifecycle import REGRESSION
+from tests.training.test_training import REGRESSION
 
 Data = dict[str, Any]
 CHANGE = "output.keep_last=7"
@@ -156,10 +156,10 @@ def test_all_that_is_advised_is_accepted(kind: Callable[..., Any], monkeypatch: 
     assert len(ways) == len(KINDS[kind]) + (kind in (without_checkpoints, without_games))
     for way, begins in zip(ways, KINDS[kind], strict=False):
         assert way.startswith(begins)
-    hints = [resume_hint(trainer.output), branch_hint(trainer.output)]
+    hints = [resume_hint(trainer.run.folder), branch_hint(trainer.run.folder)]
     assert (hints == ["nothing was saved"] * 2) == (kind is without_checkpoints)
     hinted = [hint.partition("; to resume: ")[2] or hint.partition("the config: ")[2] for hint in hints]
-    on = trainer.checkpointing._way_on()
+    on = trainer.run.finished_line(trainer.end_reason).removeprefix("it is finished; ")
     assert (on == "it cannot go on, because nothing was saved") == (kind is without_checkpoints)
     for way in dict.fromkeys([*reversed(ways), *hinted, on.partition("to go on: ")[2]]):
         if way:

@@ -1,6 +1,6 @@
 """Which class trains a run: the one that its file names, or one that was given from Python, and then said so.
 
-Covers palestra.training.
+Covers palestra.training, palestra.training.opening.
 """
 
 import inspect

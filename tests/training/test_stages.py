@@ -239,7 +239,7 @@ def asking_at_play(number: int) -> Iterator[None]:
         signals.append(name)
         if len(signals) == number:
             cells = zip(watch.__code__.co_freevars, watch.__closure__ or (), strict=True)
-            ask_to_leave({name: cell.cell_contents for name, cell in cells}["training"])
+            ask_to_leave({name: cell.cell_contents for name, cell in cells}["self"].progress)
         return played(self, name, num_games, with_scripted, watch)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -280,7 +280,7 @@ def test_a_trainer_that_was_asked_to_leave_in_its_test_goes_on_by_itself(
     trainer = Twice(config, run=tmp_path / "run")
     with asking_at_play(5):
         trainer.fit()
-    assert (trainer.finished, trainer.stage) == (False, "train")
+    assert (trainer.finished, trainer.evaluating.is_final) == (False, False)
     trainer.fit()
     assert trainer.finished
     assert trainer.extra_state["thought"] == 1
@@ -384,7 +384,7 @@ class Phased(list[Any]):
         self.trainer = trainer
 
     def append(self, noted: Any) -> None:
-        super().append((self.trainer.time_log.phase, *noted))
+        super().append((self.trainer.run.time_log.phase, *noted))
 
 
 def test_kernels_of_attention_are_those_of_the_contexts(

@@ -193,7 +193,7 @@ def test_a_branch_with_a_frozen_player_goes_on_in_the_same_worlds(make_config: M
     def stop_between() -> None:
         if trainer.epochs == 3 and trainer.waiting == ["host", "agent"] and not stopped:
             stopped.append(copy.deepcopy(trainer.worlds["together"].state_dict()["keys"]))
-            trainer.signals.received = 15
+            trainer.run.signals.received = 15
         original()
 
     trainer.safe_point = stop_between

@@ -1,8 +1,7 @@
 """The trainer: lifecycle, hooks, counters, intervals, safe points, metrics, errors, players that do not learn.
 
-Covers palestra.games.polyhedra.rewards, palestra.runtime.intervals, palestra.training.checkpointing,
-palestra.training.checks, palestra.training.evaluating, palestra.training.evaluations, palestra.training.interface,
-palestra.training.metrics, palestra.training.run.
+Covers palestra.games.polyhedra.rewards, palestra.runtime.intervals, palestra.training.checks,
+palestra.training.metrics.
 """
 
 import errno
@@ -58,13 +57,11 @@ def trained(config: dict[str, Any], run: Path, *callbacks: Callback) -> Trainer:
 
 
 def records(trainer: Trainer, kind: str) -> list[dict[str, Any]]:
-    assert isinstance(trainer.run, RunFolder)
-    return [record for record in read_records(trainer.run.records) if record["kind"] == kind]
+    return [record for record in read_records(trainer.run.folder.records) if record["kind"] == kind]
 
 
 def saved_state(trainer: Trainer, which: str | int = "latest") -> dict[str, Any]:
-    assert isinstance(trainer.run, RunFolder)
-    return Checkpoints(trainer.run, keep_last=1, keep_every=None).load(which).state
+    return Checkpoints(trainer.run.folder, keep_last=1, keep_every=None).load(which).state
 
 
 def parameters(player: Player) -> list[torch.Tensor]:
@@ -151,7 +148,7 @@ class Counting(Callback):
     def after_step(self, trainer: Trainer, player: Player, metrics: Metrics) -> None:
         self.num += 1
         if self.num == 9 and trainer.opt_steps == 9:
-            trainer.signals.received = signal.SIGTERM
+            trainer.run.signals.received = signal.SIGTERM
 
     def state_dict(self) -> dict[str, Any]:
         return {"num": self.num}

@@ -75,6 +75,9 @@ class EnvironmentConfig(GameConfig):
     reward: RewardConfig
     """what is done with rewards"""
 
+    def own_modules(self) -> list[str]:
+        return [self.id.rpartition(":")[0]] if ":" in self.id else []
+
     @property
     def is_vector(self) -> bool:
         """Whether the config asks for the environment's own vector environment."""
@@ -83,8 +86,8 @@ class EnvironmentConfig(GameConfig):
     @model_validator(mode="after")
     def _check_environment(self) -> Self:
         errors = []
-        if ":" in self.id:
-            admit(self.id.rpartition(":")[0])  # it is imported when the environment is made
+        for module in self.own_modules():
+            admit(module)  # it is imported when the environment is made
         fault = id_error(self.id)
         if fault is not None:
             errors.append(ConfigErrorItem("id", fault))

@@ -40,9 +40,9 @@ def config(**changes: Any) -> dict[str, Any]:
 
 def fit(trainer: Any) -> str:
     """Train, and give what was shown, in one line."""
-    trainer.console = Console(file=io.StringIO(), width=200, color_system=None)
+    trainer.run.console = Console(file=io.StringIO(), width=200, color_system=None)
     trainer.fit()
-    return re.sub(r"\s+", " ", trainer.console.file.getvalue())
+    return re.sub(r"\s+", " ", trainer.run.console.file.getvalue())
 
 
 def kernels_of(trainer: Trainer) -> dict[str, str]:

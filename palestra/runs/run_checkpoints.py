@@ -1,0 +1,204 @@
+"""The checkpoints of a run that trains, and their mirror: saves the state of a training, and reads it back."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from palestra.buffers.replay import ReplayBuffer
+from palestra.config import ConfigError
+from palestra.recording.recorders import step_of
+from palestra.runs.branching import require_same_experiment, stored_config
+from palestra.runs.progress import ProgressReporter
+from palestra.storage.checkpoints import CheckpointError, Checkpoints
+from palestra.storage.disk import RunFolderError
+from palestra.storage.loaded_checkpoint import LoadedCheckpoint
+from palestra.storage.mirror import Mirror
+from palestra.storage.records_file import part_of
+from palestra.storage.remote import RemoteError
+
+Steps = Mapping[str, int]
+"""The counters that identify a checkpoint and its players."""
+
+
+class RunCheckpoints:
+    """The checkpoints of one run; `opened` while the run trains. progress: tells the display what is waited for.
+
+    stored: those on the disk. number: of the last checkpoint that was due. stands_on: the number of the one that was
+    loaded or saved last. failure: why the last save failed; None if it succeeded.
+    """
+
+    stored: Checkpoints
+
+    def __init__(self, progress: ProgressReporter) -> None:
+        self.progress, self.run = progress, progress.run
+        self.number = self.stands_on = -1
+        self.failure: CheckpointError | None = None
+        self.mirror: Mirror | None = None
+
+    @contextmanager
+    def opened(self, candidates: Callable[[], Sequence[Steps]]) -> Iterator[None]:
+        """A context in which checkpoints can be saved and the mirror is open. candidates: gives the steps of those that
+        may still become the best."""
+        output, self._candidates = self.run.config.output, candidates
+        self.stored = Checkpoints(self.run.folder, output.keep_last, output.keep_every)
+        self.stored.in_use = self._in_use
+        with ExitStack() as stack:
+            try:
+                self.mirror = self._make_mirror()
+                if self.mirror is not None:
+                    stack.enter_context(self.mirror)
+            except RemoteError as error:
+                raise ConfigError.at("output.mirror", str(error)) from error
+            yield
+
+    def _make_mirror(self) -> Mirror | None:
+        """The mirror at the URL in run.json; None if it has none."""
+        folder, config = self.run.folder, self.run.config.output.mirror
+        url = folder.facts().mirror
+        if (url is None) != (config is None):
+            has, got = ("no mirror", url) if config is None else (f"the mirror {config.url}", "none")
+            raise RunFolderError(f"{folder.run} is damaged: expected {has}, as in config.yml, got {got}")
+        return None if url is None else Mirror(url, config, folder, self.stored, self.run.display.error)
+
+    def _in_use(self) -> set[int]:
+        """The numbers of checkpoints that must not be deleted yet."""
+        held = [self.stored.holding(steps) for steps in self._candidates()]
+        sending = set() if self.mirror is None else self.mirror.in_use()
+        return {number for number in held if number is not None} | sending
+
+    # ---- saving ------------------------------------------------------------------------------------------
+
+    def save(
+        self,
+        state: Mapping[str, Any],
+        counters: Steps,
+        buffers: Mapping[str, ReplayBuffer] | None,
+        best: bool,
+        due: bool,
+    ) -> Path | None:
+        """Write the next checkpoint, after all records are on the disk, and give its folder. If the disk refuses, the
+        display says so, `failure` holds the error, and there is no folder.
+
+        buffers: the replay buffers whose rows it holds; None leaves the rows out. best: whether it becomes the best
+        one. due: whether it was due here; one that is saved only because the run stops here uses up no number, and the
+        next due checkpoint takes its place. One that is due and fails uses up its number.
+        """
+        number, records = self.number + 1, self.run.records
+        self.number += due
+        state = {
+            **state,
+            "is_best": best,
+            "config": stored_config(self.run.config),
+            "has_replay_rows": buffers is not None,
+        }
+        try:
+            records.flush(number)
+            name = self.stored.save(number, state, counters, buffers or {}, records.jsonl.then, due)
+            self.stands_on = number
+            if best:
+                self.stored.mark_best(name)
+            self.failure = None
+        except CheckpointError as error:  # the disk may have room again by the next time
+            self.failure = error
+            self.run.display.error(f"{error}; training goes on")
+            return None
+        if self.mirror is not None:
+            self.mirror.send(number)
+        return self.stored.folder.path / name
+
+    def leaves_out_rows(self, buffers: Mapping[str, ReplayBuffer], is_finished: bool) -> bool:
+        """Whether a checkpoint that is saved now holds no rows of these replay buffers, although there are some.
+        is_finished: whether the run is."""
+        which = self.run.config.output.replay_in_checkpoints
+        is_light = which == "none" or (which == "resumable" and is_finished)
+        return is_light and not all(buffer.is_empty for buffer in buffers.values())
+
+    def write_ahead(self, buffers: Mapping[str, ReplayBuffer]) -> None:
+        """Write rows of replay buffers that the next checkpoint will need."""
+        if self.run.config.output.replay_in_checkpoints != "none":
+            with self.run.aside("saving"):
+                self.stored.write_ahead(buffers)
+
+    def mark_best(self, steps: Steps) -> None:
+        """Mark the checkpoint of these steps as the best one. Raises CheckpointError if there is none."""
+        number = self.stored.holding(steps)
+        if number is None:
+            raise CheckpointError(f"the players of opt step {steps['opt_steps']}, the best so far, were not saved")
+        self.stored.mark_best(f"{number:08d}")
+
+    def catch_up_mirror(self) -> None:
+        """Send what earlier processes have not sent, unless the loaded checkpoint is not the newest."""
+        if self.mirror is not None and self.stands_on == max(self.stored.numbers()):
+            self.mirror.send(self.stands_on)
+
+    def finish_mirror(self) -> RemoteError | None:
+        """Wait until the mirror is complete, then remove checkpoints that were only kept for it. Gives the error if
+        that fails."""
+        if self.mirror is None:
+            return None
+        try:
+            with self.progress.during("waiting for the mirror", []), self.run.aside("saving"):
+                self.mirror.finish()
+        except RemoteError as error:
+            way = self.run.folder.ways_on().to_resume()
+            return RemoteError(f"{error}" if way is None else f"{error}; to send the rest: {way}")
+        with suppress(OSError):  # the next save removes them
+            self.stored.remove_unkept(self.stands_on)
+        return None
+
+    # ---- reading back --------------------------------------------------------------------------------------
+
+    def load_latest(self) -> LoadedCheckpoint | None:
+        """The last checkpoint of this run; None if it has none. Raises CheckpointError if it was written under another
+        config, or cannot be read."""
+        if not self.stored.numbers():
+            return None
+        loaded = self.stored.load("latest")
+        require_same_experiment(loaded, self.run.config)
+        return loaded
+
+    def go_back_to(self, loaded: LoadedCheckpoint, buffers: Mapping[str, ReplayBuffer]) -> None:
+        """Bring back replay rows, records and seconds of training as they were when a checkpoint of this run was
+        saved."""
+        self._rewind(loaded)
+        self.run.set_time_before()
+        self.restore_rows(loaded, buffers)
+        if loaded.state["is_best"]:  # a kill may have come before it was marked
+            self.stored.mark_best(loaded.folder.name)
+        self.catch_up_mirror()
+
+    def begin_anew(self) -> None:
+        """Cut off all records, because the run has no checkpoint."""
+        self._rewind(None)
+
+    def _rewind(self, loaded: LoadedCheckpoint | None) -> None:
+        """Cut off the records that came after a checkpoint; all of them if `loaded` is None."""
+        records, length, step = self.run.records, 0, 0
+        self.number = self.stands_on = -1
+        if self.mirror is not None:
+            with suppress(RemoteError):  # it was reported already
+                self.mirror.finish()  # its thread reads the records, which are cut now
+        if loaded is not None:
+            self.stands_on = loaded.manifest.number
+            self.number = self.stands_on - (not loaded.manifest.is_due)
+            step, length = step_of(loaded.counters), part_of(records.jsonl.file, loaded.records).length
+            fault = self.stored.fault_of_records(loaded, records.jsonl.file, records.jsonl.path)
+            if fault is not None:
+                self.run.display.error(fault)
+        records.cut(length, step)
+
+    def restore_rows(self, loaded: LoadedCheckpoint, buffers: Mapping[str, ReplayBuffer]) -> None:
+        """Fill replay buffers from a checkpoint, which may hold those of further players. If it holds no rows, the
+        buffers stay as they are, and the display says so."""
+        if loaded.state["has_replay_rows"]:
+            rows = {name: rows for name, rows in loaded.buffers.items() if name in buffers}
+            return self.stored.restore_buffers(replace(loaded, buffers=rows), buffers)
+        self.stored.restore_buffers(loaded, {})
+        for name, buffer in buffers.items():
+            what = "begins empty" if buffer.is_empty else f"goes on with the {len(buffer)} rows that it was given"
+            self.run.display.warn(
+                f"checkpoint {loaded.folder.name} holds no replay rows (output.replay_in_checkpoints): the replay "
+                f"buffer of player {name!r} {what}; equal bits are not promised"
+            )

@@ -1,0 +1,516 @@
+"""Training: fit, safe points, hooks, counters and state, whatever is trained. It knows no game and no player.
+
+A training has its run (config, folder, records, display, clock, signals), its checkpoints and its evaluations. The
+subclass `palestra.training.trainer.Trainer` trains players in games.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from rich.console import Console
+
+from palestra.buffers.replay import ReplayBuffer
+from palestra.callbacks import Callback, make_callback, required_callbacks
+from palestra.config import PartError, trusting
+from palestra.recording.aggregates import Aggregates
+from palestra.recording.results import Stage
+from palestra.recording.values import Recordable
+from palestra.runs.branching import Reached
+from palestra.runs.config import BaseRunConfig, TrainerBase, read_config
+from palestra.runs.evaluating import Around, Evaluating
+from palestra.runs.progress import ProgressReporter, Standing
+from palestra.runs.run import Run
+from palestra.runs.run_checkpoints import RunCheckpoints
+from palestra.runtime.clock import Mark
+from palestra.runtime.counter import count, set_counts
+from palestra.runtime.intervals import Agenda, Counters, Interval, is_due, read_limit
+from palestra.runtime.signals import Interrupted
+from palestra.storage.checkpoints import CheckpointError
+from palestra.storage.remote import RemoteError
+from palestra.storage.run_folder import RunFolder
+from palestra.training import opening
+from palestra.training.checks import (
+    TrainingEnds,
+    TrainingFailed,
+    Watcher,
+    branch_hint,
+    check_checkpoint_folder,
+    telling_failures,
+)
+from palestra.training.descriptions import own_words
+from palestra.training.naming import python_class
+
+LOOK_INTERVAL = Interval(every=256, unit="opt_steps")  # between checks of the loss: on a GPU each one waits
+
+
+class Training(TrainerBase):
+    """Trains whatever a subclass makes, in epochs.
+
+    config: a path, the name of a shipped config, a mapping or a config object. run: the run's folder, which must not
+    exist; None: runs/<name>-<n>. overrides: as "num_worlds=4". callbacks: further ones besides the config's. console:
+    where the display writes. origin: the checkpoint that the run branches off; `branch` passes it. Raises ConfigError.
+
+    Must be implemented: `_train`. May be overridden: `_build`, which makes what is trained; `_test`; `train_stage` and
+    `test_stage`, which describe both; the contexts `train_context` and `test_context`; `require_ready`; the state, in
+    `state_dict`, `load_state_dict`, `without_rows`, `state_of_branch` and `buffers`; what is recorded and shown, in
+    `_record_fields`, `_errors_after_record`, `shown_metrics`, `fault` and `differences`; `_begin_run`,
+    `choose_kernels` and `_close`; and every hook (`before_train`, `before_epoch`, `after_evaluation`, `after_save`,
+    `after_epoch`, `after_train`); an override calls its parent.
+
+    May be set: `run_config`, the model of its files; `counter_names`, the counters, each an integer attribute, in the
+    order in which records have them; `rated`, those whose rates per second are recorded; `epoch_counter_names`, the
+    keys of `epoch_counts`, which are 0 when an epoch begins; `failures`, exceptions of parts that end the run as
+    failed.
+
+    run, checkpoints, evaluating, progress: its parts. during, show: of `progress`. set_logger: of `run`.
+    extra_state: what a `_train` of your own remembers from one safe point to the next: numbers, texts, tensors, lists
+    and dicts of these. Checkpoints hold it.
+    """
+
+    run_config: ClassVar[type[BaseRunConfig]] = BaseRunConfig
+    counter_names: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs")
+    rated: ClassVar[tuple[str, ...]] = ("opt_steps",)
+    epoch_counter_names: ClassVar[tuple[str, ...]] = ("updates",)
+    failures: ClassVar[tuple[type[Exception], ...]] = ()
+    opt_steps: int
+    epochs: int
+
+    load = classmethod(opening.load)  # type: ignore[var-annotated]
+    branch = classmethod(opening.branch)  # type: ignore[var-annotated]
+    copy = opening.copy
+
+    def __init__(
+        self,
+        config: str | Path | dict[str, Any] | BaseRunConfig,
+        run: str | Path | RunFolder | None = None,
+        overrides: Sequence[str] = (),
+        callbacks: Sequence[Callback] = (),
+        console: Console | None = None,
+        origin: Path | None = None,
+    ) -> None:
+        # whoever trains by their own config trusts what it names
+        with trusting(not isinstance(run, RunFolder) and origin is None):
+            read: BaseRunConfig = read_config(config, overrides)
+        name = Path(config).stem if isinstance(config, str | Path) else "run"
+        self.run = Run(read, run, name, console, origin, python_class(type(self), read))
+        self.device = self.run.device
+        self.callbacks = [*map(make_callback, read.callbacks), *required_callbacks(callbacks)]
+        self.watcher: Watcher | None = None
+        set_counts(self, **dict.fromkeys(self.counter_names, 0))
+        self.in_epoch = self.finished = self._has_left = False
+        self.epoch_counts = dict.fromkeys(self.epoch_counter_names, 0)
+        self.extra_state: dict[str, Any] = {}
+        self.notes = Aggregates(read.output.statistics)
+        self.end_reason: str | None = None  # of an end before the config's `stop`
+        self.checked: Counters = self.counters  # at the last safe point where anything was due
+        self._recorded = self.mark()
+        self.progress = ProgressReporter(self.run, self.standing)
+        self.during, self.show, self.set_logger = self.progress.during, self.progress.show, self.run.set_logger
+        self.checkpoints = RunCheckpoints(self.progress)
+        self.evaluating = Evaluating(self.progress, self.checkpoints, None)
+        self._build()
+
+    def _build(self) -> None:
+        """Make what is trained and, where there are evaluations, `evaluating`. The other parts exist already."""
+
+    # ---- the lifecycle -----------------------------------------------------------------------------------
+
+    def fit(self, num_steps: float | None = None, unit: str | None = None) -> None:
+        """Train until the config's `stop`, until `end_run`, or until a signal (`run.signals.received`) asks to leave.
+
+        num_steps, unit: train for so many more opt_steps, env_steps, epochs or minutes, but not beyond `stop`. The run
+        is then saved, and the next `fit` goes on to the same bits as if there had been no pause. None: until `stop`.
+        A run that was loaded goes on from its last checkpoint; if it is finished, its mirror gets what it lacks. Raises
+        TrainingFailed if a loss is not finite or an environment fails (failure.txt in the run's folder has the
+        traceback), RunFolderError or CheckpointError if the disk refuses; for the last or the best checkpoint and the
+        mirror after everything else is done. ValueError for a number or a unit that is none.
+        """
+        self._more = read_limit(num_steps, unit, self.config.units)
+        self.require_ready()
+        self._has_left = False
+        with self._opened(), self.train_context(), telling_failures(self.run, self.failures):
+            try:
+                self.before_train()
+                while not self.finished:
+                    if not self.in_epoch:
+                        self.in_epoch = True
+                        self.epoch_counts = dict.fromkeys(self.epoch_counter_names, 0)
+                        self.before_epoch()
+                    if (given := self._train()) is not None:  # type: ignore[func-returns-value]
+                        raise TypeError(f"expected nothing from _train, which calls safe_point() itself, got {given!r}")
+                    count(self, epochs=1)
+                    self.in_epoch = False
+                    self.after_epoch()
+                    self.safe_point()
+            except TrainingEnds:
+                self._end()
+
+    def safe_point(self) -> None:
+        """Do what is due: evaluate, record, save; then leave if the run is done or a signal came.
+
+        Only called where all state lies in objects. An interval is due if its counter has passed a multiple of it
+        since the last safe point. A signal does not wait for an evaluation: the run is saved as it was before this
+        safe point, and a resumed run repeats the safe point.
+        """
+        if self.watcher is not None:
+            self.watcher.before_safe_point()
+        self.run.time_log.switch("other")
+        is_asked = self.run.signals.received is not None or self.end_reason is not None
+        if is_asked or not self._agenda.waits(self, self.run.clock):
+            self._do_what_is_due()
+        self.progress.show()
+        if self._has_left:
+            raise TrainingEnds
+        if self.watcher is not None:
+            self.watcher.after_safe_point()
+
+    def _do_what_is_due(self) -> None:
+        output, before, now = self.config.output, self.checked, self.counters
+        done = self.end_reason is not None or self.config.stop.share(now) >= 1.0
+        self.require_finite(with_parameters=False)
+        try:
+            if done:
+                with self.evaluating.test(self.counts(), Around(self.test_context, self.after_evaluation)):
+                    self._test()
+            else:
+                self.evaluate(self.evaluating.due(before, now))
+            if done or is_due(output.record, before, now):
+                self.record(self.end_reason if done else None)
+            self.checked, self.finished = now, done
+            self._agenda.set(now, self.evaluating.due_once())
+            must_save = self.evaluating.must_save(self.counts())
+            save_is_due = done or must_save or is_due(output.save, before, now)
+        except Interrupted:
+            save_is_due = False
+        leaving = self.run.signals.received is not None  # read once, so that a run that leaves has saved
+        leaving = leaving or (self._pause is not None and self._pause.share(now) >= 1.0)
+        if output.save is not None and (save_is_due or leaving):
+            self.save(save_is_due)
+        elif output.save is not None:
+            self.checkpoints.write_ahead(self.buffers())
+        self._has_left = self.finished or leaving
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        """A context for one `fit`."""
+        try:
+            with (
+                self.run.opened(self._begin_run, self._is_saved),
+                self.checkpoints.opened(self.evaluating.candidates),
+                self.evaluating.opened(),
+                self.run.timed(),
+            ):
+                yield
+        finally:
+            self._close()
+
+    def _is_saved(self) -> bool:
+        """Whether nothing is lost if the process ends now."""
+        return self._has_left and self.config.output.save is not None and self.checkpoints.failure is None
+
+    def _end(self) -> None:
+        self.after_train()
+        unsent = self._file_end()
+        self.run.conclude(self.progress.now(), with_plot=self.finished and self.run.signals.received is None)
+        unkept = self.evaluating.unkept_best() if self.finished else None
+        failure = self.checkpoints.failure or unkept or unsent
+        if failure is not None:
+            raise failure from None
+
+    def _file_end(self) -> RemoteError | None:
+        """Tell run.json, the recorders and the mirror how this `fit` ends. Gives the error if the mirror lacks
+        something."""
+        if self.finished and self.end_reason is not None:
+            self.run.note_end(self.end_reason)
+        has_failed = self.checkpoints.failure is not None
+        self.run.records.finish("failed" if has_failed else "complete" if self.finished else "interrupted")
+        return self.checkpoints.finish_mirror()
+
+    def require_ready(self) -> None:
+        """Raise ConfigError, before anything is written, for what would make training fail."""
+        if not self.run.resumed:
+            check_checkpoint_folder(self.config)
+        for callback in self.callbacks:
+            try:
+                callback.check(self)
+            except PartError as error:
+                raise error.within(self.config, "") from error
+
+    def end_run(self, reason: str) -> None:
+        """End the run before its `stop`, as complete, at the next safe point; the first reason counts."""
+        if self.end_reason is None and self.config.stop.share(self.counters) < 1.0:
+            self.end_reason = reason
+            self.log(reason)
+
+    def extend(self, overrides: Sequence[str]) -> None:
+        """Give the run another end, as `palestra extend` does: extend(["stop.after=64000"]). `fit` then goes on. Raises
+        RuntimeError if the run has not begun, ConfigError for other keys than `stop` and an end that lies behind."""
+        has_begun = any(self.counts().values())  # else the state is still in the last checkpoint
+        self.run.extend(overrides, Reached(self.counts(), self.end_reason) if has_begun else None)
+        self.finished = False
+
+    # ---- the stages of a run, and their contexts -----------------------------------------------------------
+
+    def _train(self) -> None:
+        """One epoch. A run that is resumed at any safe point calls it again, and it must go on from there."""
+        raise NotImplementedError
+
+    def _test(self) -> None:
+        """Play the final evaluations: all that the config names, each with its `final_num_games`.
+
+        Called once, when the run is done, before its last record. A run that was killed or asked to leave inside calls
+        it again when it is resumed. So what an override adds to the state of the run (`note`, `extra_state`) comes
+        after the last of its evaluations, which raise Interrupted if a signal asks to leave.
+        """
+        self.evaluate(self.evaluating.at_end())
+
+    @classmethod
+    def train_stage(cls, config: Any) -> Stage:
+        """What an epoch does, and how long training is, from the config alone. A class that does not declare it is
+        described by the docstring of its `_train`."""
+        return Stage(own_words(cls, "_train"), config.stop.after, config.stop.unit)
+
+    @classmethod
+    def test_stage(cls, config: Any) -> Stage:
+        """What the test does, and how long it is, from the config alone; as `train_stage`, by that of its `_test`."""
+        if cls._test is Training._test:
+            return Stage("the final evaluations, if there are any", None, "")
+        return Stage(own_words(cls, "_test"), None, "")
+
+    @contextmanager
+    def train_context(self) -> Iterator[None]:
+        """The context of `fit`, entered once: gradients are on. An override also sets what roll-outs and updates are to
+        find, such as kernels of attention."""
+        with torch.enable_grad():
+            yield
+
+    @contextmanager
+    def test_context(self) -> Iterator[None]:
+        """The context of `_test` and of all evaluations that this process plays, inside that of training: gradients are
+        off."""
+        with torch.no_grad():
+            yield
+
+    # ---- what is done at safe points -----------------------------------------------------------------------
+
+    def evaluate(self, names: Sequence[str]) -> None:
+        """Evaluate, and write the records of the results that count now; in the test, once it is over. If a signal
+        comes, raise Interrupted and write none. names: of the evaluations."""
+        self.evaluating.evaluate(names, self.counts(), Around(self.test_context, self.after_evaluation))
+
+    def record(self, ended: str | None = None) -> None:
+        """Write a training record of what came since the last one. ended: why the run ends before its `stop`."""
+        fields, now = dict(self._record_fields()), self.mark()
+        rates = {f"{name}_per_s": rate for name, rate in self._recorded.rates(now).items()}
+        clock = {"train_seconds": self.run.clock.seconds, **rates, "time": self.run.time_log.take()}
+        self._recorded = now
+        if notes := self.notes.take():
+            fields["notes"] = notes
+        if ended is not None:
+            fields["ended"] = ended
+        self.run.records.write({"kind": "training", **self.counts(), **fields, "clock": clock})
+        for line in self._errors_after_record(ended is not None):
+            self.run.display.error(line)
+
+    def save(self, is_due: bool = True) -> None:
+        """Write a checkpoint: the best one, if the last evaluation was better than all before. If the disk refuses, the
+        display says so, and training goes on; a failed last save makes `fit` raise at the end.
+
+        is_due: whether it is due here; one that is saved only because the run stops uses up no number.
+        """
+        self.require_finite(with_parameters=True)
+        is_best, self.evaluating.is_best = self.evaluating.is_best, False
+        with self.during("saving", []), self.run.aside("saving"):
+            state, buffers = self.state_dict(), self.buffers()
+            if self.checkpoints.leaves_out_rows(buffers, self.finished):
+                folder = self.checkpoints.save(self.without_rows(state), self.counts(), None, is_best, is_due)
+            else:
+                folder = self.checkpoints.save(state, self.counts(), buffers, is_best, is_due)
+            if folder is not None:
+                self.after_save(folder)
+            elif is_best:
+                self.evaluating.withdraw_best(self.checkpoints.failure)
+
+    def require_finite(self, with_parameters: bool) -> None:
+        """Raise TrainingFailed for what `fault` finds, such as a loss that is not finite."""
+        if (fault := self.fault(with_parameters)) is not None:
+            raise TrainingFailed(fault, branch_hint(self.run.folder))
+
+    # ---- hooks: an override calls its parent -------------------------------------------------------------
+
+    def before_train(self) -> None:
+        """Restore the last checkpoint, or play the evaluations of the start and write checkpoint 0; a second `fit`
+        needs neither."""
+        run, records = self.run, self.run.records
+        if is_fresh := not any(self.counts().values()):
+            opening.restore_or_begin(self)
+            self._recorded = self.mark()
+        self.progress.begin({"train": self.train_stage(self.config), "test": self.test_stage(self.config)})
+        for callback in self.callbacks:
+            callback.before_train(self)
+        if self.finished:  # but a recorder may lack the end
+            if not is_fresh:
+                self.log(f"{run.folder.path}: {run.finished_line(self.end_reason)}")
+            records.feed({name: run.recorders[name] for name in records.unfiled() if name in run.recorders}, run.config)
+            self.checkpoints.catch_up_mirror()
+            if (unsent := self._file_end()) is not None:
+                raise unsent
+            return
+        records.feed(run.recorders, run.config)
+        self.choose_kernels()
+        if is_fresh and not self.checkpoints.stored.numbers():
+            try:
+                self.evaluate(self.evaluating.at_start())
+            except Interrupted:
+                raise TrainingEnds from None
+            if self.config.output.save is not None:
+                self.save()
+        intervals = [*self.evaluating.intervals(), self.config.output.record, self.config.output.save, LOOK_INTERVAL]
+        self._pause = None if self._more is None else self._more.counted_from(self.counters)
+        self._agenda = Agenda([self.config.stop, self._pause], intervals)
+        self._agenda.set(self.checked, self.evaluating.due_once())
+        self.safe_point()
+
+    def before_epoch(self) -> None:
+        for callback in self.callbacks:
+            callback.before_epoch(self)
+
+    def after_evaluation(self, record: Mapping[str, Any]) -> None:
+        for callback in self.callbacks:
+            callback.after_evaluation(self, record)
+
+    def after_save(self, checkpoint: Path) -> None:
+        for callback in self.callbacks:
+            callback.after_save(self, checkpoint)
+
+    def after_epoch(self) -> None:
+        for callback in self.callbacks:
+            callback.after_epoch(self)
+
+    def after_train(self) -> None:
+        for callback in self.callbacks:
+            callback.after_train(self)
+
+    # ---- what a kind of training adds --------------------------------------------------------------------
+
+    def _begin_run(self, folder: RunFolder) -> None:
+        """Write what a new run needs in its folder besides its config."""
+
+    def choose_kernels(self) -> None:
+        """Decide what computes all players in this `fit`; nothing has been played yet, but callbacks have changed what
+        they want to change."""
+
+    def _close(self) -> None:
+        """Called when `fit` ends, also by an error."""
+
+    def fault(self, with_parameters: bool) -> str | None:
+        """A message if a loss is not finite or, with `with_parameters`, a parameter; None if all are finite."""
+        return None
+
+    def differences(self, state: Mapping[str, Any]) -> Iterable[str]:
+        """Why a run that goes on from a state may compute other bits: a line for each reason."""
+        return []
+
+    def buffers(self) -> dict[str, ReplayBuffer]:
+        """The replay buffers whose rows checkpoints hold, by name."""
+        return {}
+
+    def shown_metrics(self) -> Mapping[str, Mapping[str, float]]:
+        """The metrics that the display shows, by learning player."""
+        return {}
+
+    def _record_fields(self) -> dict[str, Any]:
+        """The fields of a record besides counters, notes and clock."""
+        return {}
+
+    def _errors_after_record(self, has_ended: bool) -> Sequence[str]:
+        """Error lines on what a record lacks. has_ended: whether the run ends before the config's `stop`."""
+        return []
+
+    # ---- state -----------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the rows of replay buffers."""
+        return {
+            "counters": self.counts(),
+            "checked": {name: value for name, value in self.checked.items() if name != "minutes"},
+            "in_epoch": self.in_epoch,
+            "epoch_counts": dict(self.epoch_counts),
+            "extra_state": self.extra_state,
+            "notes": self.notes.state_dict(),
+            "evaluating": self.evaluating.state_dict(),
+            "finished": self.finished,
+            "end_reason": self.end_reason,
+            "callbacks": [callback.state_dict() for callback in self.callbacks],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        set_counts(self, **{name: state["counters"][name] for name in self.counter_names})
+        self.checked = {**state["checked"], "minutes": self.run.clock.seconds / 60}
+        self.in_epoch, self.epoch_counts = state["in_epoch"], state["epoch_counts"]
+        self.extra_state = state["extra_state"]
+        self.notes.load_state_dict(state["notes"], self.device)
+        self.evaluating.load_state_dict(state["evaluating"])
+        self.end_reason = state["end_reason"]
+        is_over = self.end_reason is not None or self.config.stop.share(self.checked) >= 1.0  # or it was extended
+        self.finished = state["finished"] and is_over
+        if len(state["callbacks"]) != len(self.callbacks):
+            raise CheckpointError(
+                f"expected {len(state['callbacks'])} callbacks, as when the run was saved, got {len(self.callbacks)}; "
+                "give Trainer.load or Trainer.branch those that the run was started with"
+            )
+        for callback, callback_state in zip(self.callbacks, state["callbacks"], strict=True):
+            callback.load_state_dict(callback_state)
+
+    def without_rows(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The state without what belongs to the rows of replay buffers."""
+        return state
+
+    def state_of_branch(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The state with which a branch from a checkpoint begins. state: that of the checkpoint."""
+        new_callbacks = self.callbacks[len(state["callbacks"]) :]
+        callbacks = [*state["callbacks"], *(callback.state_dict() for callback in new_callbacks)]
+        return state | {"evaluating": self.evaluating.state_of_branch(), "end_reason": None, "callbacks": callbacks}
+
+    # ---- counters, and what callbacks may use --------------------------------------------------------------
+
+    @property
+    def config(self) -> BaseRunConfig:
+        """The run's config."""
+        return self.run.config
+
+    def counts(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.counter_names}
+
+    @property
+    def counters(self) -> Counters:
+        """The counters that intervals and limits may name as their unit."""
+        counts = self.counts()
+        return {unit: self.run.clock.seconds / 60 if unit == "minutes" else counts[unit] for unit in self.config.units}
+
+    def mark(self) -> Mark:
+        """The present counts and seconds of training, from which rates are computed."""
+        return Mark(self.run.clock.seconds, {name: getattr(self, name) for name in self.rated})
+
+    def standing(self) -> Standing:
+        stage = None if self.finished else "test" if self.evaluating.is_final else "train"
+        share = 1.0 if self.finished else self.config.stop.share(self.counters)
+        tasks = self.evaluating.tasks()
+        return Standing(stage, share, self.counts(), self.mark(), self.shown_metrics(), tasks, self.end_reason)
+
+    def note(self, name: str, value: Recordable) -> None:
+        """Put a value into the next record, as notes/NAME: a number (several become the statistics that
+        `output.statistics` names), an array (a histogram), or a text, a datetime, an Image or a Video of
+        palestra.recording (the last one counts). Raises TypeError or ValueError for what cannot be recorded."""
+        self.notes.add({name: value})
+
+    def log(self, line: str) -> None:
+        """Show a line that stays."""
+        self.run.display.log(line)
+
+    def is_asked_to_leave(self) -> bool:
+        """Whether a signal asks the run to leave."""
+        return self.run.signals.received is not None
