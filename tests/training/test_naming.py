@@ -21,7 +21,9 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
-from palestra.config import ConfigError
+from palestra.config import ConfigError, validation
+from palestra.config.own_modules import read_trusted
+from palestra.runs.config import read_config
 from palestra.storage.disk import RunFolderError
 from palestra.training import TRAINERS, make_trainer
 from palestra.training.trainer import Trainer
@@ -167,6 +169,29 @@ def test_the_document_says_what_a_training_logic_may_use(make_config: MakeConfig
     in_docstring = re.findall(r"`(\w+)`", (inspect.getdoc(Trainer) or "").partition("What `_train` may use: ")[2])
     assert in_docstring
     assert set(in_docstring) <= names
+
+
+def test_a_config_that_was_checked_is_taken_as_it_is_and_its_modules_are_trusted(
+    make_config: MakeConfig, own: Path
+) -> None:
+    (own / "own_trainer.py").rename("checked_trainer.py")
+    config = read_config(make_config({"trainer": NAMED | {"name": "checked_trainer:Alternating"}}))
+    assert "checked_trainer" not in {source.module for source in read_trusted()}
+    assert make_trainer(config).config is config
+    assert "checked_trainer" in {source.module for source in read_trusted()}
+
+
+def test_a_run_from_a_path_reads_its_file_once(make_config: MakeConfig, own: Path) -> None:
+    Path("run.yml").write_text(yaml.safe_dump(make_config(), sort_keys=False))
+    with at_call(validation, "load_yaml", 0, kill) as calls:
+        palestra.DQNTrainer("run.yml")
+    assert len(calls) == 1
+
+
+def test_a_name_of_palestra_imports_the_one_module_that_holds_it() -> None:
+    told = "import sys, palestra; palestra.ConfigError; print('palestra.runs.config' in sys.modules)"
+    called = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=60)
+    assert called.stdout == "False\n", called.stderr
 
 
 # ---- a class from Python -----------------------------------------------------------------------------------
