@@ -54,9 +54,9 @@ def steps_of(counters: Mapping[str, Any]) -> dict[str, int]:
     return {unit: counters[unit] for unit in ("env_steps", "opt_steps", "epochs") if unit in counters}
 
 
-class Around(NamedTuple):
-    """What a training does around evaluations. context: gives that in which they are played. after_evaluation: is
-    called with the record of each result that counts."""
+class EvaluationHooks(NamedTuple):
+    """What a training does about its evaluations. context: gives the context in which they are played.
+    after_evaluation: is called with the record of each result that counts."""
 
     context: Callable[[], AbstractContextManager[None]]
     after_evaluation: Callable[[Mapping[str, Any]], None]
@@ -122,11 +122,11 @@ class Evaluating:
 
     # ---- playing them ------------------------------------------------------------------------------------
 
-    def evaluate(self, names: Sequence[str], counters: dict[str, int], around: Around) -> None:
+    def evaluate(self, names: Sequence[str], counters: dict[str, int], hooks: EvaluationHooks) -> None:
         """Play evaluations, and write the records of the results that count now, each with the counters at which its
         players were copied; in the test, once it is over.
 
-        names: of the evaluations that are due. counters: of the run. around: what the training does around them.
+        names: of the evaluations that are due. counters: of the run. hooks: of the training.
         Pairings in which no player learns are only played at the start and at the end, because they do not change.
         Raises Interrupted if a signal comes; then the state is as it was before the call, nothing is written, and a
         resumed run asks for the same again.
@@ -136,12 +136,12 @@ class Evaluating:
         if self.is_final:
             self._tested += self._records(request)
             return
-        with self.progress.run.aside("evaluation"), around.context() if names else nullcontext():
+        with self.progress.run.aside("evaluation"), hooks.context() if names else nullcontext():
             records = self._records(request)
-        self._count(records, counters, around)
+        self._count(records, counters, hooks)
 
     @contextmanager
-    def test(self, counters: dict[str, int], around: Around) -> Iterator[None]:
+    def test(self, counters: dict[str, int], hooks: EvaluationHooks) -> Iterator[None]:
         """A context for the test of a run, as one piece: if a signal comes, Interrupted leaves it, and nothing of it is
         written. Arguments as in `evaluate`."""
         if self.is_final:
@@ -149,24 +149,24 @@ class Evaluating:
         before, self._tested, self.is_final = self.state_dict(), [], True
         try:
             with self.progress.run.aside("evaluation"), self.progress.during("testing", []):
-                with around.context():
+                with hooks.context():
                     yield
-                self.evaluate([], counters, around)  # what evaluators play since earlier
+                self.evaluate([], counters, hooks)  # what evaluators play since earlier
         except Interrupted:
             if self._tested:
                 self.load_state_dict(before)
             raise
         finally:
             self.is_final = False
-        self._count(self._tested, counters, around)
+        self._count(self._tested, counters, hooks)
 
-    def _count(self, records: Sequence[dict[str, Any]], counters: Mapping[str, int], around: Around) -> None:
+    def _count(self, records: Sequence[dict[str, Any]], counters: Mapping[str, int], hooks: EvaluationHooks) -> None:
         """Write the records of results, which may make a checkpoint the best one."""
         for record in records:
             self.progress.run.records.write(record)
             if record["kind"] == "evaluation":
                 self._update_best(record, counters)
-                around.after_evaluation(record)
+                hooks.after_evaluation(record)
             elif self.best is not None and record["evaluation"] == self.best.config.evaluation:
                 self._failed = record["why"]
 

@@ -20,7 +20,7 @@ from palestra.recording.results import Stage
 from palestra.recording.values import Recordable
 from palestra.runs.branching import Reached
 from palestra.runs.config import BaseRunConfig, TrainerBase, read_config
-from palestra.runs.evaluating import Around, Evaluating
+from palestra.runs.evaluating import Evaluating, EvaluationHooks
 from palestra.runs.progress import ProgressReporter, Standing
 from palestra.runs.run import Run
 from palestra.runs.run_checkpoints import RunCheckpoints
@@ -173,7 +173,7 @@ class Training(TrainerBase):
         self.require_finite(with_parameters=False)
         try:
             if done:
-                with self.evaluating.test(self.counts(), Around(self.test_context, self.after_evaluation)):
+                with self.evaluating.test(self.counts(), EvaluationHooks(self.test_context, self.after_evaluation)):
                     self._test()
             else:
                 self.evaluate(self.evaluating.due(before, now))
@@ -299,7 +299,7 @@ class Training(TrainerBase):
     def evaluate(self, names: Sequence[str]) -> None:
         """Evaluate, and write the records of the results that count now; in the test, once it is over. If a signal
         comes, raise Interrupted and write none. names: of the evaluations."""
-        self.evaluating.evaluate(names, self.counts(), Around(self.test_context, self.after_evaluation))
+        self.evaluating.evaluate(names, self.counts(), EvaluationHooks(self.test_context, self.after_evaluation))
 
     def record(self, ended: str | None = None) -> None:
         """Write a training record of what came since the last one. ended: why the run ends before its `stop`."""
@@ -496,6 +496,7 @@ class Training(TrainerBase):
         return Mark(self.run.clock.seconds, {name: getattr(self, name) for name in self.rated})
 
     def standing(self) -> Standing:
+        """How the training stands now, for the display."""
         stage = None if self.finished else "test" if self.evaluating.is_final else "train"
         share = 1.0 if self.finished else self.config.stop.share(self.counters)
         tasks = self.evaluating.tasks()

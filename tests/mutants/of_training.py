@@ -63,18 +63,18 @@ TRAINING = [
         STAGES,
         (
             "            self._tested += self._records(request)\n            return\n",
-            "            return self._count(self._records(request), counters, around)\n",
+            "            return self._count(self._records(request), counters, hooks)\n",
         ),
-        ("                with around.context():\n", "                if True:\n"),
-        ("around.context() if names else nullcontext()", "nullcontext()"),
-        ("around.context() if names else nullcontext()", "around.context()"),
+        ("                with hooks.context():\n", "                if True:\n"),
+        ("hooks.context() if names else nullcontext()", "nullcontext()"),
+        ("hooks.context() if names else nullcontext()", "hooks.context()"),
         ("        finally:\n            self.is_final = False", "        finally:\n            pass"),
     ),
     *mutants(
         "runs/evaluating.py",
         PENDING,
         ("            if self._tested:\n                self.load_state_dict(before)\n", ""),
-        ("                self.evaluate([], counters, around)  #", "                pass  #"),
+        ("                self.evaluate([], counters, hooks)  #", "                pass  #"),
     ),
     *mutants(
         "training/trainer.py",

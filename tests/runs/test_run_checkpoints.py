@@ -10,7 +10,7 @@ import torch
 from conftest import MakeConfig
 
 from palestra.runs.config import read_config
-from palestra.runs.evaluating import Around, Evaluating
+from palestra.runs.evaluating import Evaluating, EvaluationHooks
 from palestra.runs.progress import ProgressReporter, Standing
 from palestra.runs.run import Run
 from palestra.runs.run_checkpoints import RunCheckpoints
@@ -51,11 +51,11 @@ def test_evaluations_of_nothing_are_never_due_and_their_test_is_over_at_once(
 ) -> None:
     with opened(make_config(), tmp_path / "run") as checkpoints:
         evaluating = Evaluating(checkpoints.progress, checkpoints, None)
-        around = Around(torch.no_grad, lambda record: None)
+        hooks = EvaluationHooks(torch.no_grad, lambda record: None)
         checkpoints.progress.begin({})
         assert (evaluating.at_end(), evaluating.must_save(COUNTS), evaluating.unkept_best()) == ([], False, None)
         inside = pytest.raises(RuntimeError, match="inside _test")
-        with evaluating.test(COUNTS, around), inside, evaluating.test(COUNTS, around):
+        with evaluating.test(COUNTS, hooks), inside, evaluating.test(COUNTS, hooks):
             pass
-        evaluating.evaluate([], COUNTS, around)
+        evaluating.evaluate([], COUNTS, hooks)
     assert not evaluating.is_final
