@@ -151,6 +151,14 @@ class Optimizer(ABC):
         if self.factors is not None:
             weights.copy_(torch.lerp(before, weights, self.factors))
 
+    def descend(self, gradient: Tensor, max_norm: float | None, name: str = "grad_norm") -> dict[str, Tensor | float]:
+        """Step on a gradient (P,), which is scaled down to `max_norm` if it is longer (None: never), and may be
+        overwritten. Gives the norm that it had, by `name`, and those of its layers, where the config asks for them."""
+        norms = self.layer_norms(gradient)
+        gradient, norm = self.clip(gradient, max_norm)
+        self.step(gradient)
+        return {name: norm, **norms}
+
     def clip(self, gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor | float]:
         """`clip` of the gradient (P,), after setting it to 0 for frozen weights."""
         return clip(self._without_frozen(gradient), max_norm)

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import torch
 
-from palestra.algorithms.algorithm import Algorithm, metrics_of, total_loss
+from palestra.algorithms.algorithm import Algorithm
 from palestra.algorithms.parts.action_heads import SAMPLED, BoxActionsConfig, make_head
 from palestra.algorithms.parts.actor_critic import ActorCriticPolicy
 from palestra.algorithms.parts.advantages import Sequences, generalized_advantages, rows_of_sequences, values
+from palestra.algorithms.terms import metrics_of, total_loss
 from palestra.config import ByName, Discount, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, UserConfig
 from palestra.nets import NetConfig, make_net
 from palestra.nets.kernels.acting import acting_net

@@ -15,15 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.algorithm import (
-    Algorithm,
-    AlgorithmConfig,
-    Deterministic,
-    Seat,
-    Turn,
-    metrics_of,
-    total_loss,
-)
+from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Seat
 from palestra.algorithms.kernels import dqn as kernels
 from palestra.algorithms.kernels import greedy
 from palestra.algorithms.parts.exploration import (
@@ -33,6 +25,7 @@ from palestra.algorithms.parts.exploration import (
     best_legal,
     choose_best,
 )
+from palestra.algorithms.parts.exported import Deterministic
 from palestra.algorithms.parts.replay import (
     AnyReplayConfig,
     TargetConfig,
@@ -51,6 +44,8 @@ from palestra.algorithms.parts.return_distributions import (
     of_action,
     with_fractions,
 )
+from palestra.algorithms.terms import metrics_of, total_loss
+from palestra.algorithms.turn import Turn
 from palestra.buffers.prioritized import PrioritizedReplay
 from palestra.config import (
     ConfigError,

@@ -13,15 +13,7 @@ import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from palestra.algorithms.algorithm import (
-    Algorithm,
-    AlgorithmConfig,
-    Deterministic,
-    Seat,
-    Turn,
-    metrics_of,
-    total_loss,
-)
+from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Seat
 from palestra.algorithms.dqn import ByValue
 from palestra.algorithms.kernels import categorical, greedy
 from palestra.algorithms.losses.loss import ActionValues, Critic, Q, head_names, head_sizes, loss_of
@@ -40,6 +32,7 @@ from palestra.algorithms.parts.actor_critic import (
     check_heads,
 )
 from palestra.algorithms.parts.exploration import EpsilonGreedyConfig, ExplorationConfig, best_legal, choose_best
+from palestra.algorithms.parts.exported import Deterministic
 from palestra.algorithms.parts.replay import (
     AnyReplayConfig,
     TargetConfig,
@@ -49,6 +42,8 @@ from palestra.algorithms.parts.replay import (
 )
 from palestra.algorithms.parts.return_distributions import QValues
 from palestra.algorithms.parts.torchrl_classes import usual_config
+from palestra.algorithms.terms import metrics_of, total_loss
+from palestra.algorithms.turn import Turn
 from palestra.buffers.prioritized import PrioritizedReplay
 from palestra.config import (
     ByName,

@@ -15,16 +15,9 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.algorithm import (
-    Algorithm,
-    AlgorithmConfig,
-    Deterministic,
-    Seat,
-    Turn,
-    metrics_of,
-    total_loss,
-)
+from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Seat
 from palestra.algorithms.parts.distributions import HalfWidths
+from palestra.algorithms.parts.exported import Deterministic
 from palestra.algorithms.parts.replay import (
     AnyReplayConfig,
     TargetConfig,
@@ -33,6 +26,8 @@ from palestra.algorithms.parts.replay import (
     replay_errors,
 )
 from palestra.algorithms.parts.sampled_actions import box_errors
+from palestra.algorithms.terms import metrics_of, total_loss
+from palestra.algorithms.turn import Turn
 from palestra.buffers.prioritized import PrioritizedReplay
 from palestra.config import (
     ByName,

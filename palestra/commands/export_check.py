@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.algorithm import DeterministicRecurrent
+from palestra.algorithms.parts.exported import DeterministicRecurrent
 from palestra.games.game import TensorGame
 from palestra.games.outside import Outside
 from palestra.games.policy import Memory, Policy

@@ -66,7 +66,7 @@ class Player:
     a player that was loaded from a run, with the state that it had there. critic_spaces: by role, what the game shows
     critics alone. num_predictions: calls of `predict`. frozen: whether it has no turn in this epoch
     (palestra.players.updates). turn_progress: how far the loops of an unfinished turn have come
-    (palestra.algorithms.algorithm.Turn).
+    (palestra.algorithms.turn.Turn).
     """
 
     name: str

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from palestra.algorithms.algorithm import AlgorithmConfig, Turn
+from palestra.algorithms.algorithm import AlgorithmConfig
+from palestra.algorithms.turn import Turn
 from palestra.buffers.replay import ReplayBuffer
 from palestra.games.world import EnvironmentFailed
 from palestra.nets.modes import evaluation_mode

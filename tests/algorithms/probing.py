@@ -9,7 +9,8 @@ import torch
 from probes import Kind, Probe
 from torch import Tensor
 
-from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Turn
+from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig
+from palestra.algorithms.turn import Turn
 from palestra.games.spaces import ActionSpace, Space
 from palestra.games.world import TensorWorld
 from palestra.players.player import Metrics, Player

@@ -1,4 +1,7 @@
-"""What all algorithms share: terms of a loss, and what a player that was frozen forgets."""
+"""What all algorithms share: terms of a loss, and what a player that was frozen forgets.
+
+Covers palestra.algorithms.terms.
+"""
 
 from typing import Any
 
@@ -6,11 +9,11 @@ import pytest
 import torch
 from combinations import DQN, OFF_POLICY, SAC, TD3
 
-from palestra.algorithms.algorithm import metrics_of, total_loss
 from palestra.algorithms.dqn import DQNConfig
 from palestra.algorithms.off_policy import OffPolicyConfig
 from palestra.algorithms.sac import SACConfig
 from palestra.algorithms.td3 import TD3Config
+from palestra.algorithms.terms import metrics_of, total_loss
 from palestra.config import check
 from tests.algorithms.probing import ProbeTurn, make_probe, seat
 

@@ -176,7 +176,7 @@ def test_what_critics_are_shown_changes_values_and_no_probability(body: str) -> 
     game = WithBoard()
     ppo = make_ppo(game, ("farmer_0",), body=BODIES[body])
     Play(game, ppo, make_ppo(game, ("farmer_1",))).prepare(ppo)
-    experience = ppo.experience
+    experience = ppo.passes.experience
     assert experience is not None
     other = experience._replace(
         observation={name: x if name == "seen" else x + 1.0 for name, x in experience.observation.items()}
@@ -198,7 +198,7 @@ def test_opt_steps_are_those_of_plain_torch(body: str) -> None:
     ppo = make_ppo(game, ("farmer_0",), body=BODIES[body])
     assert (ppo.gradient_kernel is not None) == (body == "by hand")
     Play(game, ppo, make_ppo(game, ("farmer_1",))).prepare(ppo)
-    experience = ppo.experience
+    experience = ppo.passes.experience
     assert experience is not None
     with torch.no_grad():
         ppo.weights += 0.1 * torch.randn(len(ppo.weights), generator=torch.Generator().manual_seed(1))
@@ -254,7 +254,7 @@ def test_values_are_those_of_all_that_the_critic_observes(body: str) -> None:
     game = WithBoard()
     ppo = make_ppo(game, ("farmer_0",), body=BODIES[body], learning_rate={"name": "constant", "value": 0.0})
     Play(game, ppo, make_ppo(game, ("farmer_1",))).prepare(ppo)
-    experience: Experience | None = ppo.experience
+    experience: Experience | None = ppo.passes.experience
     assert experience is not None
     with torch.no_grad():
         _, value = ppo.net(experience.observation, experience.memory, experience.episode_start)

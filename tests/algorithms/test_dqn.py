@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.algorithm import Turn
 from palestra.algorithms.dqn import DQN, DQNConfig
 from palestra.algorithms.kernels import greedy
 from palestra.algorithms.parts.exploration import best_legal
+from palestra.algorithms.turn import Turn
 from palestra.buffers.prioritized import PrioritizedReplay
 from palestra.config import check
 from palestra.games.game import Observation

@@ -22,13 +22,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import palestra
-from palestra.algorithms.algorithm import total_loss
 from palestra.algorithms.losses.loss import Head, LossBatch, OnPolicyLoss
 from palestra.algorithms.losses.reinforce import Reinforce, ReinforceConfig
 from palestra.algorithms.on_policy import OnPolicy, OnPolicyConfig
 from palestra.algorithms.parts.advantages import Experience, Sequences
 from palestra.algorithms.parts.estimators import Estimator, GAEConfig, RewardToGoConfig, TDLambdaConfig
 from palestra.algorithms.parts.whole_games import WholeGames
+from palestra.algorithms.terms import total_loss
 from palestra.commands.suggest_config import suggested_config
 from palestra.commands.suggest_dialogue import game_and_overrides
 from palestra.config import ConfigError, UserConfig, check

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch import distributions as theirs
 
 import palestra
-from palestra.algorithms.algorithm import Turn, metrics_of, total_loss
 from palestra.algorithms.kernels.advantages import compute_advantages
 from palestra.algorithms.parts.actor_critic import ActorCritic
 from palestra.algorithms.parts.advantages import Experience, Sequences, generalized_advantages, values
 from palestra.algorithms.ppo import PPO, PPOConfig
+from palestra.algorithms.terms import metrics_of, total_loss
+from palestra.algorithms.turn import Turn
 from palestra.config import ConfigError, check
 from palestra.games.nim import NimConfig, NimGame
 from palestra.games.normalization import UNCHANGED
@@ -189,9 +190,9 @@ def test_every_role_of_every_world_is_a_sequence(moves: tuple[str, ...], body: d
     ppo.player.roles, ppo.player.moves = tuple(dict.fromkeys(moves)), moves
     batch = ready_transitions(ppo)
     ppo.prepare(batch)
-    assert ppo.experience is not None
+    assert ppo.passes.experience is not None
     value, next_value = (values(ppo.critic, x, {}) for x in (batch.observation, batch.next_observation))
-    assert torch.allclose(ppo.experience.value, value, atol=1e-6)
+    assert torch.allclose(ppo.passes.experience.value, value, atol=1e-6)
     for role in ppo.player.roles:
         for world in range(4):
             places = [
@@ -200,19 +201,19 @@ def test_every_role_of_every_world_is_a_sequence(moves: tuple[str, ...], body: d
             columns = (batch.reward, value, next_value, batch.terminated, batch.truncated, batch.valid)
             s = Sequences(*(column[places].unsqueeze(1) for column in columns))
             expected = generalized_advantages(s, 0.9, 0.8).squeeze(1)
-            assert torch.allclose(ppo.experience.advantage[places], expected, atol=1e-5)
-    assert torch.allclose(ppo.experience.value_target, ppo.experience.advantage + value, atol=1e-6)
-    assert torch.equal(ppo.experience.weight, batch.valid.float())
+            assert torch.allclose(ppo.passes.experience.advantage[places], expected, atol=1e-5)
+    assert torch.allclose(ppo.passes.experience.value_target, ppo.passes.experience.advantage + value, atol=1e-6)
+    assert torch.equal(ppo.passes.experience.weight, batch.valid.float())
 
 
 def test_explained_variance_is_the_share_of_the_variance_of_the_targets_that_the_values_explain() -> None:
     ppo = make_ppo(Discrete(3))
     batch = ready_transitions(ppo)
     ppo.prepare(batch)
-    assert ppo.experience is not None
-    target, value = (x[batch.valid] for x in (ppo.experience.value_target, ppo.experience.value))
+    assert ppo.passes.experience is not None
+    target, value = (x[batch.valid] for x in (ppo.passes.experience.value_target, ppo.passes.experience.value))
     expected = 1 - (target - value).var() / target.var()
-    assert float(ppo.explained_variance) == pytest.approx(float(expected), rel=1e-4)
+    assert float(ppo.passes.explained_variance) == pytest.approx(float(expected), rel=1e-4)
 
 
 # ---- the loss --------------------------------------------------------------------------------------------------
@@ -301,7 +302,7 @@ def plain_optimizer(config: Any, net: nn.Module) -> torch.optim.Optimizer:
 @each_action
 def test_opt_steps_are_those_of_plain_torch(actions: str, setting: str) -> None:
     ppo = prepared(actions, setting)
-    config, experience = ppo.config, ppo.experience
+    config, experience = ppo.config, ppo.passes.experience
     assert experience is not None
     net = copy.deepcopy(ppo.net)
     for parameter in net.parameters():
@@ -328,10 +329,10 @@ def test_opt_steps_are_those_of_plain_torch(actions: str, setting: str) -> None:
 @each_setting
 def test_a_minibatch_in_parts_is_the_whole_one(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, parted = prepared("discrete", setting), prepared("discrete", setting)
-    assert whole.experience is not None
-    expected = opt_step(whole, whole.experience, torch.arange(300), 0)
+    assert whole.passes.experience is not None
+    expected = opt_step(whole, whole.passes.experience, torch.arange(300), 0)
     monkeypatch.setattr("palestra.algorithms.kernels.ppo.ROWS_AT_ONCE", 64)
-    found = opt_step(parted, whole.experience, torch.arange(300), 0)
+    found = opt_step(parted, whole.passes.experience, torch.arange(300), 0)
     assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
     assert torch.allclose(parted.weights, whole.weights, rtol=1e-3, atol=1e-5)
 
@@ -411,13 +412,13 @@ def test_metrics_are_means_over_the_rows_that_count() -> None:
 def test_rows_that_do_not_count_change_nothing() -> None:
     for actions in ACTIONS:
         ppo = prepared(actions, "as it is")
-        assert ppo.experience is not None
-        idle = ppo.experience.weight == 0.0
-        wild = ppo.experience._replace(
-            advantage=torch.where(idle, 1e3, ppo.experience.advantage),
-            value_target=torch.where(idle, 1e3, ppo.experience.value_target),
+        assert ppo.passes.experience is not None
+        idle = ppo.passes.experience.weight == 0.0
+        wild = ppo.passes.experience._replace(
+            advantage=torch.where(idle, 1e3, ppo.passes.experience.advantage),
+            value_target=torch.where(idle, 1e3, ppo.passes.experience.value_target),
         )
-        expected = opt_step(ppo, ppo.experience, torch.arange(300), 0)
+        expected = opt_step(ppo, ppo.passes.experience, torch.arange(300), 0)
         other = prepared(actions, "as it is")
         assert opt_step(other, wild, torch.arange(300), 0) == pytest.approx(expected, abs=1e-5)
         assert torch.allclose(other.weights, ppo.weights, atol=1e-6)
@@ -466,15 +467,15 @@ def test_a_kl_to_a_frozen_policy_is_learned_and_recorded(actions: str) -> None:
     ppo.frozen = prepared(actions, "as it is").net
     with torch.no_grad():
         ppo.weights += 0.05  # or the two would agree, and the divergence had no slope
-    assert ppo.experience is not None
+    assert ppo.passes.experience is not None
     net, index = copy.deepcopy(ppo.net), torch.arange(100)
-    batch = ppo.experience.minibatch(index)
+    batch = ppo.passes.experience.minibatch(index)
     kl = plain_kl(ppo, batch, net, ppo.frozen)
     loss = plain_loss(ppo, batch, net, 0.2, 0.01) + 2.0 * kl
     expected = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(net.parameters()))])
     gradient, _ = ppo.gradient(batch, *torch.tensor([0.2, 0.0, 0.01]))
     assert torch.allclose(gradient, expected, rtol=1e-3, atol=1e-5)
-    found = opt_step(ppo, ppo.experience, index, 0)
+    found = opt_step(ppo, ppo.passes.experience, index, 0)
     assert found.keys() == METRICS | {"frozen_kl"}
     assert found["frozen_kl"] == pytest.approx(kl.item(), rel=1e-4)
     assert found["loss"] == pytest.approx(loss.item(), rel=1e-4)
@@ -486,11 +487,11 @@ def test_advantages_and_value_targets_of_ones_own_are_learned_from() -> None:
     vars(stock)["advantages_kernel"] = None  # it rounds otherwise than the methods
     for ppo in (stock, own):
         ppo.prepare(ready_transitions(ppo))
-    assert stock.experience is not None
-    assert own.experience is not None
-    assert stock.experience.advantage.abs().max() > 1.0
-    assert torch.equal(own.experience.advantage, stock.experience.advantage.clamp(-1.0, 1.0))
-    assert torch.equal(own.experience.value_target, stock.experience.value_target.clamp(-2.0, 2.0))
+    assert stock.passes.experience is not None
+    assert own.passes.experience is not None
+    assert stock.passes.experience.advantage.abs().max() > 1.0
+    assert torch.equal(own.passes.experience.advantage, stock.passes.experience.advantage.clamp(-1.0, 1.0))
+    assert torch.equal(own.passes.experience.value_target, stock.passes.experience.value_target.clamp(-2.0, 2.0))
 
 
 # ---- acting ----------------------------------------------------------------------------------------------------
@@ -559,7 +560,7 @@ def test_weights_step_by_the_factor_that_their_name_has(setting: str) -> None:
     stock, own = prepared("discrete", setting), prepared("discrete", setting, learning_rate_factors=factors)
     start = {name: weight.detach().clone() for name, weight in stock.net.named_parameters()}
     for ppo in (stock, own):
-        opt_step(ppo, ppo.experience, torch.arange(300), 0)
+        opt_step(ppo, ppo.passes.experience, torch.arange(300), 0)
     whole = dict(stock.net.named_parameters())
     for name, weight in own.net.named_parameters():
         if name.startswith("value.layers.0."):
@@ -638,8 +639,8 @@ def test_box_actions_must_fit_the_game(actions: ActionSpace, box_actions: Any, m
 def test_a_pass_sees_every_row_once_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     ppo = make_ppo(Discrete(3), num_minibatches=5)
     ppo.prepare(ready_transitions(ppo))
-    assert ppo.experience is not None
-    advantages, seen = ppo.experience.advantage, []
+    assert ppo.passes.experience is not None
+    advantages, seen = ppo.passes.experience.advantage, []
 
     def look(experience: Experience, index: Tensor, *others: Any) -> Metrics:
         seen.append(experience.advantage[index])
@@ -720,7 +721,7 @@ def test_a_turn_rolls_out_and_then_passes_over_it() -> None:
     turn = RecordingTurn(ppo)
     turn.run()
     assert turn.calls == ["collect 6", "safe point"] + ["before", "after 2", "safe point"] * 3
-    assert (ppo.experience, ppo.player.turn_progress) == (None, {})
+    assert (ppo.passes.experience, ppo.player.turn_progress) == (None, {})
 
 
 @pytest.mark.parametrize("leave_at", range(1, 9))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import palestra
-from palestra.algorithms.algorithm import join_terms
 from palestra.algorithms.parts.advantages import Experience
 from palestra.algorithms.ppo import PPO
+from palestra.algorithms.terms import join_terms
 from palestra.storage.records_file import read_records
 from tests.algorithms.test_ppo import ACTIONS, METRICS, opt_step, plain_loss, prepared, ready_transitions
 from tests.algorithms.test_ppo_recurrent import GAMES, LSTM, Play, make_ppo, shared
@@ -41,7 +41,7 @@ def test_the_loss_is_that_of_each_roles_rows_by_their_share(actions: str, settin
     ppo = in_two_roles(actions, setting)
     assert (ppo.gradient_kernel is None) == (setting == "no kernel")
     index = torch.arange(400)
-    batch = ppo.experience.minibatch(index)
+    batch = ppo.passes.experience.minibatch(index)
     net = copy.deepcopy(ppo.net)
     losses, numbers = [], []
     for place in range(2):
@@ -51,8 +51,8 @@ def test_the_loss_is_that_of_each_roles_rows_by_their_share(actions: str, settin
         numbers.append(int(is_own.sum()))
     loss = (losses[0] * numbers[0] + losses[1] * numbers[1]) / sum(numbers)
     expected = torch.cat([x.flatten() for x in torch.autograd.grad(loss, list(net.parameters()))])
-    arrays = None if ppo.gradient_kernel is None else ppo.gradient_kernel.read(ppo.experience)
-    gradient, metrics = ppo.find_gradient(ppo.experience, index, (0.2, 0.0, 0.01), arrays)
+    arrays = None if ppo.gradient_kernel is None else ppo.gradient_kernel.read(ppo.passes.experience)
+    gradient, metrics = ppo.find_gradient(ppo.passes.experience, index, (0.2, 0.0, 0.01), arrays)
     assert torch.allclose(gradient, expected, rtol=1e-3, atol=2e-5)
     assert metrics.keys() == BY_ROLE - {"grad_norm"}
     assert float(metrics["loss"]) == pytest.approx(loss.item(), rel=1e-3, abs=1e-5)
@@ -67,11 +67,11 @@ def test_the_loss_is_that_of_each_roles_rows_by_their_share(actions: str, settin
 @pytest.mark.parametrize("setting", ["as it is", "no kernel"])
 def test_a_role_without_rows_in_a_minibatch_changes_nothing(setting: str) -> None:
     ppo, alone = in_two_roles("discrete", setting), in_two_roles("discrete", setting)
-    index = (ppo.experience.role == 1).nonzero().flatten()
+    index = (ppo.passes.experience.role == 1).nonzero().flatten()
     alone.player.roles = ("first",)
-    alone.experience = alone.experience._replace(role=torch.zeros_like(alone.experience.role))
+    alone.passes.experience = alone.passes.experience._replace(role=torch.zeros_like(alone.passes.experience.role))
     vars(alone).pop("gradient_kernel", None)
-    found, expected = (opt_step(each, each.experience, index, 0) for each in (ppo, alone))
+    found, expected = (opt_step(each, each.passes.experience, index, 0) for each in (ppo, alone))
     assert expected == pytest.approx({name: found[name] for name in expected}, rel=1e-4, abs=1e-6)
     assert all(found[f"{name}/first"] == 0.0 for name in METRICS - {"grad_norm"})
     assert torch.allclose(ppo.weights, alone.weights, atol=1e-6)
@@ -121,7 +121,7 @@ def test_terms_of_ones_own_are_joined_and_recorded_by_role() -> None:
     ppo = prepared("discrete", "as it is", make=WithTerms)
     ppo.player.roles, ppo.player.moves = ROLES, ("second", "first", "second")
     ppo.prepare(ready_transitions(ppo, num_worlds=30))
-    batch = ppo.experience.minibatch(torch.arange(200))
+    batch = ppo.passes.experience.minibatch(torch.arange(200))
     nums = [int(((batch.role == place) & (batch.weight > 0)).sum()) for place in range(2)]
     stock = prepared("discrete", "as it is")
     stock.player.roles = ROLES
@@ -139,7 +139,7 @@ def test_every_sequence_is_of_one_role() -> None:
     ppo = make_ppo(game, body=shared(LSTM))
     play = Play(ppo, game)
     ppo.prepare(play.collect())
-    experience = ppo.experience
+    experience = ppo.passes.experience
     assert experience is not None
     roles = experience.role.view(experience.episode_start.shape)
     assert (roles == roles[0]).all()

@@ -136,7 +136,7 @@ def sequences_of(ppo: PPO, batch: Transitions) -> list[Tensor]:
 
 def seen_again(ppo: PPO) -> tuple[Tensor, Tensor]:
     """Log-probabilities and values of the experience, as an opt step finds them."""
-    experience = ppo.experience
+    experience = ppo.passes.experience
     assert experience is not None
     outputs, value = ppo.net(experience.observation, experience.memory, experience.episode_start)
     return ppo.net.head.distribution(outputs, experience.legal).log_prob(experience.action), value
@@ -155,7 +155,7 @@ def test_learning_sees_what_the_roll_out_saw_and_remembered(name: str, body: str
     for _ in range(4):
         batch = play.collect()
         ppo.prepare(batch)
-        experience = ppo.experience
+        experience = ppo.passes.experience
         assert experience is not None
         counts = experience.weight > 0
         assert counts.sum() == batch.valid.sum()
@@ -255,12 +255,12 @@ def test_gradients_flow_through_whole_sequences(name: str) -> None:
     play = Play(ppo, game)
     play.collect()
     ppo.prepare(play.collect())
-    assert ppo.experience is not None
+    assert ppo.passes.experience is not None
     with torch.no_grad():
         ppo.weights += 0.1 * torch.randn(len(ppo.weights), generator=torch.Generator().manual_seed(1))
     index = torch.tensor([3, 0, 4])
-    expected = torch.autograd.grad(plain_loss(ppo, ppo.experience.minibatch(index)), ppo.parameters)
-    gradient, _ = ppo.gradient(ppo.experience.minibatch(index), *torch.tensor([0.2, 0.0, 0.01]))
+    expected = torch.autograd.grad(plain_loss(ppo, ppo.passes.experience.minibatch(index)), ppo.parameters)
+    gradient, _ = ppo.gradient(ppo.passes.experience.minibatch(index), *torch.tensor([0.2, 0.0, 0.01]))
     assert torch.allclose(gradient, torch.cat([part.flatten() for part in expected]), rtol=1e-3, atol=1e-5)
 
 
@@ -284,11 +284,11 @@ def test_roles_with_moves_of_different_numbers_have_sequences_of_one_length() ->
     never, reward = torch.zeros(num, dtype=torch.bool), torch.arange(num, dtype=torch.float32)
     legal = ~never.unsqueeze(1)
     ppo.prepare(Transitions(seen, decision.action, reward, seen, legal, never, never, ~never, decision.extras, legal))
-    assert ppo.experience is not None
-    assert ppo.experience.episode_start.shape == (6, 2 * NUM_WORLDS)
-    weight = ppo.experience.weight.view(6, 2, NUM_WORLDS)
+    assert ppo.passes.experience is not None
+    assert ppo.passes.experience.episode_start.shape == (6, 2 * NUM_WORLDS)
+    weight = ppo.passes.experience.weight.view(6, 2, NUM_WORLDS)
     assert weight.mean(dim=2).tolist() == [[1.0, 1.0]] * 3 + [[0.0, 1.0]] * 3
-    places = ppo.experience.observation["seen"].view(6, 2, NUM_WORLDS, 2)
+    places = ppo.passes.experience.observation["seen"].view(6, 2, NUM_WORLDS, 2)
     rows = seen["seen"].view(3, 3, NUM_WORLDS, 2)
     assert torch.equal(places[:3, 0], rows[:, 1])
     assert torch.equal(places[:, 1], rows[:, [0, 2]].flatten(0, 1))

@@ -12,8 +12,8 @@ from probes import Kind
 from scipy.stats import kstest
 from torch import Tensor, nn
 
-from palestra.algorithms.algorithm import total_loss
 from palestra.algorithms.td3 import TD3, NoisyPolicy, TD3Config
+from palestra.algorithms.terms import total_loss
 from palestra.config import ConfigError, check
 from palestra.games.spaces import ActionSpace, Box, Discrete, Space
 from palestra.randomness import fold, random_normals, world_keys

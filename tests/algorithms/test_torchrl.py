@@ -108,7 +108,7 @@ def test_clip_ppo_loss_has_the_gradient_of_ppo(actions: str, setting: str) -> No
     names = {name.replace("value.", "value."): value for name, value in ppo.net.state_dict().items()}
     ours.net.load_state_dict(names)
     for index in torch.arange(300).split(100):
-        batch = ppo.experience.minibatch(index)
+        batch = ppo.passes.experience.minibatch(index)
         assert 0 < int((batch.weight == 0).sum()) < 100
         expected, _ = ppo.gradient(batch, torch.tensor(0.2), torch.tensor(0.0), torch.tensor(0.01))
         gradient, metrics = ours.gradient(batch)
@@ -124,7 +124,7 @@ def test_rows_that_do_not_count_never_reach_the_module_and_a_minibatch_of_them_a
     player = Player("player", ("agent",), SPACES, Discrete(3), CPU, seed=1, compile=False, by_hand=False)
     ours = OnPolicy(check(config, OnPolicyConfig), player)
     ours.net.load_state_dict(ppo.net.state_dict())
-    batch = ppo.experience.minibatch(torch.arange(100))
+    batch = ppo.passes.experience.minibatch(torch.arange(100))
     before, metrics = ours.gradient(batch)
     spoilt = batch.weight == 0
     wrong = batch._replace(

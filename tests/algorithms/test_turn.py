@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from palestra.algorithms.algorithm import Algorithm, Turn
+from palestra.algorithms.algorithm import Algorithm
+from palestra.algorithms.turn import Turn
 from palestra.games.spaces import Discrete
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.transitions import RollOut

@@ -1,6 +1,7 @@
 """Exported players run without palestra and act as they did.
 
-Covers palestra.commands.export_check, palestra.games.outside, palestra.games.gymnasium.outside.
+Covers palestra.algorithms.parts.exported, palestra.commands.export_check, palestra.games.outside,
+palestra.games.gymnasium.outside.
 """
 
 import copy

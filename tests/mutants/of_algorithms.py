@@ -12,7 +12,7 @@ RETURNS = "algorithms/parts/test_return_distributions.py"
 
 ALGORITHMS = [
     *mutants(
-        "algorithms/algorithm.py",
+        "algorithms/turn.py",
         TURN,
         (
             'progress["done"] += 1\n            self.safe_point()',
@@ -22,6 +22,10 @@ ALGORITHMS = [
         ("        self.player.turn_progress.clear()\n", ""),
         ('progress["of"] = progress["done"] + 1', 'progress["of"] = progress["done"]'),
         ('setdefault(name, {"done": 0, "of": num})', 'setdefault(what, {"done": 0, "of": num})'),
+    ),
+    *mutants(
+        "algorithms/terms.py",
+        "algorithms/test_algorithm.py",
         ("    for loss in losses[1:]:", "    for loss in losses[2:]:"),
         ("name: term.detach() for name", "name: term for name"),
     ),

@@ -75,14 +75,9 @@ LOSSES = [
         ("    elif unknown:", "    elif False:"),
     ),
     *mutants(
-        "algorithms/on_policy.py",
-        f"{ON_POLICY}::{AS_PPO}",
-        ("action=extras.get(SAMPLED, batch.action),", "action=batch.action,"),
-    ),
-    *mutants(
         "algorithms/losses/ppo.py",
         f"{ON_POLICY}::{AS_PPO}",
-        ("error = torch.maximum(error, ", "error = torch.minimum(error, "),
+        ("*self.coefficients(batch.opt_steps)", "*self.coefficients(0)"),
     ),
     *mutants(
         "algorithms/losses/reinforce.py",

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from palestra.algorithms.parts.actor_critic import ActorCritic
 from palestra.algorithms.parts.advantages import Experience
 from palestra.algorithms.parts.distributions import (
     HERMITE_NODES,
@@ -20,8 +21,9 @@ from palestra.algorithms.parts.distributions import (
     ClippedGaussian,
     SquashedGaussian,
 )
-from palestra.nets.kernels.learning import LearningNet, Pass
+from palestra.nets.kernels.learning import LearningNet, Pass, learning_net
 from palestra.nets.kernels.mlp import Array
+from palestra.players.player import Player
 from palestra.runtime.compiling import inner, njit
 from palestra.runtime.guard import Kernel
 
@@ -156,6 +158,18 @@ class PPOGradient:
             for role, own in zip(self.roles, means.tolist(), strict=True):
                 metrics |= {f"{name}/{role}": value for name, value in zip(METRICS, own, strict=True)}
         return self.gradient, metrics
+
+
+def gradient_of(net: ActorCritic, player: Player) -> PPOGradient | None:
+    """The kernel of networks that it can compute; None where there is none, or the player asks for none."""
+    nets = [net.policy] if net.value is None else [net.policy, net.value]
+    learning = [each for each in map(learning_net, nets) if each is not None]
+    weights = [weight for part in (*nets, net.head) for weight in part.parameters()]
+    is_whole = list(map(id, weights)) == list(map(id, net.parameters()))  # in the order of the kernel's gradient
+    counts_all = getattr(net.head.family, "free", None) is None  # the kernel counts every number of a Box
+    if not player.by_hand or len(learning) < len(nets) or not is_whole or not counts_all:
+        return None
+    return PPOGradient(learning, net.head.family, getattr(net.head, "log_std", None), player.roles)
 
 
 @njit()

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from palestra.algorithms.algorithm import total_loss
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE, HeadedNet
 from palestra.algorithms.parts.advantages import Experience
 from palestra.algorithms.parts.distributions import Distribution
+from palestra.algorithms.terms import total_loss
 from palestra.config import Config, ConfigError, UnreadConfig, failure
 from palestra.games.policy import Memory
 from palestra.games.spaces import Box, Space

@@ -119,6 +119,9 @@ class BoxHead(nn.Module):
         """Those that heads have besides what a network puts out."""
         return OWN_WEIGHTS
 
+    def probabilities(self, outputs: Tensor, legal: Tensor) -> None:
+        """A Box has no choices, and no probabilities of them."""
+
 
 class StateDependentHead(nn.Module):
     """Draws vectors of numbers; the policy puts out means and log standard deviations, of normal numbers before a tanh.
@@ -154,6 +157,9 @@ class StateDependentHead(nn.Module):
     def output_weights(self) -> list[str]:
         """Those that heads have besides what a network puts out."""
         return OWN_WEIGHTS
+
+    def probabilities(self, outputs: Tensor, legal: Tensor) -> None:
+        """A Box has no choices, and no probabilities of them."""
 
 
 AnyHead = DiscreteHead | BoxHead | StateDependentHead

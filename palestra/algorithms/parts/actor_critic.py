@@ -91,6 +91,9 @@ class OrthogonalConfig(Config):
     """scale of the value's output, and of those of all other heads but the policy"""
 
 
+InitializationConfig = Annotated[StockConfig | OrthogonalConfig, ByName()]
+
+
 # ---- what the critic observes --------------------------------------------------------------------------
 
 

@@ -142,10 +142,13 @@ class Sequences(NamedTuple):
     valid: Tensor
 
     @classmethod
-    def of(cls, batch: Transitions, value: Tensor, critic: Part, rows: Tensor) -> "Sequences":
-        """The rows (T, W) of a roll-out. value: of its observations, (M,). critic: its last output is a value."""
+    def of(cls, batch: Transitions, value: Tensor, critic: Part | None, rows: Tensor) -> "Sequences":
+        """The rows (T, W) of a roll-out. value: of its observations, (M,). critic: its last output is a value; None:
+        all values are 0."""
         columns = (batch.reward, value, batch.terminated, batch.truncated, batch.valid)
         reward, value, terminated, truncated, valid = (column[rows] for column in columns)
+        if critic is None:
+            return cls(reward, value, torch.zeros_like(value), terminated, truncated, valid)
         is_last = valid & (valid.flip(0).cumsum(0).flip(0) == 1)
         is_needed = valid & ~terminated & (truncated | is_last)
         if rows.device.type == "cpu":
@@ -159,6 +162,15 @@ class Sequences(NamedTuple):
 def values(critic: Part, observation: Mapping[str, Tensor], memory: Memory) -> Tensor:
     """The critic's last output: float32 (rows,)."""
     return critic.step(observation, memory)[0][:, -1]
+
+
+def values_at_roll_out(critic: Part | None, batch: Transitions) -> Tensor:
+    """The values at the observations of a roll-out, (M,): those that its player kept, or the critic's; 0 without
+    one."""
+    if critic is None:
+        return torch.zeros_like(batch.reward)
+    extras = batch.extras
+    return extras["value"] if "value" in extras else values(critic, batch.observation, memory_in(extras))
 
 
 def next_values(critic: Part, batch: Transitions, rows: Tensor) -> Tensor:

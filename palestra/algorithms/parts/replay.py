@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from palestra.algorithms.algorithm import Seat, capacity_errors
+from palestra.algorithms.algorithm import Seat
 from palestra.buffers.prioritized import PrioritizedReplayConfig
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig, UserReplayConfig
 from palestra.config import ByName, Config, ConfigErrorItem, Fraction, PositiveInt
@@ -43,7 +43,11 @@ def make_transition_builder(
 def replay_errors(
     memory: AnyReplayConfig, transitions: AnyTransitionsConfig, rollout_length: int, seat: Seat
 ) -> list[ConfigErrorItem]:
-    """Whether the memory can hold what one roll-out brings, with the path below the algorithm's config."""
+    """What does not go with the memory of a player whose roll-outs bring more than it holds, with the path below the
+    algorithm's config."""
     num_waiting = transitions.steps - 1 if isinstance(transitions, NStepConfig) else 0
-    per_world = rollout_length * seat.num_moves + num_waiting * seat.num_roles
-    return capacity_errors(memory.capacity, seat.num_worlds * per_world)
+    num = seat.num_worlds * (rollout_length * seat.num_moves + num_waiting * seat.num_roles)
+    if memory.capacity >= num:
+        return []
+    message = f"expected at least {num} (a roll-out brings up to so many transitions), got {memory.capacity}"
+    return [ConfigErrorItem("replay_buffer.capacity", message)]

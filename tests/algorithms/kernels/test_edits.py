@@ -310,7 +310,7 @@ SAME = {
     "algorithms/ppo.py": {
         "# of one row: never": "# mine: never",
         "The terms of a minibatch's loss.": "My terms of a minibatch's loss.",
-        "clip_range: Tensor,\n        kl_coefficient: Tensor,": 'clip_range: "Mine",\n        kl_coefficient: Any,',
+        "clip_range: Number,\n        kl_coefficient: Number,": 'clip_range: "Mine",\n        kl_coefficient: Any,',
         "ratio = log_ratio.exp()": "quotient: Tensor = (log_ratio\n            .exp())",
         "kl = ratio -": "kl = quotient -",
         "clipped_ratio = ratio": "clipped_ratio = quotient",
@@ -346,7 +346,7 @@ def test_what_means_the_same_runs_by_hand(copied: Path) -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "expected"),
-    [(DQN, ["gradient", "acting"]), (PPO, ["advantages", "draw", "gradient"]), (SAC, []), (TD3, [])],
+    [(DQN, ["gradient", "acting"]), (PPO, ["draw", "advantages", "gradient"]), (SAC, []), (TD3, [])],
 )
 def test_the_names_of_kernel_properties_say_what_a_checkpoint_stores(
     algorithm: type[Algorithm], expected: list[str]

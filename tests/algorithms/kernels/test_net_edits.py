@@ -208,7 +208,7 @@ def test_experience_of_another_class_is_learned_by_its_methods() -> None:
             return Own(*super().minibatch(index))
 
     ppo = make_ppo()
-    ppo.experience = Own(*ppo_data(ppo)[0])
+    ppo.passes.experience = Own(*ppo_data(ppo)[0])
     with pytest.raises(NotImplementedError, match="mine"):
         ppo.make_pass()
 

@@ -2,7 +2,7 @@
 draws is learned, recorded and played, and the kernel steps aside.
 
 Covers palestra.algorithms.parts.action_heads, palestra.algorithms.parts.actor_critic,
-palestra.algorithms.parts.advantages.
+palestra.algorithms.parts.advantages, palestra.algorithms.parts.passes, palestra.algorithms.parts.playing.
 """
 
 from typing import Any

@@ -1,0 +1,132 @@
+"""Passes over the roll-outs of an actor-critic: the rows that are learned from, and how each pass parts them.
+
+Letters: M rows of a roll-out; T decisions of each of W sequences.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from palestra.algorithms.algorithm import Seat
+from palestra.algorithms.parts.action_heads import SAMPLED
+from palestra.algorithms.parts.actor_critic import HeadedNet
+from palestra.algorithms.parts.advantages import (
+    Experience,
+    Sequences,
+    in_sequences,
+    rows_of_sequences,
+    values_at_roll_out,
+)
+from palestra.config import ConfigError, ConfigErrorItem, below
+from palestra.nets import is_recurrent_config
+from palestra.nets.recurrent import Part
+from palestra.nets.user_nets import RecurrentNet
+from palestra.optimizers import Optimizer, learning_rate_factors
+from palestra.players.player import Player
+from palestra.randomness import base_key, fold, random_permutation
+from palestra.rollouts.transitions import Transitions
+
+ROLE = "role"  # among the extras of a row: in which role it was decided, its place among the player's roles
+Estimate = Callable[[Sequences], tuple[Tensor, Tensor]]
+
+
+def minibatch_errors(config: Any, seat: Seat) -> list[ConfigErrorItem]:
+    """What does not go with the roll-outs of a player, with the path below its algorithm's config: more minibatches
+    than there is to learn from."""
+    is_recurrent = any(map(is_recurrent_config, config.body.nets.values()))
+    per_world = seat.num_roles if is_recurrent else config.rollout_length * seat.num_moves
+    num_sequences = seat.num_worlds * per_world
+    if config.num_minibatches <= num_sequences:
+        return []
+    what = "sequences, one per world and role" if is_recurrent else "rows"
+    message = f"expected at most {num_sequences} (a roll-out has so many {what}), got {config.num_minibatches}"
+    return [ConfigErrorItem("num_minibatches", message)]
+
+
+def refuse_batch_norm(net: nn.Module) -> None:
+    """Raise ConfigError, with a path below the algorithm's config, for batch norm, which computes otherwise in play
+    than in learning: the two would disagree on every probability."""
+    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in net.modules()):
+        message = "expected a network without batch norm, as with layer norm ('l'), got one with batch norm"
+        raise ConfigError.at("body", message)
+
+
+def make_optimizer(config: Any, weights: Tensor, net: nn.Module, player: Player) -> Optimizer:
+    """What steps on the vector of all weights of a network, each by its factor. Raises ConfigError."""
+    optimizer: Optimizer = config.optimizer.build(weights)
+    with below(f"players.{player.name}.algorithm.learning_rate_factors"):
+        optimizer.factors = learning_rate_factors(config.learning_rate_factors, dict(net.named_parameters()))
+    return optimizer
+
+
+class Passes:
+    """The experience of a roll-out, and passes over it, each in an order of its own.
+
+    experience: None between two roll-outs. explained_variance: of the values at the roll-out. num_made: all passes.
+    """
+
+    def __init__(self, net: HeadedNet, player: Player) -> None:
+        self.player = player
+        self.is_recurrent = any(isinstance(net.net_of(head), RecurrentNet) for head in net.heads)
+        self.key = torch.tensor([base_key(player.seed, f"player/{player.name}/minibatches")], device=player.device)
+        self.experience: Experience | None = None
+        self.explained_variance = torch.zeros((), device=player.device)
+        self.num_made = 0
+
+    def sequences(self, batch: Transitions, rollout_length: int) -> tuple[Transitions, list[Tensor]]:
+        """The rows of a roll-out, which know their role, and by role the numbers of those that follow each other."""
+        sequences = rows_of_sequences(self.player, rollout_length, len(batch.valid))
+        role = torch.zeros(len(batch.valid), dtype=torch.int64, device=batch.valid.device)
+        for place, rows in enumerate(sequences):
+            role[rows] = place
+        return replace(batch, extras=batch.extras | {ROLE: role}), sequences
+
+    @torch.no_grad()
+    def begin(self, batch: Transitions, sequences: list[Tensor], critic: Part | None, estimate: Estimate) -> None:
+        """Make rows the experience that the next passes learn from. sequences: the numbers of rows that follow each
+        other, (T, W) each. critic: None where there are no values, which then count as 0. estimate: finds advantages
+        and value targets, (T, W) each."""
+        extras, value = batch.extras, values_at_roll_out(critic, batch)
+        advantage, value_target = torch.empty_like(value), torch.empty_like(value)
+        for rows in sequences:
+            advantage[rows], value_target[rows] = estimate(Sequences.of(batch, value, critic, rows))
+        experience = Experience(
+            observation=batch.observation,
+            memory={},
+            episode_start=torch.zeros(1, len(value), dtype=torch.bool, device=value.device),
+            legal=batch.legal,
+            action=extras.get(SAMPLED, batch.action),
+            log_prob=extras["log_prob"],
+            value=value,
+            advantage=advantage,
+            value_target=value_target,
+            weight=batch.valid.to(torch.float32),
+            role=extras[ROLE],
+        )
+        self.explained_variance = experience.explained_variance()
+        self.experience = in_sequences(experience, batch, sequences) if self.is_recurrent else experience
+
+    def minibatches(self, num: int) -> tuple[Tensor, ...]:
+        """The numbers of sequences in each of `num` minibatches of the next pass, or of as many as there are
+        sequences."""
+        assert self.experience is not None
+        num_sequences = self.experience.episode_start.shape[1]
+        order = random_permutation(fold(self.key, self.num_made), num_sequences)
+        self.num_made += 1
+        return order.tensor_split(min(num, num_sequences))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "num_made": self.num_made,
+            "explained_variance": self.explained_variance,
+            "experience": None if self.experience is None else self.experience._asdict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        device, experience = self.player.device, state["experience"]
+        self.num_made = state["num_made"]
+        self.explained_variance = state["explained_variance"].to(device)
+        self.experience = None if experience is None else Experience(**experience).to(device)

@@ -1,0 +1,105 @@
+"""How a player plays by the outputs of a policy's network, what it says of its choices, and what is exported of it."""
+
+from abc import abstractmethod
+from typing import Any
+
+from torch import Tensor, nn
+
+from palestra.algorithms.algorithm import Algorithm
+from palestra.algorithms.kernels import categorical
+from palestra.algorithms.parts.action_heads import AnyHead, DiscreteHead
+from palestra.algorithms.parts.actor_critic import POLICY, VALUE, ActorCriticPolicy, HeadedNet
+from palestra.algorithms.parts.exported import Deterministic, DeterministicRecurrent
+from palestra.games.game import Observation
+from palestra.games.policy import Memory, Policy
+from palestra.nets.kernels.acting import acting_net
+from palestra.nets.recurrent import Part
+from palestra.nets.user_nets import RecurrentNet
+from palestra.nets.weights import evaluation_view
+from palestra.runtime.guard import kernel_property
+
+
+class PlaysByPolicy(Algorithm):
+    """Base of the algorithms whose players draw actions from what a network puts out, or play the likeliest ones.
+
+    Must be set: `head`, with the methods `mode` and `probabilities`; the config's key `evaluation`. Must be
+    implemented: `net_of_policy`, `policy_that`.
+    """
+
+    head: Any
+
+    @abstractmethod
+    def net_of_policy(self) -> nn.Module:
+        """The network whose first outputs are the policy's."""
+
+    @abstractmethod
+    def policy_that(self, draws: bool, is_collecting: bool) -> Policy:
+        """A policy that draws actions, or one that plays the likeliest. is_collecting: whether its roll-outs are
+        learned from."""
+
+    def policy(self, explore: bool) -> Policy:
+        return self.policy_that(explore or self.config.evaluation == "sampled", is_collecting=explore)
+
+    def predictor(self, deterministic: bool) -> Policy:
+        return self.policy_that(not deterministic, is_collecting=False)
+
+    def choice_values(self, observation: Observation, legal: Tensor, memory: Memory) -> tuple[str, Tensor] | None:
+        before = memory or self.actor.initial_memory(len(legal), legal.device)
+        outputs, _ = self.actor.step(observation, before)
+        probabilities = self.head.probabilities(outputs[:, : self.head.num_outputs], legal)
+        return None if probabilities is None else ("probability", probabilities)
+
+    def module(self) -> Deterministic | DeterministicRecurrent:
+        if self.config.evaluation == "sampled":
+            raise NotImplementedError(self.player.sampling_export_error())
+        net, head, num_flags = evaluation_view(self.net_of_policy()), self.head, self.player.action_space.num_flags
+
+        def choose(outputs: Tensor, legal: Tensor) -> Tensor:
+            mode: Tensor = head.mode(outputs[:, : head.num_outputs], legal)
+            return mode
+
+        if isinstance(net, RecurrentNet):
+            return DeterministicRecurrent(net, choose, num_flags, f"{POLICY}.")
+        return Deterministic(net, choose, num_flags)
+
+    @kernel_property
+    def actor(self) -> Part:
+        """The policy's network as it plays."""
+        return Part(POLICY, acting_net(self.net_of_policy()))
+
+
+class PlaysByHeads(PlaysByPolicy):
+    """Base of the algorithms whose networks are a HeadedNet, `net`."""
+
+    net: HeadedNet
+
+    @property
+    def head(self) -> AnyHead:
+        """What draws actions from the policy's outputs."""
+        assert self.net.head is not None
+        return self.net.head
+
+    def net_of_policy(self) -> nn.Module:
+        return self.net.net_of(POLICY)
+
+    def policy_that(self, draws: bool, is_collecting: bool) -> Policy:
+        critic, is_shared = self.critic, self.net.is_shared
+        follows = is_collecting and critic is not None and not is_shared and critic.remembers
+        entries = self.net.entries if is_collecting and self.config.centralized_critic else None
+        gives_value = is_shared and critic is not None
+        value = critic if follows else None
+        return ActorCriticPolicy(self.actor, value, self.head, gives_value, draws, self.draw_kernel, entries)
+
+    @kernel_property
+    def critic(self) -> Part | None:
+        """The network whose last output is the value, as it plays; None where there is no such head."""
+        if VALUE not in self.net.heads:
+            return None
+        return self.actor if self.net.is_shared else Part(VALUE, acting_net(self.net.net_of(VALUE)))
+
+    @kernel_property
+    def draw_kernel(self) -> categorical.CategoricalDraw | None:
+        head = self.head
+        if self.player.device.type != "cpu" or not isinstance(head, DiscreteHead):
+            return None
+        return categorical.CategoricalDraw(head.family) if self.may_run(categorical.KERNEL) else None
