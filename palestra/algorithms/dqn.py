@@ -15,46 +15,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Seat
+from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.algorithms.kernels import dqn as kernels
 from palestra.algorithms.kernels import greedy
-from palestra.algorithms.parts.exploration import (
-    EpsilonGreedyConfig,
-    ExplorationConfig,
-    UserExploration,
-    best_legal,
-    choose_best,
-)
+from palestra.algorithms.parts import exploration, replay, return_distributions
+from palestra.algorithms.parts.exploration import best_legal
 from palestra.algorithms.parts.exported import Deterministic
-from palestra.algorithms.parts.replay import (
-    AnyReplayConfig,
-    TargetConfig,
-    make_buffer,
-    make_transition_builder,
-    replay_errors,
-)
-from palestra.algorithms.parts.return_distributions import (
-    FRACTIONS,
-    ExpectedConfig,
-    ImplicitQuantileConfig,
-    ImplicitQuantileNet,
-    QValues,
-    ValueConfig,
-    dueling_outputs,
-    of_action,
-    with_fractions,
-)
+from palestra.algorithms.parts.return_distributions import FRACTIONS, ExpectedConfig, ImplicitQuantileConfig, of_action
 from palestra.algorithms.terms import metrics_of, total_loss
 from palestra.algorithms.turn import Turn
-from palestra.buffers.prioritized import PrioritizedReplay
-from palestra.config import (
-    ConfigError,
-    ConfigErrorItem,
-    Discount,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-)
+from palestra.config import ConfigError, Discount, NonNegativeInt, PositiveFloat, PositiveInt
 from palestra.games.game import Observation, expand_mask
 from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Discrete
@@ -63,7 +33,7 @@ from palestra.nets.flat import FlatNet
 from palestra.nets.weights import compiled, evaluation_view
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
-from palestra.randomness import base_key, fold, seeded_global_state
+from palestra.randomness import fold, seeded_global_state
 from palestra.rollouts.n_step import AnyTransitionsConfig
 from palestra.rollouts.transitions import Transitions
 from palestra.runtime.guard import kernel_property
@@ -83,7 +53,7 @@ class DQNConfig(AlgorithmConfig):
     """choose the next action with the online network, value it with the target network"""
     dueling: bool
     """the network outputs a state's value and every action's advantage; their sum is the action's value"""
-    value: ValueConfig
+    value: return_distributions.ValueConfig
     """what the network estimates for each action"""
     transitions: AnyTransitionsConfig
     """what of a roll-out becomes a row of the replay buffer"""
@@ -95,7 +65,7 @@ class DQNConfig(AlgorithmConfig):
     """env steps of the player before its first opt step"""
     batch_size: PositiveInt
     """transitions per opt step"""
-    target: TargetConfig
+    target: replay.TargetConfig
     """how the target network follows"""
     max_grad_norm: PositiveFloat | None
     """longer gradients are scaled down to this norm; null: never"""
@@ -105,13 +75,12 @@ class DQNConfig(AlgorithmConfig):
     """how gradients become steps"""
     learning_rate: ScheduleConfig
     """a function of the player's opt steps"""
-    exploration: ExplorationConfig
+    exploration: exploration.ExplorationConfig
     """how actions are chosen in roll-outs"""
-    replay_buffer: AnyReplayConfig
+    replay_buffer: replay.AnyReplayConfig
     """memory"""
 
-    def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
-        return replay_errors(self.replay_buffer, self.transitions, self.rollout_length, seat)
+    seat_errors = replay.replay_errors
 
     def build(self, player: Player) -> "DQN":
         return DQN(self, player)
@@ -122,16 +91,15 @@ class DQNConfig(AlgorithmConfig):
 
 def make_q_net(config: DQNConfig, player: Player) -> nn.Module:
     """The network, with outputs for all actions, and for the state where it is dueling."""
-    place = f"player/{player.name}"
-    num_outputs, key = player.action_space.num_flags + config.dueling, base_key(player.seed, f"{place}/net")
+    num_outputs, key = player.action_space.num_flags + config.dueling, player.key("net")
     if not isinstance(config.value, ImplicitQuantileConfig):
         return make_net(config.net, player.spaces, num_outputs * config.value.num_outputs, key)
     if FRACTIONS in player.spaces:
         message = f"the observation has an entry {FRACTIONS!r}, beside which the network sees fractions; rename it"
         raise ConfigError.at(f"players.{player.name}.algorithm.value", message)
     body = make_net(config.net, player.spaces, config.value.embedding_dim, key)
-    with seeded_global_state(base_key(player.seed, f"{place}/embedding")):
-        return ImplicitQuantileNet(config.value, body, num_outputs)
+    with seeded_global_state(player.key("embedding")):
+        return return_distributions.ImplicitQuantileNet(config.value, body, num_outputs)
 
 
 class ByValue:
@@ -152,7 +120,7 @@ class ByValue:
         return Decision(self.choose(self.values(view), legal, keys, self.exploration), {}, memory)
 
 
-class DQN(Algorithm):
+class DQN(replay.LearnsByReplay):
     config: DQNConfig
 
     def __init__(self, config: DQNConfig, player: Player) -> None:
@@ -163,17 +131,10 @@ class DQN(Algorithm):
         self.target_net = FlatNet(deepcopy(net).eval(), player.by_hand)
         self.acting = self.online.evaluation_view()
         self.optimizer = config.optimizer.build(self.online.weights)
-        self.buffer = make_buffer(config.replay_buffer, player)
-        self.transition_builder = make_transition_builder(
-            config.transitions, config.gamma, config.rollout_length, player
-        )
-        self.fractions_key = torch.tensor(
-            [base_key(player.seed, f"player/{player.name}/fractions")], device=player.device
-        )
+        self.fractions_key = torch.tensor([player.key("fractions")], device=player.device)
         player.nets = {"q": self.online.net, "target": self.target_net.net}
         player.optimizers = {"q": self.optimizer}
         player.lr_schedule, player.er_schedule = config.learning_rate, config.exploration.schedule
-        player.replay_buffer = self.buffer
 
     # ---- what it learns ------------------------------------------------------------------------------------
 
@@ -222,10 +183,12 @@ class DQN(Algorithm):
         with torch.no_grad():
             next_outputs, choosing_outputs = self.next_outputs(batch)
             value_target = self.target(next_outputs, choosing_outputs, batch)
-        outputs = self.outputs(self.online(with_fractions(batch.observation, batch.extras.get(FRACTIONS))))
+        outputs = self.outputs(
+            self.online(return_distributions.with_fractions(batch.observation, batch.extras.get(FRACTIONS)))
+        )
         terms = self.loss(outputs, value_target, batch)
         loss, priorities = total_loss(terms), None
-        if isinstance(self.buffer, PrioritizedReplay):
+        if self.is_prioritized:
             priorities = self.priorities(outputs.detach(), value_target, batch)
         return self.online.gradient(loss), {"loss": loss.detach(), **metrics_of(terms)}, priorities
 
@@ -235,7 +198,7 @@ class DQN(Algorithm):
         Never by the fractions of an implicit target: where these are large by chance, the riskier action is chosen.
         """
         next_observation, fractions = batch.next_observation, batch.extras.get(f"target_{FRACTIONS}")
-        next_outputs = self.outputs(self.target_net(with_fractions(next_observation, fractions)))
+        next_outputs = self.outputs(self.target_net(return_distributions.with_fractions(next_observation, fractions)))
         if self.config.double:
             return next_outputs, self.outputs(self.acting(next_observation))
         if fractions is not None:
@@ -246,10 +209,10 @@ class DQN(Algorithm):
 
     def policy(self, explore: bool) -> ByValue:
         config = self.config.exploration
-        if isinstance(config, UserExploration) and not explore:  # ours choose the best one where they explore by 0
-            return ByValue(self.values, choose_best, 0.0)
-        exploration = config.schedule(self.player.opt_steps) if explore else 0.0
-        return ByValue(self.values, self.acting_kernel or config.choose, exploration)
+        if isinstance(config, exploration.UserExploration) and not explore:  # 0 is the best one of ours
+            return ByValue(self.values, exploration.choose_best, 0.0)
+        amount = config.schedule(self.player.opt_steps) if explore else 0.0
+        return ByValue(self.values, self.acting_kernel or config.choose, amount)
 
     def values(self, observation: Observation) -> Tensor:
         """The Q-values of all actions: (B, A)."""
@@ -265,14 +228,14 @@ class DQN(Algorithm):
         if is_expected and not is_dueling:
             return net_outputs
         outputs = net_outputs.reshape(net_outputs.shape[0], self.player.action_space.num_flags + is_dueling, -1)
-        outputs = dueling_outputs(outputs) if is_dueling else outputs
+        outputs = return_distributions.dueling_outputs(outputs) if is_dueling else outputs
         return outputs.squeeze(2) if is_expected else outputs
 
     def choice_values(self, observation: Observation, legal: Tensor, memory: Memory) -> tuple[str, Tensor]:
         return "Q-value", self.values(observation)
 
     def module(self) -> Deterministic:
-        net = QValues(evaluation_view(self.online.net), self.q_values)
+        net = return_distributions.QValues(evaluation_view(self.online.net), self.q_values)
         return Deterministic(net, best_legal, self.player.action_space.num_flags)
 
     # ---- a turn --------------------------------------------------------------------------------------------
@@ -280,31 +243,20 @@ class DQN(Algorithm):
     def learn(self, turn: Turn) -> None:
         config = self.config
         for _ in turn.once("roll_out"):
-            transitions = self.transition_builder(self.player.join(turn.collect(config.rollout_length)))
-            self.buffer.add(transitions.rows(), transitions.valid)
+            self.remember(turn.collect(config.rollout_length))
         for _ in turn.times("updates", 0 if self.is_warming_up() else config.updates_per_turn):
             turn.before_step()
             turn.after_step(self.opt_step(self.buffer.sample(config.batch_size)))
 
-    def forget_waiting(self) -> None:
-        self.transition_builder.forget_waiting()
-
-    def is_warming_up(self) -> bool:
-        return self.player.env_steps < self.config.warmup_env_steps or self.buffer.is_empty
-
     def opt_step(self, rows: Mapping[str, Tensor]) -> Metrics:
         config, opt_steps = self.config, self.player.opt_steps
         self.optimizer.learning_rate.fill_(config.learning_rate(opt_steps))
-        rows = dict(rows)
-        if isinstance(self.buffer, PrioritizedReplay):
-            rows["extras.weight"] = self.buffer.importance(opt_steps)
+        rows = self.weighted(rows)
         if isinstance(config.value, ImplicitQuantileConfig):
             drawn = config.value.draw(fold(self.fractions_key, opt_steps), config.batch_size)
             rows |= {f"extras.{name}": value for name, value in drawn.items()}
         metrics, priorities = self.update_fast(rows)
-        if isinstance(self.buffer, PrioritizedReplay):
-            assert priorities is not None
-            self.buffer.update_priorities(priorities)
+        self.update_priorities(priorities)
         if config.target.interval > 1 and (opt_steps + 1) % config.target.interval == 0:
             self.target_net.follow(self.online, config.target.tau)
         return metrics
@@ -313,12 +265,10 @@ class DQN(Algorithm):
         """What an opt step does to the weights: tensor operations alone, one graph where it is compiled. Gives metrics
         and the rows' priorities."""
         gradient, metrics, priorities = self.find_gradient(Transitions.from_rows(rows))
-        norms = self.optimizer.layer_norms(gradient)
-        gradient, grad_norm = self.optimizer.clip(gradient, self.config.max_grad_norm)
-        self.optimizer.step(gradient)
+        norms = self.optimizer.descend(gradient, self.config.max_grad_norm)
         if self.config.target.interval == 1:  # part of the graph, unlike the rare moves of larger intervals
             self.target_net.follow(self.online, share=self.config.target.tau)
-        return {**metrics, "grad_norm": grad_norm, **norms}, priorities
+        return {**metrics, **norms}, priorities
 
     # ---- what stands in for these methods where nobody has changed them (palestra.runtime.guard) ------------
 
@@ -347,12 +297,6 @@ class DQN(Algorithm):
 
     @kernel_property
     def acting_kernel(self) -> Callable[[Tensor, Tensor, Tensor, float], Tensor] | None:
-        is_greedy = isinstance(self.config.exploration, EpsilonGreedyConfig)
+        is_greedy = isinstance(self.config.exploration, exploration.EpsilonGreedyConfig)
         is_on_cpu = self.player.device.type == "cpu"
         return greedy.choose if is_greedy and is_on_cpu and self.may_run(greedy.KERNEL) else None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"transition_builder": self.transition_builder.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.transition_builder.load_state_dict(state["transition_builder"])

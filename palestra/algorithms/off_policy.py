@@ -7,44 +7,29 @@ target networks, as DQN and SAC do. To run: palestra train off_policy-cartpole
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Seat
+from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.algorithms.dqn import ByValue
-from palestra.algorithms.kernels import categorical, greedy
-from palestra.algorithms.losses.loss import ActionValues, Critic, Q, head_names, head_sizes, loss_of
-from palestra.algorithms.losses.off_policy_loss import ACTION, ActingHeads, OffPolicyLoss, ReplayBatch, try_loss
+from palestra.algorithms.kernels import greedy
+from palestra.algorithms.losses import loss as losses
+from palestra.algorithms.losses import off_policy_loss
+from palestra.algorithms.losses.off_policy_loss import ACTION, ActingHeads, OffPolicyLoss
 from palestra.algorithms.losses.q_learning import QLearningConfig
 from palestra.algorithms.losses.torchrl import TorchRLReplayLossConfig
-from palestra.algorithms.parts.action_heads import AnyBoxActionsConfig, DiscreteHead, make_head
-from palestra.algorithms.parts.actor_critic import (
-    POLICY,
-    ActorCriticPolicy,
-    AnyBody,
-    HeadedNet,
-    OrthogonalConfig,
-    SharedConfig,
-    StockConfig,
-    check_heads,
-)
-from palestra.algorithms.parts.exploration import EpsilonGreedyConfig, ExplorationConfig, best_legal, choose_best
-from palestra.algorithms.parts.exported import Deterministic
-from palestra.algorithms.parts.replay import (
-    AnyReplayConfig,
-    TargetConfig,
-    make_buffer,
-    make_transition_builder,
-    replay_errors,
-)
+from palestra.algorithms.parts import action_heads, actor_critic, exploration, passes, replay
+from palestra.algorithms.parts.actor_critic import POLICY, HeadedNet
+from palestra.algorithms.parts.exported import Deterministic, DeterministicRecurrent
+from palestra.algorithms.parts.playing import PlaysByHeads
 from palestra.algorithms.parts.return_distributions import QValues
 from palestra.algorithms.parts.torchrl_classes import usual_config
 from palestra.algorithms.terms import metrics_of, total_loss
 from palestra.algorithms.turn import Turn
-from palestra.buffers.prioritized import PrioritizedReplay
 from palestra.config import (
     ByName,
     ConfigError,
@@ -61,12 +46,11 @@ from palestra.games.game import Observation
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import Box, Discrete, Space
 from palestra.nets.modes import evaluation_mode
-from palestra.nets.recurrent import Part
 from palestra.nets.user_nets import RecurrentNet
 from palestra.nets.weights import evaluation_view, flatten_buffers, flatten_weights
-from palestra.optimizers import OptimizerConfig, learning_rate_factors
+from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
-from palestra.randomness import base_key, fold
+from palestra.randomness import fold
 from palestra.rollouts.n_step import AnyTransitionsConfig
 from palestra.rollouts.transitions import Transitions
 from palestra.runtime.guard import kernel_property
@@ -100,17 +84,17 @@ class OffPolicyConfig(AlgorithmConfig):
     """env steps of the player before its first opt step"""
     batch_size: PositiveInt
     """transitions per opt step"""
-    target: TargetConfig | None
+    target: replay.TargetConfig | None
     """how the target networks follow; null: there are none"""
     max_grad_norm: PositiveFloat | None
     """longer gradients are scaled down to this norm; null: never"""
-    body: AnyBody
+    body: actor_critic.AnyBody
     """the networks of the loss's heads"""
-    initialization: Annotated[StockConfig | OrthogonalConfig, ByName()]
+    initialization: actor_critic.InitializationConfig
     """how the networks begin"""
-    box_actions: AnyBoxActionsConfig | None
+    box_actions: action_heads.AnyBoxActionsConfig | None
     """how a policy draws actions that are vectors of numbers; null: actions are discrete"""
-    exploration: ExplorationConfig | None
+    exploration: exploration.ExplorationConfig | None
     """how actions are chosen by their values in roll-outs; null: the player draws them from the head `policy`"""
     evaluation: Literal["deterministic", "sampled"]
     """in evaluations play the best or most likely action, or one as in roll-outs"""
@@ -121,18 +105,17 @@ class OffPolicyConfig(AlgorithmConfig):
     learning_rate_factors: dict[str, NonNegativeFloat]
     """by which the steps of some weights are multiplied, by their names, as q.layers.0.weight; * stands for anything,
     as in critic_*; {}: all steps are whole"""
-    replay_buffer: AnyReplayConfig
+    replay_buffer: replay.AnyReplayConfig
     """memory"""
 
     @model_validator(mode="after")
     def _check_loss(self) -> Self:
-        loss = loss_of(self.loss)
+        loss = losses.loss_of(self.loss)
         if loss is not None:
             check_loss(loss, self)
         return self
 
-    def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
-        return replay_errors(self.replay_buffer, self.transitions, self.rollout_length, seat)
+    seat_errors = replay.replay_errors
 
     def build(self, player: Player) -> "OffPolicy":
         return OffPolicy(self, player)
@@ -143,8 +126,8 @@ class OffPolicyConfig(AlgorithmConfig):
 
 def check_loss(loss: OffPolicyLoss, config: OffPolicyConfig) -> None:
     """Raise ConfigError, with paths below the algorithm's config, unless body and exploration go with the loss."""
-    names, by, kind, faults = head_names(loss), loss.acts_by, config.exploration, []
-    critics = [head.name for head in loss.heads if isinstance(head, Critic)]
+    names, by, kind, faults = losses.head_names(loss), loss.acts_by, config.exploration, []
+    critics = [head.name for head in loss.heads if isinstance(head, losses.Critic)]
     if by not in names:
         message = f"expected the head {by!r}, by which the player acts, got {', '.join(names)}"
         faults.append(ConfigErrorItem("loss.name", message))
@@ -154,19 +137,19 @@ def check_loss(loss: OffPolicyLoss, config: OffPolicyConfig) -> None:
     if by != POLICY and kind is None:
         message = f"expected epsilon_greedy or softmax (the player acts by the values of the head {by!r}), got null"
         faults.append(ConfigErrorItem("exploration", message))
-    if critics and isinstance(config.body, SharedConfig):
+    if critics and isinstance(config.body, actor_critic.SharedConfig):
         message = f"expected 'separate' (the head {critics[0]!r} observes actions, the others do not), got 'shared'"
         faults.append(ConfigErrorItem("body.name", message))
     if faults:
         raise ConfigError(faults)
-    check_heads(config.body, names)
+    actor_critic.check_heads(config.body, names)
 
 
 def check_actions(loss: OffPolicyLoss, config: OffPolicyConfig, player: Player) -> None:
     """Raise ConfigError, with paths below the algorithm's config, unless the loss goes with the player's actions."""
     space, fault = player.action_space, None
-    has_critics = any(isinstance(head, Critic) for head in loss.heads)
-    values = [head for head in loss.heads if head == Q or isinstance(head, ActionValues)]
+    has_critics = any(isinstance(head, losses.Critic) for head in loss.heads)
+    values = [head for head in loss.heads if head == losses.Q or isinstance(head, losses.ActionValues)]
     if has_critics and not isinstance(space, Box):
         fault = f"expected Box actions for the loss {config.loss.name!r}, whose critics observe them, got {space}"
     elif (values or loss.acts_by != POLICY) and not isinstance(space, Discrete):
@@ -181,8 +164,8 @@ def heads_of(loss: OffPolicyLoss, config: OffPolicyConfig, num_policy_outputs: i
     """How many outputs each head of the loss has. Raises ConfigError, with paths below the algorithm's config, where
     the player cannot act by any of them."""
     space, by = player.action_space, loss.acts_by
-    others = {POLICY: num_policy_outputs} | ({Q: space.num} if isinstance(space, Discrete) else {})
-    sizes = head_sizes(loss, config.loss, others)
+    others = {POLICY: num_policy_outputs} | ({losses.Q: space.num} if isinstance(space, Discrete) else {})
+    sizes = losses.head_sizes(loss, config.loss, others)
     if by != POLICY and sizes[by] != space.num_flags:
         expected = (
             f"expected a value for each of {space.num_flags} actions of the head {by!r}, by which the player acts"
@@ -191,21 +174,21 @@ def heads_of(loss: OffPolicyLoss, config: OffPolicyConfig, num_policy_outputs: i
     return sizes
 
 
-class OffPolicy(Algorithm):
+class OffPolicy(replay.LearnsByReplay, PlaysByHeads):
     config: OffPolicyConfig
 
     def __init__(self, config: OffPolicyConfig, player: Player) -> None:
         super().__init__(config, player)
         place = f"players.{player.name}.algorithm"
         with below(place):
-            self.loss: OffPolicyLoss = loss_of(config.loss)
+            self.loss: OffPolicyLoss = losses.loss_of(config.loss)
             check_actions(self.loss, config, player)
-        self.head = make_head(config.box_actions, player)
+        head = action_heads.make_head(config.box_actions, player)
         with below(place):
-            heads = heads_of(self.loss, config, self.head.num_outputs, player)
+            heads = heads_of(self.loss, config, head.num_outputs, player)
         action = {ACTION: Space(player.action_space.shape, torch.float32, padded=False)}
-        critics = {each.name: player.spaces | action for each in self.loss.heads if isinstance(each, Critic)}
-        self.net = HeadedNet(config.body, config.initialization, heads, self.head, player, critics).to(player.device)
+        critics = {each.name: player.spaces | action for each in self.loss.heads if isinstance(each, losses.Critic)}
+        self.net = HeadedNet(config.body, config.initialization, heads, head, player, critics).to(player.device)
         with below(place):
             self.refuse_nets()
             self.loss.begin(self.net, player)
@@ -220,18 +203,12 @@ class OffPolicy(Algorithm):
                 flatten_weights(self.target_net),
                 flatten_buffers(self.target_net),
             )
-        self.optimizer = config.optimizer.build(self.weights)
-        with below(f"{place}.learning_rate_factors"):
-            own = {} if self.loss.weights is None else dict(self.loss.weights.named_parameters(prefix="loss"))
-            named = {**dict(self.net.named_parameters()), **own}
-            self.optimizer.factors = learning_rate_factors(config.learning_rate_factors, named)
-        self.buffer = make_buffer(config.replay_buffer, player)
-        self.transition_builder = make_transition_builder(
-            config.transitions, config.gamma, config.rollout_length, player
-        )
-        self.key = torch.tensor([base_key(player.seed, f"player/{player.name}/loss")], device=player.device)
+        own = {} if self.loss.weights is None else dict(self.loss.weights.named_parameters(prefix="loss"))
+        named = {**dict(self.net.named_parameters()), **own}
+        self.optimizer = passes.make_optimizer(config, self.weights, named, player)
+        self.key = torch.tensor([player.key("loss")], device=player.device)
         player.optimizers = {"heads": self.optimizer}
-        player.lr_schedule, player.replay_buffer = config.learning_rate, self.buffer
+        player.lr_schedule = config.learning_rate
         player.er_schedule = None if config.exploration is None else config.exploration.schedule
         leaves = self.loss.leaves(dict(learned.named_parameters()))
         with below(place):
@@ -263,16 +240,18 @@ class OffPolicy(Algorithm):
 
     def try_loss(self, leaves: Mapping[str, Tensor]) -> None:
         """In evaluation mode, so that the statistics of batch norm stay."""
-        is_prioritized = isinstance(self.buffer, PrioritizedReplay)
+        make_batch = partial(self.batch, opt_steps=0)
         with evaluation_mode([self.net]):
-            try_loss(self.loss, self.config.loss, lambda rows: self.batch(rows, 0), leaves, self.player, is_prioritized)
+            off_policy_loss.try_loss(self.loss, self.config.loss, make_batch, leaves, self.player, self.is_prioritized)
 
     # ---- what it learns --------------------------------------------------------------------------------
 
-    def batch(self, rows: Transitions, opt_steps: int) -> ReplayBatch:
+    def batch(self, rows: Transitions, opt_steps: int) -> off_policy_loss.ReplayBatch:
         """Rows as the loss sees them."""
         key, gamma = fold(self.key, opt_steps), self.config.gamma
-        return ReplayBatch(self.net, self.acting, self.target_acting, self.player, rows, gamma, opt_steps, key)
+        return off_policy_loss.ReplayBatch(
+            self.net, self.acting, self.target_acting, self.player, rows, gamma, opt_steps, key
+        )
 
     def gradient(self, rows: Transitions) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
         """The gradient of the loss of some rows by all weights, as one vector; metrics; the rows' priorities, where the
@@ -280,7 +259,7 @@ class OffPolicy(Algorithm):
         batch = self.batch(rows, self.player.opt_steps)
         terms = self.loss.terms(batch)
         loss, priorities = total_loss(terms), None
-        if isinstance(self.buffer, PrioritizedReplay):
+        if self.is_prioritized:
             with torch.no_grad():
                 priorities = self.loss.priorities(batch)
         gradient = self.loss.gradient(loss, self.leaves, self.weights)
@@ -291,34 +270,20 @@ class OffPolicy(Algorithm):
     def learn(self, turn: Turn) -> None:
         config = self.config
         for _ in turn.once("roll_out"):
-            transitions = self.transition_builder(self.player.join(turn.collect(config.rollout_length)))
-            self.buffer.add(transitions.rows(), transitions.valid)
+            self.remember(turn.collect(config.rollout_length))
         for _ in turn.times("updates", 0 if self.is_warming_up() else config.updates_per_turn):
             turn.before_step()
             turn.after_step(self.opt_step(self.buffer.sample(config.batch_size)))
 
-    def forget_waiting(self) -> None:
-        self.transition_builder.forget_waiting()
-
-    def is_warming_up(self) -> bool:
-        return self.player.env_steps < self.config.warmup_env_steps or self.buffer.is_empty
-
     def opt_step(self, rows: Mapping[str, Tensor]) -> Metrics:
         config, opt_steps = self.config, self.player.opt_steps
-        rows = dict(rows)
-        if isinstance(self.buffer, PrioritizedReplay):
-            rows["extras.weight"] = self.buffer.importance(opt_steps)
-        gradient, metrics, priorities = self.gradient(Transitions.from_rows(rows))
-        norms = self.optimizer.layer_norms(gradient)
-        gradient, grad_norm = self.optimizer.clip(gradient, config.max_grad_norm)
+        gradient, metrics, priorities = self.gradient(Transitions.from_rows(self.weighted(rows)))
         self.optimizer.learning_rate.fill_(config.learning_rate(opt_steps))
-        self.optimizer.step(gradient)
-        if isinstance(self.buffer, PrioritizedReplay):
-            assert priorities is not None
-            self.buffer.update_priorities(priorities)
+        norms = self.optimizer.descend(gradient, config.max_grad_norm)
+        self.update_priorities(priorities)
         if config.target is not None and (opt_steps + 1) % config.target.interval == 0:
             self.follow(config.target.tau)
-        return {**metrics, "grad_norm": grad_norm, **norms}
+        return {**metrics, **norms}
 
     @torch.no_grad()
     def follow(self, share: float) -> None:
@@ -339,21 +304,14 @@ class OffPolicy(Algorithm):
 
     # ---- how it plays ----------------------------------------------------------------------------------
 
-    def policy(self, explore: bool) -> Policy:
-        return self.policy_that(explore or self.config.evaluation == "sampled")
-
-    def predictor(self, deterministic: bool) -> Policy:
-        return self.policy_that(not deterministic)
-
-    def policy_that(self, draws: bool) -> Policy:
-        """A policy that draws or explores, or one that plays the likeliest or best actions."""
-        exploration = self.config.exploration
-        if exploration is None:
-            return ActorCriticPolicy(self.actor, None, self.head, False, draws, self.draw_kernel)
+    def policy_that(self, draws: bool, is_collecting: bool) -> Policy:
+        explored = self.config.exploration
+        if explored is None:
+            return actor_critic.ActorCriticPolicy(self.actor, None, self.head, False, draws, self.draw_kernel)
         if not draws:
-            return ByValue(self.values, choose_best, 0.0)
-        amount = exploration.schedule(self.player.opt_steps)
-        return ByValue(self.values, self.acting_kernel or exploration.choose, amount)
+            return ByValue(self.values, exploration.choose_best, 0.0)
+        amount = explored.schedule(self.player.opt_steps)
+        return ByValue(self.values, self.acting_kernel or explored.choose, amount)
 
     def values(self, observation: Observation) -> Tensor:
         """The values of all actions: (B, A)."""
@@ -362,16 +320,14 @@ class OffPolicy(Algorithm):
     def choice_values(self, observation: Observation, legal: Tensor, memory: Memory) -> tuple[str, Tensor] | None:
         if self.config.exploration is not None:
             return "value", self.values(observation)
-        if not isinstance(self.head, DiscreteHead):
-            return None
-        return "probability", self.head.probabilities(self.acting(POLICY, observation)[POLICY], legal)
+        return super().choice_values(observation, legal, memory)
 
-    def module(self) -> Deterministic:
-        if self.config.evaluation == "sampled":
-            raise NotImplementedError(self.player.sampling_export_error())
+    def module(self) -> Deterministic | DeterministicRecurrent:
+        if self.config.exploration is None or self.config.evaluation == "sampled":
+            return super().module()
         by, num_flags = self.loss.acts_by, self.player.action_space.num_flags
         net = QValues(evaluation_view(self.net.net_of(by)), self.split_of(by))
-        return Deterministic(net, best_legal if self.config.exploration is not None else self.head.mode, num_flags)
+        return Deterministic(net, exploration.best_legal, num_flags)
 
     def split_of(self, head: str) -> Callable[[Tensor], Tensor]:
         """What takes the outputs of a head from those of its network."""
@@ -388,27 +344,16 @@ class OffPolicy(Algorithm):
         return None if self.target_net is None else ActingHeads(self.target_net)
 
     @kernel_property
-    def actor(self) -> Part:
-        """The policy's network as it plays."""
-        return Part(POLICY, self.acting.nets[POLICY])
-
-    @kernel_property
-    def draw_kernel(self) -> categorical.CategoricalDraw | None:
-        if self.player.device.type != "cpu" or not isinstance(self.head, DiscreteHead):
-            return None
-        return categorical.CategoricalDraw(self.head.family) if self.may_run(categorical.KERNEL) else None
-
-    @kernel_property
     def acting_kernel(self) -> Callable[[Tensor, Tensor, Tensor, float], Tensor] | None:
-        is_greedy = isinstance(self.config.exploration, EpsilonGreedyConfig)
+        is_greedy = isinstance(self.config.exploration, exploration.EpsilonGreedyConfig)
         is_on_cpu = self.player.device.type == "cpu"
         return greedy.choose if is_greedy and is_on_cpu and self.may_run(greedy.KERNEL) else None
 
     # ---- what a checkpoint holds beside weights, optimizer and games -------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        return {"transition_builder": self.transition_builder.state_dict(), "loss": self.loss.state_dict()}
+        return super().state_dict() | {"loss": self.loss.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.transition_builder.load_state_dict(state["transition_builder"])
+        super().load_state_dict(state)
         self.loss.load_state_dict(state["loss"])

@@ -174,7 +174,7 @@ class OnPolicy(PlaysByHeads):
             passes.refuse_batch_norm(net)
             self.refuse_memories()
         self.weights = flatten_weights(net)
-        self.optimizer = passes.make_optimizer(config, self.weights, net, player)
+        self.optimizer = passes.make_optimizer(config, self.weights, dict(net.named_parameters()), player)
         self.parameters = list(net.parameters())
         with below(place):
             self.loss.begin(net, player)

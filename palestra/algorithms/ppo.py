@@ -219,7 +219,7 @@ class PPO(ProximalLoss, PlaysByHeads):
         with below(f"players.{player.name}.algorithm"):
             passes.refuse_batch_norm(net)
         self.weights = flatten_weights(net)
-        self.optimizer = passes.make_optimizer(config, self.weights, net, player)
+        self.optimizer = passes.make_optimizer(config, self.weights, dict(net.named_parameters()), player)
         self.parameters = list(net.parameters())  # asking a module each time costs as much as a small layer
         self.passes = passes.Passes(net, player)
         self.begin_penalty()

@@ -16,19 +16,12 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Seat
-from palestra.algorithms.parts.exported import Deterministic
-from palestra.algorithms.parts.replay import (
-    AnyReplayConfig,
-    TargetConfig,
-    make_buffer,
-    make_transition_builder,
-    replay_errors,
-)
-from palestra.algorithms.parts.sampled_actions import BoxHead, DiscreteHead, LogStdConfig, SampledActions, box_errors
+from palestra.algorithms.algorithm import AlgorithmConfig
+from palestra.algorithms.parts import replay, sampled_actions
+from palestra.algorithms.parts.playing import PlaysByPolicy
+from palestra.algorithms.parts.sampled_actions import BoxHead, DiscreteHead, SampledActions
 from palestra.algorithms.terms import metrics_of, total_loss
 from palestra.algorithms.turn import Turn
-from palestra.buffers.prioritized import PrioritizedReplay
 from palestra.config import (
     ByName,
     Config,
@@ -40,16 +33,16 @@ from palestra.config import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    below,
 )
-from palestra.games.game import Observation
 from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Box, Discrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
-from palestra.nets.weights import compiled, evaluation_view
+from palestra.nets.weights import compiled
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
-from palestra.randomness import base_key, fold, random_normals
+from palestra.randomness import fold, random_normals
 from palestra.rollouts.n_step import AnyTransitionsConfig
 from palestra.rollouts.transitions import Transitions
 from palestra.runtime.guard import kernel_property
@@ -118,11 +111,11 @@ class SACConfig(AlgorithmConfig):
     """env steps of the player before its first opt step, with uniformly random actions"""
     batch_size: PositiveInt
     """transitions per opt step"""
-    target: TargetConfig
+    target: replay.TargetConfig
     """how the target critics follow"""
     entropy_coefficient: Annotated[FixedConfig | AutomaticConfig, ByName()]
     """weight of the policy's entropy (the temperature alpha): fixed or learned"""
-    log_std: LogStdConfig | None
+    log_std: sampled_actions.LogStdConfig | None
     """bounds of the logarithms of standard deviations, of actions of a Box; null for discrete actions"""
     max_grad_norm: PositiveFloat | None
     """longer gradients of the critics, or of the policy, are scaled down to this norm; null: never"""
@@ -140,11 +133,10 @@ class SACConfig(AlgorithmConfig):
     """a function of the player's opt steps"""
     evaluation: Literal["deterministic", "sampled"]
     """how the player acts without exploration: its likeliest action, or one drawn from its policy"""
-    replay_buffer: AnyReplayConfig
+    replay_buffer: replay.AnyReplayConfig
     """memory"""
 
-    def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
-        return replay_errors(self.replay_buffer, self.transitions, self.rollout_length, seat)
+    seat_errors = replay.replay_errors
 
     def build(self, player: Player) -> "SAC":
         return SAC(self, player)
@@ -172,7 +164,7 @@ class SoftPolicy:
         elif self.mode == "sampled":
             action = self.head.sample(self.net(view), legal, keys)
         else:
-            action = self.head.deterministic(self.net(view), legal)
+            action = self.head.mode(self.net(view), legal)
         return Decision(action, {}, memory)
 
 
@@ -184,7 +176,7 @@ def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
     kind_key = "entropy_coefficient.target_entropy.name"
     kind = coefficient.target_entropy.name if isinstance(coefficient, AutomaticConfig) else None
     if isinstance(space, Box):
-        errors |= box_errors(player)
+        errors |= sampled_actions.box_errors(player)
         if config.log_std is None:
             errors["log_std"] = "expected a mapping with min and max (the actions are a Box), got null"
         if kind == "per_log_actions":
@@ -195,8 +187,8 @@ def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
         if kind == "per_dimension":
             errors[kind_key] = f"expected per_log_actions or number (the actions are discrete), got {kind!r}"
     if errors:
-        place = f"players.{player.name}.algorithm"
-        raise ConfigError([ConfigErrorItem(f"{place}.{key}", message) for key, message in errors.items()])
+        with below(f"players.{player.name}.algorithm"):
+            raise ConfigError([ConfigErrorItem(key, message) for key, message in errors.items()])
     if isinstance(space, Box):
         assert config.log_std is not None
         return BoxHead(space, (config.log_std.min, config.log_std.max), player.device)
@@ -207,15 +199,15 @@ def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
 # ---- how it learns ----------------------------------------------------------------------------------
 
 
-class SAC(Algorithm):
+class SAC(replay.LearnsByReplay, PlaysByPolicy):
     config: SACConfig
 
     def __init__(self, config: SACConfig, player: Player) -> None:
         super().__init__(config, player)
         self.head = head = make_head(config, player)
-        policy = make_net(config.policy_net, player.spaces, head.num_outputs, self.key("policy"))
+        policy = make_net(config.policy_net, player.spaces, head.num_outputs, player.key("policy"))
         critics = nn.ModuleList(
-            make_net(config.critic_net, player.spaces | head.critic_spaces, head.num_values, self.key(f"critic/{i}"))
+            make_net(config.critic_net, player.spaces | head.critic_spaces, head.num_values, player.key(f"critic/{i}"))
             for i in range(config.num_critics)
         )
         self.policy_net, self.critics = (FlatNet(net.to(player.device), player.by_hand) for net in (policy, critics))
@@ -230,16 +222,9 @@ class SAC(Algorithm):
         if isinstance(coefficient, AutomaticConfig):
             self.alpha_optimizer = coefficient.optimizer.build(self.log_alpha)
             player.optimizers["entropy_coefficient"] = self.alpha_optimizer
-        self.buffer = make_buffer(config.replay_buffer, player)
-        self.transition_builder = make_transition_builder(
-            config.transitions, config.gamma, config.rollout_length, player
-        )
-        self.noise_key = torch.tensor([self.key("noise")], device=player.device)
+        self.noise_key = torch.tensor([player.key("noise")], device=player.device)
         player.nets = {"policy": self.policy_net.net, "critics": self.critics.net, "targets": self.targets.net}
-        player.lr_schedule, player.replay_buffer = config.policy_learning_rate, self.buffer
-
-    def key(self, part: str) -> int:
-        return base_key(self.player.seed, f"player/{self.player.name}/{part}")
+        player.lr_schedule = config.policy_learning_rate
 
     # ---- what it learns ------------------------------------------------------------------------------
 
@@ -296,8 +281,7 @@ class SAC(Algorithm):
     def learn(self, turn: Turn) -> None:
         config = self.config
         for _ in turn.once("roll_out"):
-            transitions = self.transition_builder(self.player.join(turn.collect(config.rollout_length)))
-            self.buffer.add(transitions.rows(), transitions.valid)
+            self.remember(turn.collect(config.rollout_length))
         for _ in turn.times("updates", 0 if self.is_warming_up() else config.updates_per_turn):
             turn.before_step()
             turn.after_step(self.opt_step(self.buffer.sample(config.batch_size)))
@@ -309,12 +293,6 @@ class SAC(Algorithm):
             schedules["entropy_coefficient"] = coefficient.learning_rate
         return schedules[optimizer](self.player.opt_steps)
 
-    def forget_waiting(self) -> None:
-        self.transition_builder.forget_waiting()
-
-    def is_warming_up(self) -> bool:
-        return self.player.env_steps < self.config.warmup_env_steps or self.buffer.is_empty
-
     def opt_step(self, rows: Mapping[str, Tensor]) -> Metrics:
         config, opt_steps = self.config, self.player.opt_steps
         self.critic_optimizer.learning_rate.fill_(config.critic_learning_rate(opt_steps))
@@ -323,14 +301,10 @@ class SAC(Algorithm):
             self.alpha_optimizer.learning_rate.fill_(config.entropy_coefficient.learning_rate(opt_steps))
         num_rows, num_noise = len(rows["reward"]), self.head.num_noise
         noise = random_normals(fold(self.noise_key, opt_steps), 2 * num_rows * num_noise).view(2, num_rows, num_noise)
-        rows = dict(rows)
-        if isinstance(self.buffer, PrioritizedReplay):
-            rows["extras.weight"] = self.buffer.importance(opt_steps)
+        rows = self.weighted(rows)
         is_followed = (opt_steps + 1) % config.target.interval == 0
         metrics, priorities = self.update_fast(rows, noise, is_followed)
-        if isinstance(self.buffer, PrioritizedReplay):
-            assert priorities is not None
-            self.buffer.update_priorities(priorities)
+        self.update_priorities(priorities)
         return metrics
 
     def update(self, rows: Mapping[str, Tensor], noise: Tensor, is_followed: bool) -> tuple[Metrics, Tensor | None]:
@@ -344,14 +318,10 @@ class SAC(Algorithm):
         alpha = self.log_alpha.detach().exp().squeeze(0)
 
         gradient, critic_metrics, priorities = self.critic_gradient(batch, noise[0], alpha)
-        norms = self.critic_optimizer.layer_norms(gradient)
-        gradient, critic_norm = self.critic_optimizer.clip(gradient, config.max_grad_norm)
-        self.critic_optimizer.step(gradient)
+        norms = self.critic_optimizer.descend(gradient, config.max_grad_norm, "critic_grad_norm")
 
         gradient, entropy, policy_metrics = self.policy_gradient(batch, noise[1], alpha)
-        norms |= self.policy_optimizer.layer_norms(gradient)
-        gradient, policy_norm = self.policy_optimizer.clip(gradient, config.max_grad_norm)
-        self.policy_optimizer.step(gradient)
+        norms |= self.policy_optimizer.descend(gradient, config.max_grad_norm, "policy_grad_norm")
 
         coefficient_metrics: dict[str, Tensor] = {}
         if isinstance(config.entropy_coefficient, AutomaticConfig):
@@ -365,8 +335,6 @@ class SAC(Algorithm):
             **policy_metrics,
             **coefficient_metrics,
             "entropy_coefficient": alpha,
-            "critic_grad_norm": critic_norm,
-            "policy_grad_norm": policy_norm,
             **norms,
         }
         return metrics, priorities
@@ -385,7 +353,7 @@ class SAC(Algorithm):
         q_values = head.values_of(batch.action, values)
         terms = self.critic_loss(q_values, value_target, batch)
         loss, priorities = total_loss(terms), None
-        if isinstance(self.buffer, PrioritizedReplay):
+        if self.is_prioritized:
             priorities = self.priorities(q_values.detach(), value_target, batch)
         return self.critics.gradient(loss), {"critic_loss": loss.detach(), **metrics_of(terms)}, priorities
 
@@ -412,30 +380,17 @@ class SAC(Algorithm):
 
     # ---- how it plays, and what it remembers -------------------------------------------------------------
 
-    def policy(self, explore: bool) -> SoftPolicy:
-        if not explore:
-            return SoftPolicy(self.acting, self.head, self.config.evaluation)
-        warming_up = self.player.env_steps < self.config.warmup_env_steps
-        return SoftPolicy(self.acting, self.head, "uniform" if warming_up else "sampled")
+    def net_of_policy(self) -> nn.Module:
+        return self.policy_net.net
 
-    def predictor(self, deterministic: bool) -> SoftPolicy:
-        return SoftPolicy(self.acting, self.head, "deterministic" if deterministic else "sampled")
-
-    def choice_values(self, observation: Observation, legal: Tensor, memory: Memory) -> tuple[str, Tensor] | None:
-        if not isinstance(self.head, DiscreteHead):
-            return None
-        return "probability", self.head.probabilities(self.acting(observation), legal)
-
-    def module(self) -> Deterministic:
-        if self.config.evaluation == "sampled":
-            raise NotImplementedError(self.player.sampling_export_error())
-        flags = self.player.action_space.num_flags
-        return Deterministic(evaluation_view(self.policy_net.net), self.head.deterministic, flags)
+    def policy_that(self, draws: bool, is_collecting: bool) -> SoftPolicy:
+        if is_collecting and self.player.env_steps < self.config.warmup_env_steps:
+            return SoftPolicy(self.acting, self.head, "uniform")
+        return SoftPolicy(self.acting, self.head, "sampled" if draws else "deterministic")
 
     def state_dict(self) -> dict[str, Any]:
-        builder = self.transition_builder.state_dict()
-        return {"log_entropy_coefficient": self.log_alpha.detach(), "transition_builder": builder}
+        return super().state_dict() | {"log_entropy_coefficient": self.log_alpha.detach()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
         self.log_alpha.detach().copy_(state["log_entropy_coefficient"])
-        self.transition_builder.load_state_dict(state["transition_builder"])

@@ -10,25 +10,18 @@ To run: palestra train configs/td3-pendulum.yml
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Seat
+from palestra.algorithms.algorithm import AlgorithmConfig
+from palestra.algorithms.parts import replay
 from palestra.algorithms.parts.distributions import HalfWidths
 from palestra.algorithms.parts.exported import Deterministic
-from palestra.algorithms.parts.replay import (
-    AnyReplayConfig,
-    TargetConfig,
-    make_buffer,
-    make_transition_builder,
-    replay_errors,
-)
 from palestra.algorithms.parts.sampled_actions import box_errors
 from palestra.algorithms.terms import metrics_of, total_loss
 from palestra.algorithms.turn import Turn
-from palestra.buffers.prioritized import PrioritizedReplay
 from palestra.config import (
     ByName,
     Config,
@@ -39,6 +32,7 @@ from palestra.config import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    below,
 )
 from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Box, Space
@@ -47,7 +41,7 @@ from palestra.nets.flat import FlatNet
 from palestra.nets.weights import compiled, evaluation_view
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
-from palestra.randomness import base_key, fold, random_floats, random_normals
+from palestra.randomness import fold, random_floats, random_normals
 from palestra.rollouts.n_step import AnyTransitionsConfig
 from palestra.rollouts.transitions import Transitions
 from palestra.runtime.guard import kernel_property
@@ -91,7 +85,7 @@ class TD3Config(AlgorithmConfig):
     """env steps of the player before its first opt step, with uniformly random actions"""
     batch_size: PositiveInt
     """transitions per opt step"""
-    target: TargetConfig
+    target: replay.TargetConfig
     """how the target networks follow"""
     smoothing: SmoothingConfig
     """normal noise on the actions in targets"""
@@ -111,11 +105,10 @@ class TD3Config(AlgorithmConfig):
     """a function of the player's opt steps"""
     critic_learning_rate: ScheduleConfig
     """a function of the player's opt steps"""
-    replay_buffer: AnyReplayConfig
+    replay_buffer: replay.AnyReplayConfig
     """memory"""
 
-    def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
-        return replay_errors(self.replay_buffer, self.transitions, self.rollout_length, seat)
+    seat_errors = replay.replay_errors
 
     def build(self, player: Player) -> "TD3":
         return TD3(self, player)
@@ -152,16 +145,16 @@ def bounds(config: TD3Config, player: Player) -> tuple[Tensor, Tensor]:
     player.require_actions(config.name, Box)
     space = player.action_space
     assert isinstance(space, Box)
-    place = f"players.{player.name}.algorithm"
-    if errors := [ConfigErrorItem(f"{place}.{key}", message) for key, message in box_errors(player).items()]:
-        raise ConfigError(errors)
+    with below(f"players.{player.name}.algorithm"):
+        if errors := [ConfigErrorItem(key, message) for key, message in box_errors(player).items()]:
+            raise ConfigError(errors)
     return torch.tensor(space.low, device=player.device), torch.tensor(space.high, device=player.device)
 
 
 # ---- how it learns ----------------------------------------------------------------------------------
 
 
-class TD3(Algorithm):
+class TD3(replay.LearnsByReplay):
     config: TD3Config
 
     def __init__(self, config: TD3Config, player: Player) -> None:
@@ -172,9 +165,9 @@ class TD3(Algorithm):
         self.center, self.half_width = self.measured.center, self.measured.half_width
         self.num_noise = num = len(self.low)
         critic_spaces = player.spaces | {"action": Space((num,), torch.float32, padded=False)}
-        policy = make_net(config.policy_net, player.spaces, num, self.key("policy")).to(player.device)
+        policy = make_net(config.policy_net, player.spaces, num, player.key("policy")).to(player.device)
         critics = nn.ModuleList(
-            make_net(config.critic_net, critic_spaces, 1, self.key(f"critic/{i}")) for i in range(config.num_critics)
+            make_net(config.critic_net, critic_spaces, 1, player.key(f"critic/{i}")) for i in range(config.num_critics)
         ).to(player.device)
         self.policy_net, self.critics = FlatNet(policy, player.by_hand), FlatNet(critics, player.by_hand)
         self.target_policy, self.target_critics = (
@@ -183,19 +176,11 @@ class TD3(Algorithm):
         self.acting, self.frozen_critic = self.policy_net.evaluation_view(), self.critics.first()
         self.policy_optimizer = config.policy_optimizer.build(self.policy_net.weights)
         self.critic_optimizer = config.critic_optimizer.build(self.critics.weights)
-        self.buffer = make_buffer(config.replay_buffer, player)
-        self.transition_builder = make_transition_builder(
-            config.transitions, config.gamma, config.rollout_length, player
-        )
-        self.noise_key = torch.tensor([self.key("noise")], device=player.device)
+        self.noise_key = torch.tensor([player.key("noise")], device=player.device)
         player.nets = {"policy": self.policy_net.net, "critics": self.critics.net}
         player.nets |= {"target_policy": self.target_policy.net, "target_critics": self.target_critics.net}
         player.optimizers = {"policy": self.policy_optimizer, "critics": self.critic_optimizer}
         player.lr_schedule, player.er_schedule = config.policy_learning_rate, config.exploration.std
-        player.replay_buffer = self.buffer
-
-    def key(self, part: str) -> int:
-        return base_key(self.player.seed, f"player/{self.player.name}/{part}")
 
     # ---- what it learns ------------------------------------------------------------------------------
 
@@ -240,8 +225,7 @@ class TD3(Algorithm):
     def learn(self, turn: Turn) -> None:
         config = self.config
         for _ in turn.once("roll_out"):
-            transitions = self.transition_builder(self.player.join(turn.collect(config.rollout_length)))
-            self.buffer.add(transitions.rows(), transitions.valid)
+            self.remember(turn.collect(config.rollout_length))
         for _ in turn.times("updates", 0 if self.is_warming_up() else config.updates_per_turn):
             turn.before_step()
             turn.after_step(self.opt_step(self.buffer.sample(config.batch_size)))
@@ -251,12 +235,6 @@ class TD3(Algorithm):
         schedules = {"policy": config.policy_learning_rate, "critics": config.critic_learning_rate}
         return schedules[optimizer](self.player.opt_steps)
 
-    def forget_waiting(self) -> None:
-        self.transition_builder.forget_waiting()
-
-    def is_warming_up(self) -> bool:
-        return self.player.env_steps < self.config.warmup_env_steps or self.buffer.is_empty
-
     def opt_step(self, rows: Mapping[str, Tensor]) -> Metrics:
         config, opt_steps = self.config, self.player.opt_steps
         self.critic_optimizer.learning_rate.fill_(config.critic_learning_rate(opt_steps))
@@ -264,13 +242,9 @@ class TD3(Algorithm):
         due = [(opt_steps + 1) % interval == 0 for interval in (config.policy_interval, config.target.interval)]
         num_rows = len(rows["reward"])
         noise = random_normals(fold(self.noise_key, opt_steps), num_rows * self.num_noise).view(num_rows, -1)
-        rows = dict(rows)
-        if isinstance(self.buffer, PrioritizedReplay):
-            rows["extras.weight"] = self.buffer.importance(opt_steps)
+        rows = self.weighted(rows)
         metrics, priorities = self.update_fast(rows, noise, *due)
-        if isinstance(self.buffer, PrioritizedReplay):
-            assert priorities is not None
-            self.buffer.update_priorities(priorities)
+        self.update_priorities(priorities)
         return metrics
 
     def update(
@@ -283,17 +257,13 @@ class TD3(Algorithm):
         """
         config, batch = self.config, Transitions.from_rows(rows)
         gradient, critic_metrics, priorities = self.critic_gradient(batch, noise)
-        norms = self.critic_optimizer.layer_norms(gradient)
-        gradient, norm = self.critic_optimizer.clip(gradient, config.max_grad_norm)
-        self.critic_optimizer.step(gradient)
-        metrics = {"loss": critic_metrics["critic_loss"], **critic_metrics, "critic_grad_norm": norm, **norms}
+        norms = self.critic_optimizer.descend(gradient, config.max_grad_norm, "critic_grad_norm")
+        metrics = {"loss": critic_metrics["critic_loss"], **critic_metrics, **norms}
         if is_policy_due:
             gradient, policy_metrics = self.policy_gradient(batch)
-            norms = self.policy_optimizer.layer_norms(gradient)
-            gradient, norm = self.policy_optimizer.clip(gradient, config.max_grad_norm)
-            self.policy_optimizer.step(gradient)
+            norms = self.policy_optimizer.descend(gradient, config.max_grad_norm, "policy_grad_norm")
             loss = critic_metrics["critic_loss"] + policy_metrics["policy_loss"]
-            metrics |= {"loss": loss, **policy_metrics, "policy_grad_norm": norm, **norms}
+            metrics |= {"loss": loss, **policy_metrics, **norms}
         if is_followed:
             self.target_policy.follow(self.policy_net, config.target.tau)
             self.target_critics.follow(self.critics, config.target.tau)
@@ -309,7 +279,7 @@ class TD3(Algorithm):
         q_values = self.critics(batch.observation | {"action": self.half_widths(batch.action)}).squeeze(2)
         terms = self.critic_loss(q_values, value_target, batch)
         loss, priorities = total_loss(terms), None
-        if isinstance(self.buffer, PrioritizedReplay):
+        if self.is_prioritized:
             priorities = self.priorities(q_values.detach(), value_target, batch)
         return self.critics.gradient(loss), {"critic_loss": loss.detach(), **metrics_of(terms)}, priorities
 
@@ -337,9 +307,3 @@ class TD3(Algorithm):
         return Deterministic(
             evaluation_view(self.policy_net.net), lambda outputs, legal: center + half_width * torch.tanh(outputs), 0
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"transition_builder": self.transition_builder.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.transition_builder.load_state_dict(state["transition_builder"])

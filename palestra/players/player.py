@@ -104,6 +104,10 @@ class Player:
         self.moves = self.moves or self.roles
         set_counts(self, opt_steps=0, env_steps=0)
 
+    def key(self, what: str) -> int:
+        """A key of random numbers of the player's own. what: what they are for."""
+        return base_key(self.seed, f"player/{self.name}/{what}")
+
     def require_actions(self, algorithm: str, *kinds: type[ActionSpace]) -> None:
         """Raise ConfigError unless the player's actions are of one of these kinds."""
         if not isinstance(self.action_space, kinds):
@@ -170,7 +174,7 @@ class Player:
             starts = torch.as_tensor(episode_start, dtype=torch.bool, device=self.device).reshape(-1)
             memory = {name: value.masked_fill(expand_mask(starts, value), 0) for name, value in memory.items()}
         self.num_predictions += 1
-        key = base_key(self.seed, f"player/{self.name}/prediction/{self.num_predictions}")
+        key = self.key(f"prediction/{self.num_predictions}")
         with torch.no_grad():
             keys = world_keys(key, num, self.device)
             view = self.game.transformed(role, own)

@@ -343,7 +343,7 @@ def test_players_act_at_random_in_warm_up_then_by_their_policy_or_as_evaluation_
         expected = {
             "uniform": sac.head.uniform(legal, keys),
             "sampled": sac.head.sample(outputs, legal, keys),
-            "deterministic": sac.head.deterministic(outputs, legal),
+            "deterministic": sac.head.mode(outputs, legal),
         }
         for env_steps, explore, mode in ((7, True, "uniform"), (8, True, "sampled"), (0, False, evaluation)):
             sac.player.env_steps = env_steps

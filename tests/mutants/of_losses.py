@@ -16,7 +16,6 @@ LOSSES = [
         ("old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)", "old.copy_(new)"),
         ("with evaluation_mode([self.net]):", "if True:"),
         ("fold(self.key, opt_steps), self.config.gamma", "self.key, self.config.gamma"),
-        ('explore or self.config.evaluation == "sampled"', "explore"),
         ("        if self.config.target is not None:\n            self.follow(1.0)\n", ""),
     ),
     *mutants(
@@ -84,14 +83,10 @@ LOSSES = [
         f"{ON_POLICY}::test_the_critic_s_error_counts_by_its_coefficient",
         ("self.config.critic.coefficient * value_loss", "value_loss"),
     ),
-    *(
-        mutant
-        for name in ("dqn", "sac", "td3", "off_policy")
-        for mutant in mutants(
-            f"algorithms/{name}.py",
-            "algorithms/test_algorithm.py",
-            ("        self.transition_builder.forget_waiting()\n", "        pass\n"),
-        )
+    *mutants(
+        "algorithms/parts/replay.py",
+        "algorithms/test_algorithm.py",
+        ("        self.transition_builder.forget_waiting()\n", "        pass\n"),
     ),
     *mutants(
         "commands/suggest_loss.py",

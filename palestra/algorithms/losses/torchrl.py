@@ -26,7 +26,7 @@ from palestra.config.errors import shown
 from palestra.games.spaces import Box, Discrete
 from palestra.nets.user_nets import RecurrentNet
 from palestra.players.player import Player
-from palestra.randomness import base_key, seeded_global_state
+from palestra.randomness import seeded_global_state
 
 OBJECTIVES = "torchrl.objectives"
 REPLAY_LOSSES: tuple[Any, ...] = ("DQNLoss", "SACLoss", "DiscreteSACLoss")
@@ -98,7 +98,7 @@ class _ModuleLoss:
         from tensordict import TensorDict
 
         inputs = TensorDict(rows, batch_size=[len(next(iter(rows.values())))])
-        key = base_key(self.player.seed, f"player/{self.player.name}/torchrl/{opt_steps}")
+        key = self.player.key(f"torchrl/{opt_steps}")
         with seeded_global_state(key):
             outputs = self.module(inputs)
         terms = {}

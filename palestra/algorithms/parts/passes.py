@@ -26,7 +26,7 @@ from palestra.nets.recurrent import Part
 from palestra.nets.user_nets import RecurrentNet
 from palestra.optimizers import Optimizer, learning_rate_factors
 from palestra.players.player import Player
-from palestra.randomness import base_key, fold, random_permutation
+from palestra.randomness import fold, random_permutation
 from palestra.rollouts.transitions import Transitions
 
 ROLE = "role"  # among the extras of a row: in which role it was decided, its place among the player's roles
@@ -54,11 +54,12 @@ def refuse_batch_norm(net: nn.Module) -> None:
         raise ConfigError.at("body", message)
 
 
-def make_optimizer(config: Any, weights: Tensor, net: nn.Module, player: Player) -> Optimizer:
-    """What steps on the vector of all weights of a network, each by its factor. Raises ConfigError."""
+def make_optimizer(config: Any, weights: Tensor, named: dict[str, nn.Parameter], player: Player) -> Optimizer:
+    """What steps on the vector of all weights, each by its factor. named: what lies in the vector, by name. Raises
+    ConfigError."""
     optimizer: Optimizer = config.optimizer.build(weights)
     with below(f"players.{player.name}.algorithm.learning_rate_factors"):
-        optimizer.factors = learning_rate_factors(config.learning_rate_factors, dict(net.named_parameters()))
+        optimizer.factors = learning_rate_factors(config.learning_rate_factors, named)
     return optimizer
 
 
@@ -71,7 +72,7 @@ class Passes:
     def __init__(self, net: HeadedNet, player: Player) -> None:
         self.player = player
         self.is_recurrent = any(isinstance(net.net_of(head), RecurrentNet) for head in net.heads)
-        self.key = torch.tensor([base_key(player.seed, f"player/{player.name}/minibatches")], device=player.device)
+        self.key = torch.tensor([player.key("minibatches")], device=player.device)
         self.experience: Experience | None = None
         self.explained_variance = torch.zeros((), device=player.device)
         self.num_made = 0

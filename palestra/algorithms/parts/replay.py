@@ -1,13 +1,18 @@
-"""What algorithms that learn from a replay buffer share: the keys of their memory and of their target networks."""
+"""What algorithms that learn from a replay buffer share: the keys of their memory and of their target networks, and how
+they remember."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from palestra.algorithms.algorithm import Seat
-from palestra.buffers.prioritized import PrioritizedReplayConfig
+from torch import Tensor
+
+from palestra.algorithms.algorithm import Algorithm, Seat
+from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig, UserReplayConfig
 from palestra.config import ByName, Config, ConfigErrorItem, Fraction, PositiveInt
 from palestra.players.player import Player
-from palestra.rollouts.n_step import AnyTransitionsConfig, NStepConfig, TransitionBuilder
+from palestra.rollouts.n_step import NStepConfig, TransitionBuilder
+from palestra.rollouts.transitions import RollOut
 
 AnyReplayConfig = Annotated[
     UniformReplayConfig | PrioritizedReplayConfig | UserReplayConfig, ByName(user_class=ReplayBuffer)
@@ -26,28 +31,62 @@ class PolyakConfig(Config):
 TargetConfig = Annotated[PolyakConfig, ByName()]
 
 
-def make_buffer(config: AnyReplayConfig, player: Player) -> ReplayBuffer:
-    """The memory of a player."""
-    buffer: ReplayBuffer = config.build(player.device, player.seed, f"player/{player.name}/replay")
-    return buffer
-
-
-def make_transition_builder(
-    config: AnyTransitionsConfig, gamma: float, rollout_length: int, player: Player
-) -> TransitionBuilder:
-    """What turns a player's roll-outs into rows of its memory."""
-    builder: TransitionBuilder = config.build(gamma, rollout_length, player.moves, player.device)
-    return builder
-
-
-def replay_errors(
-    memory: AnyReplayConfig, transitions: AnyTransitionsConfig, rollout_length: int, seat: Seat
-) -> list[ConfigErrorItem]:
-    """What does not go with the memory of a player whose roll-outs bring more than it holds, with the path below the
+def replay_errors(config: Any, seat: Seat) -> list[ConfigErrorItem]:
+    """What does not go with the memory of a player whose roll-outs bring more than it holds, with the path below its
     algorithm's config."""
-    num_waiting = transitions.steps - 1 if isinstance(transitions, NStepConfig) else 0
-    num = seat.num_worlds * (rollout_length * seat.num_moves + num_waiting * seat.num_roles)
-    if memory.capacity >= num:
+    steps, capacity = config.transitions, config.replay_buffer.capacity
+    num_waiting = steps.steps - 1 if isinstance(steps, NStepConfig) else 0
+    num = seat.num_worlds * (config.rollout_length * seat.num_moves + num_waiting * seat.num_roles)
+    if capacity >= num:
         return []
-    message = f"expected at least {num} (a roll-out brings up to so many transitions), got {memory.capacity}"
+    message = f"expected at least {num} (a roll-out brings up to so many transitions), got {capacity}"
     return [ConfigErrorItem("replay_buffer.capacity", message)]
+
+
+class LearnsByReplay(Algorithm):
+    """Base of the algorithms that learn from rows of a replay buffer, `buffer`; `transition_builder` makes them of
+    roll-outs. Their configs have the keys replay_buffer, transitions, gamma, rollout_length and warmup_env_steps."""
+
+    def __init__(self, config: Any, player: Player) -> None:
+        super().__init__(config, player)
+        self.buffer: ReplayBuffer = config.replay_buffer.build(
+            player.device, player.seed, f"player/{player.name}/replay"
+        )
+        self.transition_builder: TransitionBuilder = config.transitions.build(
+            config.gamma, config.rollout_length, player.moves, player.device
+        )
+        player.replay_buffer = self.buffer
+
+    def remember(self, roll_out: RollOut) -> None:
+        """Add what a roll-out of the player brings."""
+        transitions = self.transition_builder(self.player.join(roll_out))
+        self.buffer.add(transitions.rows(), transitions.valid)
+
+    def is_warming_up(self) -> bool:
+        return self.player.env_steps < self.config.warmup_env_steps or self.buffer.is_empty
+
+    @property
+    def is_prioritized(self) -> bool:
+        """Whether rows are drawn by priorities."""
+        return isinstance(self.buffer, PrioritizedReplay)
+
+    def weighted(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The rows of a sample; with their weights in means, where they were drawn by priorities."""
+        if not isinstance(self.buffer, PrioritizedReplay):
+            return dict(rows)
+        return {**rows, "extras.weight": self.buffer.importance(self.player.opt_steps)}
+
+    def update_priorities(self, priorities: Tensor | None) -> None:
+        """Give the rows of the last sample other priorities, where the buffer wants any."""
+        if isinstance(self.buffer, PrioritizedReplay):
+            assert priorities is not None
+            self.buffer.update_priorities(priorities)
+
+    def forget_waiting(self) -> None:
+        self.transition_builder.forget_waiting()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"transition_builder": self.transition_builder.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.transition_builder.load_state_dict(state["transition_builder"])

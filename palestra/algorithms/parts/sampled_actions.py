@@ -91,9 +91,12 @@ class BoxHead:
         value = mean + log_std.exp() * random_normals(keys, self.num_noise)
         return self.center + self.half_width * self.unit.action(value)
 
-    def deterministic(self, outputs: Tensor, legal: Tensor) -> Tensor:
+    def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
         """The policy's actions of the game without chance: those of the means."""
         return self.center + self.half_width * self.unit.action(self.mean_and_log_std(outputs)[0])
+
+    def probabilities(self, outputs: Tensor, legal: Tensor) -> None:
+        """A Box has no choices, and no probabilities of them."""
 
     def sample_actions(self, outputs: Tensor, legal: Tensor, noise: Tensor) -> SampledActions:
         """One action per row, made of standard normal noise (B, n); differentiable."""
@@ -135,7 +138,7 @@ class DiscreteHead:
         """Legal actions, drawn from the policy."""
         return self.categorical.sample(outputs, legal, keys)[0]
 
-    def deterministic(self, outputs: Tensor, legal: Tensor) -> Tensor:
+    def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
         """The policy's likeliest legal actions."""
         return self.categorical.mode(outputs, legal)
 

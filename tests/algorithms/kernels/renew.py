@@ -55,7 +55,8 @@ def with_functions_named(names: Iterable[str]) -> set[str]:
         values = [function.__globals__[each] for each in names if each in function.__globals__]
         for value in [each for each in values if _is_a_place(each)]:
             inside = {each: getattr(value, each) for each in names if hasattr(value, each)}
-            unseen = [each for each, constant in inside.items() if isinstance(constant, guard.CONSTANT)]
+            constants = {each: value for each, value in inside.items() if isinstance(value, guard.CONSTANT)}
+            unseen = [each for each, constant in constants.items() if function.__globals__.get(each) is not constant]
             assert not unseen, f"{name} reads {unseen} of {value.__name__}, where the guard does not look"
             values += inside.values() if isinstance(value, ModuleType) else ()
         for value in values:

@@ -42,7 +42,7 @@ def test_sampled_actions_are_a_squashed_normal_over_the_box() -> None:
 
 
 def test_the_deterministic_action_is_that_of_the_mean() -> None:
-    action = box_head().deterministic(torch.tensor([[0.5, 0.0, 9.0, 9.0]]), NO_FLAGS[:1])
+    action = box_head().mode(torch.tensor([[0.5, 0.0, 9.0, 9.0]]), NO_FLAGS[:1])
     assert action.tolist() == [pytest.approx([math.tanh(0.5), 3.0])]
 
 
