@@ -5,15 +5,13 @@ Each steps on one vector of weights, and its step may be part of a compiled func
 rate from its schedule before every opt step. By hand they work as torch's do: `zero_grad`, `loss.backward`, `step`.
 """
 
-import inspect
 import itertools
-import json
 import math
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -26,11 +24,12 @@ from palestra.config import (
     ConfigError,
     ConfigErrorItem,
     Fraction,
+    LibraryClass,
     NonNegativeFloat,
     PositiveFloat,
     UserConfig,
 )
-from palestra.config.errors import listed, nearest
+from palestra.config.errors import listed
 from palestra.randomness import runs_on_cpu
 from palestra.runtime.compiling import njit
 
@@ -311,42 +310,20 @@ def flush_subnormals(state: Tensor) -> None:
 # ---- those of torch --------------------------------------------------------------------------------------
 
 
-OF_COMPUTING = ("foreach", "fused", "capturable", "differentiable")
-
-
-def usual_arguments(torch_class: Any) -> dict[str, Any]:
-    """The arguments of a class of torch.optim that a file must say, with torch's own values."""
-    parameters = list(inspect.signature(torch_class).parameters.values())[1:]  # without `params`
-    return {
-        each.name: list(each.default) if isinstance(each.default, tuple) else each.default
-        for each in parameters
-        if each.name not in ("lr", *OF_COMPUTING)
+class TorchOptimizerConfig(LibraryClass):
+    library = "torch.optim"
+    base = "torch.optim:Optimizer"
+    classes = (
+        *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"),
+        "SGD",
+    )
+    not_said: ClassVar[dict[str, str]] = {
+        "params": "the run gives it the weights",
+        "lr": "the key learning_rate sets it, a schedule",
+        **dict.fromkeys(("foreach", "fused", "capturable", "differentiable"), "it changes nothing of what is computed"),
     }
 
-
-def usual_optimizer(text: str) -> Any:
-    """What the name of a class of torch.optim stands for in an override: its config with torch's own values. Any other
-    text stands for itself."""
-    if text not in get_args(TorchOptimizerConfig.model_fields["name"].annotation):
-        return text
-    return {"name": text, "arguments": usual_arguments(getattr(torch.optim, text.partition(":")[2]))}
-
-
-class TorchOptimizerConfig(Config):
-    name: Literal[
-        "torch.optim:ASGD",
-        "torch.optim:Adadelta",
-        "torch.optim:Adafactor",
-        "torch.optim:Adagrad",
-        "torch.optim:Adam",
-        "torch.optim:AdamW",
-        "torch.optim:Adamax",
-        "torch.optim:NAdam",
-        "torch.optim:RAdam",
-        "torch.optim:RMSprop",
-        "torch.optim:Rprop",
-        "torch.optim:SGD",
-    ]
+    name: str
     """torch's optimizer of that name: ASGD, Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop,
     Rprop, SGD"""
     arguments: dict[str, Any]
@@ -355,38 +332,16 @@ class TorchOptimizerConfig(Config):
 
     @model_validator(mode="after")
     def _check_arguments(self) -> Self:
-        usual = usual_arguments(self.torch_class)
-        faults = []
-        for key in usual.keys() - self.arguments.keys():
-            message = f"expected a value (that of torch is {json.dumps(usual[key])}), but the key is missing"
-            faults.append(ConfigErrorItem(f"arguments.{key}", message))
-        for key in self.arguments.keys() - usual.keys():
-            near = nearest(key, usual)
-            message = (
-                f"unknown argument of {self.name}; {f'did you mean {near!r}?' if near else f'it has {listed(usual)}'}"
-            )
-            if key == "lr":
-                message = "expected no lr among the arguments: the key learning_rate sets it, a schedule"
-            elif key in OF_COMPUTING:
-                message = "expected no such key, because it changes nothing of what is computed"
-            faults.append(ConfigErrorItem(f"arguments.{key}", message))
-        faults.sort(key=str)
-        if not faults:
-            try:
-                self.torch_optimizer(nn.Parameter(torch.zeros(2)))
-            except (TypeError, ValueError, RuntimeError) as error:
-                faults.append(ConfigErrorItem("arguments", f"expected those of {self.name}, but it raises: {error}"))
-        if faults:
-            raise ConfigError(faults)
+        self.called_with()
+        try:
+            self.torch_optimizer(nn.Parameter(torch.zeros(2)))
+        except (TypeError, ValueError, RuntimeError) as error:
+            message = f"expected those of {self.name}, but it raises: {error}"
+            raise ConfigError.at("arguments", message) from error
         return self
 
-    @property
-    def torch_class(self) -> Any:
-        return getattr(torch.optim, self.name.partition(":")[2])
-
     def torch_optimizer(self, weights: nn.Parameter) -> torch.optim.Optimizer:
-        arguments = {key: tuple(each) if isinstance(each, list) else each for key, each in self.arguments.items()}
-        made: torch.optim.Optimizer = self.torch_class([weights], **arguments)
+        made: torch.optim.Optimizer = self.load(self.name)([weights], **self.called_with())
         return made
 
     def build(self, weights: Tensor) -> "TorchOptimizer":
@@ -492,7 +447,7 @@ def learning_rate_factors(factors: Mapping[str, float], parameters: Mapping[str,
 
 OptimizerConfig = Annotated[
     AdamConfig | SGDConfig | TorchOptimizerConfig | UserConfig,
-    ByName(user_class=Optimizer, of_text=usual_optimizer),
+    ByName(user_class=Optimizer),
 ]
 
 

@@ -135,8 +135,7 @@ OFF_POLICY: Data = {name: value for name, value in DQN.items() if name not in OF
 }
 TORCHRL_SAC: Data = {
     "loss": {
-        "name": "torchrl",
-        "module": "torchrl.objectives:SACLoss",
+        "name": "torchrl.objectives:SACLoss",
         "arguments": {
             "num_qvalue_nets": 2,
             "loss_function": "l2",
@@ -259,7 +258,7 @@ def gymnasium(env_id: str, **arguments: Any) -> Data:
         "name": "gymnasium",
         "id": env_id,
         "arguments": arguments,
-        "wrappers": [{"name": "time_limit", "max_episode_steps": 4}],
+        "wrappers": [{"name": "gymnasium.wrappers:TimeLimit", "arguments": {"max_episode_steps": 4}}],
         "observation": {"normalize": {"eps": 1e-8}, "clip": 5.0, "channels": None},
         "reward": {"normalize": {"gamma": 0.99, "eps": 1e-8}, "clip": 5.0},
     }

@@ -72,10 +72,10 @@ class Crooked(gymnasium.ObservationWrapper):
         return [0.0] * 99
 '''
 FRAMES = (
-    "{name: atari_preprocessing, noop_max: 30, frame_skip: 4, screen_size: 84, terminal_on_life_loss: false, "
-    "grayscale_obs: true, grayscale_newaxis: false, scale_obs: false}"
+    "{name: gymnasium.wrappers:AtariPreprocessing, arguments: {noop_max: 30, frame_skip: 4, screen_size: 84, "
+    "terminal_on_life_loss: false, grayscale_obs: true, grayscale_newaxis: false, scale_obs: false}}"
 )
-STACK = "{name: frame_stack, stack_size: 4, padding_type: reset}"
+STACK = "{name: gymnasium.wrappers:FrameStackObservation, arguments: {stack_size: 4, padding_type: reset}}"
 
 pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
 
@@ -137,14 +137,21 @@ def test_an_environment_that_cannot_be_is_told(file: Path) -> None:
 @every_file
 def test_wrappers_that_cannot_be_are_told_by_their_place(file: Path) -> None:
     needs_its_extra(file)
-    line = one_line(file, "game.wrappers=[{name: frame_stak}]")
-    assert line.startswith("game.wrappers.0.name: expected one of 'frame_stack', ")
-    assert line.endswith(", got 'frame_stak'; did you mean 'frame_stack'?")
-    assert "game.wrappers.0: 'reshape' does not fit the environment or wrapper that it wraps" in one_line(
-        file, "game.wrappers=[{name: reshape, shape: [7]}]"
+    line = one_line(file, "game.wrappers=[{name: gymnasium.wrappers:FrameStakObservation, arguments: {}}]")
+    assert line.startswith("game.wrappers.0.name: expected one of 'gymnasium.wrappers:FrameStackObservation', ")
+    assert line.endswith("; did you mean 'gymnasium.wrappers:FrameStackObservation'?")
+    line = one_line(
+        file, "game.wrappers=[{name: gymnasium.wrappers:FrameStackObservation, arguments: {stack_size: 2}}]"
     )
-    assert "game.wrappers.0: 'filter' does not fit" in one_line(
-        file, "game.wrappers=[{name: filter, filter_keys: [a]}]"
+    assert line.startswith("game.wrappers.0.arguments.padding_type: expected a value (usually 'reset'), but the key")
+    line = one_line(file, "game.wrappers=[{name: gymnasium.wrappers:TimeLimit, arguments: {max_episode_steps: '9'}}]")
+    assert line == "game.wrappers.0.arguments.max_episode_steps: expected int, got '9'"
+    assert (
+        "game.wrappers.0: 'gymnasium.wrappers:ReshapeObservation' does not fit the environment or wrapper that it wraps"
+        in one_line(file, "game.wrappers=[{name: gymnasium.wrappers:ReshapeObservation, arguments: {shape: [7]}}]")
+    )
+    assert "game.wrappers.0: 'gymnasium.wrappers:FilterObservation' does not fit" in one_line(
+        file, "game.wrappers=[{name: gymnasium.wrappers:FilterObservation, arguments: {filter_keys: [a]}}]"
     )
     assert "gives no first observation: " in one_line(file, "game.wrappers=[{name: 'own_classes:Crooked'}]")
 
@@ -153,10 +160,12 @@ def test_wrappers_in_an_impossible_order_are_told() -> None:
     pytest.importorskip("ale_py")
     pong = CONFIGS / "dqn-pong.yml"
     assert one_line(pong, f"game.wrappers=[{STACK}, {FRAMES}]").startswith(
-        "game.wrappers: 'ALE/Pong-v5' in the wrappers 'frame_stack', 'atari_preprocessing' gives no first observation"
+        "game.wrappers: 'ALE/Pong-v5' in the wrappers 'gymnasium.wrappers:FrameStackObservation', "
+        "'gymnasium.wrappers:AtariPreprocessing' gives no first observation"
     )
-    assert "game.wrappers.1: 'atari_preprocessing' does not fit the environment or wrapper that it wraps" in one_line(
-        CONFIGS / "dqn-cartpole.yml", f"game.wrappers=[{STACK}, {FRAMES}]"
+    line = one_line(CONFIGS / "dqn-cartpole.yml", f"game.wrappers=[{STACK}, {FRAMES}]")
+    assert (
+        "game.wrappers.1: 'gymnasium.wrappers:AtariPreprocessing' does not fit the environment or wrapper that" in line
     )
 
 

@@ -38,7 +38,9 @@ PRIORITIZED = {
 def pong(**replay: Any) -> dict[str, Any]:
     """The shipped training, made tiny: 200 env steps through a buffer of 90, episodes cut off, sums of three."""
     config = load_yaml(next(path for path in shipped_configs() if path.stem == "dqn-pong"))
-    config["game"]["wrappers"].insert(1, {"name": "time_limit", "max_episode_steps": 19})
+    config["game"]["wrappers"].insert(
+        1, {"name": "gymnasium.wrappers:TimeLimit", "arguments": {"max_episode_steps": 19}}
+    )
     learner = config["players"]["agent"]["algorithm"]
     learner |= {
         "transitions": {"name": "n_step", "steps": 3},

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +20,6 @@ from palestra.optimizers import (
     TorchOptimizerConfig,
     clip,
     learning_rate_factors,
-    usual_optimizer,
 )
 from palestra.storage.states import copied, decode, encode
 from tests.nets import making
@@ -147,7 +146,7 @@ def test_by_hand_it_steps_as_that_of_torch_also_where_some_weights_have_no_gradi
 
 
 def by_hand(config: dict[str, Any], weights: Tensor, rate: float) -> Optimizer:
-    optimizer = build(usual_optimizer(config["name"]) if config.keys() == {"name"} else config, weights)
+    optimizer = build(TorchOptimizerConfig.in_full(config["name"]) if config.keys() == {"name"} else config, weights)
     optimizer.scheduled = lambda: rate
     return optimizer
 
@@ -231,7 +230,7 @@ TORCH: dict[str, dict[str, Any]] = {
 
 
 def torch_config(name: str, **arguments: Any) -> dict[str, Any]:
-    usual = usual_optimizer(f"torch.optim:{name}")
+    usual = TorchOptimizerConfig.in_full(f"torch.optim:{name}")
     return usual | {"arguments": usual["arguments"] | TORCH[name] | arguments}
 
 
@@ -240,9 +239,7 @@ def by_torch(name: str, weights: Tensor, **arguments: Any) -> Optimizer:
 
 
 def test_every_optimizer_of_torch_that_steps_on_one_gradient_has_a_name() -> None:
-    assert get_args(TorchOptimizerConfig.model_fields["name"].annotation) == tuple(
-        f"torch.optim:{name}" for name in TORCH
-    )
+    assert TorchOptimizerConfig.classes == tuple(TORCH)
     classes = {name for name, each in vars(torch.optim).items() if isinstance(each, type)}
     # these want a closure, sparse gradients, matrices
     assert classes - {"Optimizer"} == TORCH.keys() | {"LBFGS", "SparseAdam", "Muon"}
@@ -445,13 +442,14 @@ def test_one_of_torch_steps_inside_a_compiled_function() -> None:
         (
             {"name": "torch.optim:Rprop", "arguments": {"etas": [0.5, 1.2], "step_sizes": [1e-6, 50]}},
             "arguments.maximize",
-            "expected a value (that of torch is false), but the key is missing",
+            "expected a value (usually false), but the key is missing",
         ),
         (
             torch_config("RMSprop", alpha=-1.0),
             "arguments",
             "expected those of torch.optim:RMSprop, but it raises: Invalid alpha value: -1.0",
         ),
+        (torch_config("RMSprop", centered=1), "arguments.centered", "expected bool, got 1"),
         ({"name": "torch.optim:RMSporp", "arguments": {}}, "name", "did you mean 'torch.optim:RMSprop'?"),
         (
             {"name": "torch.optim:LBFGS", "arguments": {}},

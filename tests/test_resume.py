@@ -31,7 +31,7 @@ from typer.testing import CliRunner
 import palestra
 from palestra.cli import app
 from palestra.evaluation import evaluator
-from palestra.optimizers import usual_optimizer
+from palestra.optimizers import TorchOptimizerConfig
 from palestra.runs.progress import ProgressReporter
 from palestra.storage.records_file import read_records
 from palestra.storage.replay_file import load_replay, save_replay
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 
 
 def _torch(name: str, **arguments: Any) -> dict[str, Any]:
-    usual = usual_optimizer(f"torch.optim:{name}")
+    usual = TorchOptimizerConfig.in_full(f"torch.optim:{name}")
     return usual | {"arguments": usual["arguments"] | arguments}
 
 

@@ -27,7 +27,6 @@ from palestra.algorithms.parts.actor_critic import POLICY, HeadedNet
 from palestra.algorithms.parts.exported import Deterministic, DeterministicRecurrent
 from palestra.algorithms.parts.playing import PlaysByHeads
 from palestra.algorithms.parts.return_distributions import QValues
-from palestra.algorithms.parts.torchrl_classes import usual_config
 from palestra.algorithms.terms import metrics_of, total_loss
 from palestra.algorithms.turn import Turn
 from palestra.config import (
@@ -58,7 +57,7 @@ from palestra.schedules import ScheduleConfig
 
 AnyOffPolicyLoss = Annotated[
     QLearningConfig | TorchRLReplayLossConfig | UserConfig,
-    ByName(user_class=OffPolicyLoss, of_text=usual_config),
+    ByName(user_class=OffPolicyLoss),
 ]
 
 # ---- what a run must say -----------------------------------------------------------------------------

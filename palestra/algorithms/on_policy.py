@@ -20,7 +20,6 @@ from palestra.algorithms.parts.actor_critic import POLICY, VALUE
 from palestra.algorithms.parts.advantages import Experience
 from palestra.algorithms.parts.estimators import AnyEstimatorConfig, Estimator
 from palestra.algorithms.parts.playing import PlaysByHeads
-from palestra.algorithms.parts.torchrl_classes import usual_config
 from palestra.algorithms.parts.whole_games import WholeGames
 from palestra.algorithms.terms import join_terms, mean_metrics, metrics_of, total_loss
 from palestra.algorithms.turn import Turn
@@ -28,6 +27,7 @@ from palestra.config import (
     ByName,
     ConfigError,
     ConfigErrorItem,
+    LibraryClass,
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
@@ -44,9 +44,11 @@ from palestra.schedules import ScheduleConfig
 
 # Letters: M rows of a roll-out or of a minibatch of it; T decisions of each of W sequences.
 
+TORCHRL = "torchrl"  # among the estimators of a loss: all of TorchRL's
+
 AnyOnPolicyLoss = Annotated[
     PPOLossConfig | ReinforceConfig | TorchRLLossConfig | UserConfig,
-    ByName(user_class=losses.OnPolicyLoss, of_text=usual_config),
+    ByName(user_class=losses.OnPolicyLoss),
 ]
 
 # ---- what a run must say -----------------------------------------------------------------------------
@@ -112,7 +114,7 @@ def check_loss(loss: losses.OnPolicyLoss, config: OnPolicyConfig) -> None:
     """Raise ConfigError, with paths below the algorithm's config, unless the player can act by the loss's heads, the
     body has them, estimators of the names that the loss gives exist, and the loss holds for every pass."""
     names, fault = losses.head_names(loss), None
-    known = names_of(members_of(AnyEstimatorConfig))
+    known = [*names_of(members_of(AnyEstimatorConfig)), TORCHRL]
     unknown = [name for name in loss.estimators or () if name not in known and ":" not in name]
     if POLICY not in names:
         fault = f"expected the head 'policy', by which the player acts, got {', '.join(names)}"
@@ -123,9 +125,12 @@ def check_loss(loss: losses.OnPolicyLoss, config: OnPolicyConfig) -> None:
         raise ConfigError.at("loss.name", fault)
     faults = []
     if loss.is_of_one_pass and config.num_passes > 1:
-        own = getattr(config.loss, "module", config.loss.name)
-        why = f"the loss {own!r} holds only for the policy that collected the roll-out, which the first pass changes"
-        faults.append(ConfigErrorItem("num_passes", f"expected 1 ({why}), got {config.num_passes}"))
+        holds = "holds only for the policy that collected the roll-out, which the first pass changes"
+        faults.append(
+            ConfigErrorItem(
+                "num_passes", f"expected 1 (the loss {config.loss.name!r} {holds}), got {config.num_passes}"
+            )
+        )
     try:
         actor_critic.check_heads(config.body, names)
     except ConfigError as error:
@@ -138,8 +143,9 @@ def check_estimator(loss: losses.OnPolicyLoss, estimator: Estimator, config: OnP
     """Raise ConfigError, with paths below the algorithm's config, unless the loss can learn from the estimator, and the
     estimator from the roll-outs of the player's game."""
     name, accepted = config.estimator.name, loss.estimators
+    kind = TORCHRL if isinstance(config.estimator, LibraryClass) else name
     faults = []
-    if accepted is not None and name not in accepted:
+    if accepted is not None and kind not in accepted:
         faults.append(f"expected {' or '.join(accepted)} for the loss {config.loss.name!r}, got {name!r}")
     if estimator.bootstraps and VALUE not in losses.head_names(loss):
         faults.append(

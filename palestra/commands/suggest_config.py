@@ -33,16 +33,21 @@ GYMNASIUM = "gymnasium"
 MAX_ROUNDS = 1000  # of an evaluation where the environment has no limit
 MAX_ROUNDS_OF_ATARI = 27_000  # half an hour
 ATARI_PREPROCESSING = {
-    "name": "atari_preprocessing",
-    "noop_max": 30,
-    "frame_skip": 4,
-    "screen_size": 84,
-    "terminal_on_life_loss": False,
-    "grayscale_obs": True,
-    "grayscale_newaxis": False,
-    "scale_obs": False,
+    "name": "gymnasium.wrappers:AtariPreprocessing",
+    "arguments": {
+        "noop_max": 30,
+        "frame_skip": 4,
+        "screen_size": 84,
+        "terminal_on_life_loss": False,
+        "grayscale_obs": True,
+        "grayscale_newaxis": False,
+        "scale_obs": False,
+    },
 }
-FRAME_STACK = {"name": "frame_stack", "stack_size": 4, "padding_type": "reset"}
+FRAME_STACK = {
+    "name": "gymnasium.wrappers:FrameStackObservation",
+    "arguments": {"stack_size": 4, "padding_type": "reset"},
+}
 
 
 def known_algorithms() -> list[str]:

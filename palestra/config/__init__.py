@@ -16,6 +16,7 @@ from palestra.config.base import (
 )
 from palestra.config.errors import ConfigError, ConfigErrorItem, MissingExtra
 from palestra.config.files import apply_overrides, listed, load_yaml
+from palestra.config.library import LibraryClass
 from palestra.config.own_modules import (
     IMPORT_PATH,
     UntrustedError,
@@ -56,6 +57,7 @@ __all__ = [
     "ConfigErrorItem",
     "Discount",
     "Fraction",
+    "LibraryClass",
     "MissingExtra",
     "NonEmptyStr",
     "NonNegativeFloat",

@@ -34,6 +34,7 @@ from palestra.config.errors import (
     nearest,
     typed,
 )
+from palestra.config.library import LibraryClass
 from palestra.config.own_modules import IMPORT_PATH, OF_A_SCRIPT, admit, find_sources, import_own
 from palestra.config.parts import walk
 
@@ -135,16 +136,16 @@ class ByName(Variants):
     """Chooses by `name: Literal[...]`. With `user_class`, a name may also be `package.module:Class`: a subclass of
     `user_class`, but not of `but_not`. In an override a name alone stands for the class, or for the member, with its
     `usual` keys; with `of_number`, a number stands there for the member of that name with the number as its `value`;
-    with `of_text`, a text stands for what that makes of it."""
+    the path of a class of a library stands for it, with the library's own values (palestra.config.library)."""
 
     user_class: type | None = None
     but_not: type | None = None
     of_number: str | None = None
-    of_text: Callable[[str], Any] | None = None
 
     def in_full(self, members: tuple[type[Config], ...], value: Any) -> Any:
-        if isinstance(value, str) and self.of_text is not None:
-            value = self.of_text(value)
+        library = next((each for each in libraries_of(members) if isinstance(value, str) and each.is_name(value)), None)
+        if library is not None:
+            return library.in_full(value)
         is_name = isinstance(value, str) and IMPORT_PATH.fullmatch(value) and not value.startswith("name:")
         if is_name and self.user_class is not None:
             return {"name": value, **usual_keys(value, self.user_class)}
@@ -179,15 +180,20 @@ class ByName(Variants):
             return by_name[name]
         if not isinstance(name, str):
             raise ConfigError.at("name", f"expected {self.expected(by_name)}, got {typed(name)}")
-        ours = {known.partition(":")[0] for known in by_name if ":" in known}  # torch.optim
-        if self.user_class is not None and ":" in name and name.partition(":")[0] not in ours:
+        for library in libraries_of(members):
+            if library.is_name(name):
+                return library
+        if self.user_class is not None and ":" in name:
             if not admits(name):
                 return UnreadConfig
             try:
+                named = load_named(name)
+                for library in libraries_of(members):
+                    if library.has_made(named) and not issubclass(named, self.user_class):
+                        return library
                 model = user_member(members).model_of(name, self.user_class)
             except ValueError as error:
                 raise ConfigError.at("name", str(error)) from error
-            named = load_named(name)
             if self.but_not is not None and isinstance(named, type) and issubclass(named, self.but_not):
                 kind = f"a {self.user_class.__name__} that is no {self.but_not.__name__}"
                 raise ConfigError.at("name", f"expected {kind}, got {name!r}")
@@ -246,11 +252,19 @@ def user_member(members: tuple[type[Config], ...]) -> type[UserConfig]:
     return next((member for member in members if issubclass(member, UserConfig)), UserConfig)
 
 
+def libraries_of(members: tuple[type[Config], ...]) -> list[type[LibraryClass]]:
+    """The members that stand for classes of a library."""
+    return [member for member in members if issubclass(member, LibraryClass)]
+
+
 def names_of(members: tuple[type[Config], ...]) -> dict[str, type[Config]]:
     """The members by each of their names, in the order of the union, without the user's own."""
     by_name: dict[str, type[Config]] = {}
     for member in members:
         if issubclass(member, UserConfig):
+            continue
+        if issubclass(member, LibraryClass):
+            by_name[f"{member.library}:Class"] = member
             continue
         kind: Any = member.model_fields["name"].annotation if "name" in member.model_fields else None
         if get_origin(kind) is not Literal:

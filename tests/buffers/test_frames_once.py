@@ -200,8 +200,11 @@ class Wanderer:
 
 def film(mode: str, padding: str, num_worlds: int) -> Callable[[int], Transitions]:
     """Roll-outs of stacks of four frames, of episodes that terminate and others that are cut off."""
-    stacked = {"name": "frame_stack", "stack_size": 4, "padding_type": padding}
-    limit = {"name": "time_limit", "max_episode_steps": 7}
+    stacked = {
+        "name": "gymnasium.wrappers:FrameStackObservation",
+        "arguments": {"stack_size": 4, "padding_type": padding},
+    }
+    limit = {"name": "gymnasium.wrappers:TimeLimit", "arguments": {"max_episode_steps": 7}}
     game: GymnasiumGame = gym_game(autoreset=mode, id="tests.gym_probes:Noise-v0", wrappers=[limit, stacked])
     solo = SoloGame(game, {"agent": Wanderer()}, lambda num, key, keys: game.make_world(num, key, True))  # type: ignore[dict-item]
     worlds = solo.new_worlds(num_worlds, 0, "film")

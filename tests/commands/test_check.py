@@ -111,7 +111,7 @@ def mutated() -> Iterator[tuple[str, dict[str, Any]]]:
     gone = {"from_run": "runs/gone", "player": "agent", "checkpoint": "latest", "take": "all"}
     freeze = {"name": "freeze", "player": "agent", "net": "value", "weights": ["*"], "num_opt_steps": None}
     normalized = {"name": "mlp", "net_arch": [{"repeat": 1, "net_arch": ["l", "b", 8]}], "activation": "relu"}
-    reshape = {"name": "reshape", "shape": [7]}
+    reshape = {"name": "gymnasium.wrappers:ReshapeObservation", "arguments": {"shape": [7]}}
     for name in ("ppo-cartpole", "ppo-lunarlander", "ppo-pong"):
         yield case(name, a__num_minibatches=100000)
         yield case(name, num_worlds=1, a__rollout_length=3)
@@ -129,7 +129,7 @@ def mutated() -> Iterator[tuple[str, dict[str, Any]]]:
     yield case("dqn-nim", a__net=deep_sets)
     yield case("dqn-cartpole", players__agent__warm_start=gone)
     yield case("dqn-cartpole", game__wrappers=[reshape])
-    yield case("dqn-cartpole", game__wrappers=[{"name": "clip_action"}])
+    yield case("dqn-cartpole", game__wrappers=[{"name": "gymnasium.wrappers:ClipAction", "arguments": {}}])
     yield case("ppo-cartpole", callbacks=[freeze | {"player": "nobody"}])
     yield case("dqn-nim", num_worlds=10**15, a__replay_buffer__capacity=10**17)
     yield case("dqn-nim", game__num_heaps=10**12)
@@ -171,6 +171,7 @@ WALK = "{name: gymnasium, id: 'tests.gym_probes:Walk-v0', arguments: {}, wrapper
 WALK += "autoreset: same_step}, observation: {normalize: null, clip: null, channels: null}, reward: {normalize: null, "
 WALK += "clip: null}}"
 STEPS = "arguments.max_episode_steps"
+LIMIT = "{name: gymnasium.wrappers:TimeLimit, arguments: {max_episode_steps: 5}}"
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ STEPS = "arguments.max_episode_steps"
     [
         ("ppo-cartpole", [], None),
         ("ppo-cartpole", [f"game.{STEPS}=null"], STEPS),
-        ("ppo-cartpole", [f"game.{STEPS}=null", "game.wrappers=[{name: time_limit, max_episode_steps: 5}]"], None),
+        ("ppo-cartpole", [f"game.{STEPS}=null", f"game.wrappers=[{LIMIT}]"], None),
         ("ppo-cartpole", [f"game={WALK}"], STEPS),  # as it is registered
         ("dqn-pong", [], None),
         ("dqn-pong", ["game.arguments.max_num_frames_per_episode=null"], STEPS),

@@ -187,7 +187,7 @@ def test_a_loss_of_torchrl_is_printed_with_all_arguments_and_what_goes_with_it(
     palestra("check", "printed.yml")
     (player,) = load_yaml(Path("printed.yml"))["players"].values()
     printed = player["algorithm"]
-    assert printed["loss"]["module"] == f"torchrl.objectives:{loss}"
+    assert printed["loss"]["name"] == f"torchrl.objectives:{loss}"
     assert printed["loss"]["arguments"]["reduction"] == "mean"
     assert [key for key in printed["body"] if key != "name"] == heads
 
@@ -216,16 +216,16 @@ def test_an_estimator_of_torchrl_by_override_stands_for_all_of_its_keys() -> Non
     gae = "estimator=torchrl.objectives.value:GAE"
     (player,) = load_yaml(palestra("config", "on_policy-cartpole", gae).stdout)["players"].values()
     arguments = {"gamma": 0.99, "lmbda": 0.95, "average_gae": False, "vectorized": None}
-    found = {"name": "torchrl", "module": "torchrl.objectives.value:GAE", "arguments": arguments}
+    found = {"name": "torchrl.objectives.value:GAE", "arguments": arguments}
     assert player["algorithm"]["estimator"] == found
     error = palestra("check", "on_policy-cartpole", "loss=torchrl.objectives:ClipPPO", code=2).stderr
     assert error == (
-        "players.agent.algorithm.loss.module: expected a class of torchrl.objectives that derives from LossModule, got "
-        "'ClipPPO'; did you mean 'ClipPPOLoss'?\n"
+        "players.agent.algorithm.loss.name: expected a class of torchrl.objectives that derives from LossModule, got "
+        "'torchrl.objectives:ClipPPO'; did you mean 'torchrl.objectives:ClipPPOLoss'?\n"
     )
     error = palestra("config", "off_policy", "pendulum", "loss=torchrl.objectives:A2CLoss", code=2).stderr
     assert error.startswith(
-        "players.agent.algorithm.loss.module: expected torchrl.objectives:DQNLoss, SACLoss, DiscreteSACLoss, a class of"
+        "players.agent.algorithm.loss.name: expected torchrl.objectives:DQNLoss, SACLoss, DiscreteSACLoss, a class of"
     )
 
 

@@ -147,7 +147,9 @@ def test_another_game_is_seen_through_what_the_runs_game_has_learned(make_config
         "best": None,
     }
     config = make_config(changes | {"evaluations.0.pairings": [{"agent": "agent"}]})
-    short = config["game"] | {"wrappers": [{"name": "time_limit", "max_episode_steps": 5}]}
+    short = config["game"] | {
+        "wrappers": [{"name": "gymnasium.wrappers:TimeLimit", "arguments": {"max_episode_steps": 5}}]
+    }
     trainer = fit(named(config, "short", game=short), tmp_path / "run")
     assert trainer.game.state_dict()["observation"]
     assert str(trainer.evaluations.games["short"].state_dict()) == str(trainer.game.state_dict())

@@ -53,10 +53,14 @@ LOSSES = [
         ("term * mean_weight if", "term if"),
     ),
     *mutants(
+        "config/library.py",
+        TORCHRL,
+        ("for base in found.__mro__:", "for base in found.__mro__[:1]:"),
+        ("            if key not in self.arguments:", "            if False:"),
+    ),
+    *mutants(
         "algorithms/parts/torchrl_classes.py",
         TORCHRL,
-        ("for base in cls.__mro__:", "for base in cls.__mro__[:1]:"),
-        ("    for name in usual.keys() - arguments.keys():", "    for name in ():"),
         ("multiprocessing.set_start_method(start_method, force=True)", "pass"),
     ),
     *mutants(

@@ -118,7 +118,7 @@ def test_what_cannot_be_begun_with_is_told(
 ARM = {
     "name": "gymnasium",
     "id": "tests.gym_probes:Acts-v0",
-    "wrappers": [{"name": "time_limit", "max_episode_steps": 4}],
+    "wrappers": [{"name": "gymnasium.wrappers:TimeLimit", "arguments": {"max_episode_steps": 4}}],
     "observation": {"normalize": None, "clip": None, "channels": None},
     "reward": {"normalize": None, "clip": None},
     "vectorization": {"name": "sync", "autoreset": "same_step"},

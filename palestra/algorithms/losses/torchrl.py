@@ -13,14 +13,7 @@ from torch import Tensor, nn
 from palestra.algorithms.losses.loss import ActionValues, AnyHead, Critic, LossBatch, LossConfig, OnPolicyLoss, Q
 from palestra.algorithms.losses.off_policy_loss import OffPolicyLoss, ReplayBatch
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE, HeadedNet
-from palestra.algorithms.parts.torchrl_classes import (
-    LOSS_MODULE,
-    TorchRLConfig,
-    checked_arguments,
-    is_of_torchrl,
-    torchrl_class,
-    torchrl_module,
-)
+from palestra.algorithms.parts.torchrl_classes import OBJECTIVES, TorchRLConfig, torchrl_module
 from palestra.config import ConfigError, below, failure
 from palestra.config.errors import shown
 from palestra.games.spaces import Box, Discrete
@@ -28,7 +21,6 @@ from palestra.nets.user_nets import RecurrentNet
 from palestra.players.player import Player
 from palestra.randomness import seeded_global_state
 
-OBJECTIVES = "torchrl.objectives"
 REPLAY_LOSSES: tuple[Any, ...] = ("DQNLoss", "SACLoss", "DiscreteSACLoss")
 HALF = 0.5  # discounts are powers of it
 
@@ -55,7 +47,7 @@ class _ModuleLoss:
                 message = "expected a network without a memory for a loss of TorchRL, got a recurrent one"
                 raise ConfigError.at(f"body.{'net' if net.is_shared else head}", message)
         with below("loss"):
-            kind = torchrl_class(LOSS_MODULE, LOSS_MODULE)
+            kind = torchrl_module(OBJECTIVES).LossModule
             from palestra.algorithms.losses import torchrl_modules
 
             self.modules, self.player = torchrl_modules, player
@@ -66,8 +58,7 @@ class _ModuleLoss:
             except ConfigError:
                 raise
             except Exception as error:
-                name = getattr(self.config, "module", self.config.name)
-                raise ConfigError.at("arguments", f"{name!r} cannot be made: {failure(error)}") from error
+                raise ConfigError.at("arguments", f"{self.config.name!r} cannot be made: {failure(error)}") from error
             if not isinstance(self.module, kind):
                 raise ConfigError.at("name", f"expected a LossModule of `make`, got {type(self.module).__name__}")
             for name in self.module._has_update_associated:  # `follow` moves them: TorchRL need not warn
@@ -160,16 +151,16 @@ class TorchRLLoss(_ModuleLoss, OnPolicyLoss):
 
     @property
     def is_of_one_pass(self) -> bool:  # type: ignore[override]
-        return getattr(self.config, "module", None) in (f"{OBJECTIVES}:ReinforceLoss", f"{OBJECTIVES}:A2CLoss")
+        return self.config.name in (f"{OBJECTIVES}:ReinforceLoss", f"{OBJECTIVES}:A2CLoss")
 
     def make(self, networks: Mapping[str, Any]) -> Any:
-        cls = torchrl_class(self.config.module, LOSS_MODULE)
+        cls = self.config.load(self.config.name)
         objectives = torchrl_module(OBJECTIVES)
         kinds = (objectives.PPOLoss, objectives.A2CLoss, objectives.ReinforceLoss)
         if not issubclass(cls, kinds):
             expected = "a class that derives from PPOLoss, A2CLoss or ReinforceLoss, or one of your own that makes it"
-            raise ConfigError.at("module", f"expected {expected}, got {self.config.module!r}")
-        arguments = checked_arguments(cls, self.config.arguments)
+            raise ConfigError.at("name", f"expected {expected}, got {self.config.name!r}")
+        arguments = self.config.called_with()
         if issubclass(cls, objectives.KLPENPPOLoss) and not arguments["delay_actor"]:
             why = "its target network is the policy that collected the roll-out, whose outputs rows do not hold"
             raise ConfigError.at(
@@ -207,9 +198,11 @@ class TorchRLLoss(_ModuleLoss, OnPolicyLoss):
 
 class TorchRLLossConfig(TorchRLConfig, LossConfig):
     made = TorchRLLoss
+    library = OBJECTIVES
+    base = f"{OBJECTIVES}:LossModule"
 
-    name: Literal["torchrl"]
-    """a loss module of TorchRL (extra: torchrl)"""
+    name: str
+    """a loss module of TorchRL (extra: torchrl), as torchrl.objectives:ClipPPOLoss"""
 
 
 # ---- from a replay buffer ------------------------------------------------------------------------------
@@ -229,15 +222,15 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
     def learns(self) -> Literal["DQNLoss", "SACLoss", "DiscreteSACLoss"]:
         """From which of these classes the one that the file names derives. Of TorchRL's own their names tell: a file
         can be read where TorchRL is not installed."""
-        name = self.config.module
+        name = self.config.name
         found = [each for each in REPLAY_LOSSES if name == f"{OBJECTIVES}:{each}"]
-        if not found and not is_of_torchrl(name):
+        if not found and not self.config.is_name(name):
             with below("loss"):
-                cls, objectives = torchrl_class(name, LOSS_MODULE), torchrl_module(OBJECTIVES)
+                cls, objectives = self.config.load(name), torchrl_module(OBJECTIVES)
             found = [each for each in REPLAY_LOSSES if issubclass(cls, getattr(objectives, each))]
         if not found:
             expected = f"expected {OBJECTIVES}:{', '.join(REPLAY_LOSSES)}, a class of your own that derives from one"
-            raise ConfigError.at("loss.module", f"{expected}, or a loss of your own that makes another, got {name!r}")
+            raise ConfigError.at("loss.name", f"{expected}, or a loss of your own that makes another, got {name!r}")
         return found[0]
 
     @property
@@ -255,8 +248,8 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
         return Q if self.learns() == "DQNLoss" else POLICY
 
     def make(self, networks: Mapping[str, Any]) -> Any:
-        cls, space = torchrl_class(self.config.module, LOSS_MODULE), self.player.action_space
-        arguments = checked_arguments(cls, self.config.arguments)
+        cls, space = self.config.load(self.config.name), self.player.action_space
+        arguments = self.config.called_with()
         if self.acts_by == Q:
             return cls(value_network=networks[Q], action_space="categorical", **arguments)
         critics = [network for head, network in networks.items() if head != POLICY]
@@ -343,6 +336,8 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
 
 class TorchRLReplayLossConfig(TorchRLConfig, LossConfig):
     made = TorchRLReplayLoss
+    library = OBJECTIVES
+    base = f"{OBJECTIVES}:LossModule"
 
-    name: Literal["torchrl"]
-    """a loss module of TorchRL (extra: torchrl)"""
+    name: str
+    """a loss module of TorchRL (extra: torchrl), as torchrl.objectives:SACLoss"""

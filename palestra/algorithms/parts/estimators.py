@@ -12,14 +12,7 @@ import torch
 from torch import Tensor
 
 from palestra.algorithms.parts.advantages import Sequences, generalized_advantages
-from palestra.algorithms.parts.torchrl_classes import (
-    OF_CALLS,
-    VALUE_ESTIMATOR,
-    TorchRLConfig,
-    checked_arguments,
-    torchrl_class,
-    usual_config,
-)
+from palestra.algorithms.parts.torchrl_classes import OBJECTIVES, TorchRLConfig
 from palestra.config import (
     ByName,
     Config,
@@ -175,13 +168,12 @@ class TorchRLEstimator(Estimator):
     def __init__(self, config: "TorchRLEstimatorConfig") -> None:
         super().__init__(config)
         with below("estimator"):
-            cls = torchrl_class(config.module, VALUE_ESTIMATOR)
-            arguments = checked_arguments(cls, config.arguments, OF_CALLS)
+            cls, arguments = config.load(config.name), config.called_with()
             self.skips_rows = not arguments.get("average_gae", False)
             try:
                 self.estimator: Any = cls(value_network=None, **arguments)
             except Exception as error:
-                message = f"{config.module!r} cannot be made: {failure(error)}"
+                message = f"{config.name!r} cannot be made: {failure(error)}"
                 raise ConfigError.at("arguments", message) from error
 
     def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
@@ -208,12 +200,21 @@ class TorchRLEstimator(Estimator):
 
 class TorchRLEstimatorConfig(TorchRLConfig, EstimatorConfig):
     made = TorchRLEstimator
+    library = f"{OBJECTIVES}.value"
+    base = f"{OBJECTIVES}.value:ValueEstimatorBase"
+    not_said: ClassVar[dict[str, str]] = TorchRLConfig.not_said | dict.fromkeys(
+        (  # how a value estimator calls networks and reads its input: ours finds all values there
+            *("shifted", "shifted_budget", "skip_existing", "deactivate_vmap", "value_chunk_size", "value_chunk_dim"),
+            *("num_chunks", "num_chunk", "time_dim", "differentiable", "auto_reset_env"),
+        ),
+        "the run gives it",
+    )
 
-    name: Literal["torchrl"]
+    name: str
     """a value estimator of TorchRL (extra: torchrl), as torchrl.objectives.value:GAE"""
 
 
 AnyEstimatorConfig = Annotated[
     GAEConfig | TDLambdaConfig | RewardToGoConfig | NoEstimatorConfig | TorchRLEstimatorConfig | UserConfig,
-    ByName(user_class=Estimator, of_text=usual_config),
+    ByName(user_class=Estimator),
 ]

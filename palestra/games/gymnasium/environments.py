@@ -154,7 +154,7 @@ def registered(env_id: str) -> EnvSpec | None:
 def has_limit(config: EnvironmentConfig) -> bool:
     """Whether an episode is truncated after so many steps, whatever the environment itself does. True also where that
     is not known: of vector environments of their own, and of what cannot be imported."""
-    if config.is_vector or any(wrapper.name == "time_limit" for wrapper in config.wrappers):
+    if config.is_vector or any(wrapper.name == "gymnasium.wrappers:TimeLimit" for wrapper in config.wrappers):
         return True
     if config.arguments.get("max_num_frames_per_episode") is not None:  # Atari
         return True

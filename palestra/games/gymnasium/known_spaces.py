@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete, Space
 from palestra.games.config import NotDeclared
 from palestra.games.gymnasium.arguments import is_atari, known_arguments
 from palestra.games.gymnasium.config import EnvironmentConfig
-from palestra.games.gymnasium.wrappers import AnyWrapper, AtariPreprocessingConfig, FireConfig, wrap
+from palestra.games.gymnasium.wrappers import AnyWrapper, FireConfig, WrapperConfig, wrap
 
 # By id: how many numbers an observation has; how many actions there are, or the length and bound of a vector.
 SPACES: dict[str, tuple[int, int | tuple[int, float]]] = {
@@ -46,8 +46,8 @@ ATARI_SHAPES = {"rgb": (210, 160, 3), "grayscale": (210, 160), "ram": (128,)}
 SHAPE_ARGUMENTS = ("continuous", "xml_file", "exclude_current_positions_from_observation", "include_", "sound_obs")
 # Wrappers that need only the spaces of the environment that they wrap.
 WRAPPERS_OF_SPACES = (
-    *("time_limit", "frame_stack", "max_and_skip", "flatten", "reshape", "delay"),
-    *("repeat_action", "sticky_action", "clip_action", "rescale_action", "discretize_action"),
+    *("TimeLimit", "FrameStackObservation", "MaxAndSkipObservation", "FlattenObservation", "ReshapeObservation"),
+    *("DelayObservation", "RepeatAction", "StickyAction", "ClipAction", "RescaleAction", "DiscretizeAction"),
 )
 
 
@@ -105,11 +105,14 @@ def wrap_stand_in(env: gymnasium.Env, wrapper: AnyWrapper) -> gymnasium.Env:
     """As `wrap`, for a stand-in. Raises NotDeclared for a wrapper that needs the environment itself, or an extra."""
     if isinstance(wrapper, FireConfig):
         return env
-    if isinstance(wrapper, AtariPreprocessingConfig) and isinstance(env, StandIn):
-        size, is_gray = (wrapper.screen_size, wrapper.screen_size), wrapper.grayscale_obs
-        shape = (*size, 1) if is_gray and wrapper.grayscale_newaxis else size if is_gray else (*size, 3)
-        observation = Box(0, 1, shape, np.float32) if wrapper.scale_obs else Box(0, 255, shape, np.uint8)
+    class_name = wrapper.name.partition(":")[2]
+    if class_name == "AtariPreprocessing" and isinstance(wrapper, WrapperConfig) and isinstance(env, StandIn):
+        said = wrapper.arguments
+        size = tuple(said["screen_size"]) if isinstance(said["screen_size"], list) else (said["screen_size"],) * 2
+        is_gray = said["grayscale_obs"]
+        shape = (*size, 1) if is_gray and said["grayscale_newaxis"] else size if is_gray else (*size, 3)
+        observation = Box(0, 1, shape, np.float32) if said["scale_obs"] else Box(0, 255, shape, np.uint8)
         return StandIn(observation, env.action_space)
-    if wrapper.name not in WRAPPERS_OF_SPACES:
+    if class_name not in WRAPPERS_OF_SPACES:
         raise NotDeclared
     return wrap(env, wrapper)

@@ -103,7 +103,10 @@ def test_arrays_and_infos_that_an_environment_writes_into_again_change_nothing(
 
 
 def test_frames_that_a_wrapper_stacks_or_delays_are_those_that_it_was_given() -> None:
-    for wrapper in ({"name": "frame_stack", "stack_size": 3, "padding_type": "reset"}, {"name": "delay", "delay": 1}):
+    for wrapper in (
+        {"name": "gymnasium.wrappers:FrameStackObservation", "arguments": {"stack_size": 3, "padding_type": "reset"}},
+        {"name": "gymnasium.wrappers:DelayObservation", "arguments": {"delay": 1}},
+    ):
         found, expected = (
             torch.stack([seen.observation["observation"] for seen in stepped(game, 30, torch.zeros(2).long())])
             for game in (
@@ -114,7 +117,9 @@ def test_frames_that_a_wrapper_stacks_or_delays_are_those_that_it_was_given() ->
         assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("wrappers", [[], [{"name": "repeat_action", "num_repeats": 2}]])
+@pytest.mark.parametrize(
+    "wrappers", [[], [{"name": "gymnasium.wrappers:RepeatAction", "arguments": {"num_repeats": 2}}]]
+)
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_an_environment_that_writes_into_its_actions_changes_no_memory_of_them(
     way: str, wrappers: list[dict[str, Any]]

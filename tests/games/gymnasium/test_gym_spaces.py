@@ -144,9 +144,9 @@ def test_the_frames_of_a_stack_become_channels_in_their_order() -> None:
 def test_image_wrappers_stack_small_grey_frames() -> None:
     pytest.importorskip("cv2")
     wrappers = [
-        {"name": "grayscale", "keep_dim": False},
-        {"name": "resize", "shape": [6, 8]},
-        {"name": "frame_stack", "stack_size": 3, "padding_type": "zero"},
+        {"name": "gymnasium.wrappers:GrayscaleObservation", "arguments": {"keep_dim": False}},
+        {"name": "gymnasium.wrappers:ResizeObservation", "arguments": {"shape": [6, 8]}},
+        {"name": "gymnasium.wrappers:FrameStackObservation", "arguments": {"stack_size": 3, "padding_type": "zero"}},
     ]
     game = gym_game(id="tests.gym_probes:Pixels-v0", wrappers=wrappers)
     assert game.spaces["agent"] == {"observation": Space((3, 6, 8), torch.uint8, False)}
@@ -230,16 +230,18 @@ def usual(env_id: str) -> dict[str, object]:
 
 ATARI = [
     {
-        "name": "atari_preprocessing",
-        "noop_max": 30,
-        "frame_skip": 4,
-        "screen_size": 84,
-        "terminal_on_life_loss": False,
-        "grayscale_obs": True,
-        "grayscale_newaxis": False,
-        "scale_obs": False,
+        "name": "gymnasium.wrappers:AtariPreprocessing",
+        "arguments": {
+            "noop_max": 30,
+            "frame_skip": 4,
+            "screen_size": 84,
+            "terminal_on_life_loss": False,
+            "grayscale_obs": True,
+            "grayscale_newaxis": False,
+            "scale_obs": False,
+        },
     },
-    {"name": "frame_stack", "stack_size": 4, "padding_type": "reset"},
+    {"name": "gymnasium.wrappers:FrameStackObservation", "arguments": {"stack_size": 4, "padding_type": "reset"}},
 ]
 
 

@@ -185,11 +185,22 @@ def test_a_stored_world_goes_on_to_the_same_bits(way: str, mode: str, num_steps:
     "wrappers",
     [
         [
-            {"name": "time_limit", "max_episode_steps": 3},
-            {"name": "frame_stack", "stack_size": 3, "padding_type": "reset"},
+            {"name": "gymnasium.wrappers:TimeLimit", "arguments": {"max_episode_steps": 3}},
+            {
+                "name": "gymnasium.wrappers:FrameStackObservation",
+                "arguments": {"stack_size": 3, "padding_type": "reset"},
+            },
         ],
-        [{"name": "sticky_action", "repeat_action_probability": 0.5, "repeat_action_duration": 2}],
-        [{"name": "delay", "delay": 2}, {"name": "flatten"}],
+        [
+            {
+                "name": "gymnasium.wrappers:StickyAction",
+                "arguments": {"repeat_action_probability": 0.5, "repeat_action_duration": 2},
+            }
+        ],
+        [
+            {"name": "gymnasium.wrappers:DelayObservation", "arguments": {"delay": 2}},
+            {"name": "gymnasium.wrappers:FlattenObservation", "arguments": {}},
+        ],
     ],
 )
 def test_wrappers_are_replayed_with_their_environment(wrappers: list[dict[str, object]]) -> None:
