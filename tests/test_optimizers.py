@@ -1,4 +1,7 @@
-"""The optimizers are torch's, on one vector; compiled or not."""
+"""The optimizers are torch's, on one vector; compiled or not.
+
+Covers palestra.optimizers.of_torch, palestra.optimizers.optimizer, palestra.optimizers.ours.
+"""
 
 import copy
 import json
@@ -13,14 +16,14 @@ from palestra.config import Config, ConfigError, check
 from palestra.nets.flat import FlatNet
 from palestra.nets.weights import compiled, flatten_weights
 from palestra.optimizers import (
-    SMALLEST_NORMAL,
-    STEPS_PER_FLUSH,
     Optimizer,
     OptimizerConfig,
     TorchOptimizerConfig,
     clip,
     learning_rate_factors,
 )
+from palestra.optimizers.optimizer import SMALLEST_NORMAL
+from palestra.optimizers.ours import STEPS_PER_FLUSH
 from palestra.storage.states import copied, decode, encode
 from tests.nets import making
 

@@ -63,7 +63,7 @@ PARTS = [
         ),
     ),
     *mutants(
-        "optimizers.py",
+        "optimizers/optimizer.py",
         OPTIMIZERS,
         (
             "vector.copy_(torch.where(self.frozen, old, vector))\n\n    def _scale_step(",
@@ -78,6 +78,14 @@ PARTS = [
             "return gradient",
         ),
         ("self._masks = [other for other in self._masks if other is not mask]", "self._masks = []"),
+        ("            value.copy_(state[name])", "            pass"),
+        ("    if not factor >= 1.0:", "    if factor < 1.0:"),
+        ("    if not factor >= 1.0:", "    if True:"),
+        ("    norm = np.sqrt(square)\n", "    norm = square\n"),
+    ),
+    *mutants(
+        "optimizers/ours.py",
+        OPTIMIZERS,
         ("        self.num_steps += 1\n", "        self.num_steps.fill_(1)\n"),
         ("            lr=self.learning_rate,", "            lr=self.learning_rate / 2,"),
         ("            eps=self.config.eps,", "            eps=1e-8,"),
@@ -92,10 +100,6 @@ PARTS = [
             "gradient = gradient.add(self.weights, alpha=self.config.weight_decay)",
             "gradient = gradient.sub(self.weights, alpha=self.config.weight_decay)",
         ),
-        ("            value.copy_(state[name])", "            pass"),
-        ("    if not factor >= 1.0:", "    if factor < 1.0:"),
-        ("    if not factor >= 1.0:", "    if True:"),
-        ("    norm = np.sqrt(square)\n", "    norm = square\n"),
     ),
     *mutants(
         "algorithms/parts/distributions.py",

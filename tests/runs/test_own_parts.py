@@ -97,7 +97,7 @@ def test_one_plays_its_choice_in_training_and_the_best_action_in_evaluations(con
     [
         ({"optimizer": LION | {"beta1": 2.0}}, "optimizer.beta1", "expected a fraction between 0 and 1, got 2.0"),
         ({"optimizer": {"name": "lion:Lion"}}, "optimizer.beta1", "but the key is missing"),
-        ({"optimizer": WARMUP}, "optimizer.name", "expected a subclass of palestra.optimizers.Optimizer"),
+        ({"optimizer": WARMUP}, "optimizer.name", "expected a subclass of palestra.optimizers.optimizer.Optimizer"),
         ({"learning_rate": LION}, "learning_rate.name", "expected a subclass of palestra.schedules.UserSchedule"),
         ({"learning_rate": WARMUP | {"peek": 1}}, "learning_rate.peek", "unknown key; the nearest known key is 'peak'"),
         ({"replay_buffer": LION}, "replay_buffer.name", "expected a subclass of palestra.buffers.replay.ReplayBuffer"),

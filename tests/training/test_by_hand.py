@@ -88,7 +88,7 @@ def test_each_optimizer_by_hand_has_the_schedule_of_its_own_key(algorithm: str) 
 
 
 def test_opt_steps_that_nobody_counts_are_told(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palestra.optimizers.MOST_STEPS_UNCOUNTED", 3)
+    monkeypatch.setattr("palestra.optimizers.optimizer.MOST_STEPS_UNCOUNTED", 3)
     trainer = Trainer(make_config())
     player = trainer.players["host"]
     for _ in range(3):  # several steps may make one opt step

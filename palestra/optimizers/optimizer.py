@@ -1,40 +1,21 @@
-"""Optimizers by name: ours, those of torch, and the base of a user's own. To register one, add its config to
-OptimizerConfig.
+"""The base of all optimizers: a step on one vector of weights."""
 
-Each steps on one vector of weights, and its step may be part of a compiled function. An algorithm sets the learning
-rate from its schedule before every opt step. By hand they work as torch's do: `zero_grad`, `loss.backward`, `step`.
-"""
-
-import itertools
 import math
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
-from palestra.config import (
-    ByName,
-    Config,
-    ConfigError,
-    ConfigErrorItem,
-    Fraction,
-    LibraryClass,
-    NonNegativeFloat,
-    PositiveFloat,
-    UserConfig,
-)
+from palestra.config import Config, ConfigError, ConfigErrorItem
 from palestra.config.errors import listed
 from palestra.randomness import runs_on_cpu
 from palestra.runtime.compiling import njit
 
 SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
-STEPS_PER_FLUSH = 16
 MOST_STEPS_UNCOUNTED = 10_000  # by hand, without an opt step that anybody counts
 
 
@@ -198,226 +179,11 @@ class Optimizer(ABC):
             value.copy_(state[name])
 
 
-class AdamConfig(Config):
-    name: Literal["adam"]
-    """Adam (Kingma & Ba 2015); AdamW (Loshchilov & Hutter 2019) where weight_decay is above 0"""
-    beta1: Fraction
-    """decay of the mean of gradients"""
-    beta2: Fraction
-    """decay of the mean of squared gradients"""
-    eps: PositiveFloat
-    """added to the root of the mean of squared gradients"""
-    weight_decay: NonNegativeFloat
-    """decoupled weight decay"""
-
-    def build(self, weights: Tensor) -> "Adam":
-        return Adam(self, weights)
-
-
-class Adam(Optimizer):
-    """Adam or AdamW. state: num_steps float32 (), mean and mean_square float32 (P,)."""
-
-    config: AdamConfig
-
-    def __init__(self, config: AdamConfig, weights: Tensor) -> None:
-        super().__init__(config, weights)
-        self.num_steps = torch.zeros((), device=weights.device)
-        self.mean, self.mean_square = torch.zeros_like(weights.data), torch.zeros_like(weights.data)
-        self.state = {"num_steps": self.num_steps, "mean": self.mean, "mean_square": self.mean_square}
-
-    def update(self, gradient: Tensor) -> None:
-        self.num_steps += 1
-        if torch.compiler.is_compiling():
-            self._plain_update(gradient)
-        else:
-            self._fused_update(gradient)
-        # Both means are read and written once more: of large networks a third of the step's time.
-        if self.mean.is_cpu and (torch.compiler.is_compiling() or self.num_steps.item() % STEPS_PER_FLUSH == 0):
-            flush_subnormals(self.mean)
-            flush_subnormals(self.mean_square)
-
-    def _plain_update(self, gradient: Tensor) -> None:
-        config = self.config
-        self.mean.lerp_(gradient, 1 - config.beta1)
-        self.mean_square.mul_(config.beta2).addcmul_(gradient, gradient, value=1 - config.beta2)
-        step_size = self.learning_rate / self._unbiased(config.beta1)
-        root = (self.mean_square / self._unbiased(config.beta2)).sqrt()
-        if config.weight_decay:
-            self.weights.mul_(1 - self.learning_rate * config.weight_decay)
-        self.weights.sub_(step_size * self.mean / (root + config.eps))
-
-    def _unbiased(self, beta: float) -> Tensor:
-        """1 - beta^num_steps, in a form that is precise for beta near 1."""
-        return -torch.expm1(self.num_steps * (math.log(beta) if beta else -math.inf))
-
-    def _fused_update(self, gradient: Tensor) -> None:
-        """`_plain_update` by torch's fused kernel, several times faster than the single operations."""
-        torch._fused_adamw_(
-            [self.weights],
-            [gradient],
-            [self.mean],
-            [self.mean_square],
-            [],
-            [self.num_steps],
-            lr=self.learning_rate,
-            beta1=self.config.beta1,
-            beta2=self.config.beta2,
-            weight_decay=self.config.weight_decay,
-            eps=self.config.eps,
-            amsgrad=False,
-            maximize=False,
-        )
-
-
-class SGDConfig(Config):
-    name: Literal["sgd"]
-    """stochastic gradient descent"""
-    momentum: Fraction
-    """share of the last step that is added to the new one"""
-    weight_decay: NonNegativeFloat
-    """weight decay, added to the gradient"""
-
-    def build(self, weights: Tensor) -> "SGD":
-        return SGD(self, weights)
-
-
-class SGD(Optimizer):
-    """Stochastic gradient descent with momentum (Polyak 1964). state: velocity float32 (P,)."""
-
-    config: SGDConfig
-
-    def __init__(self, config: SGDConfig, weights: Tensor) -> None:
-        super().__init__(config, weights)
-        self.velocity = torch.zeros_like(weights.data)
-        self.state = {"velocity": self.velocity}
-
-    def update(self, gradient: Tensor) -> None:
-        if self.config.weight_decay:
-            gradient = gradient.add(self.weights, alpha=self.config.weight_decay)
-        if self.config.momentum:
-            gradient = self.velocity.mul_(self.config.momentum).add_(gradient)
-            flush_subnormals(self.velocity)
-        self.weights.sub_(self.learning_rate * gradient)
-
-
 def flush_subnormals(state: Tensor) -> None:
     """On a CPU, set numbers smaller than the smallest normal float32 to 0, in place. Means over the gradients of a dead
     unit decay into such numbers and stay there, and a CPU computes many times as long with them."""
     if state.is_cpu:
         torch.hardshrink(state, SMALLEST_NORMAL, out=state)
-
-
-# ---- those of torch --------------------------------------------------------------------------------------
-
-
-class TorchOptimizerConfig(LibraryClass):
-    library = "torch.optim"
-    base = "torch.optim:Optimizer"
-    classes = (
-        *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"),
-        "SGD",
-    )
-    not_said: ClassVar[dict[str, str]] = {
-        "params": "the run gives it the weights",
-        "lr": "the key learning_rate sets it, a schedule",
-        **dict.fromkeys(("foreach", "fused", "capturable", "differentiable"), "it changes nothing of what is computed"),
-    }
-
-    name: str
-    """torch's optimizer of that name: ASGD, Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop,
-    Rprop, SGD"""
-    arguments: dict[str, Any]
-    """all that torch's class is called with, but lr, which the schedule of the learning rate sets before every step,
-    and what only says how a step is computed (foreach, fused, capturable, differentiable)"""
-
-    @model_validator(mode="after")
-    def _check_arguments(self) -> Self:
-        self.called_with()
-        try:
-            self.torch_optimizer(nn.Parameter(torch.zeros(2)))
-        except (TypeError, ValueError, RuntimeError) as error:
-            message = f"expected those of {self.name}, but it raises: {error}"
-            raise ConfigError.at("arguments", message) from error
-        return self
-
-    def torch_optimizer(self, weights: nn.Parameter) -> torch.optim.Optimizer:
-        made: torch.optim.Optimizer = self.load(self.name)([weights], **self.called_with())
-        return made
-
-    def build(self, weights: Tensor) -> "TorchOptimizer":
-        return TorchOptimizer(self, weights)
-
-
-class TorchOptimizer(Optimizer):
-    """An optimizer of torch.optim. It keeps its own state, some of which begins with the first step.
-
-    learning_rate: float64, on the CPU, where torch's class wants it. A compiled function calls the step as one
-    operation (`_step_by_torch`), because the compiler knows no state that is yet to begin.
-    """
-
-    config: TorchOptimizerConfig
-
-    def __init__(self, config: TorchOptimizerConfig, weights: Tensor) -> None:
-        super().__init__(config, weights)
-        self.learning_rate = torch.zeros((), dtype=torch.float64)
-        self.parameter = nn.Parameter(weights.detach())
-        self.optimizer = config.torch_optimizer(self.parameter)
-        self.number = next(_numbers)
-        _by_number[self.number] = self
-
-    @torch.no_grad()
-    def step(self, gradient: Tensor | None = None) -> None:
-        """As in Optimizer; the gradient may be overwritten."""
-        if gradient is None:
-            self._step_by_own_gradients()
-        elif torch.compiler.is_compiling():
-            _step_by_torch(self.weights, gradient, self.learning_rate, self.number)
-        else:
-            self.step_on(self.weights, gradient)
-
-    def step_on(self, weights: Tensor, gradient: Tensor) -> None:
-        """`step`, on what holds the weights now. Frozen weights and their gradient count as 0."""
-        self.parameter.data = weights.detach()
-        vectors = [self.parameter.data, *self._state_vectors()] if self._masks else []
-        before = [vector.clone() for vector in vectors]
-        if self._masks:
-            vectors[0].masked_fill_(self.frozen, 0.0)  # state that begins now begins without them
-            gradient = gradient.masked_fill(self.frozen, 0.0)
-        whole = self.parameter.data if self.factors is None else self.parameter.data.clone()
-        self.update(gradient)
-        self._scale_step(self.parameter.data, whole)
-        for vector, old in zip(vectors, before, strict=True):
-            vector.copy_(torch.where(self.frozen, old, vector))
-
-    def update(self, gradient: Tensor) -> None:
-        self.parameter.grad = gradient
-        self.optimizer.param_groups[0]["lr"] = self.learning_rate.item()
-        self.optimizer.step()
-        self.parameter.grad = None
-        for vector in self._state_vectors():
-            flush_subnormals(vector)
-
-    def _state_vectors(self) -> list[Tensor]:
-        """The state of every weight, as far as it has begun."""
-        values = self.optimizer.state[self.parameter].values()
-        return [each for each in values if isinstance(each, Tensor) and each.shape == self.weights.shape]
-
-    def state_dict(self) -> dict[str, Any]:
-        return dict(self.optimizer.state[self.parameter])
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        own = {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": {0: own}})
-
-
-_numbers = itertools.count()
-_by_number: weakref.WeakValueDictionary[int, TorchOptimizer] = weakref.WeakValueDictionary()
-
-
-@torch.library.custom_op("palestra::step_by_torch", mutates_args=("weights", "gradient"))
-def _step_by_torch(weights: Tensor, gradient: Tensor, learning_rate: Tensor, number: int) -> None:
-    """The step of the TorchOptimizer of that number, in a compiled function."""
-    _by_number[number].step_on(weights, gradient)
 
 
 def learning_rate_factors(factors: Mapping[str, float], parameters: Mapping[str, Tensor]) -> Tensor | None:
@@ -443,12 +209,6 @@ def learning_rate_factors(factors: Mapping[str, float], parameters: Mapping[str,
     by_name = {name: factors[pattern] for pattern, names in matches.items() for name in names}
     parts = [torch.full((each.numel(),), by_name.get(name, 1.0)) for name, each in parameters.items()]
     return torch.cat(parts).to(next(iter(parameters.values())).device)
-
-
-OptimizerConfig = Annotated[
-    AdamConfig | SGDConfig | TorchOptimizerConfig | UserConfig,
-    ByName(user_class=Optimizer),
-]
 
 
 def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor | float]:

@@ -1,0 +1,31 @@
+"""Optimizers by name: ours, those of torch, and the base of a user's own. To register one, add its config to
+OptimizerConfig.
+
+Each steps on one vector of weights, and its step may be part of a compiled function. An algorithm sets the learning
+rate from its schedule before every opt step. By hand they work as torch's do: `zero_grad`, `loss.backward`, `step`.
+"""
+
+from typing import Annotated
+
+from palestra.config import ByName, UserConfig
+from palestra.optimizers.of_torch import TorchOptimizer, TorchOptimizerConfig
+from palestra.optimizers.optimizer import Optimizer, clip, learning_rate_factors
+from palestra.optimizers.ours import SGD, Adam, AdamConfig, SGDConfig
+
+__all__ = [
+    "SGD",
+    "Adam",
+    "AdamConfig",
+    "Optimizer",
+    "OptimizerConfig",
+    "SGDConfig",
+    "TorchOptimizer",
+    "TorchOptimizerConfig",
+    "clip",
+    "learning_rate_factors",
+]
+
+OptimizerConfig = Annotated[
+    AdamConfig | SGDConfig | TorchOptimizerConfig | UserConfig,
+    ByName(user_class=Optimizer),
+]
