@@ -201,6 +201,14 @@ def test_clip_shortens_what_is_too_long(max_norm: float | None, expected: float)
     assert torch.allclose(clipped, torch.tensor([3.0, 0.0, -4.0]) * expected / 5.0, rtol=1e-6)
 
 
+def test_to_descend_is_to_clip_and_to_step() -> None:
+    weights = nn.Parameter(torch.zeros(3))
+    optimizer = build(SGD, weights)
+    optimizer.learning_rate.fill_(2.0)
+    assert optimizer.descend(torch.tensor([3.0, 0.0, -4.0]), 1.0, "norm") == {"norm": 5.0}
+    assert torch.allclose(weights.detach(), torch.tensor([-1.2, 0.0, 1.6]))
+
+
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf])
 @pytest.mark.parametrize("max_norm", [None, 1.0])
 def test_a_gradient_that_is_no_number_is_not_hidden(odd: float, max_norm: float | None) -> None:

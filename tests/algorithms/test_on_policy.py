@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy
 
 import palestra
 from palestra.algorithms.losses.loss import Head, LossBatch, OnPolicyLoss
+from palestra.algorithms.losses.ppo import PPOLoss
 from palestra.algorithms.losses.reinforce import Reinforce, ReinforceConfig
 from palestra.algorithms.on_policy import OnPolicy, OnPolicyConfig
 from palestra.algorithms.parts.advantages import Experience, Sequences
@@ -100,6 +101,11 @@ def test_the_loss_of_ppo_as_a_plug_in_makes_the_opt_steps_of_ppo(objective: str,
         for name in ("ppo", "on_policy")
     ]
     assert records[0] == records[1]
+
+
+def test_what_stands_in_ppo_is_what_the_plug_in_learns() -> None:
+    assert PPOLoss.loss is palestra.algorithms.ppo.PPO.loss
+    assert PPOLoss.adapt_kl_coefficient is palestra.algorithms.ppo.PPO.adapt_kl_coefficient
 
 
 def test_it_learns_what_was_drawn_not_what_was_clipped_and_clips_values_as_ppo(tmp_path: Path) -> None:
