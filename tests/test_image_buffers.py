@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
+from tests.forked import Forked
 
 pytest.importorskip("ale_py")
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -113,7 +113,7 @@ def test_a_run_with_images_killed_in_the_middle_goes_on_to_the_same_bits(tmp_pat
     run = tmp_path / "killed"
     program = "from palestra.cli import main; main()"
     command = [sys.executable, "-c", program, "train", str(tmp_path / "pong.yml"), "--run", str(run)]
-    process = subprocess.Popen(command)
+    process = Forked(command)
     deadline = time.monotonic() + PATIENCE_S
     while not (run / "checkpoints" / "00000003").exists():
         assert process.poll() is None

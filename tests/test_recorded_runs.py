@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ from palestra.storage.disk import Folder
 from palestra.storage.records_file import read_records
 from palestra.training.checks import TrainingFailed
 from palestra.training.trainer import Trainer
+from tests.forked import run as run_forked
 
 MakeConfig = Callable[..., dict[str, Any]]
 TENSORBOARD_AND_CSV = [{"name": "tensorboard"}, {"name": "csv"}]
@@ -102,7 +102,7 @@ def test_a_run_that_was_killed_and_resumed_has_every_record_once(make_config: Ma
     Trainer(config, run="uninterrupted").fit()
     (in_tmp_path / "config.yml").write_text(render(config, RunConfig))
     command = [sys.executable, "-c", "from palestra.cli import main; main()", "train", "config.yml", "--run", "run"]
-    killed = subprocess.run(command, env=os.environ | {"KILL": "here"}, timeout=120)
+    killed = run_forked(command, env=os.environ | {"KILL": "here"}, timeout=120)
     assert killed.returncode == -signal.SIGKILL
     run = in_tmp_path / "run"
     assert 96 in (row["env_steps"] for row in csv_rows(run).values())  # filed beyond the checkpoint, then killed
@@ -158,7 +158,7 @@ def test_noted_values_of_a_run_that_was_killed_are_those_of_one_that_was_not(
     Trainer(config, run="uninterrupted").fit()
     (in_tmp_path / "config.yml").write_text(render(config, RunConfig))
     command = [sys.executable, "-c", "from palestra.cli import main; main()", "train", "config.yml", "--run", "run"]
-    killed = subprocess.run(command, env=os.environ | {"KILL": "here"}, timeout=120)
+    killed = run_forked(command, env=os.environ | {"KILL": "here"}, timeout=120)
     assert killed.returncode == -signal.SIGKILL
     run, uninterrupted = in_tmp_path / "run", in_tmp_path / "uninterrupted"
     Trainer.load(run).fit()

@@ -38,6 +38,7 @@ from palestra.storage.replay_file import load_replay, save_replay
 from palestra.storage.run_folder import RunFolder
 from palestra.training import DQNTrainer
 from palestra.training.trainer import Trainer
+from tests.forked import Forked
 
 PALESTRA = (sys.executable, "-c", "from palestra.cli import main; main()")
 PATIENCE_S = 300.0
@@ -438,9 +439,8 @@ def test_load_gives_the_class_that_was_asked(make_config: MakeConfig, tmp_path: 
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*PALESTRA, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    command = [*PALESTRA, *map(str, arguments)]
+    return Forked(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def wait_for_training(run: Path, process: subprocess.Popen[str]) -> None:
@@ -492,7 +492,7 @@ def test_a_second_signal_leaves_at_once(make_config: MakeConfig, tmp_path: Path)
         "        print('stuck', flush=True)\n        while True:\n            time.sleep(0.01)\n"
     )
     file = write_config(make_config({"callbacks": [{"name": "stuck:Stuck"}]}), tmp_path)
-    process = subprocess.Popen([*PALESTRA, "train", str(file)], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    process = Forked([*PALESTRA, "train", str(file)], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
     assert process.stdout is not None
     while "stuck" not in process.stdout.readline():
         assert process.poll() is None

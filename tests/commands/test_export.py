@@ -30,6 +30,7 @@ from palestra.runs.shipped_configs import shipped_configs
 from tests.conftest import TINY
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("no_plots")
 ALONE = """
 import sys, torch
 sys.modules["palestra"] = None
@@ -65,11 +66,7 @@ def test_exported_files_act_as_the_player(role: str, run: Path, tmp_path: Path) 
     ["ppo-cartpole", "sac-pendulum", "td3-pendulum", "on_policy-cartpole", "on_policy-pendulum", "off_policy-cartpole"],
 )
 def test_players_of_every_algorithm_can_be_exported(name: str, tmp_path: Path) -> None:
-    config = load_yaml(ROOT / "configs" / f"{name}.yml")
-    config |= {"stop": {"after": 0.5, "unit": "epochs"}, "evaluations": [], "best": None}
-    config["output"] |= {"display": "quiet", "recorders": []}
-    palestra.Trainer(config, run=tmp_path / "run").fit()
-    player = palestra.load_player(tmp_path / "run")
+    [player] = palestra.Trainer(ROOT / "configs" / f"{name}.yml").players.values()
     assert export_player(player, tmp_path / "export", onnx=True) == {"policy.pt2": 512, "policy.onnx": 512}
 
 
@@ -93,8 +90,7 @@ VALUES = [
 def test_mean_values_of_choices_are_exported(value: dict[str, Any], tmp_path: Path) -> None:
     config = copy.deepcopy(TINY) | {"stop": {"after": 2, "unit": "opt_steps"}, "evaluations": [], "best": None}
     config["players"]["host"]["algorithm"] |= {"dueling": True, "value": value}
-    palestra.Trainer(config, run=tmp_path / "run").fit()
-    player = palestra.load_player(tmp_path / "run", "host")
+    player = palestra.Trainer(config).players["host"]
     assert export_player(player, tmp_path / "export", onnx=True) == {"policy.pt2": 512, "policy.onnx": 512}
     policy = torch.export.load(tmp_path / "export/policy.pt2").module()
     points = torch.rand(5, 6, 3)
@@ -241,8 +237,7 @@ def test_what_a_centralized_critic_observes_is_no_input(tmp_path: Path) -> None:
     changes = ["stop.after=4", "output.display=quiet", "output.recorders=[]", "best=null", "evaluations=[]"]
     changes += [f"players.farmer_{role}.algorithm.centralized_critic=true" for role in range(2)]
     config = suggested_config("ppo", "harvest", changes)
-    palestra.make_trainer(config, run=tmp_path / "run").fit()
-    player = palestra.load_player(tmp_path / "run", "farmer_1")
+    player = palestra.make_trainer(config).players["farmer_1"]
     assert export_player(player, tmp_path / "export", onnx=False) == {"policy.pt2": 512}
     description = json.loads((tmp_path / "export/policy.json").read_text())
     assert description["observation"].keys() == player.spaces.keys() == {"seen"}
@@ -265,13 +260,14 @@ def test_the_printed_lines_load_the_files_where_palestra_is_not(
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
     assert sum("torch's ONNX exporter; this takes" in line for line in lines) == 1
+    code, expected = ["import sys; sys.modules['palestra'] = None"], []
     for name, num_loading in (("policy.pt2", 3), ("policy.onnx", 3)):
         start = lines.index(f"to use {name}:") + 1
         shown = lines[start : start + num_loading]
         assert [line.split()[0] for line in shown[:2]] == ["import", "policy"]
-        alone = "import sys; sys.modules['palestra'] = None"
-        code = "\n".join([alone, *shown, "print(action.shape, q_values_or_logits.shape)"])
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=False)
-        assert done.returncode == 0, done.stderr
-        shape = "torch.Size([1]) torch.Size([1, 2])" if name == "policy.pt2" else "(1,) (1, 2)"
-        assert done.stdout.strip() == shape
+        code += [*shown, "print(action.shape, q_values_or_logits.shape)"]
+        expected.append("torch.Size([1]) torch.Size([1, 2])" if name == "policy.pt2" else "(1,) (1, 2)")
+    command = [sys.executable, "-c", "\n".join(code)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == expected

@@ -31,6 +31,7 @@ from palestra.sweeps.naming import choice_texts, short_keys
 from palestra.sweeps.storages import SQLiteConfig
 from palestra.sweeps.stored import StoredSweep
 from palestra.sweeps.trial_names import trial_names
+from tests.forked import run
 from tests.report.sweeps import KEY as LEARNER
 from tests.report.sweeps import RATE as RATES
 from tests.report.sweeps import MadeSweep
@@ -43,7 +44,7 @@ SMALL += ["evaluations.0.interval.every=256", "evaluations.0.num_games=2", "fina
 
 def palestra(*arguments: object, cwd: Path, code: int = 0) -> str:
     command = [*PALESTRA, *map(str, arguments)]
-    found = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
+    found = run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
     assert found.returncode == code, found.stdout + found.stderr
     return found.stdout if code == 0 else found.stderr
 

@@ -79,7 +79,9 @@ def test_players_find_the_only_equilibrium(
 ) -> None:
     rules = [f"game.payoffs={payoffs}", "game.num_rounds=1"]
     data = suggested_config("ppo", "matrix", rules).model_dump()
-    data |= {"trainer": {"name": trainer}, "num_worlds": 64, "stop": {"after": 60, "unit": "epochs"}}
+    data |= {"trainer": {"name": trainer}, "num_worlds": 32, "stop": {"after": 20, "unit": "epochs"}}
+    for player in data["players"].values():
+        player["algorithm"] |= {"learning_rate": {"name": "constant", "value": 0.01}, "num_minibatches": 4}
     data["evaluations"] = []
     data["best"] = None
     run = make_trainer(data, run=tmp_path / "run")

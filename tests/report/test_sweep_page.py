@@ -6,7 +6,6 @@ palestra.report.sweep_reading, palestra.report.sweep_sections.
 
 import math
 import random
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from palestra.report.sweep_figures import ValueRange
 from palestra.report.sweep_page import write_sweep_report
 from palestra.report.sweep_reading import SweepData
 from palestra.storage.records_file import read_records
+from tests.forked import run
 from tests.report.parsing import Parsed
 from tests.report.sweeps import GAMMA, INTERVAL, KEY, LAMBDA, RATE, SWEEP, MadeSweep
 
@@ -224,7 +224,7 @@ def test_a_real_sweep_is_shown_and_its_trials_stay_runs(tmp_path: Path, monkeypa
     words += ["stop.after=512", "evaluations.0.interval.every=256", "evaluations.0.num_games=2", "final_num_games=2"]
     sweep = tmp_path / "s"
     command = [sys.executable, "-m", "palestra", "sweep", *words, "recorders=[]", "--run", str(sweep), "--quiet"]
-    subprocess.run(command, check=True, timeout=120)
+    run(command, check=True, timeout=120)
     palestra_report(sweep)
     page = Parsed(sweep / "report.html")
     best = page.tables[ALL].column("trial")[0][0]

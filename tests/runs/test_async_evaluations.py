@@ -15,8 +15,10 @@ from conftest import LEARNER
 from resuming import fit, pointed_at, records
 
 import palestra
+from palestra.runs import evaluator_processes
 from palestra.runs.evaluating import EvaluationRequest
 from palestra.storage.facts import to_json
+from tests.forked import FORKING
 from tests.games.gym_worlds import gym_data
 
 Data = dict[str, Any]
@@ -29,6 +31,12 @@ BESIDE: Data = {
 }
 
 pytestmark = pytest.mark.usefixtures("no_plots")
+
+
+@pytest.fixture(autouse=True)
+def forked_evaluators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tests/training/test_lifecycle.py starts interpreters."""
+    monkeypatch.setattr(evaluator_processes, "subprocess", FORKING)
 
 
 def of_kind(run: Path, kind: str) -> list[Data]:

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from palestra.config import render as rendered
 from palestra.runs.branching import extend
 from palestra.runs.config import RunConfig
 from palestra.training.trainer import Trainer
+from tests.forked import run as run_forked
 
 MakeConfig = Callable[..., dict[str, Any]]
 TWO = {"host": 8, "agent": 3}
@@ -221,7 +221,7 @@ def test_a_run_killed_by_sigkill_goes_on_to_the_same_bits_from_the_shell(
         config["players"][name]["algorithm"]["replay_buffer"]["capacity"] = 1000
     (in_tmp_path / "tiny.yml").write_text(json.dumps(config))
     shell("train", "tiny.yml", "--run", "whole", "--quiet")
-    killed = subprocess.run(
+    killed = run_forked(
         [sys.executable, "-c", KILLED_IN_THE_MIDDLE, "train", "tiny.yml", "--run", "killed", "--quiet"], check=False
     )
     assert killed.returncode == -signal.SIGKILL

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from palestra.config import render
 from palestra.runs.config import read_config
+from tests.forked import Forked
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = ["num_worlds=4", "rollout_length=16", "num_minibatches=2", "stop.after=1024", "output.save.every=256"]
@@ -21,7 +22,7 @@ def write_base(folder: Path) -> Path:
 
 def palestra(*arguments: object, cwd: Path) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "palestra", *map(str, arguments)]
-    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return Forked(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def done(*arguments: object, cwd: Path, code: int = 0) -> str:

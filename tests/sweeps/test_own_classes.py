@@ -3,7 +3,6 @@ values; several bases; GPUs."""
 
 import math
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.outcomes import state_of
 from palestra.sweeps.places import LocalConfig
 from palestra.sweeps.stored import StoredSweep
+from tests.forked import run
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = ["num_worlds=4", "rollout_length=16", "num_minibatches=2", "stop.after=2048", "output.save.every=1024"]
@@ -115,7 +115,7 @@ def swept(folder: Path, **changes: Any) -> StoredSweep:
     (folder / "base.yml").write_text(render(base, type(base)))
     (folder / "sweep.yml").write_text(render(SWEEP | changes, SweepConfig))
     command = [sys.executable, "-m", "palestra", "sweep", "sweep.yml", "--run", "s"]
-    found = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    found = run(command, cwd=folder, capture_output=True, text=True, timeout=600)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "Warning" not in found.stdout + found.stderr
     return StoredSweep.open(folder / "s")
@@ -282,7 +282,7 @@ def test_what_cannot_work_is_one_line_before_anything_starts(
     (tmp_path / "sweep.yml").write_text(text)
     (tmp_path / "mine.py").write_text(OWN + BROKEN)
     command = [sys.executable, "-m", "palestra", "sweep", "sweep.yml", "--run", "s"]
-    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    found = run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert found.returncode == 2
     lines = [line for line in found.stderr.splitlines() if not line.startswith("importing")]
     assert len(lines) == (2 if changes == {"search": {"name": "grid"}} else 1), "a line per key"

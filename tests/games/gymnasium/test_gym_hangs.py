@@ -14,6 +14,7 @@ import torch
 
 from palestra.games.gymnasium import GymnasiumWorld, workers
 from palestra.games.world import EnvironmentFailed
+from tests.forked import Forked
 from tests.games.gym_worlds import gym_game
 
 ROOT = Path(__file__).parents[3]
@@ -142,7 +143,7 @@ looks_for_processes = pytest.mark.skipif(not Path("/proc/self/stat").exists(), r
 def owner_of_worlds(how: str, end: str) -> tuple[subprocess.Popen[str], list[int]]:
     """A process that steps three environments, and the processes of these, which all hang in the second step."""
     command = [sys.executable, "-c", OWNER, how, end]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = Forked(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     pids = [int(word) for word in process.stdout.readline().split()]
     assert len(pids) == 3

@@ -1,0 +1,237 @@
+"""Processes of Python that begin where the imports end, for tests that start many commands of palestra.
+
+`Forked` is a subprocess.Popen for commands of this interpreter (`python -m MODULE ...`, `python -c PROGRAM ...`), and
+`run` a subprocess.run. What they start is a process of its own, which can be signalled, killed and waited for; but a
+server forks it that has imported palestra once, where a new interpreter takes seconds of a processor to do so. The jobs
+that a sweep starts in such a process are forked by the same server. Tests of what a start imports, prints or
+compiles start an interpreter.
+
+Run as a script, this file is the server: `python -P tests/forked.py SOCKET`. It ends when its standard input does.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import importlib
+import inspect
+import json
+import os
+import runpy
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import types
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+PIDS: list[int] = []
+SOCKET = "PALESTRA_TESTS_FORKED"  # the environment variable that names the server's, in processes that it has forked
+IMPORTED = [
+    "palestra.cli",
+    "palestra.training",
+    "palestra.evaluation",
+    "palestra.sweeps.sweep",
+    "palestra.recording.plots",
+]
+IMPORTED += ["palestra.commands.suggest_config", "matplotlib.figure", "matplotlib.backends.backend_agg"]
+MOVED = 1000  # file descriptors of a new process lie above, until it has closed those of the server
+
+
+# ---- in a test -------------------------------------------------------------------------------------------
+
+
+class Forked(subprocess.Popen):  # type: ignore[type-arg]
+    """A process of `[sys.executable, (-P | -B)..., -m | -c, ..., ...]`. Without `shell`, `preexec_fn` and the like."""
+
+    def _execute_child(self, *args: Any) -> None:
+        asked = inspect.signature(subprocess.Popen._execute_child).bind(self, *args).arguments
+        names = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        pipes = {name: asked[name] for name in names}
+        environment = os.environ if asked["env"] is None else asked["env"]
+        said = {
+            "arguments": list(map(str, asked["args"][1:])),
+            "cwd": str(asked["cwd"] or os.getcwd()),
+            "environment": dict(environment) | {SOCKET: server()},
+            "starts_session": asked["start_new_session"],
+            "pass_fds": list(asked["pass_fds"]),
+        }
+        given = (pipes["p2cread"], pipes["c2pwrite"], pipes["errwrite"])
+        inherited = [own if fd == -1 else fd for own, fd in enumerate(given)]
+        message = json.dumps(said).encode()
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.connect(server())
+        socket.send_fds(self._server, [len(message).to_bytes(4, "big")], [*inherited, *asked["pass_fds"]])
+        self._server.sendall(message)
+        self.pid = int.from_bytes(self._server.recv(4, socket.MSG_WAITALL), "big")
+        self._child_created = True
+        self._close_pipe_fds(**pipes)
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        flags = socket.MSG_DONTWAIT if wait_flags & os.WNOHANG else socket.MSG_WAITALL
+        with contextlib.suppress(BlockingIOError):
+            status = self._server.recv(4, flags)
+            self._server.close()
+            assert status, "the server of forked processes has ended"
+            return self.pid, int.from_bytes(status, "big")
+        return 0, 0
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        if self.returncode is None:
+            pid, status = self._try_wait(os.WNOHANG)
+            if pid:
+                self._handle_exitstatus(status)
+        return self.returncode
+
+
+FORKING = types.SimpleNamespace(**{**vars(subprocess), "Popen": Forked})  # to take the place of the module
+
+
+def run(
+    command: list[Any],
+    *,
+    capture_output: bool = False,
+    check: bool = False,
+    timeout: float | None = None,
+    **options: Any,
+) -> "subprocess.CompletedProcess[Any]":
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Forked(command, **options) as process:
+        try:
+            printed, told = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(command, process.returncode, printed, told)
+    if check:
+        done.check_returncode()
+    return done
+
+
+@cache
+def server() -> str:
+    """The path of the server's socket. The first process that asks starts it."""
+    if SOCKET in os.environ:
+        return os.environ[SOCKET]
+    path = str(Path(tempfile.mkdtemp(prefix="forked-")) / "socket")
+    command = [sys.executable, "-P", __file__, path]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    PIDS.append(process.pid)
+    atexit.register(process.wait)
+    atexit.register(process.stdin.close)  # before the wait
+    assert process.stdout.readline() == b"ready\n"
+    return path
+
+
+# ---- the server ------------------------------------------------------------------------------------------
+
+
+def serve(path: str) -> None:
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(path)
+    listening.listen(64)
+    for name in IMPORTED:
+        importlib.import_module(name)
+    import palestra.sweeps.places
+
+    palestra.sweeps.places.subprocess = FORKING  # type: ignore[attr-defined]
+    import torch
+
+    from palestra.randomness import world_keys
+
+    world_keys(0, 1, torch.device("cpu"))  # numba has work to do before the first kernel of all
+    print("ready", flush=True)
+    waiting = selectors.DefaultSelector()
+    waiting.register(listening, selectors.EVENT_READ, None)
+    waiting.register(sys.stdin.fileno(), selectors.EVENT_READ, None)
+    while True:
+        for key, _ in waiting.select():
+            if key.fileobj == sys.stdin.fileno():
+                Path(path).unlink()
+                return
+            if key.fileobj is listening:
+                asking, _ = listening.accept()
+                child = fork(asking)
+                waiting.register(os.pidfd_open(child), selectors.EVENT_READ, (child, asking))
+            else:
+                child, asking = key.data
+                _, status = os.waitpid(child, 0)
+                with contextlib.suppress(OSError), asking:  # whoever has started it may have been killed
+                    asking.sendall(status.to_bytes(4, "big"))
+                waiting.unregister(key.fileobj)
+                os.close(key.fd)
+
+
+def fork(asking: socket.socket) -> int:
+    length, fds, _, _ = socket.recv_fds(asking, 4, 64)
+    size, message = int.from_bytes(length, "big"), b""
+    while len(message) < size:
+        message += asking.recv(size - len(message))
+    child = os.fork()
+    if child == 0:
+        begin(json.loads(message), fds)
+    for fd in fds:
+        os.close(fd)
+    asking.sendall(child.to_bytes(4, "big"))
+    return child
+
+
+def begin(said: dict[str, Any], fds: list[int]) -> NoReturn:
+    """What an interpreter does for a command, in a process that was just forked."""
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, MOVED) for fd in fds]
+    os.closerange(0, MOVED)
+    for fd, number in zip(moved, [0, 1, 2, *said["pass_fds"]], strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+    for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
+        errors = "backslashreplace" if name == "stderr" else "strict"
+        lines = 1 if name == "stderr" or os.isatty(number) else -1
+        setattr(sys, name, open(number, mode, lines, encoding="utf-8", errors=errors, closefd=False))  # noqa: SIM115
+    if said["starts_session"]:
+        os.setsid()
+    os.environ.clear()
+    os.environ.update(said["environment"])
+    os.chdir(said["cwd"])
+    code = 1
+    try:
+        execute(said["arguments"])
+        code = 0
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else 0 if left.code is None else 1
+        if isinstance(left.code, str):
+            print(left.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code & 0xFF)
+
+
+def execute(arguments: list[str]) -> None:
+    flags = set()
+    while arguments[0] in ("-P", "-B"):
+        flags.add(arguments.pop(0))
+    how, what, *rest = arguments
+    own = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in sys.path]
+    sys.path[:0] = own if "-P" in flags else [os.getcwd() if how == "-m" else "", *own]
+    if how == "-m":
+        sys.argv = [what, *rest]
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        assert how == "-c", f"expected -m or -c, got {how}"
+        sys.argv = ["-c", *rest]
+        main = types.ModuleType("__main__")
+        sys.modules["__main__"] = main
+        exec(compile(what, "<string>", "exec"), main.__dict__)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
