@@ -3,10 +3,12 @@
 `Forked` is a subprocess.Popen for commands of this interpreter (`python -m MODULE ...`, `python -c PROGRAM ...`), and
 `run` a subprocess.run. What they start is a process of its own, which can be signalled, killed and waited for; but a
 server forks it that has imported palestra once, where a new interpreter takes seconds of a processor to do so. The jobs
-that a sweep starts in such a process are forked by the same server. Tests of what a start imports, prints or
-compiles start an interpreter.
+that a sweep starts in such a process are forked by the same server; its runs end without their plot. A process of
+`ForkedWithoutPalestra` has imported the libraries alone: it takes palestra from its working directory. Tests of what a
+start imports, prints or compiles start an interpreter.
 
-Run as a script, this file is the server: `python -P tests/forked.py SOCKET`. It ends when its standard input does.
+Run as a script, this file is the server: `python -P tests/forked.py SOCKET MODULE...` imports these modules first. It
+ends when its standard input does.
 """
 
 import atexit
@@ -29,16 +31,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-PIDS: list[int] = []
+PIDS: list[int] = []  # of the servers that this process has started
 SOCKET = "PALESTRA_TESTS_FORKED"  # the environment variable that names the server's, in processes that it has forked
-IMPORTED = [
-    "palestra.cli",
-    "palestra.training",
-    "palestra.evaluation",
-    "palestra.sweeps.sweep",
-    "palestra.recording.plots",
-]
-IMPORTED += ["palestra.commands.suggest_config", "matplotlib.figure", "matplotlib.backends.backend_agg"]
+LIBRARIES = ("gymnasium", "numba", "numpy", "pydantic", "rich.console", "safetensors.torch", "scipy", "torch", "typer")
+PALESTRA = ("palestra.cli", "palestra.training", "palestra.evaluation", "palestra.sweeps.sweep")
 MOVED = 1000  # file descriptors of a new process lie above, until it has closed those of the server
 
 
@@ -46,17 +42,21 @@ MOVED = 1000  # file descriptors of a new process lie above, until it has closed
 
 
 class Forked(subprocess.Popen):  # type: ignore[type-arg]
-    """A process of `[sys.executable, (-P | -B)..., -m | -c, ..., ...]`. Without `shell`, `preexec_fn` and the like."""
+    """A process of `[sys.executable, (-P | -B)..., -m MODULE | -c PROGRAM | SCRIPT, ...]`. It knows no `shell`,
+    `preexec_fn` and the like."""
+
+    imported = PALESTRA
 
     def _execute_child(self, *args: Any) -> None:
         asked = inspect.signature(subprocess.Popen._execute_child).bind(self, *args).arguments
         names = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         pipes = {name: asked[name] for name in names}
         environment = os.environ if asked["env"] is None else asked["env"]
+        path = server(self.imported)
         said = {
             "arguments": list(map(str, asked["args"][1:])),
             "cwd": str(asked["cwd"] or os.getcwd()),
-            "environment": dict(environment) | {SOCKET: server()},
+            "environment": dict(environment) | {SOCKET: path},
             "starts_session": asked["start_new_session"],
             "pass_fds": list(asked["pass_fds"]),
         }
@@ -64,7 +64,7 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
         inherited = [own if fd == -1 else fd for own, fd in enumerate(given)]
         message = json.dumps(said).encode()
         self._server = socket.socket(socket.AF_UNIX)
-        self._server.connect(server())
+        self._server.connect(path)
         socket.send_fds(self._server, [len(message).to_bytes(4, "big")], [*inherited, *asked["pass_fds"]])
         self._server.sendall(message)
         self.pid = int.from_bytes(self._server.recv(4, socket.MSG_WAITALL), "big")
@@ -88,7 +88,8 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
         return self.returncode
 
 
-FORKING = types.SimpleNamespace(**{**vars(subprocess), "Popen": Forked})  # to take the place of the module
+class ForkedWithoutPalestra(Forked):
+    imported = LIBRARIES
 
 
 def run(
@@ -97,11 +98,12 @@ def run(
     capture_output: bool = False,
     check: bool = False,
     timeout: float | None = None,
+    start: type[Forked] = Forked,
     **options: Any,
 ) -> "subprocess.CompletedProcess[Any]":
     if capture_output:
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with Forked(command, **options) as process:
+    with start(command, **options) as process:
         try:
             printed, told = process.communicate(timeout=timeout)
         except BaseException:
@@ -113,13 +115,17 @@ def run(
     return done
 
 
+# to take the place of the module in one of palestra's
+FORKING = types.SimpleNamespace(**{**vars(subprocess), "Popen": Forked, "run": run})
+
+
 @cache
-def server() -> str:
-    """The path of the server's socket. The first process that asks starts it."""
+def server(imported: tuple[str, ...]) -> str:
+    """The path of the socket of the server that has imported these modules. The first process that asks starts it."""
     if SOCKET in os.environ:
         return os.environ[SOCKET]
     path = str(Path(tempfile.mkdtemp(prefix="forked-")) / "socket")
-    command = [sys.executable, "-P", __file__, path]
+    command = [sys.executable, "-P", __file__, path, *imported]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     PIDS.append(process.pid)
     atexit.register(process.wait)
@@ -131,20 +137,21 @@ def server() -> str:
 # ---- the server ------------------------------------------------------------------------------------------
 
 
-def serve(path: str) -> None:
+def serve(path: str, imported: list[str]) -> None:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(path)
     listening.listen(64)
-    for name in IMPORTED:
+    for name in imported:
         importlib.import_module(name)
-    import palestra.sweeps.places
+    if "palestra.cli" in imported:
+        import palestra.runs.output
+        import palestra.sweeps.places
 
-    palestra.sweeps.places.subprocess = FORKING  # type: ignore[attr-defined]
-    import torch
+        palestra.sweeps.places.subprocess = FORKING  # type: ignore[attr-defined]
+        palestra.runs.output.plot_scores = lambda records: None
+    from numba.core.registry import cpu_target
 
-    from palestra.randomness import world_keys
-
-    world_keys(0, 1, torch.device("cpu"))  # numba has work to do before the first kernel of all
+    cpu_target.target_context.refresh()  # else every process does so before its first kernel
     print("ready", flush=True)
     waiting = selectors.DefaultSelector()
     waiting.register(listening, selectors.EVENT_READ, None)
@@ -153,6 +160,7 @@ def serve(path: str) -> None:
         for key, _ in waiting.select():
             if key.fileobj == sys.stdin.fileno():
                 Path(path).unlink()
+                Path(path).parent.rmdir()
                 return
             if key.fileobj is listening:
                 asking, _ = listening.accept()
@@ -219,14 +227,18 @@ def execute(arguments: list[str]) -> None:
     flags = set()
     while arguments[0] in ("-P", "-B"):
         flags.add(arguments.pop(0))
-    how, what, *rest = arguments
+    sys.dont_write_bytecode = "-B" in flags
+    how, what, *rest = arguments if arguments[0] in ("-m", "-c") else ["script", *arguments]
     own = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry not in sys.path]
-    sys.path[:0] = own if "-P" in flags else [os.getcwd() if how == "-m" else "", *own]
+    first = {"-m": os.getcwd(), "-c": "", "script": str(Path(what).parent)}[how]
+    sys.path[:0] = own if "-P" in flags else [first, *own]
     if how == "-m":
         sys.argv = [what, *rest]
         runpy.run_module(what, run_name="__main__", alter_sys=True)
+    elif how == "script":
+        sys.argv = [what, *rest]
+        runpy.run_path(what, run_name="__main__")
     else:
-        assert how == "-c", f"expected -m or -c, got {how}"
         sys.argv = ["-c", *rest]
         main = types.ModuleType("__main__")
         sys.modules["__main__"] = main
@@ -234,4 +246,4 @@ def execute(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], sys.argv[2:])

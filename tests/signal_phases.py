@@ -12,7 +12,6 @@ import copy
 import json
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -79,11 +78,10 @@ def in_a_child(phase: str, number: int, arguments: list[str]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def try_phase(phase: str, number: int, folder: Path) -> dict[str, Any]:
+def try_phase(phase: str, number: int, folder: Path, uninterrupted: Path) -> dict[str, Any]:
     """One child, and what became of its run."""
     config, run = copy.deepcopy(TINY), folder / "run"
     config["output"]["stop_within_s"] = BOUND_S if phase.startswith("stuck") and "second" not in phase else LONG_S
-    fit(folder / "uninterrupted", config)
     arguments = ["train", str(folder / "run.yml"), "--run", str(run), "--quiet"]
     (folder / "run.yml").write_text(json.dumps(config))
     if phase == "restoring":
@@ -96,7 +94,7 @@ def try_phase(phase: str, number: int, folder: Path) -> dict[str, Any]:
     num_saved = len(all_checkpoints(run)) if run.exists() else 0
     if (run / "config.yml").exists():
         assert fit(run).finished
-        assert_same_bits(run, folder / "uninterrupted")
+        assert_same_bits(run, uninterrupted)
     return {"phase": phase, "signal": number, "status": status, "seconds": seconds, "checkpoints": num_saved}
 
 
@@ -107,8 +105,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads
     palestra.runs.run.plot_scores = lambda records: None
     signals = [signal.SIGINT, signal.SIGTERM]
-    for index, phase in enumerate(PHASES):
-        for number in signals if both else [signals[index % 2]]:
-            with tempfile.TemporaryDirectory(prefix="palestra-signals-") as folder:
-                print(json.dumps(try_phase(phase, number, Path(folder))), flush=True)
-                sys.stdout.flush()
+    with tempfile.TemporaryDirectory(prefix="palestra-signals-") as whole:
+        fit(uninterrupted := Path(whole) / "run", copy.deepcopy(TINY))
+        for index, phase in enumerate(PHASES):
+            for number in signals if both else [signals[index % 2]]:
+                with tempfile.TemporaryDirectory(prefix="palestra-signals-") as folder:
+                    print(json.dumps(try_phase(phase, number, Path(folder), uninterrupted)), flush=True)

@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks import measuring, polyhedra
 from benchmarks.legacy import (
     MAX_VALUE,
     SUBSETS,
@@ -20,13 +20,13 @@ from benchmarks.legacy import (
     reduce_boards,
     shift_boards,
 )
-from benchmarks.measuring import ROOT
 from benchmarks.polyhedra import CONFIG, Steps, original_test_config, random_play, train, train_bare
 from palestra import load_config
 from palestra.evaluation.evaluator import play_games
 from palestra.games.polyhedra.game import decode_host_action, host_subsets
 from palestra.games.polyhedra.newton import minimal_points
 from palestra.players import make_script
+from tests.forked import FORKING
 
 CPU = torch.device("cpu")
 
@@ -136,12 +136,15 @@ def test_the_bare_loop_does_the_same_work_as_the_trainer() -> None:
         assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
 
 
-def test_the_quick_benchmark_fills_every_row(tmp_path: Path) -> None:
+def test_the_quick_benchmark_fills_every_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "table.json"
-    command = [sys.executable, "-m", "benchmarks.polyhedra", "--quick", "--json", str(path)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
+    monkeypatch.setattr(measuring, "subprocess", FORKING)
+    monkeypatch.setattr(sys, "argv", ["polyhedra", "--quick", "--json", str(path)])
+    polyhedra.main()
     rows = json.loads(path.read_text())["rows"]
     assert {row["row"] for row in rows} == {"H1", "H2", "H3", "H4", "O1"}
     assert all(row["ratio"] > 0 for row in rows)
-    assert result.stdout.count("\n| H") + result.stdout.count("\n| O") == len(rows)
+    printed = capsys.readouterr().out
+    assert printed.count("\n| H") + printed.count("\n| O") == len(rows)

@@ -4,6 +4,7 @@ Here its package is a stand-in of the same structure: the same classes, attribut
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
+from tests.forked import run as run_forked
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "docs" / "convert_hironaka.py"
@@ -104,7 +106,7 @@ SHORT = {"evaluations.0.num_games": 5, "evaluations.0.final_num_games": 5, "outp
 def python(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environ = os.environ | {"PYTHONPATH": str(place)}
     command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=place, env=environ, capture_output=True, text=True, timeout=100)
+    return run_forked(command, cwd=place, env=environ, capture_output=True, text=True, timeout=100)
 
 
 def converted(place: Path, config: dict[str, Any], agent: str = "random") -> subprocess.CompletedProcess[str]:
@@ -117,12 +119,20 @@ def converted(place: Path, config: dict[str, Any], agent: str = "random") -> sub
     return python(place, str(SCRIPT), "model.pt", "out")
 
 
-@pytest.fixture
-def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory: the folder that the script writes."""
-    result = converted(tmp_path, CONFIG)
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the script writes, and what it read beside it."""
+    place = tmp_path_factory.mktemp("written")
+    result = converted(place, CONFIG)
     assert result.returncode == 0, result.stderr
     assert "\n- stop.after: " in result.stdout
+    return place
+
+
+@pytest.fixture
+def out(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: a copy of that folder."""
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path / "out")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "out"), *sys.path])
     monkeypatch.delitem(sys.modules, "hironaka_nets", raising=False)

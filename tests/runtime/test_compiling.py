@@ -6,6 +6,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ import pytest
 
 import palestra
 from palestra.runtime.compiling import HOUSE, digest_of_kernels, inner
+from tests.forked import ForkedWithoutPalestra
+from tests.forked import run as run_forked
+
+run_without_palestra = partial(run_forked, start=ForkedWithoutPalestra)
 
 CHILD = """
 import numpy as np
@@ -34,9 +39,8 @@ def copied(tmp_path: Path) -> Path:
 
 def run(place: Path, **options: Any) -> tuple[int, int, str]:
     """Of the one legal action, drawn by chance, the number; how often its kernel came from the cache; and stderr."""
-    ran = subprocess.run(
-        [sys.executable, "-c", CHILD], cwd=place, capture_output=True, text=True, check=True, **options
-    )
+    start = subprocess.run if options else run_without_palestra
+    ran = start([sys.executable, "-c", CHILD], cwd=place, capture_output=True, text=True, check=True, **options)
     action, hits = ran.stdout.split()
     return int(action), int(hits), ran.stderr
 
@@ -92,7 +96,7 @@ def test_every_cached_kernel_knows_of_the_others() -> None:
 
 def test_the_digest_is_of_files_and_not_of_the_place(copied: Path) -> None:
     script = "from palestra.runtime.compiling import digest_of_kernels; print(digest_of_kernels())"
-    ran = subprocess.run([sys.executable, "-c", script], cwd=copied, capture_output=True, text=True, check=True)
+    ran = run_without_palestra([sys.executable, "-c", script], cwd=copied, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == digest_of_kernels()
 
 

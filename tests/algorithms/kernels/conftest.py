@@ -1,7 +1,6 @@
 """What the tests of edited files share: a copy of the sources, and what runs once a file there is another."""
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import palestra
+from tests.forked import ForkedWithoutPalestra
+from tests.forked import run as run_forked
 
 RunEdited = Callable[[str, str, str, str], list[str]]
 
@@ -34,7 +35,9 @@ def run_edited(copied: Path) -> RunEdited:
         path.write_text(text.replace(old, new))
         try:
             command = [sys.executable, "-B", "-c", program]
-            done = subprocess.run(command, cwd=copied, capture_output=True, text=True, check=True)
+            done = run_forked(
+                command, start=ForkedWithoutPalestra, cwd=copied, capture_output=True, text=True, check=True
+            )
         finally:
             path.write_text(text)
         return done.stdout.split("\n")
