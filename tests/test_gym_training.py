@@ -24,6 +24,7 @@ from palestra.runs.branching import stored_config
 from palestra.runs.stored import StoredRun
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.run_folder import RunFolder
+from tests.forked import Forked
 from tests.games.gym_worlds import MODES, cart_pole, gym_data
 from tests.gym_probes import two_states_values
 
@@ -602,9 +603,8 @@ def test_a_signal_to_a_run_ends_its_workers(make_config: MakeConfig, tmp_path: P
     root = Path(__file__).parent.parent
     program = "from palestra.cli import main; main()"
     arguments = ["train", str(tmp_path / "run.yml"), "--run", str(tmp_path / "run"), "--quiet"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, *arguments], cwd=root, start_new_session=True, stderr=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", program, *arguments]
+    process = Forked(command, cwd=root, start_new_session=True, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     latest = tmp_path / "run" / "checkpoints" / "latest"
     while (len(workers := children_of(process.pid)) < 4 or not latest.exists()) and time.monotonic() < deadline:

@@ -11,7 +11,6 @@ import os
 import pickle
 import resource
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from palestra.storage.disk import DISK
 from palestra.storage.records_file import RecordsThen
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import CheckpointError, MissingCheckpointError, StoredFile
+from tests.forked import run as run_forked
 from tests.storage.ring import NONE, Ring
 
 
@@ -447,7 +447,7 @@ def test_a_disk_that_is_full_while_tensors_are_written_leaves_the_previous_check
 
 def test_a_save_killed_at_any_moment_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     script = Path(__file__).parent / "save_until_killed.py"
-    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=120)
+    done = run_forked([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     num_kills, num_saves, num_in_the_middle = map(int, done.stdout.split())
     assert num_kills == 60

@@ -12,6 +12,7 @@ import pytest
 from palestra.storage.disk import RunFolderError, write_text
 from palestra.storage.facts import run_facts, to_json
 from palestra.storage.run_folder import RunFolder
+from tests.forked import Forked
 
 
 def test_a_new_run_gets_the_number_after_the_largest(tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ with RunFolder.open(Path(sys.argv[1])).lock():
 def test_the_lock_admits_one_process_names_it_and_ends_with_a_kill(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "dqn")
     write_text(run.config, "")
-    holder = subprocess.Popen([sys.executable, "-c", HOLD_LOCK, str(run.path)], stdout=subprocess.PIPE)
+    holder = Forked([sys.executable, "-c", HOLD_LOCK, str(run.path)], stdout=subprocess.PIPE)
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"locked\n"
