@@ -208,10 +208,20 @@ def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_plots() -> Iterator[None]:
+    """Runs end without their plot, which takes longer than a tiny run. A test of the plot asks for `plots`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("palestra.runs.run.plot_scores", lambda records: None)
+        yield
+
+
 @pytest.fixture
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs end without their plot, which takes longer than a tiny run."""
-    monkeypatch.setattr("palestra.runs.run.plot_scores", lambda records: None)
+def plots(no_plots: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs end with their plot."""
+    from palestra.recording.plots import plot_scores
+
+    monkeypatch.setattr("palestra.runs.run.plot_scores", plot_scores)
 
 
 # ---- an S3-compatible server on loopback -----------------------------------------------------------------

@@ -144,11 +144,11 @@ def serve(path: str, imported: list[str]) -> None:
     for name in imported:
         importlib.import_module(name)
     if "palestra.cli" in imported:
-        import palestra.runs.output
+        import palestra.runs.run
         import palestra.sweeps.places
 
         palestra.sweeps.places.subprocess = FORKING  # type: ignore[attr-defined]
-        palestra.runs.output.plot_scores = lambda records: None
+        palestra.runs.run.plot_scores = lambda records: None
     from numba.core.registry import cpu_target
 
     cpu_target.target_context.refresh()  # else every process does so before its first kernel

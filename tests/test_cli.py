@@ -28,6 +28,7 @@ from palestra.commands.catalogue import catalogue
 from palestra.config import load_yaml
 from palestra.players import SCRIPTED
 from palestra.storage.records_file import read_records
+from tests.forked import run as run_forked
 
 MakeConfig = Callable[..., dict[str, Any]]
 
@@ -64,10 +65,11 @@ def seed_of(run: Path) -> Any:
 # ---- train ---------------------------------------------------------------------------------------------
 
 
-def test_train_leaves_a_whole_run(file: Path) -> None:
+def test_train_leaves_a_whole_run(file: Path, plots: None) -> None:
     result = palestra("train", "tiny.yml")
     run = Path("runs/tiny-1")
-    assert {path.name for path in run.iterdir()} >= {"config.yml", "run.json", "records.jsonl", "checkpoints"}
+    files = {"config.yml", "run.json", "records.jsonl", "checkpoints", "scores.png"}
+    assert {path.name for path in run.iterdir()} >= files
     assert (run / "checkpoints" / "latest").exists()
     assert (run / "checkpoints" / "best").exists()
     assert read_records(run / "records.jsonl")[-1]["opt_steps"] == 24
@@ -502,7 +504,7 @@ def test_a_command_whose_reader_leaves_ends_quietly(command: tuple[str, ...], tr
     os.close(reading)
     words = [word.format(run=trained) for word in command]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run([*PALESTRA, *words], stdout=writing, stderr=subprocess.PIPE, env=environment, timeout=60)
+    done = run_forked([*PALESTRA, *words], stdout=writing, stderr=subprocess.PIPE, env=environment, timeout=60)
     os.close(writing)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
