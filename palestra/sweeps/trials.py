@@ -192,10 +192,14 @@ class OwnedTrial:
     def _env_steps(self) -> int:
         """How many env steps its runs have played; of a pruned trial, up to the evaluation at which it was pruned, so
         that the number does not depend on how fast the runs were stopped."""
-        over_seeds = self.study.pruning is not None and self.study.pruning.over_seeds
-        if self.pruned_at is not None and not over_seeds:
+        if self.pruned_at is not None and self._is_cut_short:
             return sum(run.watched.env_steps_at(self.pruned_at) for run in self.deciding)
         return sum(int(run.watched.counters["env_steps"]) for run in self.runs)
+
+    @property
+    def _is_cut_short(self) -> bool:
+        """Whether it was pruned at an evaluation of its runs: whether these then came to their ends does not count."""
+        return self.is_pruned and self.study.pruning is not None and not self.study.pruning.over_seeds
 
     @property
     def num_running(self) -> int:
@@ -215,7 +219,8 @@ class OwnedTrial:
         is_done = all(run.value is not None for run in self.runs)
         if self.num_running or not (is_done or self.is_pruned or self.failure is not None):
             return False
-        values = {str(run.seed): run.value for run in self.runs if run.value is not None}
+        ended = [] if self._is_cut_short else self.runs
+        values = {str(run.seed): run.value for run in ended if run.value is not None}
         self.study.note(self.number, {ENV_STEPS: self._env_steps(), VALUES: values})
         if self.failure is not None:
             self.study.fail(self.number, self.failure)
