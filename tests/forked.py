@@ -5,7 +5,7 @@
 server forks it that has imported palestra once, where a new interpreter takes seconds of a processor to do so. The jobs
 that a sweep starts in such a process are forked by the same server; its runs end without their plot. A process of
 `ForkedWithoutPalestra` has imported the libraries alone: it takes palestra from its working directory. Tests of what a
-start imports, prints or compiles start an interpreter.
+start imports, prints or compiles start an interpreter, and all do where there is no Linux.
 
 Run as a script, this file is the server: `python -P tests/forked.py SOCKET MODULE...` imports these modules first. It
 ends when its standard input does.
@@ -31,6 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
+IS_LINUX = sys.platform == "linux"
 PIDS: list[int] = []  # of the servers that this process has started
 SOCKET = "PALESTRA_TESTS_FORKED"  # the environment variable that names the server's, in processes that it has forked
 LIBRARIES = ("gymnasium", "numba", "numpy", "pydantic", "rich.console", "safetensors.torch", "scipy", "torch", "typer")
@@ -48,6 +49,9 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
     imported = PALESTRA
 
     def _execute_child(self, *args: Any) -> None:
+        if not IS_LINUX:
+            super()._execute_child(*args)  # type: ignore[misc]
+            return
         asked = inspect.signature(subprocess.Popen._execute_child).bind(self, *args).arguments
         names = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         pipes = {name: asked[name] for name in names}
@@ -72,6 +76,8 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
         self._close_pipe_fds(**pipes)
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if not IS_LINUX:
+            return super()._try_wait(wait_flags)  # type: ignore[misc,no-any-return]
         flags = socket.MSG_DONTWAIT if wait_flags & os.WNOHANG else socket.MSG_WAITALL
         with contextlib.suppress(BlockingIOError):
             status = self._server.recv(4, flags)
@@ -80,7 +86,9 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
             return self.pid, int.from_bytes(status, "big")
         return 0, 0
 
-    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+    def _internal_poll(self, *args: Any, **named: Any) -> int | None:
+        if not IS_LINUX:
+            return super()._internal_poll(*args, **named)  # type: ignore[misc,no-any-return]
         if self.returncode is None:
             pid, status = self._try_wait(os.WNOHANG)
             if pid:
