@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from palestra.storage.secrets import redacted
 
-RUN_FORMAT: Literal[1] = 1  # of run.json and config.yml; runs before 1 name no trainer
+RUN_FORMAT: Literal[2] = 2  # of all that a run's folder holds; since 2 records say what their scores are
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
@@ -32,14 +32,14 @@ class Entry(BaseModel):
 class RunFacts(Entry):
     """The content of run.json.
 
-    format: of run.json and config.yml. versions, machine, commit, command: at the start of the run. user_classes:
-    SHA-256 of the sources of the user's own classes. set_in_python: calls that gave the trainer objects which no config
+    format: of the folder. versions, machine, commit, command: at the start of the run. user_classes: SHA-256 of the
+    sources of the user's own classes. set_in_python: calls that gave the trainer objects which no config
     names. trainer_in_python: the class that trains the run, if it is not the one in the config. branched_from: the
     checkpoint that the run branches off. mirror: URL of its mirror. checkpoint_folder: the folder of its checkpoints
     and replay rows, if outside of the run's folder. ended: why the run ended before its `stop`.
     """
 
-    format: Literal[1]
+    format: Literal[2]
     id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
     versions: dict[str, str | None]
     machine: dict[str, str | int | None]

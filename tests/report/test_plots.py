@@ -19,12 +19,13 @@ from palestra.report.page import write_report
 from palestra.report.plots import panel_texts, plot_runs
 from palestra.report.reading import read_runs
 from palestra.runtime.statistics import Estimate, interquartile_mean_curve
+from palestra.storage.facts import RUN_FORMAT
 from tests.records import evaluation_of, played_pair, returns_in
 from tests.report.parsing import Parsed
 
 RETURN = "evaluation/main/agent/return/agent"
 ABSENT = dict.fromkeys(("commit", "trainer_in_python", "branched_from", "mirror", "checkpoint_folder", "ended"))
-FACTS = ABSENT | {"format": 1, "id": "0" * 32, "command": "", "set_in_python": []}
+FACTS = ABSENT | {"format": RUN_FORMAT, "id": "0" * 32, "command": "", "set_in_python": []}
 FACTS |= {"versions": {}, "machine": {}, "user_classes": {}}
 
 

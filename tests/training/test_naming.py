@@ -261,7 +261,7 @@ def test_an_older_run_is_refused_in_one_line(make_config: MakeConfig, in_tmp_pat
         assert code == 2
         assert line.endswith(
             f"run is a run of format 0, written by palestra {facts['versions']['palestra']}; this palestra reads "
-            "format 1: use the version that wrote it"
+            "format 2: use the version that wrote it"
         )
 
 
