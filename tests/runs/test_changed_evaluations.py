@@ -130,7 +130,7 @@ def test_a_player_of_ones_own_sits_in_a_pairing(run: Path, in_tmp_path: Path) ->
     assert own["scores"]["rho"] == ours["scores"]["rho"]
     stored = StoredRun.open(run)
     stored.load("latest")
-    assert stored.play({"agent": "own_agents:Agent"}).rho.value == own["scores"]["rho"]
+    assert stored.play({"agent": "own_agents:Agent"}).scores["rho"].value == own["scores"]["rho"]
 
 
 def test_overrides_change_one_evaluation_and_the_other_keeps_its_file(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -194,8 +194,12 @@ def test_play_gives_the_result_as_an_object(run: Path) -> None:
     assert played == stored.play({"host": "host", "agent": "random"}, num_games=40, seed=3, max_rounds=10)
     assert played != stored.play({"agent": "random"}, num_games=40, seed=4)
     assert played.num_games + played.record["started_over"] == 40
-    assert played.rho.low < played.rho.value < played.rho.high
-    assert played.returns["host"].low <= played.returns["host"].value == played.return_statistics["host"]["mean"]
+    assert played.scores["rho"].low < played.scores["rho"].value < played.scores["rho"].high
+    assert (
+        played.scores["return/host"].low
+        <= played.scores["return/host"].value
+        == played.return_statistics["host"]["mean"]
+    )
     assert played.lengths["max"] <= 8
     assert played.won["host"] + played.won["agent"] == 1
     assert filed(run) == {}

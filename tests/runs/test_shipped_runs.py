@@ -45,7 +45,7 @@ def test_the_shipped_players_are_better_than_scripted_ones() -> None:
     stored.load("latest")
 
     def rho(host: str, agent: str) -> float:
-        return stored.play({"host": host, "agent": agent}, num_games=1000).rho.value
+        return stored.play({"host": host, "agent": agent}, num_games=1000).scores["rho"].value
 
     for agent in ("random", "greedy"):
         scripted = max(rho(host, agent) for host in ("random", "all_coordinates", "zeillinger"))

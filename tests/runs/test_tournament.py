@@ -148,7 +148,7 @@ def test_players_of_runs_play_as_in_their_own_runs(write: Write, make_config: Ma
     for pair, checkpoint in zip(record_of(Path("runs/cup-1"))["pairs"], ("0", "latest"), strict=True):
         stored.load(checkpoint)
         own = stored.play({"agent": "random"}, num_games=30, seed=3, max_rounds=20)
-        assert (pair["scores"]["rho"], pair["actions"]) == (own.rho.value, own.record["actions"])
+        assert (pair["scores"]["rho"], pair["actions"]) == (own.scores["rho"].value, own.record["actions"])
 
 
 def test_players_of_ones_own_meet_ours(write: Write, tmp_path: Path) -> None:
