@@ -60,7 +60,8 @@ def test_play_a_pairing_in_python(shell: Shell, runs: Path) -> None:
         "pairing = {'host': 'host', 'agent': 'random'}",
         "played = run.play(pairing, game={'max_num_points': 9}, num_games=60, seed=1)",
         "assert played == run.play(pairing, game={'max_num_points': 9}, num_games=60, seed=1)",
-        "print(played.scores['rho'].low <= played.scores['rho'].value <= played.scores['rho'].high, played.scores['return/host'].value)",
+        "rho = played.scores['rho']",
+        "print(rho.low <= rho.value <= rho.high, played.scores['return/host'].value)",
     )
     assert shell.python(*code).startswith("True ")
 
