@@ -189,8 +189,8 @@ def test_processes_of_their_own_play_the_same_corridors(place: Path) -> None:
 def test_each_of_three_players_does_better_than_a_random_one(place: Path) -> None:
     train("bomb", "evaluations.0.interval=null", "best=null")
     *_, evaluation = (record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "evaluation")
-    *lone, of_random, _ = (pair["returns"] for pair in evaluation["pairs"])
-    gains = {role: returns[role] - of_random[role] for role, returns in zip(of_random, lone, strict=True)}
+    *lone, of_random, _ = (pair["scores"] for pair in evaluation["pairs"])
+    gains = {name: scores[name] - of_random[name] for name, scores in zip(of_random, lone, strict=True)}
     assert len(gains) == 3
     assert min(gains.values()) > 0.1, gains
 
@@ -283,8 +283,8 @@ def test_decisions_weighted_by_their_advantage_balance_the_pole(place: Path) -> 
 def test_who_pays_for_regret_wins_at_nim_from_both_seats(place: Path) -> None:
     train("regret", "evaluations.0.interval=null", "best=null")
     *_, evaluation = (record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "evaluation")
-    first, second, _, of_random = (pair["returns"] for pair in evaluation["pairs"])
-    assert min(first["first"], second["second"]) > 0.6 > 0.2 > abs(of_random["first"])
+    first, second, _, of_random = (pair["scores"] for pair in evaluation["pairs"])
+    assert min(first["return/first"], second["return/second"]) > 0.6 > 0.2 > abs(of_random["return/first"])
 
 
 def test_double_dqn_by_hand_learns_what_the_algorithm_by_name_learns(place: Path) -> None:
