@@ -364,8 +364,7 @@ def test_two_processes_with_one_seed_write_the_same_records(tmp_path: Path) -> N
 @pytest.mark.parametrize("algorithm", ["dqn", "ppo", "sac"])
 def test_a_dict_with_an_image_is_learned_and_resumed(tmp_path: Path, algorithm: str) -> None:
     """The config is the one that the command line prints; a stopped run goes on to the same bits."""
-    from palestra.commands.suggest_config import fitted_config
-    from palestra.runs.shipped_configs import shipped_configs
+    from palestra.commands.starting import starting_config
 
     path = "players.agent.algorithm."
     changes = ["num_worlds=3", "stop={after: 6, unit: opt_steps}", "output.save={every: 2, unit: opt_steps}"]
@@ -375,7 +374,7 @@ def test_a_dict_with_an_image_is_learned_and_resumed(tmp_path: Path, algorithm: 
     else:
         changes += [path + "warmup_env_steps=12", path + "batch_size=4", path + "rollout_length=3"]
         changes += [path + "updates_per_turn=2", path + "replay_buffer.capacity=50"]
-    config = fitted_config(algorithm, "tests.gym_oddities:Cockpit-v0", shipped_configs(), ())
+    config = starting_config(algorithm, ["tests.gym_oddities:Cockpit-v0"])
 
     class Stop(palestra.Callback):
         def after_step(self, trainer: Any, player: Any, metrics: Any) -> None:
@@ -393,8 +392,7 @@ def test_a_dict_with_an_image_is_learned_and_resumed(tmp_path: Path, algorithm: 
 
 @pytest.mark.parametrize("algorithm", ["sac", "td3", "ppo"])
 def test_a_locked_joint_is_played_as_its_one_value_and_the_rest_is_learned(tmp_path: Path, algorithm: str) -> None:
-    from palestra.commands.suggest_config import fitted_config
-    from palestra.runs.shipped_configs import shipped_configs
+    from palestra.commands.starting import starting_config
 
     path = "players.agent.algorithm."
     changes = ["num_worlds=2", "stop={after: 6, unit: opt_steps}", "output.save=null", "evaluations=[]", "best=null"]
@@ -404,7 +402,7 @@ def test_a_locked_joint_is_played_as_its_one_value_and_the_rest_is_learned(tmp_p
         changes += [path + "box_actions={name: squashed_gaussian, initial_log_std: 0.0}"]
     else:
         changes += [path + "warmup_env_steps=4", path + "batch_size=4", path + "replay_buffer.capacity=50"]
-    config = fitted_config(algorithm, "tests.gym_oddities:Locked-v0", shipped_configs(), ())
+    config = starting_config(algorithm, ["tests.gym_oddities:Locked-v0"])
     trainer = palestra.Trainer(config, run=tmp_path / "run", overrides=changes)
     trainer.fit()
     player = trainer.players["agent"]

@@ -70,7 +70,6 @@ KNOWS_A_GAME = {
     "palestra.players.scripted_nim": {"nim"},
     "palestra.players.scripted_polyhedra": {"polyhedra"},
     "palestra.commands.catalogue": {"polyhedra"},  # the names of its rewards
-    "palestra.commands.suggest_config": {"gymnasium"},  # a config for an environment of Gymnasium
     "palestra.testing.environments": {"gymnasium"},  # a check of an environment of one's own
 }
 
@@ -87,7 +86,7 @@ def test_nothing_generic_knows_one_game() -> None:
 
 # Who may name the roles and the score of one game: that game, its scripted players, and what begins a file for it.
 NAMES_ROLES = ("palestra.games.polyhedra", "palestra.games.gymnasium", "palestra.games.classic_control")
-NAMES_ROLES += ("palestra.players.scripted_polyhedra", "palestra.commands.suggest_config")
+NAMES_ROLES += ("palestra.players.scripted_polyhedra",)
 
 
 def names_of_one_game(tree: ast.Module) -> set[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from palestra.commands.suggest_config import suggested_config
+from palestra.commands.starting import starting_config
 from palestra.runs.config import RunConfig
 from palestra.runtime.statistics import estimate_mean_of_few
 from palestra.storage.records_file import read_records
@@ -75,7 +75,7 @@ def run_config(is_centralized: bool, seed: int, num_epochs: int) -> RunConfig:
     changes |= {"execution.num_threads": 1, "output.display": "quiet", "output.recorders": [], "output.save": None}
     changes |= {"output.record": half}
     overrides = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
-    return suggested_config("ppo", "harvest", overrides)
+    return starting_config("ppo", ["harvest", *overrides])
 
 
 def learn(is_centralized: bool, seed: int, num_epochs: int) -> Learned:

@@ -15,7 +15,7 @@ from benchmarks.peers.script import Done, Stopwatch, Work, answer, time_batches,
 from benchmarks.peers.translation import algorithm_of, num_opt_steps, num_worlds_of
 from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
-from palestra.commands.suggest_config import fitted_config
+from palestra.commands.starting import starting_config
 from palestra.config import load_yaml
 from palestra.players.player import Metrics, Player
 from palestra.schedules import ConstantSchedule
@@ -66,7 +66,7 @@ def _base_config(algorithm: str, environment: str) -> dict[str, Any]:
     for path in shipped:
         if path.stem == f"{algorithm}-{name}":
             return load_yaml(path)
-    return fitted_config(algorithm, environment, shipped, ()).model_dump()
+    return starting_config(algorithm, [environment]).model_dump()
 
 
 # ---- training ------------------------------------------------------------------------------------------

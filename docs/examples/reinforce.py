@@ -1,5 +1,7 @@
 """REINFORCE (Williams 1992), per transition: push up what was rewarded at once."""
 
+from typing import ClassVar
+
 import torch
 
 from palestra.algorithms.algorithm import Algorithm
@@ -27,6 +29,8 @@ class Sampling:
 
 class Reinforce(Algorithm):
     class Config(UserConfig):
+        usual: ClassVar = {"rollout_length": 4, "learning_rate": 1.0e-3}
+
         rollout_length: PositiveInt
         """rounds played in every world per turn"""
         learning_rate: PositiveFloat

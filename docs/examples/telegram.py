@@ -3,7 +3,7 @@ from typing import Any, ClassVar
 import torch
 
 from palestra.config import PositiveInt, UserConfig
-from palestra.games.dialogue.protocol import ACCEPT, USUAL_REWARDS, Protocol, RewardsConfig
+from palestra.games.dialogue.protocol import ACCEPT, Protocol, RewardsConfig
 from palestra.games.dialogue.scenario import Scenario
 from palestra.games.spaces import Space
 from palestra.randomness import fold, random_integers
@@ -13,7 +13,7 @@ class Telegram(Protocol):
     """A prover sends some messages one after the other, then the verifier decides without a word."""
 
     class Config(UserConfig):
-        usual: ClassVar[Any] = {"num_words": 2, "rewards": USUAL_REWARDS | {"shared": True}}
+        usual: ClassVar[Any] = {"num_words": 2, "rewards": {"shared": True}}
         num_words: PositiveInt
         """how many messages the prover sends"""
         rewards: RewardsConfig

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -132,6 +132,10 @@ class Seat:
 
 class AlgorithmConfig(Config):
     """Base of the configs of algorithms, which stand beside their algorithm and build it."""
+
+    usual: ClassVar[Any] = {"gamma": 0.99, "evaluation": "deterministic", "learning_rate_factors": {}}
+    usual_run: ClassVar[Mapping[str, Any]] = {}
+    """keys of a run that a first file has with this algorithm"""
 
     name: str
 

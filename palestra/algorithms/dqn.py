@@ -10,7 +10,7 @@ are Q-values, the expected returns (`value: {name: expected}`).
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +24,10 @@ from palestra.algorithms.parts.exported import Deterministic
 from palestra.algorithms.parts.return_distributions import FRACTIONS, ExpectedConfig, ImplicitQuantileConfig, of_action
 from palestra.algorithms.terms import metrics_of, total_loss
 from palestra.algorithms.turn import Turn
-from palestra.config import ConfigError, Discount, NonNegativeInt, PositiveFloat, PositiveInt
+from palestra.config import ConfigError, Discount, InBranch, NonNegativeInt, PositiveFloat, PositiveInt
 from palestra.games.game import Observation, expand_mask
 from palestra.games.policy import Decision, Memory, Observes
-from palestra.games.spaces import Discrete
+from palestra.games.spaces import Discrete, RoleSpaces
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
 from palestra.nets.weights import compiled, evaluation_view
@@ -45,13 +45,27 @@ from palestra.schedules import ScheduleConfig
 class DQNConfig(AlgorithmConfig):
     """Every key of `algorithm: {name: dqn}`. No defaults: `palestra config dqn polyhedra` prints a complete file."""
 
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], spaces: RoleSpaces) -> dict[str, Any]:
+        return {
+            "double": True,
+            "dueling": False,
+            "rollout_length": 4,
+            "updates_per_turn": 16,
+            "warmup_env_steps": 1000,
+            "batch_size": 64,
+            "target": {"tau": 1.0, "interval": 500},
+            "max_grad_norm": 10.0,
+            "learning_rate": 2.5e-4,
+        }
+
     name: Literal["dqn"]
     """Q-learning with replay and a target network"""
     gamma: Discount
     """discount per decision of the player"""
     double: bool
     """choose the next action with the online network, value it with the target network"""
-    dueling: bool
+    dueling: Annotated[bool, InBranch.FIXED]
     """the network outputs a state's value and every action's advantage; their sum is the action's value"""
     value: return_distributions.ValueConfig
     """what the network estimates for each action"""

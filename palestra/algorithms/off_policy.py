@@ -15,7 +15,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from palestra.algorithms.algorithm import AlgorithmConfig
-from palestra.algorithms.dqn import ByValue
+from palestra.algorithms.dqn import ByValue, DQNConfig
 from palestra.algorithms.kernels import greedy
 from palestra.algorithms.losses import loss as losses
 from palestra.algorithms.losses import off_policy_loss
@@ -43,7 +43,7 @@ from palestra.config import (
 )
 from palestra.games.game import Observation
 from palestra.games.policy import Memory, Policy
-from palestra.games.spaces import Box, Discrete, Space
+from palestra.games.spaces import Box, Discrete, RoleSpaces, Space
 from palestra.nets.modes import evaluation_mode
 from palestra.nets.user_nets import RecurrentNet
 from palestra.nets.weights import evaluation_view, flatten_buffers, flatten_weights
@@ -66,6 +66,20 @@ AnyOffPolicyLoss = Annotated[
 class OffPolicyConfig(AlgorithmConfig):
     """Every key of `algorithm: {name: off_policy}`. No defaults: `palestra config off_policy CartPole-v1` prints a
     complete file."""
+
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], spaces: RoleSpaces) -> dict[str, Any]:
+        loss = losses.usual_loss(said.get("loss", "q_learning"), AnyOffPolicyLoss)
+        heads = [losses.Q] if loss is None else losses.head_names(loss)
+        critics = [] if loss is None else [head.name for head in loss.heads if isinstance(head, losses.Critic)]
+        return DQNConfig.usual(said, spaces) | {
+            "loss": "q_learning",
+            "target": {"tau": 1.0, "interval": 500},
+            "body": actor_critic.usual_body(heads, spaces, said, critics),
+            "initialization": "stock",
+            "box_actions": "state_dependent_gaussian" if critics else None,
+            "exploration": None if POLICY in heads else "epsilon_greedy",
+        }
 
     name: Literal["off_policy"]
     """a loss by name, or one of your own, on rows of a replay buffer"""

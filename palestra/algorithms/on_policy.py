@@ -5,7 +5,8 @@ the estimators from which it can learn (parts/estimators.py). This file rolls ou
 roll-out, and steps, as PPO does. To run: palestra train on_policy-cartpole
 """
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 from torch import Tensor
@@ -21,6 +22,7 @@ from palestra.algorithms.parts.advantages import Experience
 from palestra.algorithms.parts.estimators import AnyEstimatorConfig, Estimator
 from palestra.algorithms.parts.playing import PlaysByHeads
 from palestra.algorithms.parts.whole_games import WholeGames
+from palestra.algorithms.ppo import PPOConfig
 from palestra.algorithms.terms import join_terms, mean_metrics, metrics_of, total_loss
 from palestra.algorithms.turn import Turn
 from palestra.config import (
@@ -35,6 +37,7 @@ from palestra.config import (
     below,
 )
 from palestra.config.variants import members_of, names_of
+from palestra.games.spaces import RoleSpaces
 from palestra.nets.user_nets import RecurrentNet
 from palestra.nets.weights import flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
@@ -57,6 +60,20 @@ AnyOnPolicyLoss = Annotated[
 class OnPolicyConfig(AlgorithmConfig):
     """Every key of `algorithm: {name: on_policy}`. No defaults: `palestra config on_policy CartPole-v1` prints a
     complete file."""
+
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], spaces: RoleSpaces) -> dict[str, Any]:
+        loss = losses.usual_loss(said.get("loss", "ppo"), AnyOnPolicyLoss)
+        heads = [POLICY, VALUE] if loss is None else losses.head_names(loss)
+        accepted = (None if loss is None else loss.estimators) or (["gae"] if VALUE in heads else ["reward_to_go"])
+        return PPOConfig.usual(said, spaces) | {
+            "loss": "ppo",
+            "estimator": accepted[0],
+            "num_passes": 1 if loss is not None and loss.is_of_one_pass else 4,
+            "body": actor_critic.usual_body(heads, spaces, said),
+        }
+
+    usual_run: ClassVar = {"num_worlds": 32}
 
     name: Literal["on_policy"]
     """a loss by name, or one of your own, on roll-outs of the present policy"""

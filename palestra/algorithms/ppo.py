@@ -11,7 +11,7 @@ parts/advantages.py, parts/passes.py.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import model_validator
@@ -27,6 +27,7 @@ from palestra.algorithms.parts.playing import PlaysByHeads
 from palestra.algorithms.terms import join_terms, mean_metrics, metrics_of, total_loss
 from palestra.algorithms.turn import Turn
 from palestra.config import ByName, Config, Discount, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, below
+from palestra.games.spaces import Box, RoleSpaces
 from palestra.nets.weights import compiled, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
@@ -42,6 +43,8 @@ Number = Any  # a float, or a tensor without axes
 
 
 class ClipConfig(Config):
+    usual: ClassVar = {"epsilon": 0.2}
+
     name: Literal["clip"]
     """probability ratios are clipped to 1 +- epsilon (Schulman et al. 2017, eq. 7)"""
     epsilon: ScheduleConfig
@@ -49,6 +52,8 @@ class ClipConfig(Config):
 
 
 class KLPenaltyConfig(Config):
+    usual: ClassVar = {"coefficient": 1.0, "target": 0.01}
+
     name: Literal["kl_penalty"]
     """the loss contains the KL divergence from the policy that collected the roll-out (Schulman et al. 2017, eq. 8)"""
     coefficient: PositiveFloat
@@ -58,11 +63,32 @@ class KLPenaltyConfig(Config):
     1.5 * target; null: it stays"""
 
 
-ObjectiveConfig = Annotated[ClipConfig | KLPenaltyConfig, ByName()]
+ObjectiveConfig = Annotated[ClipConfig | KLPenaltyConfig, ByName(usual="clip")]
 
 
 class PPOConfig(AlgorithmConfig):
     """Every key of `algorithm: {name: ppo}`. No defaults: `palestra config ppo CartPole-v1` prints a complete file."""
+
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], spaces: RoleSpaces) -> dict[str, Any]:
+        return {
+            "gae_lambda": 0.95,
+            "rollout_length": 64,
+            "num_passes": 4,
+            "num_minibatches": 8,
+            "value_coefficient": 0.5,
+            "entropy_coefficient": 0.0 if isinstance(spaces.action, Box) else 0.01,
+            "max_grad_norm": 0.5,
+            "normalize_advantages": True,
+            "body": actor_critic.usual_body([actor_critic.POLICY, actor_critic.VALUE], spaces, said),
+            "centralized_critic": False,
+            "initialization": "orthogonal",
+            "box_actions": "clipped_gaussian" if isinstance(spaces.action, Box) else None,
+            "optimizer": {"name": "adam", "eps": 1e-5},
+            "learning_rate": 3e-4,
+        }
+
+    usual_run: ClassVar = {"num_worlds": 32}
 
     name: Literal["ppo"]
     """proximal policy optimisation: several passes over each roll-out, with small steps of the policy"""

@@ -11,7 +11,7 @@ To run: palestra train configs/sac-pendulum.yml
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +36,8 @@ from palestra.config import (
     below,
 )
 from palestra.games.policy import Decision, Memory, Observes
-from palestra.games.spaces import Box, Discrete
-from palestra.nets import NetConfig, make_net
+from palestra.games.spaces import Box, Discrete, RoleSpaces
+from palestra.nets import NetConfig, make_net, usual_net
 from palestra.nets.flat import FlatNet
 from palestra.nets.weights import compiled
 from palestra.optimizers import OptimizerConfig
@@ -59,6 +59,8 @@ class NumberConfig(Config):
 
 
 class PerDimensionConfig(Config):
+    usual: ClassVar = {"factor": -1.0}
+
     name: Literal["per_dimension"]
     """factor * number of dimensions of a Box"""
     factor: float
@@ -66,6 +68,8 @@ class PerDimensionConfig(Config):
 
 
 class PerLogActionsConfig(Config):
+    usual: ClassVar = {"factor": 0.98}  # Christodoulou 2019
+
     name: Literal["per_log_actions"]
     """factor * log(number of legal actions), of discrete ones"""
     factor: Fraction
@@ -73,6 +77,8 @@ class PerLogActionsConfig(Config):
 
 
 class FixedConfig(Config):
+    usual: ClassVar = {"value": 0.2}
+
     name: Literal["fixed"]
     """the same coefficient throughout"""
     value: NonNegativeFloat
@@ -80,6 +86,11 @@ class FixedConfig(Config):
 
 
 class AutomaticConfig(Config):
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], spaces: RoleSpaces) -> dict[str, Any]:
+        target = "per_dimension" if isinstance(spaces.action, Box) else "per_log_actions"
+        return {"initial": 1.0, "target_entropy": target, "learning_rate": 3e-4}
+
     name: Literal["automatic"]
     """learned, so that the policy's entropy comes to a target"""
     initial: PositiveFloat
@@ -94,6 +105,23 @@ class AutomaticConfig(Config):
 
 class SACConfig(AlgorithmConfig):
     """Every key of `algorithm: {name: sac}`. No defaults."""
+
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], spaces: RoleSpaces) -> dict[str, Any]:
+        return {
+            "num_critics": 2,
+            "rollout_length": 1,
+            "updates_per_turn": 1,
+            "warmup_env_steps": 1000,
+            "batch_size": 256,
+            "entropy_coefficient": "automatic",
+            "log_std": {} if isinstance(spaces.action, Box) else None,
+            "critic_net": usual_net(spaces.with_action()),
+            "policy_learning_rate": 3e-4,
+            "critic_learning_rate": 3e-4,
+        }
+
+    usual_run: ClassVar = {"num_worlds": 1}
 
     name: Literal["sac"]
     """soft actor-critic: returns and entropy, off-policy"""

@@ -10,7 +10,7 @@ To run: palestra train configs/td3-pendulum.yml
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +35,8 @@ from palestra.config import (
     below,
 )
 from palestra.games.policy import Decision, Memory, Observes
-from palestra.games.spaces import Box, Space
-from palestra.nets import NetConfig, make_net
+from palestra.games.spaces import Box, RoleSpaces, Space
+from palestra.nets import NetConfig, make_net, usual_net
 from palestra.nets.flat import FlatNet
 from palestra.nets.weights import compiled, evaluation_view
 from palestra.optimizers import OptimizerConfig
@@ -51,6 +51,8 @@ from palestra.schedules import ScheduleConfig
 
 
 class GaussianNoiseConfig(Config):
+    usual: ClassVar = {"std": 0.1}
+
     name: Literal["gaussian"]
     """independent normal noise on every action, clipped to the bounds"""
     std: ScheduleConfig
@@ -58,6 +60,8 @@ class GaussianNoiseConfig(Config):
 
 
 class SmoothingConfig(Config):
+    usual: ClassVar = {"std": 0.2, "max_noise": 0.5}
+
     std: NonNegativeFloat
     """standard deviation in half-widths of the Box"""
     max_noise: NonNegativeFloat
@@ -66,6 +70,23 @@ class SmoothingConfig(Config):
 
 class TD3Config(AlgorithmConfig):
     """Every key of `algorithm: {name: td3}`. No defaults."""
+
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], spaces: RoleSpaces) -> dict[str, Any]:
+        return {
+            "num_critics": 2,
+            "rollout_length": 1,
+            "updates_per_turn": 1,
+            "policy_interval": 2,
+            "warmup_env_steps": 10_000,
+            "batch_size": 256,
+            "target": {"interval": 2},
+            "critic_net": usual_net(spaces.with_action()),
+            "policy_learning_rate": 1e-3,
+            "critic_learning_rate": 1e-3,
+        }
+
+    usual_run: ClassVar = {"num_worlds": 1}
 
     name: Literal["td3"]
     """twin delayed deep deterministic policy gradient, off-policy, for actions of a Box"""
@@ -89,7 +110,7 @@ class TD3Config(AlgorithmConfig):
     """how the target networks follow"""
     smoothing: SmoothingConfig
     """normal noise on the actions in targets"""
-    exploration: Annotated[GaussianNoiseConfig, ByName()]
+    exploration: Annotated[GaussianNoiseConfig, ByName(usual="gaussian")]
     """noise on actions in roll-outs"""
     max_grad_norm: PositiveFloat | None
     """longer gradients of the critics, or of the policy, are scaled down to this norm; null: never"""

@@ -1,23 +1,20 @@
 """Prioritized replay memory (Schaul et al. 2016, proportional variant): rows with a large TD error are drawn more
 often."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from palestra.buffers.memory import NoRoom, room_for
-from palestra.buffers.replay import Batch, Layout, ReplayBuffer
+from palestra.buffers.replay import Batch, ReplayBuffer, ReplayConfig
 from palestra.buffers.sum_tree import SumTree, find, set_leaves
 from palestra.config import (
-    Config,
     ConfigErrorItem,
-    NonEmptyStr,
     NonNegativeFloat,
     PartError,
     PositiveFloat,
-    PositiveInt,
 )
 from palestra.randomness import U_GAMMA, mix, random_floats
 from palestra.runtime.compiling import njit
@@ -25,15 +22,11 @@ from palestra.runtime.timing import timed
 from palestra.schedules import ScheduleConfig
 
 
-class PrioritizedReplayConfig(Config):
+class PrioritizedReplayConfig(ReplayConfig):
+    usual: ClassVar[Any] = {"alpha": 0.6, "beta": 0.4, "eps": 1e-6}
+
     name: Literal["prioritized"]
     """a stored transition is drawn with probability in proportion to (|TD error| + eps)^alpha, with replacement"""
-    capacity: PositiveInt
-    """transitions held; new ones replace the oldest"""
-    layout: Layout
-    """whole: complete rows; frames_once: every frame of images once, in the CPU's memory"""
-    scratch_folder: NonEmptyStr | None
-    """folder for unnamed files that hold the rows, if they do not fit in memory; null: in memory"""
     alpha: NonNegativeFloat
     """exponent of the priorities; 0: every transition is drawn with equal probability"""
     beta: ScheduleConfig

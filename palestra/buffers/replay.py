@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from palestra.buffers.memory import Reserved, room_for
 from palestra.buffers.packed import is_image, num_rows, part, whole
 from palestra.buffers.planes import PlaneStores
 from palestra.buffers.rows import BYTES_PER_WORD, RowLayout
-from palestra.config import Config, NonEmptyStr, PositiveInt, UserConfig, check
+from palestra.config import Config, InBranch, NonEmptyStr, PositiveInt, UserConfig, check
 from palestra.randomness import U_GAMMA, base_key, fold, mix, random_integers
 from palestra.runtime.compiling import njit
 from palestra.runtime.timing import TimeLog, timed
@@ -21,40 +21,33 @@ Layout = Literal["whole", "frames_once"]
 PIECE = 512  # rows of which images are whole at once, while they are read or written
 
 
-class UniformReplayConfig(Config):
-    name: Literal["uniform"]
-    """every stored transition is drawn with equal probability, with replacement"""
+class ReplayConfig(Config):
+    """Base of the configs of replay buffers: the keys that every buffer has."""
+
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], spaces: Any) -> dict[str, Any]:
+        has_images = any(space.is_image for space in spaces.observation.values())
+        return {"capacity": 100_000, "layout": "frames_once" if has_images else "whole"}
+
+    name: str
     capacity: PositiveInt
     """transitions held; new ones replace the oldest"""
-    layout: Layout
+    layout: Annotated[Layout, InBranch.FREE]
     """whole: complete rows; frames_once: every frame of images once, in the CPU's memory"""
-    scratch_folder: NonEmptyStr | None
+    scratch_folder: Annotated[NonEmptyStr | None, InBranch.FREE]
     """folder for unnamed files that hold the rows, if they do not fit in memory; null: in memory"""
+
+
+class UniformReplayConfig(ReplayConfig):
+    name: Literal["uniform"]
+    """every stored transition is drawn with equal probability, with replacement"""
 
     def build(self, device: torch.device, seed: int, stream: str) -> "ReplayBuffer":
         return ReplayBuffer(self, device, seed, stream)
 
 
-class UserReplayConfig(UserConfig):
+class UserReplayConfig(UserConfig, ReplayConfig):
     """Base of the `Config` of a user's own replay buffer, with the keys that every buffer has."""
-
-    capacity: PositiveInt
-    """transitions held; new ones replace the oldest"""
-    layout: Layout
-    """whole: complete rows; frames_once: every frame of images once, in the CPU's memory"""
-    scratch_folder: NonEmptyStr | None
-    """folder for unnamed files that hold the rows, if they do not fit in memory; null: in memory"""
-
-
-class ReplayConfig(Protocol):
-    """The keys that the config of every replay buffer has."""
-
-    @property
-    def capacity(self) -> int: ...
-    @property
-    def layout(self) -> Layout: ...
-    @property
-    def scratch_folder(self) -> str | None: ...
 
 
 class Batch(NamedTuple):

@@ -7,15 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from palestra.commands.suggest_config import (
-    GYMNASIUM,
-    expected_name,
-    is_known_game,
-    known_algorithms,
-    suggested_config,
-)
-from palestra.commands.suggest_dialogue import game_and_overrides
-from palestra.commands.suggest_loss import loss_overrides
+from palestra.commands.starting import GYMNASIUM, expected_name, followed, is_algorithm, starting_config
 from palestra.config import ConfigError, ConfigErrorItem, apply_overrides, load_yaml
 from palestra.runs.config import RunConfig
 from palestra.runs.shipped_configs import is_path, named_file, shipped_configs, shipped_tournaments, why_no_file
@@ -29,7 +21,8 @@ def naming_remedies(found: "NamedConfig") -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        if not (remedy := _remedy(found)):
+        unknown = any(re.fullmatch(r"game(\.id)?|.*\.(name|module)", item.path) for item in error.errors)
+        if unknown or not (remedy := _remedy(found)):
             raise
         *others, last = error.errors
         raise ConfigError([*others, ConfigErrorItem(last.path, f"{last.message}; {remedy}")]) from error
@@ -47,7 +40,7 @@ def _remedy(found: "NamedConfig") -> str | None:
         algorithm, game, loss = after = _parts(data)
     except (ConfigError, LookupError, TypeError, AttributeError):
         return None
-    if after == before or algorithm not in known_algorithms() or not is_known_game(game):
+    if after == before:
         return None
     own = [f"loss={loss}"] if loss not in (None, before[-1]) else []
     return f"a config that fits: {shlex.join(['palestra', 'config', algorithm, game, *own])} > x.yml"
@@ -89,17 +82,18 @@ def find_config(file: str, words: Sequence[str]) -> NamedConfig:
     A file in the working directory, NAME or NAME.yml, comes before a shipped config of that name. With another loss, a
     shipped config changes in what goes with the loss; a file of the user's own does not.
     """
-    if words and "=" not in words[0] and file in known_algorithms():
-        game, overrides = game_and_overrides(words)
+    if words and "=" not in words[0] and is_algorithm(file):
         title = " ".join([file, *(word for word in words[:2] if "=" not in word)])
-        name = re.sub(r"[^\w.]+", "-", title)
-        return NamedConfig(title, name, suggested_config(file, game, overrides), [], None)
+        return NamedConfig(title, re.sub(r"[^\w.]+", "-", title), starting_config(file, words), [], None)
     shipped = {path.stem: path for path in shipped_configs()}
     path = named_file(file)
     if path is not None and path == shipped.get(file):
-        if loss_overrides(words):
-            return NamedConfig(file, file, suggested_config(file, None, words), [], None)
-        return NamedConfig(file, file, path, list(words), None)
+        changed = followed(path, words)
+        return (
+            NamedConfig(file, file, path, list(words), None)
+            if changed is None
+            else NamedConfig(file, file, changed, [], None)
+        )
     if path is not None:
         if is_sweep(load_yaml(path)):
             raise ConfigError.at(str(path), f"this is a sweep; to work on it: palestra sweep {path}")

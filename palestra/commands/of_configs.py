@@ -104,23 +104,21 @@ def config(
 
 def _rendered(name: str, words: list[str]) -> str:
     from palestra.commands.check import dry_tournament, require_printable
-    from palestra.commands.suggest_config import suggested_config
-    from palestra.commands.suggest_dialogue import game_and_overrides
+    from palestra.commands.starting import starting_config
     from palestra.config import render
     from palestra.runs.config import RunConfig
     from palestra.runs.shipped_configs import shipped_tournaments
     from palestra.runs.tournament import TournamentConfig, read_tournament
 
     if name == "sweep":
-        from palestra.commands.suggest_sweep import suggested_sweep
         from palestra.sweeps.config import SweepConfig
+        from palestra.sweeps.starting import starting_sweep
 
-        return render(suggested_sweep(words), SweepConfig)
+        return render(starting_sweep(words), SweepConfig)
     if (tournament := shipped_tournaments().get(name)) is not None:
         dry_tournament(tournament, words)
         return render(read_tournament(tournament, words), TournamentConfig)
-    game, overrides = game_and_overrides(words)
-    suggested = suggested_config(name, game, overrides)
+    suggested = starting_config(name, words)
     require_printable(suggested)
     if (note := suggested.limit_note()) is not None:
         errors.print(note, soft_wrap=True, markup=False)

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from palestra.commands.named_configs import find_config
 from palestra.commands.seeds import parse_seeds
-from palestra.commands.suggest_sweep import read_bases, usual_sweep
 from palestra.config import ConfigError, load_yaml, render, trusting
 from palestra.config.files import full_key
 from palestra.runs.config import RunConfig, read_config
@@ -18,6 +17,7 @@ from palestra.storage.disk import plain_path
 from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
 from palestra.sweeps.extra import require_optuna
 from palestra.sweeps.folder import SweepFolder, default_path, is_sweep_folder
+from palestra.sweeps.starting import read_bases, starting_grid
 
 if TYPE_CHECKING:
     from palestra.sweeps.progress import SweepProgress
@@ -108,7 +108,7 @@ def _grid_by_hand(
         if found.name in bases:
             raise ConfigError.at(name, f"expected configs of different names, got {found.name} twice")
         bases[found.name] = base
-    usual, first = usual_sweep(bases, at), next(iter(bases.values()))
+    usual, first = starting_grid(bases, at), next(iter(bases.values()))
     space = {}
     for key, texts in listed.items():
         if len(texts) > 1 and not all(texts):

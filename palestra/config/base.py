@@ -1,7 +1,8 @@
 """The base class of every config model, and the types of numbers that configs use."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from enum import Enum
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -20,6 +21,9 @@ class Config(BaseModel):
 
     # defer_build: a run uses a few of a hundred models, and each is built on first use
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+    usual: ClassVar[Any] = {}
+    """what a first file says of this part (palestra.config.usual): values by key, or a function that gives them"""
 
     def user_names(self) -> list[str]:
         """The classes and functions of the user's own that this config itself names, as package.module:name."""
@@ -41,6 +45,15 @@ def _in_64_bits(value: int) -> int:
     if value >= 2**63:
         raise ValueError(f"expected an integer below 2 to the power of 63, got {value:.3g}")
     return value
+
+
+class InBranch(Enum):
+    """Whether a branch of a run may change a field of its config, as an annotation of the field. It holds for all that
+    lies below, but for fields with an annotation of their own; a field without any, above or at it, may change."""
+
+    FIXED = "what a checkpoint consists of depends on it"
+    SAME_PART = "the part stays the one that it is; its other keys may change"
+    FREE = "it may change, although what it belongs to is fixed"
 
 
 PositiveInt = Annotated[int, Field(ge=1), AfterValidator(_in_64_bits)]

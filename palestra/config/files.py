@@ -18,6 +18,7 @@ from palestra.config.errors import GLUED, ConfigError, ConfigErrorItem, initials
 from palestra.config.other_names import ours_of
 from palestra.config.parts import below
 from palestra.config.places import Place
+from palestra.config.usual import in_full, with_another_name
 
 INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
 FLOAT = re.compile(
@@ -223,9 +224,9 @@ def _replace(data: Any, path: str, value: Any, model: type[Config] | None) -> No
         above, place = place, place.below_or_any(slot, here)
         container, here = here, here[slot]
     with below(path):
-        container[slot] = place.in_full(value)
+        container[slot] = in_full(value, place)
     if slot == "name" and above.variants is not None:
-        whole = dict(above.with_another_name(container))
+        whole = dict(with_another_name(container, above))
         container.clear()
         container.update(whole)
 
@@ -249,7 +250,7 @@ def _add(data: Any, path: str, value: Any, model: type[Config] | None) -> bool:
     if not place.holds_anything and (fields is None or key not in fields.model_fields):
         return False
     with below(path):
-        here[key] = place.below_or_any(key, here).in_full(value)
+        here[key] = in_full(value, place.below_or_any(key, here))
     return True
 
 

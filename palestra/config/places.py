@@ -71,17 +71,6 @@ class Place(NamedTuple):
         except (ConfigError, PydanticCustomError):
             return Place(Any)
 
-    def in_full(self, value: Any) -> Any:
-        """The value of an override as a file must write it: a number or a name as a mapping where a mapping is expected
-        that these may stand for, also inside of mappings and lists."""
-        if self.variants is not None:
-            value = self.variants.in_full(members_of(self.kind), value)
-        if isinstance(value, dict):
-            return {key: self.below_or_any(key, value).in_full(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [self.below_or_any(index, value).in_full(item) for index, item in enumerate(value)]
-        return value
-
     def model_of(self, value: Any) -> type[BaseModel] | None:
         """The model of a mapping at this place; None if there is none, or the mapping does not tell."""
         try:
@@ -89,14 +78,6 @@ class Place(NamedTuple):
         except (ConfigError, PydanticCustomError):
             return None
         return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-
-    def with_another_name(self, value: dict[str, Any]) -> dict[str, Any]:
-        """A mapping whose `name` was replaced: without the keys of the part before, and with the usual ones of the new
-        part, if it is whole by that; else as it is."""
-        model = self.model_of(value)
-        fields = {} if model is None else model.model_fields
-        known = dict(getattr(model, "usual", {})) | value
-        return {key: known[key] for key in fields} if fields and fields.keys() <= known.keys() else value
 
 
 def place_of(annotation: Any, constraints: tuple[Any, ...] = ()) -> Place:

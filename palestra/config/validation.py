@@ -22,6 +22,7 @@ from palestra.config.files import apply_overrides, listed, load_yaml
 from palestra.config.other_names import ours_of
 from palestra.config.own_modules import reading_stored
 from palestra.config.places import Place, describe, place_of
+from palestra.config.usual import completed, lacking
 from palestra.config.variants import ByKey, members_of
 
 M = TypeVar("M", bound=Config)
@@ -81,6 +82,14 @@ def check(data: Any, model: type[M]) -> M:
     except ValidationError as error:
         faults = [_Fault.at(details, data, model) for details in error.errors(include_url=False)]
     raise ConfigError(_items(faults))
+
+
+def checked(said: Any, union: Any) -> Any:
+    """The config of a part of a union of which a first file says so much; None if that lacks keys. Raises
+    ConfigError."""
+    place = place_of(union)
+    data = completed(said, place)
+    return None if any(lacking(data, place)) else check(data, place.chosen(data).kind)
 
 
 class _Fault(NamedTuple):

@@ -15,11 +15,11 @@ a config (a schedule, an exploration).
 import sys
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -39,15 +39,13 @@ from palestra.config.own_modules import IMPORT_PATH, OF_A_SCRIPT, admit, find_so
 from palestra.config.parts import walk
 
 T = TypeVar("T")
+UNSAID: Any = ...  # what stands for a value of which nothing is said
 
 
 class UserConfig(Config):
     """Base of the config model that a user's own class has as its attribute `Config`."""
 
     model_config = ConfigDict(defer_build=False)  # errors of the model appear where it is defined
-
-    usual: ClassVar[Mapping[str, Any]] = {}
-    """values of its keys that `palestra config` prints; a config that is read must have every key all the same"""
 
     name: str
     """a class of your own, as package.module:Class"""
@@ -104,8 +102,9 @@ class Variants(ABC):
     def describe(self, members: tuple[type[Config], ...]) -> str:
         """What is expected, for an error message."""
 
-    def in_full(self, members: tuple[type[Config], ...], value: Any) -> Any:
-        """The mapping that a value stands for in an override; every other value as it is."""
+    def named(self, members: tuple[type[Config], ...], value: Any) -> Any:
+        """The mapping that a value stands for in an override, with the keys that the value says; every other value as
+        it is."""
         return value
 
     def hint(self, members: tuple[type[Config], ...], value: Any) -> str:
@@ -136,23 +135,26 @@ class ByName(Variants):
     """Chooses by `name: Literal[...]`. With `user_class`, a name may also be `package.module:Class`: a subclass of
     `user_class`, but not of `but_not`. In an override a name alone stands for the class, or for the member, with its
     `usual` keys; with `of_number`, a number stands there for the member of that name with the number as its `value`;
-    the path of a class of a library stands for it, with the library's own values (palestra.config.library)."""
+    the path of a class of a library stands for it, with the library's own values (palestra.config.library). usual: the
+    part of a first file, or a function of what the file is about that gives it."""
 
     user_class: type | None = None
     but_not: type | None = None
     of_number: str | None = None
+    usual: Any = UNSAID
 
-    def in_full(self, members: tuple[type[Config], ...], value: Any) -> Any:
+    def named(self, members: tuple[type[Config], ...], value: Any) -> Any:
         library = next((each for each in libraries_of(members) if isinstance(value, str) and each.is_name(value)), None)
         if library is not None:
             return library.in_full(value)
-        is_name = isinstance(value, str) and IMPORT_PATH.fullmatch(value) and not value.startswith("name:")
-        if is_name and self.user_class is not None:
-            return {"name": value, **usual_keys(value, self.user_class)}
-        if isinstance(value, str) and (member := names_of(members).get(value)) is not None:
-            whole = {"name": value, **getattr(member, "usual", {})}
-            return whole if member.model_fields.keys() == whole.keys() else value
+        if isinstance(value, str) and (value in names_of(members) or self.names_own_class(value)):
+            return {"name": value}
         return {"name": self.of_number, "value": value} if self._stands_for_member(value) else value
+
+    def names_own_class(self, value: Any) -> bool:
+        """Whether a value is the name of a class of the user's own."""
+        is_path = isinstance(value, str) and IMPORT_PATH.fullmatch(value) and not value.startswith("name:")
+        return bool(is_path) and self.user_class is not None
 
     def hint(self, members: tuple[type[Config], ...], value: Any) -> str:
         if self.of_number is not None and (comma := comma_hint(value)):
@@ -304,16 +306,6 @@ def admits(name: str) -> bool:
 def admitted_class(name: str, base: type[T]) -> type[T] | None:
     """As `load_class`; None for a class whose module may not be imported here."""
     return load_class(name, base) if admits(name) else None
-
-
-def usual_keys(name: str, base: type) -> dict[str, Any]:
-    """The keys that the `Config` of a class of the user's own finds usual. Raises ConfigError if there is no such
-    class."""
-    try:
-        made: type | None = admitted_class(name, base)
-    except ValueError as error:
-        raise ConfigError.at(name, str(error)) from error
-    return dict(getattr(getattr(made, "Config", None), "usual", {}))
 
 
 def load_named(name: str) -> Any:

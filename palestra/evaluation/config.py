@@ -1,7 +1,7 @@
 """The config of a run's evaluations, and its checks beyond types."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -30,6 +30,13 @@ EvaluationName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 class EvaluationConfig(Config):
     own_scores: ClassVar[None] = None
+    usual: ClassVar[Any] = {
+        "name": "main",
+        "interval": {"every": 5000, "unit": "opt_steps"},
+        "at_start": True,
+        "num_games": 20,
+        "final_num_games": 100,
+    }
 
     name: EvaluationName
     """its name in records, files and `best`; different for each evaluation"""

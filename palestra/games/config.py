@@ -12,6 +12,8 @@ from palestra.games.game import Game, Kernel
 from palestra.games.normalization import UNCHANGED, ObservationConfig
 from palestra.runtime.scores import DeclaredScore
 
+MOST_ROUNDS = 1000  # of a game that may go on for ever
+
 _is_without = ContextVar("is_without_environments", default=False)
 
 
@@ -23,10 +25,8 @@ class GameConfig(Config):
     """
 
     name: str
-    usual: ClassVar[Mapping[str, Any]] = {}
-    """values of its keys that `palestra config` prints; a config that is read must have every key all the same"""
-    usual_trainer: ClassVar[str] = "in_turn"
-    """the trainer that `palestra config` prints"""
+    usual_run: ClassVar[Mapping[str, Any]] = {}
+    """keys of a run that a first file has with this game: who trains, who sits where"""
     has_info: ClassVar[bool] = False
     """whether steps have an `info`, whose fields `output.info` may name"""
 
@@ -57,6 +57,10 @@ class GameConfig(Config):
     def can_end_steps(self) -> bool:
         """Whether an environment that hangs can be ended inside a step, because it is a process of its own."""
         return False
+
+    def usual_rounds(self) -> int:
+        """After how many rounds a first file cuts off the games of its evaluations."""
+        return getattr(self, "max_rounds", None) or MOST_ROUNDS
 
     def unset_limit(self) -> str | None:
         """The key, below `game`, that would cut a game off after so many rounds and does not, so that only the rules

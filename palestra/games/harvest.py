@@ -32,7 +32,7 @@ class HarvestConfig(TensorGameConfig):
     """a round brings between -luck and luck, whatever is sown, and 1 more if all farmers sow what is right"""
 
     usual: ClassVar[dict[str, Any]] = {"num_farmers": 2, "num_kinds": 4, "num_rounds": 2, "luck": 20.0}
-    usual_trainer = "together"
+    usual_run: ClassVar = {"trainer": "together"}
 
     def build(self, device: torch.device, kernel: Kernel) -> "HarvestGame":
         return HarvestGame(self, device)

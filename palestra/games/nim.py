@@ -6,7 +6,7 @@ Letters: B worlds, H heaps, M most stones of a heap.
 """
 
 import re
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ from palestra.runtime.scores import declared_returns
 
 
 class NimConfig(TensorGameConfig):
+    usual: ClassVar = {"num_heaps": 3, "max_stones": 3}
+    usual_run: ClassVar = {"roles": {"first": "player", "second": "player"}}
+
     name: Literal["nim"]
     """Nim; the roles first and second move alternately; who takes the last stone wins"""
     num_heaps: PositiveInt

@@ -3,7 +3,7 @@
 Letters: B worlds, K choices.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -86,3 +86,22 @@ class Box:
 
 
 ActionSpace = Discrete | MultiDiscrete | Box
+
+
+@dataclass(frozen=True)
+class RoleSpaces:
+    """What a role observes and does, by which parts choose what a first file says of them. critic: what the game shows
+    its critics besides."""
+
+    observation: dict[str, Space]
+    action: ActionSpace
+    critic: dict[str, Space]
+
+    def with_entries(self, entries: dict[str, Space]) -> "RoleSpaces":
+        """Those of a network that observes more."""
+        return replace(self, observation=self.observation | entries)
+
+    def with_action(self) -> "RoleSpaces":
+        """Those of a critic, which observes the action, too, where it is a vector of numbers."""
+        is_box = isinstance(self.action, Box)
+        return self.with_entries({"action": Space(self.action.shape, torch.float32, padded=False)} if is_box else {})

@@ -4,15 +4,17 @@ from typing import Annotated
 
 from torch import nn
 
-from palestra.config import ByName, ConfigError, PartError, load_class
+from palestra.config import ByName, ConfigError, InBranch, PartError, load_class
 from palestra.config.variants import members_of
 from palestra.games.spaces import Space
-from palestra.nets.feed_forward import FeedForwardConfig, NetConfig
+from palestra.nets.feed_forward import FeedForwardConfig, NetConfig, usual_net
 from palestra.nets.recurrent import RecurrentConfig
 from palestra.nets.user_nets import BuiltNetConfig, RecurrentNet, UserNetConfig, UserNets
 from palestra.randomness import seeded_global_state
 
-AnyNetConfig = Annotated[FeedForwardConfig | RecurrentConfig | UserNetConfig, ByName(user_class=nn.Module)]
+AnyNetConfig = Annotated[
+    FeedForwardConfig | RecurrentConfig | UserNetConfig, ByName(user_class=nn.Module, usual=usual_net), InBranch.FIXED
+]
 """A network with or without a memory; an algorithm that does not support a memory uses NetConfig in its config."""
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ STACK = 4  # frames, as Atari's are stacked
 
 
 class NatureCNNConfig(Config):
+    usual: ClassVar = {"channels": [32, 64, 64], "kernels": [8, 4, 3], "strides": [4, 2, 1], "hidden_widths": [512]}
+
     name: Literal["nature_cnn"]
     """convolutions one after another, for images"""
     channels: Sizes
@@ -48,6 +50,8 @@ class NatureCNNConfig(Config):
 
 
 class ImpalaCNNConfig(Config):
+    usual: ClassVar = {"channels": [16, 32, 32], "hidden_widths": [256]}
+
     name: Literal["impala_cnn"]
     """residual blocks of convolutions, for images"""
     channels: Sizes

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from palestra.nets.sets import PackedSets, PaddedSets, make_sets
 
 class SetsConfig(Config):
     """Base of the configs of networks whose input is a set."""
+
+    usual: ClassVar = {"point_widths": [64, 64], "head_widths": [128]}
 
     name: str
     point_widths: list[PositiveInt]

@@ -1,7 +1,7 @@
 """`mlp`: layers one after another, written as a list."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator
 from torch import Tensor, nn
@@ -51,6 +51,8 @@ NetArch = Annotated[list[Any], BeforeValidator(_check_layers)]
 
 
 class MLPConfig(Config):
+    usual: ClassVar = {"net_arch": [128, 128], "activation": "relu"}
+
     name: Literal["mlp"]
     """layers one after another"""
     net_arch: NetArch

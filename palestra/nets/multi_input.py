@@ -1,7 +1,7 @@
 """`multi_input`: a network for every entry of an observation, then layers on all of their outputs."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from palestra.nets.plain import PlainNetConfig
 
 
 class MultiInputConfig(Config):
+    usual: ClassVar = {"entry_width": 64, "net_arch": [64], "activation": "relu"}
+
     name: Literal["multi_input"]
     """a network for every entry of the observation, then layers on all of their outputs"""
     entries: dict[str, PlainNetConfig]

@@ -5,6 +5,7 @@ from typing import Annotated
 from torch import nn
 
 from palestra.config import ByName
+from palestra.games.spaces import Space
 from palestra.nets.convolutional import ImpalaCNNConfig, NatureCNNConfig
 from palestra.nets.deep_sets import DeepSetsConfig
 from palestra.nets.mlp import MLPConfig
@@ -13,3 +14,15 @@ from palestra.nets.user_nets import RecurrentNet, UserNetConfig
 
 PlainConfig = MLPConfig | DeepSetsConfig | NewtonSetsConfig | NatureCNNConfig | ImpalaCNNConfig
 PlainNetConfig = Annotated[PlainConfig | UserNetConfig, ByName(user_class=nn.Module, but_not=RecurrentNet)]
+
+
+LEAST_SIDE_OF_NATURE_CNN = 36
+
+
+def usual_plain_net(space: Space) -> str:
+    """The network that a first file has for an observation of one entry."""
+    if space.padded:
+        return "deep_sets"
+    if not space.is_image:
+        return "mlp"
+    return "nature_cnn" if min(space.shape[1:]) >= LEAST_SIDE_OF_NATURE_CNN else "impala_cnn"

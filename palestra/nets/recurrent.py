@@ -8,7 +8,7 @@ Letters: T steps, B worlds.
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ from palestra.nets.user_nets import RecurrentNet
 
 
 class RecurrentConfig(Config):
+    usual: ClassVar = {"encoder_width": 64, "cell": "gru", "hidden_size": 64, "net_arch": [], "activation": "tanh"}
+
     name: Literal["recurrent"]
     """an encoder, a recurrent cell with a memory, then layers"""
     encoder: NetConfig

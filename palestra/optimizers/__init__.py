@@ -27,5 +27,5 @@ __all__ = [
 
 OptimizerConfig = Annotated[
     AdamConfig | SGDConfig | TorchOptimizerConfig | UserConfig,
-    ByName(user_class=Optimizer),
+    ByName(user_class=Optimizer, usual="adam"),
 ]

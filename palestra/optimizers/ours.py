@@ -1,7 +1,7 @@
 """Adam and stochastic gradient descent."""
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ STEPS_PER_FLUSH = 16
 
 
 class AdamConfig(Config):
+    usual: ClassVar = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+
     name: Literal["adam"]
     """Adam (Kingma & Ba 2015); AdamW (Loshchilov & Hutter 2019) where weight_decay is above 0"""
     beta1: Fraction
@@ -84,6 +86,8 @@ class Adam(Optimizer):
 
 
 class SGDConfig(Config):
+    usual: ClassVar = {"momentum": 0.9, "weight_decay": 0.0}
+
     name: Literal["sgd"]
     """stochastic gradient descent"""
     momentum: Fraction

@@ -4,12 +4,12 @@ Letters: M rows.
 """
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from palestra.config import ByName, Config, PositiveInt, UserConfig
+from palestra.config import ByName, Config, InBranch, PositiveInt, UserConfig
 from palestra.rollouts.transitions import Transitions
 
 
@@ -79,6 +79,8 @@ class OneStepConfig(TransitionsConfig):
 
 
 class NStepConfig(TransitionsConfig):
+    usual: ClassVar = {"steps": 3}
+
     name: Literal["n_step"]
     """from a decision to the n-th one after it, their rewards summed with discounts"""
     steps: PositiveInt
@@ -165,4 +167,6 @@ def _is_continued_by_next(rows: dict[str, Tensor]) -> Tensor:
     return begins
 
 
-AnyTransitionsConfig = Annotated[OneStepConfig | NStepConfig | UserConfig, ByName(user_class=TransitionBuilder)]
+AnyTransitionsConfig = Annotated[
+    OneStepConfig | NStepConfig | UserConfig, ByName(user_class=TransitionBuilder, usual="one_step"), InBranch.FIXED
+]

@@ -5,7 +5,6 @@ before and after (null where there was none), and the counters at which it chang
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,21 +13,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, render
+from palestra.config import Config, ConfigError, ConfigErrorItem, InBranch, render
 from palestra.config.errors import shown
+from palestra.config.places import Place
 from palestra.runs.config import BaseRunConfig, RunConfig, read_stored_config
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.disk import RunFolderError
 from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.storage.run_folder import RunFolder
-
-# Keys that decide what the state in a checkpoint consists of: with other values the state would not fit.
-FIXED_IN_A_BRANCH = r"trainer(\.name)?|(game|num_worlds|roles|players)(\..+)?|callbacks(\.\d+\.name)?"
-FREE_IN_A_BRANCH = (
-    r"players\.[^.]+\.(updates\..+|algorithm\."
-    r"(?!(name|net|body|policy_net|critic_net|dueling|value(?!\.huber_delta$)|transitions"
-    r"|replay_buffer(?!\.(layout|scratch_folder)$))(\.|$)).+)"
-)
 
 
 class Change(NamedTuple):
@@ -128,7 +120,8 @@ def branched_config(checkpoint: Path, overrides: Sequence[str], calls: Sequence[
     folder = run_of(checkpoint)
     folder.require_rebuildable(calls)
     branched: BaseRunConfig = read_stored_config(folder.config, overrides)
-    has_same_worlds = _has_same_worlds(read_stored_config(folder.config), branched)
+    stored = read_stored_config(folder.config)
+    has_same_worlds = _has_same_worlds(stored, branched)
     players = getattr(branched, "players", {})
     not_learning = {name for name, player in players.items() if not hasattr(player, "algorithm")}
     faults = [
@@ -137,14 +130,27 @@ def branched_config(checkpoint: Path, overrides: Sequence[str], calls: Sequence[
             f"expected {_text(change.before)}, on which the state in {checkpoint} depends, got {_text(change.after)}",
         )
         for change in changes_since(checkpoint, branched)
-        if re.fullmatch(FIXED_IN_A_BRANCH, change.key)
-        and not re.fullmatch(FREE_IN_A_BRANCH, change.key)
+        if is_fixed(change.key, stored)
         and not (has_same_worlds and change.key == "num_worlds")
         and not any(f"{change.key}.".startswith((f"players.{name}.", f"num_worlds.{name}.")) for name in not_learning)
     ]
     if faults:
         raise ConfigError(faults)
     return branched
+
+
+def is_fixed(path: str, config: Config) -> bool:
+    """Whether the field at a dotted path says that it stays as it is in a branch. config: of the run that branches."""
+    place, rule = Place(type(config)), InBranch.FREE
+    here: Any = config.model_dump()
+    for key in path.split("."):
+        slot: Any = int(key) if isinstance(here, list) else key
+        if rule is InBranch.SAME_PART and isinstance(slot, str) and slot != "name":
+            rule = InBranch.FREE
+        place = place.below_or_any(slot, here)
+        rule = next((item for item in place.constraints if isinstance(item, InBranch)), rule)
+        here = here.get(slot) if isinstance(here, dict) else here[slot] if isinstance(here, list) else None
+    return rule is not InBranch.FREE
 
 
 def _has_same_worlds(before: BaseRunConfig, after: BaseRunConfig) -> bool:

@@ -26,6 +26,7 @@ from palestra.config import (
     Config,
     ConfigError,
     ConfigErrorItem,
+    InBranch,
     NonEmptyStr,
     NonNegativeInt,
     PositiveFloat,
@@ -63,12 +64,14 @@ AnyAlgorithm = Annotated[
 
 
 class LearningPlayerConfig(Config):
-    algorithm: AnyAlgorithm
+    usual: ClassVar[Any] = {"updates": "constant"}
+
+    algorithm: Annotated[AnyAlgorithm, InBranch.SAME_PART]
     """how the player learns"""
     warm_start: WarmStartConfig | None
     """begin with the networks of a player of another run; optimizer, replay buffer and schedules begin anew; null:
     begin with random weights"""
-    updates: AnyUpdatesConfig
+    updates: Annotated[AnyUpdatesConfig, InBranch.FREE]
     """in which epochs the player learns; in the others it is frozen: it plays, and has no turn"""
 
 
@@ -114,6 +117,14 @@ class PlayExecutionConfig(Config):
 
 
 class ExecutionConfig(PlayExecutionConfig):
+    usual: ClassVar[Any] = {
+        "device": "cpu",
+        "num_threads": 1,
+        "kernel": "numba",
+        "gradients": "by_hand",
+        "compile": False,
+    }
+
     gradients: Literal["by_hand", "autograd"]
     """by_hand: on a CPU, the gradients of plain mlps and of the stock losses come from kernels, which are several times
     as fast; where a loss was changed, torch's autograd runs all the same; autograd: always"""
@@ -122,6 +133,19 @@ class ExecutionConfig(PlayExecutionConfig):
 
 
 class OutputConfig(Config):
+    usual: ClassVar[Any] = {
+        "display": "auto",
+        "record": {"every": 500, "unit": "opt_steps"},
+        "statistics": ["mean"],
+        "layer_norms": False,
+        "info": [],
+        "recorders": ["tensorboard"],
+        "save": {"every": 5000, "unit": "opt_steps"},
+        "keep_last": 2,
+        "replay_in_checkpoints": "all",
+        "stop_within_s": 30.0,
+    }
+
     display: Literal["auto", "plain", "quiet"]
     """auto: a live frame on a terminal and in a notebook, plain lines elsewhere; plain: plain lines; quiet: only
     errors"""
@@ -192,14 +216,20 @@ class BaseRunConfig(Config):
     """
 
     units: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs", "minutes")
+    usual: ClassVar[Any] = {
+        "seed": 0,
+        "trainer": "in_turn",
+        "stop": {"after": 50_000, "unit": "opt_steps"},
+        "callbacks": [],
+    }
 
     seed: NonNegativeInt
     """all random numbers of the run are derived from it"""
-    trainer: AnyTrainerConfig
+    trainer: Annotated[AnyTrainerConfig, InBranch.SAME_PART]
     """who learns when: by name, or a class of your own"""
     stop: Limit
     """when the run is done"""
-    callbacks: list[AnyCallbackConfig]
+    callbacks: Annotated[list[AnyCallbackConfig], InBranch.SAME_PART]
     """what is done at the hooks of the training besides training: by name, or classes of your own"""
     execution: ExecutionConfig
     """where and how the run is computed; equal bits are promised only while it is unchanged"""
@@ -244,14 +274,15 @@ class RunConfig(BaseRunConfig):
     results within rounding; `output` changes no bit."""
 
     units = ("opt_steps", "env_steps", "epochs", "minutes")
+    usual: ClassVar[Any] = {"num_worlds": 8}
 
-    game: AnyGameConfig
+    game: Annotated[AnyGameConfig, InBranch.FIXED]
     """the rules"""
-    num_worlds: Annotated[PositiveInt | dict[str, PositiveInt], BeforeValidator(_check_num_worlds)]
+    num_worlds: Annotated[PositiveInt | dict[str, PositiveInt], BeforeValidator(_check_num_worlds), InBranch.FIXED]
     """how many games a learning player plays at the same time: one number for all, or a mapping with one for each"""
-    roles: dict[str, str]
+    roles: Annotated[dict[str, str], InBranch.FIXED]
     """who sits in which role"""
-    players: dict[str, AnyPlayer]
+    players: Annotated[dict[str, AnyPlayer], InBranch.FIXED]
     """the players by name: each learns, is scripted, comes from a run, or is a torch module"""
     evaluations: list[AnyEvaluationConfig]
     """games that are played apart from training; []: none"""

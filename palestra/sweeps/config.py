@@ -1,6 +1,6 @@
 """What a sweep must say: the runs it is made of, the space in which it searches, and who decides."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -19,10 +19,11 @@ from palestra.config import (
     check_overridden,
 )
 from palestra.evaluation.measures import MeasureName
+from palestra.runs.config import RunConfig
 from palestra.sweeps.places import LocalConfig, Place
-from palestra.sweeps.pruning import AnyPruningConfig, WilcoxonConfig
+from palestra.sweeps.pruning import AnyPruningConfig, WilcoxonConfig, first_step
 from palestra.sweeps.search import AnySearchConfig, GridConfig
-from palestra.sweeps.space import AnyDimensionConfig, DimensionConfig, LogConfig, UniformConfig
+from palestra.sweeps.space import AnyDimensionConfig, DimensionConfig, LogConfig, UniformConfig, dimensions
 from palestra.sweeps.storages import AnyStorageConfig
 
 KEYS_OF_RUNS = {"trainer", "game", "players"}  # of tournaments, too
@@ -61,6 +62,29 @@ class BudgetConfig(Config):
 class SweepConfig(Config):
     """A sweep: many runs of one config, or of several, that differ in some keys. Each point of the space is a trial,
     and a trial is a run for each seed."""
+
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], bases: Mapping[str, RunConfig]) -> dict[str, Any]:
+        name, first = next(iter(bases.items()))
+        if first.best is None:
+            raise ConfigError.at("best", f"expected a mapping in {name}, which says what a sweep compares, got null")
+        is_grid = said.get("search") in ("grid", {"name": "grid"})
+        return {
+            "seed": 0,
+            "base": list(bases),
+            "space": {
+                key: item for base in bases.values() for key, item in dimensions(base, first.learners(), is_grid)
+            },
+            "constraints": [],
+            "seeds": [0, 1, 2],
+            "objective": {**first.best.model_dump(), "of": "last"},
+            "search": "tpe",
+            "pruning": "successive_halving" if len(first_step(bases)) == 1 else None,
+            "budget": {"trials": None if is_grid else 30},
+            "max_restarts": 3,
+            "place": "local",
+            "storage": "sqlite",
+        }
 
     seed: NonNegativeInt
     """determines what is drawn for each trial; the runs have seeds of their own"""

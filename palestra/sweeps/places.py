@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from palestra.config import Config, ConfigError, NonEmptyStr, PositiveInt
+from palestra.runs.config import RunConfig
 from palestra.storage.disk import Folder
 
 COMMAND = [sys.executable, "-P", "-m", "palestra.sweeps.leashed"]
@@ -56,6 +57,12 @@ class Place(ABC):
 
 class LocalConfig(Config):
     """Processes of this machine."""
+
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], bases: Mapping[str, RunConfig]) -> dict[str, Any]:
+        threads = max(base.execution.num_threads for base in bases.values())
+        cores = max(available_cores(), threads)
+        return {"cores": cores, "cores_per_run": threads, "gpus": [], "runs_per_gpu": 1}
 
     name: Literal["local"]
     cores: PositiveInt

@@ -1,11 +1,14 @@
 """How a sweep ends trials without prospects. Optuna's pruners decide; their terms are kept."""
 
 import copy
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from palestra.config import ByName, Config, Fraction, NonNegativeInt, PositiveInt, UserConfig
+from palestra.runs.config import RunConfig
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -31,10 +34,28 @@ class Pruning:
         raise NotImplementedError
 
 
+def first_step(bases: Mapping[str, RunConfig]) -> dict[str, int]:
+    """The first evaluation of runs by which they are compared, by its unit; {} where one has no such count."""
+    found: dict[str, int] = {}
+    for base in bases.values():
+        compared = (each.interval for each in base.evaluations if base.best and each.name == base.best.evaluation)
+        interval = next(compared, None)
+        if interval is None or interval.unit == "minutes":
+            return {}
+        found[interval.unit] = max(found.get(interval.unit, 0), math.ceil(interval.every))
+    return found
+
+
 class MedianConfig(Config):
     """Ends a trial whose value is worse than the median of earlier trials at the same step."""
 
     name: Literal["median"]
+
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], bases: Mapping[str, RunConfig]) -> dict[str, Any]:
+        first = [{"warmup_steps": step} for step in first_step(bases).values()]
+        return {"num_seeds": 1, "startup_trials": 5, **(first[0] if first else {})}
+
     num_seeds: PositiveInt
     """so many seeds of a trial, the first ones, run first; the interquartile mean of their values decides whether it is
     pruned; the others run if it is not"""
@@ -52,6 +73,12 @@ class SuccessiveHalvingConfig(Config):
     only the best 1 / reduction_factor of the trials that came so far go on."""
 
     name: Literal["successive_halving"]
+
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], bases: Mapping[str, RunConfig]) -> dict[str, Any]:
+        first = [{"min_resource": step} for step in first_step(bases).values()]
+        return {"num_seeds": 1, "reduction_factor": 3, **(first[0] if first else {})}
+
     num_seeds: PositiveInt
     """so many seeds of a trial, the first ones, run first; the interquartile mean of their values decides whether it is
     pruned; the others run if it is not"""
@@ -67,6 +94,8 @@ class SuccessiveHalvingConfig(Config):
 class WilcoxonConfig(Config):
     """Runs a trial's seeds one after the other, and ends it as soon as Wilcoxon's signed-rank test says that it is
     worse than the best trial on the same seeds."""
+
+    usual: ClassVar = {"p_threshold": 0.1, "startup_seeds": 2}
 
     name: Literal["wilcoxon"]
     p_threshold: Fraction

@@ -1,10 +1,12 @@
 """How a sweep chooses points: grid, random, TPE, or a search of the user's own. Optuna's samplers do it."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import model_validator
 
 from palestra.config import ByName, Config, ConfigError, NonNegativeInt, PositiveInt, UserConfig
+from palestra.runs.config import RunConfig
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -47,6 +49,12 @@ class TPEConfig(Config):
     """Tree-structured Parzen estimator (Bergstra et al. 2011; Watanabe 2023)."""
 
     name: Literal["tpe"]
+
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], bases: Mapping[str, RunConfig]) -> dict[str, Any]:
+        several = {"multivariate": True, "group": len(bases) > 1}  # bases have different keys
+        return {"startup_trials": 10, "ei_candidates": 24, "constant_liar": True, **several}
+
     startup_trials: NonNegativeInt
     """so many trials are drawn at random first"""
     ei_candidates: PositiveInt

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from palestra.config import ByName, Config, ConfigError, PositiveFloat, PositiveInt
+from palestra.config import ByName, Config, ConfigError, PositiveFloat, PositiveInt, walk
 from palestra.config.files import full_key, replace_values
 from palestra.config.rendering import inline_flow
+from palestra.runs.config import RunConfig
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -301,3 +302,23 @@ def _drawn(dimension: DimensionConfig, draw: random.Random) -> Any:
             return dimension.low + step * draw.randrange(dimension.num_values())
         case _:
             return draw.uniform(dimension.low, dimension.high)
+
+
+# ---- of a first sweep ----------------------------------------------------------------------------------
+
+GAMMAS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
+
+
+def dimensions(base: RunConfig, learners: Sequence[str], is_grid: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Dimensions around the learning rates, entropy coefficients and discounts of some players, by dotted keys."""
+    data = base.model_dump()["players"]
+    for keys, value in (pair for player in learners for pair in walk(data[player], ("players", player))):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        what = keys[-2] if keys[-1] in ("value", "initial") else keys[-1]
+        if what.endswith(("learning_rate", "entropy_coefficient")) and value > 0:
+            low, high = (float(f"{each:.3g}") for each in (value / 10, value * 10))
+            choice = {"name": "choice", "values": [low, value, high]}
+            yield ".".join(keys), choice if is_grid else {"name": "log", "low": low, "high": high}
+        elif what == "gamma" and 0 < value < 1:
+            yield ".".join(keys), {"name": "choice", "values": sorted({value, *GAMMAS})}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, TypeVar
 from urllib.parse import quote
 
 from pydantic import AfterValidator, model_validator
@@ -120,6 +120,8 @@ def _require_tables_alone(connection: sqlite3.Connection, path: Path) -> None:
 class JournalConfig(Config):
     """A file to which lines are added; several machines may share it."""
 
+    usual: ClassVar = {"study": "sweep"}
+
     name: Literal["journal"]
     path: Annotated[NonEmptyStr, AfterValidator(lambda path: str(Path(path).absolute()))] | None
     """the file, by path from the working directory, stored in full; null: study.journal in the sweep's folder"""
@@ -165,6 +167,8 @@ class JournalConfig(Config):
 
 class DatabaseConfig(Config):
     """A database that SQLAlchemy knows, as PostgreSQL or MySQL."""
+
+    usual: ClassVar = {"study": "sweep"}
 
     name: Literal["database"]
     url: NonEmptyStr

@@ -19,10 +19,13 @@ from rich.console import Console
 from palestra.algorithms.algorithm import Algorithm
 from palestra.commands.verify import Difference
 from palestra.config import Config, ConfigError, ConfigErrorItem, UserConfig, failure
+from palestra.config.places import Place
+from palestra.config.usual import completed
 from palestra.games import make_game
 from palestra.randomness import restored_global_states
 from palestra.recording.recorders import without_clock
 from palestra.runs.branching import tree_differences
+from palestra.runs.config import RunConfig
 from palestra.storage.records_file import read_records
 from palestra.testing.sample_config import sample_config
 from palestra.training import make_trainer
@@ -273,54 +276,18 @@ def _run_config(algorithm: Data, game: Data) -> Data:
         if made.spaces[role] == made.spaces[first] and made.action_spaces[role] == made.action_spaces[first]
     ]
     roles = {role: LEARNER if role in alike else OTHER for role in made.roles}
-    learner = {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}}
     other = {} if len(alike) == len(made.roles) else {OTHER: {"scripted": "random"}}
     pairing = {role: LEARNER if role in alike else "random" for role in made.roles}
-    return {
-        "seed": 0,
-        "trainer": {"name": "in_turn"},
+    interval, numbers = {"every": 2, "unit": "opt_steps"}, {"num_games": 4, "final_num_games": 4, "max_rounds": 6}
+    turns = {"every": 1, "unit": "epochs"}
+    told = {
         "game": game,
         "num_worlds": 4,
         "roles": roles,
-        "players": {LEARNER: learner, **other},
+        "players": {LEARNER: {"algorithm": algorithm}, **other},
         "stop": {"after": NUM_TURNS, "unit": "epochs"},
-        "evaluations": [
-            {
-                "name": "main",
-                "interval": {"every": 2, "unit": "opt_steps"},
-                "at_start": True,
-                "num_games": 4,
-                "final_num_games": 4,
-                "max_rounds": 6,
-                "seed": None,
-                "game": None,
-                "pairings": [pairing],
-            }
-        ],
-        "best": None,
-        "evaluators": None,
-        "callbacks": [],
-        "execution": {
-            "device": "cpu",
-            "num_threads": 1,
-            "kernel": "numba",
-            "step_within_s": None,
-            "gradients": "by_hand",
-            "compile": False,
-        },
-        "output": {
-            "display": "quiet",
-            "record": {"every": 1, "unit": "epochs"},
-            "statistics": ["mean"],
-            "layer_norms": False,
-            "info": [],
-            "recorders": [],
-            "save": {"every": NUM_TURNS, "unit": "epochs"},
-            "keep_last": 1,
-            "keep_every": None,
-            "replay_in_checkpoints": "all",
-            "checkpoint_folder": None,
-            "stop_within_s": 60.0,
-            "mirror": None,
-        },
+        "evaluations": [{"interval": interval, "pairings": [pairing], **numbers}],
+        "output": {"display": "quiet", "record": turns, "recorders": [], "save": turns | {"every": NUM_TURNS}},
     }
+    data: Data = completed(told, Place(RunConfig))
+    return data

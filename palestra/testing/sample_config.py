@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
-from palestra.config import Config, ConfigError
+from palestra.config import Config, ConfigError, InBranch
 from palestra.config.variants import Variants, members_of, names_of
 
 CANDIDATES: tuple[Any, ...] = (0.05, 2, 0.5, 1, 0, False, None, "a", [], {})
@@ -20,7 +20,8 @@ def sample_config(model: type[Config], values: Mapping[str, Any]) -> dict[str, A
     data = {name: value for name, value in BY_KEY.items() if name in model.model_fields} | dict(values)
     for name, field in model.model_fields.items():
         if name not in data:
-            kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+            metadata = [item for item in field.metadata if not isinstance(item, InBranch)]
+            kind: Any = Annotated[field.annotation, *metadata] if metadata else field.annotation
             try:
                 data[name] = _sample(kind)
             except ValueError:

@@ -30,8 +30,7 @@ from palestra.algorithms.parts.advantages import Experience, Sequences
 from palestra.algorithms.parts.estimators import Estimator, GAEConfig, RewardToGoConfig, TDLambdaConfig
 from palestra.algorithms.parts.whole_games import WholeGames
 from palestra.algorithms.terms import total_loss
-from palestra.commands.suggest_config import suggested_config
-from palestra.commands.suggest_dialogue import game_and_overrides
+from palestra.commands.starting import starting_config
 from palestra.config import ConfigError, UserConfig, check
 from palestra.games import make_game
 from palestra.games.game import State, TensorGame
@@ -745,12 +744,10 @@ class Labelled(Own):
 
 def test_the_head_label_learns_what_critics_alone_are_shown(tmp_path: Path) -> None:
     words = ["solo_verifier", "witness", "game.scenario.num_bits=3", "game.scenario.num_seen=3"]
-    game, overrides = game_and_overrides(words)
-    assert game is not None
     where = "players.verifier.algorithm"
     changes = ["stop={after: 60, unit: epochs}", "evaluations=[]", "best=null", "output.recorders=[]"]
     changes += [f"{where}.centralized_critic=true", f"{where}.num_passes=4", f"loss={HERE}:Labelled", "num_worlds=16"]
-    config = suggested_config("on_policy", game, [*overrides, *changes])
+    config = starting_config("on_policy", [*words, *changes])
     assert list(config.players["verifier"].algorithm.body.nets) == ["policy", "label", "value"]  # type: ignore[union-attr]
     palestra.make_trainer(config, run=tmp_path / "run", overrides=["output.display=quiet"]).fit()
     *_, last = (r for r in read_records(tmp_path / "run/records.jsonl") if r["kind"] == "training")

@@ -1,8 +1,6 @@
 """Configs by name: shipped ones, an algorithm and a game, and files that come before them.
 
 From an installed wheel: tests/doors.
-
-Covers palestra.commands.suggest_tensor_game, palestra.commands.suggest_loss, palestra.commands.fitting_nets.
 """
 
 import json
@@ -14,7 +12,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from palestra.cli import app
-from palestra.commands.suggest_config import known_algorithms
+from palestra.commands.starting import known_algorithms
 from palestra.config import load_yaml
 from palestra.config.variants import members_of, names_of
 from palestra.games import AnyGameConfig
@@ -113,7 +111,7 @@ def test_a_game_of_ones_own_has_a_config_for_every_algorithm(algorithm: str, gam
     for missing in keys:
         error = palestra("config", algorithm, game, *(key for key in keys if key != missing), code=2).stderr
         key = missing.partition("=")[0]
-        assert error.endswith(f"but the key is missing; give it after {game}, as {key}=VALUE\n")
+        assert error.endswith(f"but the key is missing; give it, as {key}=VALUE\n")
     Path("printed.yml").write_text(palestra("config", algorithm, game, *keys).stdout)
     palestra("check", "printed.yml")
     assert load_yaml(Path("printed.yml"))["game"] == {"name": game, **OWN_GAMES[game]}
@@ -134,10 +132,15 @@ def test_an_algorithm_alone_is_told_its_games(algorithm: str) -> None:
     assert palestra("train", algorithm, code=2).stderr == error
 
 
-def test_an_algorithm_of_ones_own_is_told_to_begin_with_a_stock_one() -> None:
+def test_an_algorithm_that_is_none_is_told() -> None:
     error = palestra("config", "mine:Sarsa", "cartpole", code=2).stderr
+    assert error.startswith("players.agent.algorithm.name: importing 'mine' failed: ModuleNotFoundError")
     names = ", ".join(known_algorithms())
-    assert f"expected one of the algorithms {names}, got 'mine:Sarsa'; print the file of one of these, and" in error
+    expected = (
+        f"sarsa: expected one of the algorithms {names}, or a class of your own as package.module:Class, got 'sarsa'"
+    )
+    assert palestra("config", "sarsa", "cartpole", code=2).stderr == f"{expected}\n"
+    assert ", got none; shipped configs: none" in palestra("config", "mine:Sarsa", code=2).stderr
 
 
 @pytest.mark.parametrize(("algorithm", "game"), [("dqn", "gymnasium"), ("dqn", "chess"), ("sac", "polyhedron")])
@@ -148,7 +151,7 @@ def test_a_game_that_is_unknown_is_one_line_with_those_there_are(algorithm: str,
 
 
 def test_a_class_that_is_no_game_is_told() -> None:
-    assert "nowhere:Game: importing 'nowhere' failed" in palestra("config", "dqn", "nowhere:Game", code=2).stderr
+    assert "game.name: importing 'nowhere' failed" in palestra("config", "dqn", "nowhere:Game", code=2).stderr
 
 
 def test_a_shipped_config_of_a_batched_game_is_what_its_algorithm_and_game_print() -> None:

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from palestra.commands.play import Person, choose_seats, new_match, play, seat
-from palestra.commands.suggest_config import suggested_config
-from palestra.commands.suggest_dialogue import game_and_overrides
+from palestra.commands.starting import starting_config
 from palestra.games.dialogue.game import DialogueGame
 from palestra.games.game import Observation, State, TensorGame
 from palestra.games.spaces import MultiDiscrete
@@ -45,8 +44,7 @@ def write_rows() -> str:
 
 
 def untrained(algorithm: str, *words: str) -> StoredRun:
-    game, overrides = game_and_overrides(words)
-    config = suggested_config(algorithm, game, [*overrides, "evaluations=[]", "best=null"])
+    config = starting_config(algorithm, [*words, "evaluations=[]", "best=null"])
     return StoredRun(RunFolder(Path("run")), config)
 
 

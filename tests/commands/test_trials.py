@@ -19,7 +19,6 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 
 from palestra.commands.dry_sweep import RunTime, dry_run
-from palestra.commands.suggest_sweep import read_bases, suggested_sweep
 from palestra.commands.sweep import read_new
 from palestra.commands.trials import to_csv
 from palestra.config import render
@@ -28,6 +27,7 @@ from palestra.storage.disk import Folder, RunFolderError
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.naming import choice_texts, short_keys
+from palestra.sweeps.starting import read_bases, starting_sweep
 from palestra.sweeps.storages import SQLiteConfig
 from palestra.sweeps.stored import StoredSweep
 from palestra.sweeps.trial_names import trial_names
@@ -51,7 +51,7 @@ def palestra(*arguments: object, cwd: Path, code: int = 0) -> str:
 
 def stored_sweep(path: Path, *trials: dict[str, Any]) -> Path:
     """The folder of a sweep with these trials, as if they had been run."""
-    config = suggested_sweep(["ppo-cartpole"])
+    config = starting_sweep(["ppo-cartpole"])
     base = read_bases(config.base, Path())["ppo-cartpole"]
     SweepFolder.create(path, render(config, SweepConfig), {"ppo-cartpole": render(base, type(base))})
     study = optuna.create_study(storage=f"sqlite:///{path / 'study.db'}", study_name="sweep", direction="maximize")
@@ -224,7 +224,7 @@ def test_the_runs_of_a_trial_are_evaluated_and_listed(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_asks_whether_the_storage_can_be_used(tmp_path: Path) -> None:
-    config = render(suggested_sweep(["ppo-cartpole", "storage.name=journal"]), SweepConfig)
+    config = render(starting_sweep(["ppo-cartpole", "storage.name=journal"]), SweepConfig)
     (tmp_path / "sweep.yml").write_text(config)
     nowhere = palestra("sweep", "sweep.yml", "storage.path=nowhere/x", "--dry-run", cwd=tmp_path, code=2)
     assert (

@@ -6,7 +6,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from palestra.commands.suggest_config import suggested_config
+from palestra.commands.starting import starting_config
 from palestra.config import ConfigError
 from palestra.runs.shipped_configs import shipped_configs
 from tests.docs.known_names import is_command, is_key, is_shipped, variants
@@ -39,10 +39,10 @@ def test_an_algorithm_plays_what_the_table_says(actions: str, monkeypatch: pytes
     gymnasium.register("Kind-v0", entry_point=kind, kwargs=arguments)
     for algorithm, is_possible in zip(ALGORITHMS, TABLE[actions], strict=True):
         if is_possible:
-            suggested_config(algorithm, "tests.gym_probes:Kind-v0")
+            starting_config(algorithm, ["tests.gym_probes:Kind-v0"])
         else:
             with pytest.raises(ConfigError, match=r"players\.agent\.algorithm\.name: expected a? ?(Discrete|Box)"):
-                suggested_config(algorithm, "tests.gym_probes:Kind-v0")
+                starting_config(algorithm, ["tests.gym_probes:Kind-v0"])
 
 
 def test_it_names_every_shipped_config_of_an_environment_or_its_like() -> None:

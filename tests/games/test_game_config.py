@@ -12,10 +12,11 @@ import torch
 from conftest import PLAIN
 
 from palestra.config import ConfigError, check, load_yaml
+from palestra.config.validation import checked
 from palestra.config.variants import members_of, names_of
 from palestra.evaluation.config import EvaluationConfig
 from palestra.games import AnyGameConfig, GameConfig, make_game
-from palestra.games.dialogue.protocols import NipConfig
+from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.world import WorldGame
 from palestra.runs.shipped_configs import shipped_configs
@@ -26,7 +27,7 @@ GAMES: dict[str, dict[str, Any]] = {
     "nim": {"name": "nim", "num_heaps": 3, "max_stones": 3, "observation": PLAIN},
     "dialogue": {
         "name": "dialogue",
-        "protocol": {"name": "nip", **NipConfig.usual},
+        "protocol": checked({"name": "nip"}, AnyProtocolConfig).model_dump(),
         "scenario": {"name": "witness", **WitnessConfig.usual},
         "observation": PLAIN,
     },

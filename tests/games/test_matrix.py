@@ -9,7 +9,7 @@ from conftest import PLAIN
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palestra.commands.suggest_config import suggested_config
+from palestra.commands.starting import starting_config
 from palestra.config import ConfigError
 from palestra.games import make_game
 from palestra.games.matrix import MatrixGame
@@ -78,7 +78,7 @@ def test_players_find_the_only_equilibrium(
     payoffs: Any, returns: list[float], trainer: str, tmp_path: Path, no_plots: None
 ) -> None:
     rules = [f"game.payoffs={payoffs}", "game.num_rounds=1"]
-    data = suggested_config("ppo", "matrix", rules).model_dump()
+    data = starting_config("ppo", ["matrix", *rules]).model_dump()
     data |= {"trainer": {"name": trainer}, "num_worlds": 32, "stop": {"after": 20, "unit": "epochs"}}
     for player in data["players"].values():
         player["algorithm"] |= {"learning_rate": {"name": "constant", "value": 0.01}, "num_minibatches": 4}

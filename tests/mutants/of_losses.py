@@ -93,9 +93,9 @@ LOSSES = [
         ("        self.transition_builder.forget_waiting()\n", "        pass\n"),
     ),
     *mutants(
-        "commands/suggest_loss.py",
-        "commands/test_named_configs.py",
-        ("{head: nets.get(head, first) for head in heads}", "nets"),
-        ("    if loss.is_of_one_pass:", "    if False:"),
+        "algorithms/on_policy.py",
+        "commands/test_starting.py",
+        ("1 if loss is not None and loss.is_of_one_pass else 4", "4"),
+        ("usual_body(heads, spaces, said)", "usual_body([POLICY, VALUE], spaces, said)"),
     ),
 ]

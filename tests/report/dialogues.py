@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import palestra
-from palestra.commands.suggest_config import suggested_config
-from palestra.commands.suggest_dialogue import game_and_overrides
+from palestra.commands.starting import starting_config
 
 FEW = [
     *("num_worlds=8", "stop={after: 12, unit: epochs}", "execution.num_threads=1", "output.display=quiet"),
@@ -17,8 +16,7 @@ FEW = [
 
 def train_dialogue(run: Path, protocol: str, overrides: Sequence[str] = ()) -> Path:
     """A run by PPO with the scenario `witness`, trained for 12 epochs."""
-    game, all_overrides = game_and_overrides([protocol, "witness", *FEW, *overrides])
-    config = suggested_config("ppo", game, all_overrides)
+    config = starting_config("ppo", [protocol, "witness", *FEW, *overrides])
     quick = [f"players.{name}.algorithm.num_passes=1" for name in config.players]
     palestra.make_trainer(config, run=run, overrides=quick).fit()
     return run

@@ -5,16 +5,18 @@ import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import torch
 
 import palestra
+from palestra.algorithms.algorithm import Algorithm
 from palestra.callbacks import Callback
-from palestra.config import ConfigError, check
+from palestra.config import ConfigError, InBranch, PositiveInt, UserConfig, check
+from palestra.nets import NetConfig
 from palestra.players.player import Metrics, Player
-from palestra.runs.branching import Change, differences, extend
+from palestra.runs.branching import Change, differences, extend, is_fixed
 from palestra.runs.config import RunConfig
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError
@@ -24,6 +26,8 @@ from palestra.storage.segments import CheckpointError, MissingCheckpointError
 from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
+
+HOST = "players.host.algorithm"
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -196,6 +200,33 @@ def test_a_branch_cannot_change_what_its_state_is_made_of(run: Path, override: s
         error.path.startswith(key) and "00000001 depends, got " in error.message for error in caught.value.errors
     )
     assert not (tmp_path / "branch").exists()
+
+
+class Twins(Algorithm):
+    """With networks under names of its own."""
+
+    class Config(UserConfig):
+        left: NetConfig
+        """one network"""
+        num_heads: Annotated[PositiveInt, InBranch.FIXED]
+        """of which the other consists"""
+        patience: PositiveInt
+        """which is no part of the state"""
+
+    def policy(self, explore: bool) -> Any:
+        raise NotImplementedError
+
+    def learn(self, turn: Any) -> None:
+        raise NotImplementedError
+
+
+def test_fields_of_an_algorithm_of_ones_own_say_what_a_branch_may_change(make_config: MakeConfig) -> None:
+    data, net = make_config(), {"name": "mlp", "net_arch": [4], "activation": "relu"}
+    name = f"{__name__}:Twins"
+    data["players"]["host"]["algorithm"] = {"name": name, "left": net, "num_heads": 2, "patience": 3}
+    config = check(data, RunConfig)
+    fixed = [key for key in ("name", "left.net_arch", "num_heads", "patience") if is_fixed(f"{HOST}.{key}", config)]
+    assert fixed == ["name", "left.net_arch", "num_heads"]
 
 
 def test_a_branch_off_a_run_is_told_its_checkpoints(run: Path, tmp_path: Path) -> None:

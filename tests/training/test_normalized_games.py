@@ -25,8 +25,9 @@ import palestra
 from palestra.cli import app
 from palestra.commands.export import ExportError, export_player
 from palestra.config import ConfigError
+from palestra.config.validation import checked
 from palestra.games import make_game
-from palestra.games.dialogue.protocols import NipConfig
+from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.normalization import RunningMoments
 from palestra.players.as_gymnasium import as_gymnasium
 from palestra.runs.stored import StoredRun
@@ -42,7 +43,7 @@ NORMALIZE: Data = {"normalize": {"eps": 1e-8}, "clip": 10.0}
 NIM: Data = {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": NORMALIZE}
 NIP: Data = {
     "name": "dialogue",
-    "protocol": {"name": "nip", **NipConfig.usual},
+    "protocol": checked({"name": "nip"}, AnyProtocolConfig).model_dump(),
     "scenario": {"name": "witness", "num_bits": 3, "num_seen": 1},
     "observation": NORMALIZE,
 }

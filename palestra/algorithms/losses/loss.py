@@ -18,6 +18,7 @@ from palestra.algorithms.parts.advantages import Experience
 from palestra.algorithms.parts.distributions import Distribution
 from palestra.algorithms.terms import total_loss
 from palestra.config import Config, ConfigError, UnreadConfig, failure
+from palestra.config.validation import checked
 from palestra.games.policy import Memory
 from palestra.games.spaces import Box, Space
 from palestra.nets.recurrent import Part
@@ -240,15 +241,20 @@ class OnPolicyLoss(ABC):
 
 
 class LossConfig(Config):
-    """Base of the configs of the losses of this package. usual: values of its keys that `palestra config` prints."""
+    """Base of the configs of the losses of this package."""
 
     made: ClassVar[Any]
-    usual: ClassVar[Mapping[str, Any]] = {}
 
     name: str
 
     def build(self) -> Any:
         return self.made(self)
+
+
+def usual_loss(said: Any, union: Any) -> Any:
+    """The loss of a first file, which says this much of it; None where that lacks keys, or cannot be read here."""
+    config = checked(said, union)
+    return None if config is None else loss_of(config)
 
 
 def loss_of(config: Any) -> Any:

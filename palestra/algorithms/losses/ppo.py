@@ -36,13 +36,7 @@ class PPOLoss(ProximalLoss, OnPolicyLoss):
 
 class PPOLossConfig(LossConfig):
     made = PPOLoss
-    usual: ClassVar[dict[str, Any]] = {
-        "objective": {"name": "clip", "epsilon": {"name": "constant", "value": 0.2}},
-        "value_clip": None,
-        "value_coefficient": 0.5,
-        "entropy_coefficient": {"name": "constant", "value": 0.0},
-        "target_kl": None,
-    }
+    usual: ClassVar = {"value_coefficient": 0.5, "entropy_coefficient": 0.0}
 
     name: Literal["ppo"]
     """proximal policy optimisation (Schulman et al. 2017)"""

@@ -1,6 +1,6 @@
 """REINFORCE (Williams 1992) as a plug-in of `on_policy`: on whole games by their reward to go, or with a critic."""
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -47,7 +47,7 @@ class Reinforce(OnPolicyLoss):
 
 class ReinforceConfig(LossConfig):
     made = Reinforce
-    usual: ClassVar[dict[str, Any]] = {"critic": None, "entropy_coefficient": {"name": "constant", "value": 0.0}}
+    usual: ClassVar = {"entropy_coefficient": 0.0}
 
     name: Literal["reinforce"]
     """REINFORCE (Williams 1992)"""

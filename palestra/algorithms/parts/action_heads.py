@@ -1,6 +1,6 @@
 """What draws actions from the outputs of a policy's network: categories, clipped or squashed normal numbers."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,8 @@ from palestra.randomness import random_normals
 
 
 class ClippedGaussianConfig(Config):
+    usual: ClassVar = {"initial_log_std": 0.0}
+
     name: Literal["clipped_gaussian"]
     """normal numbers, clipped to their bounds on their way into the game; log-probabilities are those before"""
     initial_log_std: float
@@ -32,6 +34,8 @@ class ClippedGaussianConfig(Config):
 
 
 class SquashedGaussianConfig(Config):
+    usual: ClassVar = {"initial_log_std": -0.5}
+
     name: Literal["squashed_gaussian"]
     """the tanh of normal numbers, scaled to their bounds"""
     initial_log_std: float

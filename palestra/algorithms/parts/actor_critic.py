@@ -1,8 +1,8 @@
 """Networks of an actor-critic: what a config says of them, all weights in one module, and the policy that plays with
 them."""
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict
 from torch import Tensor, nn
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from palestra.algorithms.parts.action_heads import AnyHead
 from palestra.algorithms.parts.advantages import REMEMBERED, Experience
 from palestra.algorithms.parts.distributions import Distribution
-from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, PositiveFloat
+from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, InBranch, PositiveFloat
 from palestra.games.policy import Decision, Memory, Observes
-from palestra.games.spaces import Space
-from palestra.nets import AnyNetConfig, UserNets, make_net
+from palestra.games.spaces import RoleSpaces, Space
+from palestra.nets import AnyNetConfig, UserNets, make_net, usual_net
 from palestra.nets.initialisation import initialize_orthogonal
 from palestra.nets.recurrent import Part
 from palestra.nets.weights import output_weights
@@ -50,7 +50,20 @@ class SharedConfig(Config):
         return {"net": self.net}
 
 
-AnyBody = Annotated[SharedConfig | SeparateConfig, ByName()]
+AnyBody = Annotated[SharedConfig | SeparateConfig, ByName(), InBranch.FIXED]
+
+
+def usual_body(
+    heads: Sequence[str], spaces: RoleSpaces, said: Mapping[str, Any], critics: Collection[str] = ()
+) -> dict[str, Any]:
+    """What a first file says of a body: one network on images, else one for each head. said: what it says of the
+    algorithm. critics: the heads that observe the action, too."""
+    if not critics and any(space.is_image for space in spaces.observation.values()):
+        return {"name": "shared"}
+    nets = {head: usual_net(spaces.with_action() if head in critics else spaces) for head in heads}
+    if VALUE in heads and said.get("centralized_critic") is True:
+        nets[VALUE] = usual_net(spaces.with_entries(spaces.critic))
+    return {"name": "separate", **nets}
 
 
 def check_heads(body: SeparateConfig | SharedConfig, heads: Collection[str]) -> None:
@@ -81,6 +94,8 @@ class StockConfig(Config):
 
 
 class OrthogonalConfig(Config):
+    usual: ClassVar = {"hidden_gain": 1.41421356, "policy_gain": 0.01, "value_gain": 1.0}
+
     name: Literal["orthogonal"]
     """orthogonal weights (Saxe et al. 2014), biases 0"""
     hidden_gain: PositiveFloat

@@ -5,7 +5,6 @@ Letters: T decisions of each of W sequences.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -52,10 +51,9 @@ class Estimator(ABC):
 
 
 class EstimatorConfig(Config):
-    """Base of the configs of the estimators of this file. usual: values of its keys that `palestra config` prints."""
+    """Base of the configs of the estimators of this file."""
 
     made: ClassVar[type[Estimator]]
-    usual: ClassVar[Mapping[str, Any]] = {}
 
     name: str
 

@@ -1,7 +1,7 @@
 """Exploration by name, for players that value every action: how one is chosen by its value. To register one, add it to
 ExplorationConfig."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ class UserExploration(UserConfig, Exploration):
 
 
 class EpsilonGreedyConfig(Exploration):
+    usual: ClassVar = {"epsilon": {"name": "linear", "initial": 1.0, "final": 0.05, "num_steps": 10_000}}
+
     name: Literal["epsilon_greedy"]
     """the best legal action, and now and then a random legal one"""
     epsilon: ScheduleConfig
@@ -57,6 +59,8 @@ class EpsilonGreedyConfig(Exploration):
 
 
 class SoftmaxConfig(Exploration):
+    usual: ClassVar = {"temperature": 1.0}
+
     name: Literal["softmax"]
     """legal actions with probabilities in proportion to exp(value / temperature)"""
     temperature: ScheduleConfig
@@ -78,4 +82,6 @@ def choose_best(q: Tensor, legal: Tensor, keys: Tensor, amount: float) -> Tensor
     return best_legal(q, legal)
 
 
-ExplorationConfig = Annotated[EpsilonGreedyConfig | SoftmaxConfig | UserExploration, ByName(user_class=UserExploration)]
+ExplorationConfig = Annotated[
+    EpsilonGreedyConfig | SoftmaxConfig | UserExploration, ByName(user_class=UserExploration, usual="epsilon_greedy")
+]

@@ -2,24 +2,28 @@
 they remember."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor
 
 from palestra.algorithms.algorithm import Algorithm, Seat
 from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig, UserReplayConfig
-from palestra.config import ByName, Config, ConfigErrorItem, Fraction, PositiveInt
+from palestra.config import ByName, Config, ConfigErrorItem, Fraction, InBranch, PositiveInt
 from palestra.players.player import Player
 from palestra.rollouts.n_step import NStepConfig, TransitionBuilder
 from palestra.rollouts.transitions import RollOut
 
 AnyReplayConfig = Annotated[
-    UniformReplayConfig | PrioritizedReplayConfig | UserReplayConfig, ByName(user_class=ReplayBuffer)
+    UniformReplayConfig | PrioritizedReplayConfig | UserReplayConfig,
+    ByName(user_class=ReplayBuffer, usual="uniform"),
+    InBranch.FIXED,
 ]
 
 
 class PolyakConfig(Config):
+    usual: ClassVar = {"tau": 0.005, "interval": 1}
+
     name: Literal["polyak"]
     """target networks move to the networks that learn at every interval"""
     tau: Fraction
@@ -28,7 +32,7 @@ class PolyakConfig(Config):
     """opt steps between moves"""
 
 
-TargetConfig = Annotated[PolyakConfig, ByName()]
+TargetConfig = Annotated[PolyakConfig, ByName(usual="polyak")]
 
 
 def replay_errors(config: Any, seat: Seat) -> list[ConfigErrorItem]:

@@ -9,14 +9,14 @@ Letters: B rows, A actions, K numbers per action, N predicted and M target quant
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import huber_loss, kl_div, relu
 
-from palestra.config import ByName, Config, ConfigError, PositiveFloat, PositiveInt
+from palestra.config import ByName, Config, ConfigError, InBranch, PositiveFloat, PositiveInt
 from palestra.games.game import Observation
 from palestra.randomness import random_floats
 
@@ -24,9 +24,11 @@ FRACTIONS = "fractions"  # the entry beside an observation that says for which f
 
 
 class ExpectedConfig(Config):
+    usual: ClassVar = {"huber_delta": 1.0}
+
     name: Literal["expected"]
     """the expected return of every action"""
-    huber_delta: PositiveFloat
+    huber_delta: Annotated[PositiveFloat, InBranch.FREE]
     """TD error at which the loss turns from a parabola into a line"""
 
     @property
@@ -58,6 +60,8 @@ class _Distribution:
 
 
 class CategoricalConfig(_Distribution, Config):
+    usual: ClassVar = {"num_atoms": 51, "low": -10.0, "high": 10.0}
+
     name: Literal["c51"]
     """the return distribution as probabilities of fixed values, the atoms (Bellemare et al. 2017)"""
     num_atoms: Annotated[int, Field(ge=2)]
@@ -110,12 +114,14 @@ class _Quantiles(_Distribution):
 
 
 class QuantileConfig(_Quantiles, Config):
+    usual: ClassVar = {"num_quantiles": 200, "huber_delta": 1.0}
+
     name: Literal["quantile"]
     """the return distribution as quantiles at even fractions: QR-DQN (Dabney et al. 2018, "Distributional RL with
     Quantile Regression")"""
     num_quantiles: PositiveInt
     """quantiles per action; 200 in the paper"""
-    huber_delta: PositiveFloat
+    huber_delta: Annotated[PositiveFloat, InBranch.FREE]
     """difference of two quantiles at which the loss turns from a parabola into a line; kappa in the paper"""
 
     @property
@@ -127,6 +133,15 @@ class QuantileConfig(_Quantiles, Config):
 
 
 class ImplicitQuantileConfig(_Quantiles, Config):
+    usual: ClassVar = {
+        "num_quantiles": 32,
+        "num_target_quantiles": 32,
+        "num_acting_quantiles": 32,
+        "num_cosines": 64,
+        "embedding_dim": 256,
+        "huber_delta": 1.0,
+    }
+
     name: Literal["implicit_quantile"]
     """the return distribution as quantiles at fractions that the network is asked for: IQN (Dabney et al. 2018,
     "Implicit Quantile Networks")"""
@@ -141,7 +156,7 @@ class ImplicitQuantileConfig(_Quantiles, Config):
     embedding_dim: PositiveInt
     """numbers that the network makes of an observation, and an embedding of a fraction; their products are what the
     last layer sees"""
-    huber_delta: PositiveFloat
+    huber_delta: Annotated[PositiveFloat, InBranch.FREE]
     """difference of two quantiles at which the loss turns from a parabola into a line; kappa in the paper"""
 
     def draw(self, key: Tensor, batch_size: int) -> dict[str, Tensor]:
@@ -154,7 +169,11 @@ class ImplicitQuantileConfig(_Quantiles, Config):
         return quantile_losses(outputs, extras[FRACTIONS], target, self.huber_delta)
 
 
-ValueConfig = Annotated[ExpectedConfig | CategoricalConfig | QuantileConfig | ImplicitQuantileConfig, ByName()]
+ValueConfig = Annotated[
+    ExpectedConfig | CategoricalConfig | QuantileConfig | ImplicitQuantileConfig,
+    ByName(usual="expected"),
+    InBranch.FIXED,
+]
 
 
 class ImplicitQuantileNet(nn.Module):

@@ -18,6 +18,8 @@ from palestra.randomness import random_choice, random_floats, random_normals
 
 
 class LogStdConfig(Config):
+    usual: ClassVar = {"min": -20.0, "max": 2.0}
+
     min: float
     """smaller outputs of the policy net count as this"""
     max: float

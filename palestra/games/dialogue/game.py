@@ -3,7 +3,7 @@
 Letters: B worlds, R roles, V verifiers, T rounds, C channels, K variants, F flags of a role's actions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from itertools import product
@@ -15,10 +15,13 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from palestra.config import ByName, ConfigError, ConfigErrorItem, UnreadConfig, UserConfig, below
+from palestra.config.places import place_of
+from palestra.config.usual import completed
+from palestra.config.validation import checked
 from palestra.games.config import GameConfig, TensorGameConfig
 from palestra.games.dialogue.loops import CHANGING, Loops
 from palestra.games.dialogue.protocol import DECISIONS, GO_ON, VERDICTS, Protocol
-from palestra.games.dialogue.protocols import AnyProtocolConfig, NipConfig
+from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.dialogue.rows import RowsConfig
 from palestra.games.dialogue.scenario import INSTANCE, Scenario, instance_of
 from palestra.games.dialogue.scores import declared_scores, mutual_information, verdict_scores
@@ -50,12 +53,16 @@ class DialogueConfig(TensorGameConfig):
     scenario: AnyScenarioConfig
     """the instances, the tokens of which messages are made, and what each role sees"""
 
-    usual: ClassVar[dict[str, Any]] = {
-        "protocol": {"name": "nip", **NipConfig.usual},
-        "scenario": {"name": "witness", **WitnessConfig.usual},
-    }
+    usual_run: ClassVar = {"trainer": "together"}
 
-    usual_trainer = "together"
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], about: Any) -> dict[str, Any]:
+        usual = {"protocol": "nip", "scenario": "witness"}
+        with below("protocol"):
+            protocol = checked(said.get("protocol", "nip"), AnyProtocolConfig)
+            made = None if protocol is None else make_protocol(protocol)
+        with below("scenario"):
+            return usual | {"scenario": completed(said.get("scenario", "witness"), place_of(AnyScenarioConfig), made)}
 
     @model_validator(mode="after")
     def _check_protocol(self) -> Self:

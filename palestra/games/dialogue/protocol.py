@@ -16,6 +16,11 @@ GO_ON = 2
 
 
 class RewardsConfig(Config):
+    usual: ClassVar = {
+        **{"right": 1.0, "wrong": -1.0, "out_of_time": -1.0, "go_on": 0.0},
+        **{"prover": 1.0, "shared": False},
+    }
+
     right: float
     """a verifier that decides for the label"""
     wrong: float
@@ -28,12 +33,6 @@ class RewardsConfig(Config):
     """a prover when a verifier decides for its side"""
     shared: bool
     """true: provers get the rewards of the (first) verifier instead"""
-
-
-USUAL_REWARDS: dict[str, Any] = {
-    **{"right": 1.0, "wrong": -1.0, "out_of_time": -1.0, "go_on": 0.0},
-    **{"prover": 1.0, "shared": False},
-}
 
 
 class Protocol(ABC):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from palestra.config import ByName, ConfigError, PositiveInt, UserConfig
-from palestra.games.dialogue.protocol import ACCEPT, REJECT, USUAL_REWARDS, Protocol, ProtocolConfig
+from palestra.games.dialogue.protocol import ACCEPT, REJECT, Protocol, ProtocolConfig
 
 TWO, THREE = ("prover", "verifier"), ("prover0", "prover1", "verifier")
 Channels = Mapping[str, tuple[str, ...]]
@@ -39,10 +39,7 @@ class Nip(Protocol):
 
 class NipConfig(ProtocolConfig):
     made = Nip
-    usual: ClassVar[dict[str, Any]] = {
-        **{"first": "verifier", "min_rounds": 1, "max_rounds": 8},
-        "rewards": USUAL_REWARDS,
-    }
+    usual: ClassVar = {"first": "verifier", "min_rounds": 1, "max_rounds": 8}
 
     name: Literal["nip"]
     """a prover, who wants the verifier to accept, and a verifier take turns"""
@@ -71,7 +68,6 @@ class Adp(Protocol):
 
 class AdpConfig(ProtocolConfig):
     made = Adp
-    usual: ClassVar[dict[str, Any]] = {"rewards": USUAL_REWARDS}
 
     name: Literal["adp"]
     """the prover sends one message, then the verifier decides"""
@@ -99,7 +95,6 @@ class MerlinArthur(Protocol):
 
 class MerlinArthurConfig(ProtocolConfig):
     made = MerlinArthur
-    usual: ClassVar[dict[str, Any]] = {"rewards": USUAL_REWARDS}
 
     name: Literal["merlin_arthur"]
     """one of two provers, who argue for opposite sides, sends one message; the verifier does not know which, and
@@ -130,10 +125,7 @@ class Debate(Protocol):
 
 
 class TwoProversConfig(ProtocolConfig):
-    usual: ClassVar[dict[str, Any]] = {
-        **{"order": "at_once", "first": "verifier", "first_prover": None, "min_rounds": 1, "max_rounds": 8},
-        "rewards": USUAL_REWARDS,
-    }
+    usual: ClassVar = {"order": "at_once", "first": "verifier", "min_rounds": 1, "max_rounds": 8}
 
     order: Literal["at_once", "in_sequence"]
     """at_once: both provers speak in the same rounds; in_sequence: one after the other"""
@@ -199,7 +191,6 @@ class SoloVerifier(Protocol):
 
 class SoloVerifierConfig(ProtocolConfig):
     made = SoloVerifier
-    usual: ClassVar[dict[str, Any]] = {"rewards": USUAL_REWARDS}
 
     name: Literal["solo_verifier"]
     """a verifier decides at once, alone"""

@@ -5,7 +5,7 @@ Letters: B worlds, N rows of the file, D numbers that a role sees of a row.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -56,13 +56,6 @@ class HeldOutColumnConfig(Config):
 
 
 class RowsConfig(Config):
-    usual: ClassVar[dict[str, Any]] = {
-        "num_tokens": 8,
-        "held_out": {"name": "fraction", "fraction": 0.2, "seed": 0},
-        "balanced": True,
-        "standardize": True,
-    }
-
     name: Literal["rows"]
     """the labelled rows of a file; each role sees the columns that are named for it; a message is a symbol"""
     file: NonEmptyStr
@@ -97,11 +90,11 @@ class RowsConfig(Config):
         return None
 
     @classmethod
-    def suggest(cls, data: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
-        """The keys of a config, completed from its file: provers see all columns, verifiers none unless they are alone.
-        Columns that lack values, and texts with many values, are left out. Raises ConfigError if the file or the label
-        must be given first."""
-        told = dict(data)
+    def usual(cls, said: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
+        """What the file tells: provers see all columns, verifiers none unless they are alone. Columns that lack values,
+        and texts with many values, are left out. Raises ConfigError if the file or the label must be given first."""
+        held_out = {"name": "fraction", "fraction": 0.2, "seed": 0}
+        told: dict[str, Any] = {"num_tokens": 8, "held_out": held_out, "balanced": True, "standardize": True, **said}
         if not isinstance(told.get("file"), str):
             raise ConfigError.at(
                 "file", "expected a path, but the key is missing; give it, as game.scenario.file=data.csv"

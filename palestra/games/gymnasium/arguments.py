@@ -6,6 +6,7 @@ an argument of gymnasium itself: an episode is truncated after so many steps; No
 """
 
 import difflib
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -235,6 +236,13 @@ def known_arguments(env_id: str, vector: bool) -> dict[str, Argument] | None:
     if found is None:
         return None
     return {name: _argument(name, usual) for name, usual in found.items()}
+
+
+def plain_argument(value: Any) -> Any:
+    """A usual value as a config has it."""
+    if isinstance(value, tuple):
+        return [plain_argument(item) for item in value]
+    return None if isinstance(value, float) and math.isinf(value) else value
 
 
 def _argument(name: str, usual: Any) -> Argument:

@@ -1,6 +1,6 @@
 """The config of a Gymnasium environment, which is checked without making the environment or importing any extra."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -15,6 +15,8 @@ Autoreset = Literal["next_step", "same_step", "disabled"]
 
 
 class SyncConfig(Config):
+    usual: ClassVar = {"autoreset": "same_step"}
+
     name: Literal["sync"]
     """one after the other in this process"""
     autoreset: Autoreset
@@ -23,6 +25,8 @@ class SyncConfig(Config):
 
 
 class AsyncConfig(Config):
+    usual: ClassVar = {"autoreset": "same_step"}
+
     name: Literal["async"]
     """each in a process of its own; faster for slow environments"""
     autoreset: Autoreset
@@ -68,7 +72,7 @@ class EnvironmentConfig(GameConfig):
     """all arguments of the environment; after max_episode_steps an episode is truncated (null: never)"""
     wrappers: list[AnyWrapper]
     """from the innermost to the outermost"""
-    vectorization: Annotated[SyncConfig | AsyncConfig | EntryPointConfig, ByName()]
+    vectorization: Annotated[SyncConfig | AsyncConfig | EntryPointConfig, ByName(usual="sync")]
     """how many environments step together"""
     observation: EnvironmentObservationConfig
     """what is done with observations"""

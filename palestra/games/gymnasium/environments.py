@@ -188,7 +188,7 @@ def _explained(config: EnvironmentConfig, error: BaseException) -> ConfigError:
     text = text.partition(" was raised from the environment creator")[0]
     if isinstance(error, gymnasium.error.Error):
         return ConfigError.at("id", f"{config.id!r} cannot be made with these arguments: {text}")
-    why = text if isinstance(error, TypeError) else failure(error)
+    why = f"{text} (game.arguments.NAME=VALUE gives one)" if isinstance(error, TypeError) else failure(error)
     return ConfigError.at("arguments", f"{config.id!r} cannot be made with these arguments: {why}")
 
 

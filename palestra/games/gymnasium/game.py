@@ -1,7 +1,7 @@
 """GymnasiumGame: any Gymnasium environment as a game of one role, `agent`."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
@@ -10,27 +10,74 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.config import ConfigError, ConfigErrorItem, failure
+from palestra.config import ConfigError, ConfigErrorItem, check, failure
 from palestra.config.errors import listed
+from palestra.config.places import Place
+from palestra.config.usual import completed
+from palestra.games.config import MOST_ROUNDS
 from palestra.games.game import Kernel, Observation
+from palestra.games.gymnasium.arguments import is_atari, known_arguments, plain_argument
 from palestra.games.gymnasium.config import EnvironmentConfig, SyncConfig
-from palestra.games.gymnasium.environments import close_vector, has_limit, make_environment, make_vector
+from palestra.games.gymnasium.environments import close_vector, has_limit, make_environment, make_vector, registered
 from palestra.games.gymnasium.faults import fault_of_reset
 from palestra.games.gymnasium.known_spaces import has_exact_actions
 from palestra.games.gymnasium.normalization import Moments
 from palestra.games.gymnasium.outside import outside_of
 from palestra.games.gymnasium.spaces import Arrays, ObservationReader, UnknownChannels, UnknownSpace, action_space
 from palestra.games.gymnasium.world import GymnasiumWorld
+from palestra.games.gymnasium.wrappers import has_fire
 from palestra.games.outside import Outside
 from palestra.games.spaces import ActionSpace
 from palestra.games.world import WorldGame
 from palestra.runtime.scores import DeclaredScore, declared_returns
+
+ATARI_PREPROCESSING = {
+    "name": "gymnasium.wrappers:AtariPreprocessing",
+    "arguments": {
+        "noop_max": 30,
+        "frame_skip": 4,
+        "screen_size": 84,
+        "terminal_on_life_loss": False,
+        "grayscale_obs": True,
+        "grayscale_newaxis": False,
+        "scale_obs": False,
+    },
+}
+FRAME_STACK = {
+    "name": "gymnasium.wrappers:FrameStackObservation",
+    "arguments": {"stack_size": 4, "padding_type": "reset"},
+}
+HALF_AN_HOUR = 27_000  # rounds of an Atari game
 
 
 class GymnasiumConfig(EnvironmentConfig):
     """Every key of `game: {name: gymnasium}`."""
 
     has_info = True
+
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], about: Any) -> dict[str, Any]:
+        env_id = str(said.get("id", ""))
+        known = known_arguments(env_id, vector=False)
+        if known is None:
+            spec = registered(env_id)
+            return {"arguments": {} if spec is None else {"max_episode_steps": spec.max_episode_steps}, "wrappers": []}
+        arguments = {name: plain_argument(argument.usual) for name, argument in known.items()}
+        if not is_atari(env_id):
+            return {"arguments": arguments, "wrappers": []}
+        arguments |= {"frameskip": 1, "obs_type": "grayscale"}  # the wrapper skips frames and reads the screen
+        game = {"name": "gymnasium", "id": env_id, "arguments": arguments, "wrappers": []}
+        env = make_environment(check(completed(game, Place(cls)), cls))
+        fire = ["fire"] if has_fire(env) else []
+        env.close()
+        return {
+            "arguments": arguments,
+            "wrappers": [ATARI_PREPROCESSING, *fire, FRAME_STACK],
+            "reward": {"clip": 1.0},
+        }
+
+    def usual_rounds(self) -> int:
+        return self.arguments.get("max_episode_steps") or (HALF_AN_HOUR if is_atari(self.id) else MOST_ROUNDS)
 
     def build(self, device: torch.device, kernel: Kernel) -> "GymnasiumGame":
         return GymnasiumGame(self, device)
@@ -72,7 +119,9 @@ class GymnasiumGame(WorldGame):
         try:
             self.reader, self.action_space, self.to_gym_actions = _reader_and_actions(config)
         except UnknownChannels as error:
-            raise ConfigError.at("game.observation.channels", str(error)) from error
+            raise ConfigError.at(
+                "game.observation.channels", f"{error}; give it, as game.observation.channels=last"
+            ) from error
         except UnknownSpace as error:
             raise ConfigError.at("game.id", f"{config.id!r} cannot be played: {error}") from error
         except ConfigError as error:

@@ -8,7 +8,7 @@ R^n_{>=0}) are kept. With one point left the game is over and the host has won; 
 Letters: B worlds, N points, n dimension. Rows with a negative entry are absent, present rows come first.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -54,6 +54,18 @@ STATE_NAMES = ("points", "num_points", "largest", "subset", "rounds", "overflow"
 
 
 class PolyhedraConfig(TensorGameConfig):
+    usual: ClassVar = {
+        "variant": "basic",
+        "dimension": 3,
+        "max_num_points": 20,
+        "max_value": 20,
+        "reduction": "minimal",
+        "rescale": False,
+        "rescale_state": False,
+        "max_rounds": 100,
+        "reward": "win",
+    }
+
     name: Literal["polyhedra"]
     """Hironaka's polyhedra game; roles: host, agent"""
     variant: Literal["basic"]

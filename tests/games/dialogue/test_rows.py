@@ -6,6 +6,7 @@ Covers palestra.games.dialogue.columns.
 import csv
 import math
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,15 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
-from palestra.commands.fitting_nets import with_fitting_nets
 from palestra.config import ConfigError, check, load_yaml
+from palestra.config.usual import completed
 from palestra.games import OneGame, make_game
 from palestra.games.dialogue.columns import read_columns
 from palestra.games.dialogue.game import DialogueGame
 from palestra.games.trees import are_same
 from palestra.games.trial import try_game
 from palestra.randomness import base_key, fold, world_keys
+from palestra.runs.starting import ALGORITHM, spaces_of
 from palestra.storage.records_file import read_records
 
 Data = dict[str, Any]
@@ -570,7 +572,10 @@ def config(protocol: str = "adp", changes: Data | None = None, **run: Any) -> Da
     data["game"] = rules(protocol, **(changes or {}))
     game = make_game(data["game"])
     player = data["players"]["verifier"]
-    players = {role: with_fitting_nets(player, game.spaces[role], is_box=False) for role in game.roles}
+    players = {role: deepcopy(player) for role in game.roles}
+    for role, each in players.items():
+        del each["algorithm"]["body"]
+        each["algorithm"] = completed(each["algorithm"], ALGORITHM, spaces_of(game, role))
     for each in players.values():
         each["algorithm"]["rollout_length"] = game.protocol.max_rounds  # type: ignore[attr-defined]
     roles = {role: role for role in game.roles}
@@ -641,9 +646,9 @@ def test_networks_for_images_read_them(net: str) -> None:
     data = config(changes=changes, stop={"after": 8, "unit": "opt_steps"})
     image = {"name": net, "channels": [4], "hidden_widths": [16]}
     image |= {"kernels": [3], "strides": [2]} if net == "nature_cnn" else {}
-    for each in ("policy", "value"):
-        assert data["players"]["prover"]["algorithm"]["body"][each]["name"] == "multi_input"
-        data["players"]["prover"]["algorithm"]["body"][each]["entries"]["pixels"] = image
+    body = data["players"]["prover"]["algorithm"]["body"]
+    assert (body["name"], body["net"]["name"]) == ("shared", "multi_input")
+    body["net"]["entries"]["pixels"] = image
     palestra.make_trainer(data, run="run").fit()
     assert 0.0 <= last_accuracy("run") <= 1.0
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from palestra.cli import app
 from palestra.config import ConfigError, UserConfig
-from palestra.games.dialogue.protocol import USUAL_REWARDS, RewardsConfig
+from palestra.games.dialogue.protocol import RewardsConfig
 from palestra.games.dialogue.protocols import Adp
 from palestra.games.dialogue.scenario import Scenario
 from palestra.games.dialogue.trial import ScenarioTrial, make_protocol, make_scenario
@@ -54,7 +54,7 @@ def protocol(**changes: Any) -> Any:
         def build(self) -> Any:
             return made(self)
 
-    return Config(name="mine:Odd", rewards=RewardsConfig(**USUAL_REWARDS))
+    return Config(name="mine:Odd", rewards=RewardsConfig(**RewardsConfig.usual))
 
 
 def scenario(**changes: Any) -> Any:

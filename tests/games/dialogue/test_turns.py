@@ -6,27 +6,30 @@ from typing import Any
 
 import pytest
 
-from palestra.games.dialogue.protocol import USUAL_REWARDS, Protocol
+from palestra.config.validation import checked
+from palestra.games.dialogue.protocol import Protocol
 from palestra.games.dialogue.protocols import (
-    AdpConfig,
-    DebateConfig,
-    MerlinArthurConfig,
-    MnipConfig,
-    NipConfig,
-    SoloVerifierConfig,
+    AnyProtocolConfig,
 )
 from palestra.games.dialogue.turns import turns_in_words
 
 TWO: dict[str, Any] = {"order": "in_sequence", "first": "provers", "first_prover": "prover1"}
+
+
+def protocol(name: str, **keys: Any) -> Any:
+    """The config of a protocol with its usual keys."""
+    return checked({"name": name, **keys}, AnyProtocolConfig)
+
+
 CONFIGS = {
-    "nip": NipConfig(name="nip", **NipConfig.usual),
-    "long nip": NipConfig(name="nip", **NipConfig.usual | {"min_rounds": 4, "max_rounds": 100, "first": "prover"}),
-    "adp": AdpConfig(name="adp", rewards=USUAL_REWARDS),
-    "merlin_arthur": MerlinArthurConfig(name="merlin_arthur", rewards=USUAL_REWARDS),
-    "debate": DebateConfig(name="debate", **DebateConfig.usual),
-    "debate in sequence": DebateConfig(name="debate", **DebateConfig.usual | TWO | {"min_rounds": 4}),
-    "mnip": MnipConfig(name="mnip", **MnipConfig.usual | {"max_rounds": 3}),
-    "solo_verifier": SoloVerifierConfig(name="solo_verifier", rewards=USUAL_REWARDS),
+    "nip": protocol("nip"),
+    "long nip": protocol("nip", min_rounds=4, max_rounds=100, first="prover"),
+    "adp": protocol("adp"),
+    "merlin_arthur": protocol("merlin_arthur"),
+    "debate": protocol("debate"),
+    "debate in sequence": protocol("debate", **TWO, min_rounds=4),
+    "mnip": protocol("mnip", max_rounds=3),
+    "solo_verifier": protocol("solo_verifier"),
 }
 EXACT = {
     "nip": """
@@ -82,7 +85,7 @@ class Chorus(Protocol):
     num_variants = 3
 
     def __init__(self) -> None:
-        super().__init__(NipConfig(name="nip", **NipConfig.usual), min_rounds=1, max_rounds=9)
+        super().__init__(protocol("nip"), min_rounds=1, max_rounds=9)
 
     def speaks(self, role: str, channel: str, round: int, variant: int) -> bool:
         if round in (0, 1, 4):

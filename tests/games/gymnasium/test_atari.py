@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from palestra.commands.suggest_config import fitted_config
-from palestra.config import ConfigError, check, load_yaml
+from palestra.commands.starting import starting_config
+from palestra.config import check, load_yaml
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.games.gymnasium.environments import make_environment
 from palestra.games.gymnasium.wrappers import Fire
@@ -84,18 +84,19 @@ def test_frames_stay_bytes_from_the_roll_out_to_the_replay_buffer() -> None:
     trainer.game.close()
 
 
-def test_a_config_of_any_atari_game_is_that_of_a_shipped_one_with_its_own_actions() -> None:
-    assert fitted_config("dqn", "ALE/Pong-v5", list(SHIPPED.values()), ()).game.id == "ALE/Pong-v5"  # type: ignore[union-attr]
-    invaders = fitted_config("dqn", "ALE/SpaceInvaders-v5", list(SHIPPED.values()), ())
+def test_any_atari_game_brings_its_wrappers_and_clipped_rewards_and_a_buffer_of_frames() -> None:
+    assert starting_config("dqn", ["ALE/Pong-v5"]).game.id == "ALE/Pong-v5"  # type: ignore[union-attr]
+    invaders = starting_config("dqn", ["ALE/SpaceInvaders-v5"])
     shipped = load_yaml(SHIPPED["dqn-breakout"])
-    assert invaders.players["agent"].algorithm.learning_rate.value == 1e-4  # type: ignore[union-attr]
+    assert invaders.players["agent"].algorithm.replay_buffer.layout == "frames_once"  # type: ignore[union-attr]
+    assert invaders.players["agent"].algorithm.net.name == "nature_cnn"  # type: ignore[union-attr]
     assert invaders.game.reward.clip == 1.0  # type: ignore[union-attr]
     names = [wrapper.name for wrapper in invaders.game.wrappers]  # type: ignore[union-attr]
     assert names == [wrapper["name"] for wrapper in shipped["game"]["wrappers"]]
-    maze = fitted_config("dqn", "ALE/MsPacman-v5", list(SHIPPED.values()), ())
+    maze = starting_config("dqn", ["ALE/MsPacman-v5"])
     assert "fire" not in [wrapper.name for wrapper in maze.game.wrappers]  # type: ignore[union-attr]
-    with pytest.raises(ConfigError, match="no shipped config of this algorithm plays Atari"):
-        fitted_config("sac", "ALE/Pong-v5", list(SHIPPED.values()), ())
+    [entropy] = [starting_config("sac", ["ALE/Pong-v5"]).players["agent"].algorithm.entropy_coefficient]  # type: ignore[union-attr]
+    assert entropy.target_entropy.name == "per_log_actions"
 
 
 def test_spaces_of_a_shipped_game_are_images() -> None:

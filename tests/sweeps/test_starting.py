@@ -5,24 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from palestra.commands.suggest_sweep import read_bases, suggested_sweep
 from palestra.config import ConfigError, load_yaml, render
 from palestra.runs.shipped_configs import shipped_configs
 from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
 from palestra.sweeps.plan import Plan
+from palestra.sweeps.starting import read_bases, starting_sweep
 from tests.sweeps.small_runs import ROOT
 
 
 @pytest.mark.parametrize("name", [path.stem for path in shipped_configs()])
 def test_a_sweep_of_every_shipped_config_passes_all_checks(name: str) -> None:
-    sweep = suggested_sweep([name])
+    sweep = starting_sweep([name])
     assert read_sweep(load_yaml(render(sweep, SweepConfig)), []) == sweep
     assert any(key.split(".")[-2].endswith("learning_rate") for key in sweep.space)
     Plan(sweep, read_bases(sweep.base, Path()))
 
 
 def test_the_space_is_around_the_values_of_the_base() -> None:
-    sweep = suggested_sweep(["ppo-cartpole", "budget.trials=7"])
+    sweep = starting_sweep(["ppo-cartpole", "budget.trials=7"])
     assert sweep.budget.trials == 7
     assert sweep.space["players.agent.algorithm.learning_rate.initial"].model_dump() == {
         "name": "log",
@@ -35,11 +35,11 @@ def test_the_space_is_around_the_values_of_the_base() -> None:
 
 
 def test_several_configs_are_compared_and_wrong_ones_are_named_together() -> None:
-    sweep = suggested_sweep(["ppo-cartpole", "dqn-cartpole"])
+    sweep = starting_sweep(["ppo-cartpole", "dqn-cartpole"])
     assert sweep.base == ["ppo-cartpole", "dqn-cartpole"]
     assert sweep.pruning is None, "their evaluations come by steps of different units"
     with pytest.raises(ConfigError) as raised:
-        suggested_sweep(["ppo-cartpol", "nowhere.yml"])
+        starting_sweep(["ppo-cartpol", "nowhere.yml"])
     assert [item.path for item in raised.value.errors] == ["base.0", "base.1: nowhere.yml"]
     assert "did you mean ppo-cartpole?" in raised.value.errors[0].message
 
@@ -56,7 +56,7 @@ def test_a_base_that_is_a_sweep_or_does_not_exist_is_one_line(tmp_path: Path) ->
 
 
 def test_a_sweep_is_known_by_any_of_its_keys_and_no_other_config_is_taken_for_one(tmp_path: Path) -> None:
-    data = suggested_sweep(["ppo-cartpole"]).model_dump()
+    data = starting_sweep(["ppo-cartpole"]).model_dump()
     del data["space"]
     assert is_sweep(data)
     with pytest.raises(ConfigError) as raised:
@@ -79,7 +79,7 @@ def test_a_sweep_is_known_by_any_of_its_keys_and_no_other_config_is_taken_for_on
     ],
 )
 def test_a_name_brings_the_usual_keys(override: str, keys: dict[str, object]) -> None:
-    sweep = suggested_sweep(["ppo-cartpole", override])
+    sweep = starting_sweep(["ppo-cartpole", override])
     section, name = override.removesuffix(override[override.index(".") :]), override.partition("=")[2]
     found = getattr(sweep, section).model_dump()
     assert found["name"] == name

@@ -1,4 +1,7 @@
-"""Complete configs for environments that no shipped config names."""
+"""First files: what the parts of a run say of them, put together.
+
+Covers palestra.runs.starting, palestra.config.usual.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -8,9 +11,8 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
-from palestra.commands.suggest_config import fitted_config, suggested_config
+from palestra.commands.starting import starting_config
 from palestra.config import ConfigError, load_yaml
-from palestra.runs.shipped_configs import shipped_configs
 
 RUNNER = CliRunner()
 
@@ -27,40 +29,40 @@ def test_a_fitted_config_is_complete_and_names_the_usual_arguments(tmp_path: Pat
 
 
 def test_sac_fits_discrete_actions() -> None:
-    algorithm = fitted_config("sac", "CartPole-v1", shipped_configs(), ()).players["agent"].algorithm  # type: ignore[union-attr]
+    algorithm = starting_config("sac", ["CartPole-v1"]).players["agent"].algorithm  # type: ignore[union-attr]
     assert algorithm.log_std is None
     assert algorithm.entropy_coefficient.target_entropy.name == "per_log_actions"
 
 
 def test_networks_fit_what_is_seen() -> None:
     given = ["game.observation.channels=last"]
-    mixed = fitted_config("ppo", "tests.gym_probes:Mixed-v0", shipped_configs(), given)
-    net = mixed.players["agent"].algorithm.body.policy  # type: ignore[union-attr]
+    mixed = starting_config("ppo", ["tests.gym_probes:Mixed-v0", *given])
+    net = mixed.players["agent"].algorithm.body.net  # type: ignore[union-attr]
     kinds = {name: entry.name for name, entry in net.entries.items()}
     assert {kinds[name] for name in kinds if "pixels" in name} == {"impala_cnn"}
     assert {kinds[name] for name in kinds if "pixels" not in name} == {"mlp"}
-    pong = fitted_config("ppo", "ALE/Pong-v5", shipped_configs(), ())
+    pong = starting_config("ppo", ["ALE/Pong-v5"])
     assert pong.players["agent"].algorithm.body.net.name == "nature_cnn"  # type: ignore[union-attr]
 
 
 def test_where_channels_are_is_asked_where_no_shape_tells_it() -> None:
     with pytest.raises(ConfigError) as caught:
-        fitted_config("ppo", "tests.gym_probes:Mixed-v0", shipped_configs(), ())
+        starting_config("ppo", ["tests.gym_probes:Mixed-v0"])
     [message] = str(caught.value).splitlines()
     assert message.startswith("game.observation.channels: expected first or last, because the shape (4, 5, 3) of ")
-    assert message.endswith("; give it after tests.gym_probes:Mixed-v0, as game.observation.channels=last")
+    assert message.endswith("; give it, as game.observation.channels=last")
 
 
 def test_errors_of_a_game_of_ones_own_have_full_keys() -> None:
     with pytest.raises(ConfigError) as raised:
-        suggested_config("ppo", "tests.gym_probes:Walk-v0", ["game.observation.clip=-3.0"])
+        starting_config("ppo", ["tests.gym_probes:Walk-v0", "game.observation.clip=-3.0"])
     assert str(raised.value) == "game.observation.clip: expected a number > 0 or null, got -3.0"
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "td3"])
 def test_critics_that_see_an_image_see_the_action_beside_it(algorithm: str) -> None:
     game = "tests.gym_probes:Camera-v0"
-    fitted: Any = fitted_config(algorithm, game, shipped_configs(), ()).players["agent"].algorithm
+    fitted: Any = starting_config(algorithm, [game]).players["agent"].algorithm
     assert fitted.policy_net.name == "impala_cnn"
     assert {name: net.name for name, net in fitted.critic_net.entries.items()} == {
         "observation": "impala_cnn",
@@ -70,11 +72,13 @@ def test_critics_that_see_an_image_see_the_action_beside_it(algorithm: str) -> N
 
 def test_a_wrong_name_gets_the_nearest_and_an_algorithm_that_cannot_play_says_why() -> None:
     with pytest.raises(ConfigError, match="the nearest known: 'CartPole-v1'"):
-        fitted_config("ppo", "CartPol-v1", shipped_configs(), ())
+        starting_config("ppo", ["CartPol-v1"])
     done = RUNNER.invoke(app, ["config", "ppo", "CartPol-v1"])
     assert done.exit_code == 2
-    with pytest.raises(ConfigError, match="no shipped config of this algorithm"):
-        fitted_config("nothing", "CartPole-v1", shipped_configs(), ())
+    with pytest.raises(ConfigError, match=r"expected one of the algorithms dqn, .* or a class of your own as package"):
+        starting_config("nothing", ["CartPole-v1"])
+    with pytest.raises(ConfigError, match=r"^players.agent.algorithm.name: expected Discrete actions for 'dqn'"):
+        starting_config("dqn", ["Pendulum-v1"])
 
 
 GARDEN = """
@@ -100,10 +104,10 @@ gymnasium.register("Garden-v0", entry_point=Garden)
 
 def test_an_environment_that_needs_an_argument_is_given_it_by_an_override(in_tmp_path: Path) -> None:
     (in_tmp_path / "garden.py").write_text(GARDEN)
-    config = suggested_config("ppo", "garden:Garden-v0", ["game.arguments.size=5"])
+    config = starting_config("ppo", ["garden:Garden-v0", "game.arguments.size=5"])
     assert config.game.arguments == {"max_episode_steps": None, "size": 5}  # type: ignore[union-attr]
-    with pytest.raises(ConfigError, match=r"'size'; give it after garden:Garden-v0, as game\.arguments\.NAME=VALUE"):
-        suggested_config("ppo", "garden:Garden-v0", [])
+    with pytest.raises(ConfigError, match=r"'size' \(game\.arguments\.NAME=VALUE gives one\)"):
+        starting_config("ppo", ["garden:Garden-v0"])
 
 
 def test_the_file_of_an_environment_without_a_limit_says_so_and_evaluates_short_games(in_tmp_path: Path) -> None:
@@ -125,6 +129,95 @@ def test_the_file_of_an_environment_with_a_limit_has_that_limit(in_tmp_path: Pat
     assert config["game"]["arguments"] == {"max_episode_steps": 40}
     assert (evaluation["max_rounds"], evaluation["at_start"]) == (40, True)
     assert not done.stderr
+
+
+# ---- own parts ----------------------------------------------------------------------------------------------------
+
+
+OWN = """
+from typing import ClassVar
+
+import torch
+
+from palestra.algorithms.dqn import DQN, DQNConfig
+from palestra.algorithms.parts.replay import AnyReplayConfig
+from palestra.config import PositiveFloat, PositiveInt, UserConfig
+from palestra.games import ObservationConfig, UserGameConfig
+from palestra.games.nim import NimConfig, NimGame
+from palestra.nets import NetConfig
+
+
+class Piles(NimGame):
+    class Config(UserGameConfig):
+        usual: ClassVar = {"num_heaps": 2, "max_stones": 5}
+        usual_run: ClassVar = {"roles": {"first": "both", "second": "both"}, "stop": {"after": 7}}
+        num_heaps: PositiveInt
+        \"\"\"how many\"\"\"
+        max_stones: PositiveInt
+        \"\"\"in a heap\"\"\"
+        observation: ObservationConfig
+        \"\"\"what is done with it\"\"\"
+
+
+class SmallDQN(DQN):
+    class Config(UserConfig, DQNConfig):
+        usual_run: ClassVar = {"num_worlds": 3}
+        name: str
+        size: PositiveFloat
+        \"\"\"weight\"\"\"
+
+        @classmethod
+        def usual(cls, said, spaces):
+            return {"size": 1.0 / spaces.action.num, "gamma": 0.5}
+
+
+class Lacking(SmallDQN):
+    class Config(SmallDQN.Config):
+        patience: PositiveInt
+        \"\"\"of which nothing is said\"\"\"
+
+
+class Wrong(SmallDQN):
+    class Config(SmallDQN.Config):
+        usual: ClassVar = [1]
+"""
+
+
+@pytest.fixture
+def own_parts(in_tmp_path: Path) -> None:
+    (in_tmp_path / "own_parts.py").write_text(OWN)
+
+
+@pytest.mark.usefixtures("own_parts")
+def test_own_parts_say_what_their_first_file_says_and_the_rest_comes_from_the_parts_they_are_made_of() -> None:
+    config = starting_config("own_parts:SmallDQN", ["own_parts:Piles", "players.both.algorithm.size=0.25"])
+    algorithm: Any = config.players["both"].algorithm  # type: ignore[union-attr]
+    assert (algorithm.size, algorithm.gamma, algorithm.double) == (0.25, 0.5, True)
+    assert (algorithm.net.name, algorithm.optimizer.name, algorithm.replay_buffer.layout) == ("mlp", "adam", "whole")
+    assert (config.num_worlds, config.stop.after, config.stop.unit) == (3, 7, "opt_steps")
+    assert starting_config("own_parts:SmallDQN", ["nim"]).players["player"].algorithm.size == 1 / 9  # type: ignore[union-attr]
+    assert starting_config("ppo", ["own_parts:Piles"]).game.max_stones == 5  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("own_parts")
+def test_a_key_of_which_no_part_says_anything_is_asked_for() -> None:
+    with pytest.raises(ConfigError) as caught:
+        starting_config("own_parts:Lacking", ["own_parts:Piles"])
+    place = "players.both.algorithm.patience"
+    assert str(caught.value) == f"{place}: expected an integer >= 1, but the key is missing; give it, as {place}=VALUE"
+    config = starting_config("own_parts:Lacking", ["own_parts:Piles", f"{place}=2"])
+    assert config.players["both"].algorithm.patience == 2  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match=r"^expected a mapping, or a class method that gives one, as Wrong"):
+        starting_config("own_parts:Wrong", ["nim"])
+
+
+def test_a_file_that_is_complete_reads_no_usual_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("a usual value was read")
+
+    monkeypatch.setattr(palestra.config.usual, "usual_of", refuse)
+    for name in ("ppo-cartpole", "dqn-polyhedra", "nip-witness"):
+        palestra.load_config(name, ["seed=3", "learning_rate=0.001"] if name == "ppo-cartpole" else ["seed=3"])
 
 
 # ---- with a loss, and what goes with it -------------------------------------------------------------------------
@@ -164,12 +257,12 @@ def losses(in_tmp_path: Path) -> None:
 def test_what_overrides_say_counts_before_a_file_is_tried() -> None:
     """Without values the estimator of the shipped config would fit no such loss."""
     own = "loss={name: losses_of_mine:Imitates, rate: 0.5}"
-    algorithm: Any = suggested_config("on_policy", "nim", [own, "estimator={name: none}"]).players["player"].algorithm  # type: ignore[union-attr]
+    algorithm: Any = starting_config("on_policy", ["nim", own, "estimator={name: none}"]).players["player"].algorithm  # type: ignore[union-attr]
     assert algorithm.estimator.name == "none"
     assert algorithm.loss.rate(0) == 0.5
     assert list(algorithm.body.nets) == ["policy"]
-    algorithm = suggested_config("on_policy", "nim", [own]).players["player"].algorithm  # type: ignore[union-attr]
-    assert algorithm.estimator.model_dump() == {"name": "reward_to_go", "gamma": 0.98, "at_truncation": "end"}
+    algorithm = starting_config("on_policy", ["nim", own]).players["player"].algorithm  # type: ignore[union-attr]
+    assert algorithm.estimator.model_dump() == {"name": "reward_to_go", "gamma": 0.99, "at_truncation": "end"}
 
 
 @pytest.mark.parametrize("override", ["loss=reinforce", "loss.name=reinforce"])
@@ -178,22 +271,25 @@ def test_reinforce_comes_with_its_estimator_its_heads_and_one_pass(
     override: str, critic: float | None, heads: list[str]
 ) -> None:
     more = [] if critic is None else [f"loss.critic={{coefficient: {critic}}}"]
-    algorithm: Any = suggested_config("on_policy", "cartpole", [override, *more]).players["agent"].algorithm  # type: ignore[union-attr]
+    algorithm: Any = starting_config("on_policy-cartpole", [override, *more]).players["agent"].algorithm  # type: ignore[union-attr]
     assert (algorithm.loss.name, algorithm.num_passes) == ("reinforce", 1)
     assert list(algorithm.body.nets) == heads
     assert algorithm.estimator.name == ("reward_to_go" if critic is None else "gae")
-    assert algorithm.estimator.gamma == 0.98
+    assert algorithm.estimator.gamma == 0.98, "as the shipped config has it, and so are its networks"
+    assert algorithm.body.nets["policy"].net_arch == [64, 64]
+    algorithm = starting_config("on_policy", ["cartpole", override, *more]).players["agent"].algorithm  # type: ignore[union-attr]
+    assert (list(algorithm.body.nets), algorithm.num_passes, algorithm.estimator.gamma) == (heads, 1, 0.99)
 
 
 @pytest.mark.usefixtures("losses")
 def test_keys_of_an_algorithm_of_ones_own_can_be_overridden() -> None:
     name = "algorithm.name=losses_of_mine:CalmPPO"
-    config = suggested_config("ppo-cartpole", None, [name, "players.agent.algorithm.calm=0.01"])
+    config = starting_config("ppo-cartpole", [name, "players.agent.algorithm.calm=0.01"])
     assert config.players["agent"].algorithm.calm == 0.01  # type: ignore[union-attr]
     with pytest.raises(
         ConfigError, match=r"^players.agent.algorithm.calm: expected a number > 0, but the key is missing$"
     ):
-        suggested_config("ppo-cartpole", None, [name])
+        starting_config("ppo-cartpole", [name])
 
 
 @pytest.mark.parametrize(
@@ -223,7 +319,7 @@ def test_a_file_for_a_device_that_is_not_here_is_printed() -> None:
 
 @pytest.mark.parametrize("loss", ["reinforce", "torchrl.objectives:ReinforceLoss", "torchrl.objectives:A2CLoss"])
 def test_several_passes_of_a_loss_that_holds_for_one_are_refused(loss: str, in_tmp_path: Path) -> None:
-    config = suggested_config("on_policy", "cartpole", [f"loss={loss}"])
+    config = starting_config("on_policy", ["cartpole", f"loss={loss}"])
     Path("run.yml").write_text(palestra.config.render(config, type(config)))
     line = (
         f"players.agent.algorithm.num_passes: expected 1 (the loss '{loss}' holds only for the policy that collected "

@@ -7,12 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from palestra.cli import app
-from palestra.commands.fitting_nets import with_fitting_nets
-from palestra.commands.suggest_config import suggested_config
 from palestra.config import load_yaml
+from palestra.config.usual import completed
 from palestra.config.variants import members_of, names_of
 from palestra.games import make_game
 from palestra.games.dialogue.protocols import AnyProtocolConfig
+from palestra.runs.starting import ALGORITHM, spaces_of
 from palestra.storage.records_file import read_records
 
 PROTOCOLS = [name for name in names_of(members_of(AnyProtocolConfig)) if ":" not in name]
@@ -79,10 +79,9 @@ def test_a_prover_by_dqn_plays_beside_a_verifier_by_ppo(trainer: str) -> None:
     assert printed.exit_code == 0, printed.output
     Path("run.yml").write_text(printed.stdout)
     game = make_game(load_yaml(Path("run.yml"))["game"])
-    dqn = suggested_config("dqn", "nim").players["player"].algorithm.model_dump()
-    dqn |= {"warmup_env_steps": 0, "batch_size": 8, "updates_per_turn": 2}
-    fitting = with_fitting_nets(dqn, game.spaces["prover"], is_box=False)
-    mixed = [f"players.prover.algorithm={json.dumps(fitting)}", "stop={after: 6, unit: epochs}"]
+    dqn = completed({"name": "dqn"}, ALGORITHM, spaces_of(game, "prover"))
+    dqn |= {"warmup_env_steps": 0, "batch_size": 8, "updates_per_turn": 2, "rollout_length": 2}
+    mixed = [f"players.prover.algorithm={json.dumps(dqn)}", "stop={after: 6, unit: epochs}"]
     trained = CliRunner().invoke(app, ["train", "run.yml", *mixed, "--run", "run", "--quiet"])
     assert trained.exit_code == 0, trained.output
     last = [record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "training"][-1]

@@ -1,0 +1,122 @@
+"""What `palestra config` prints, and `palestra train ALGORITHM GAME` trains: a shipped config, or a first file for an
+algorithm and a game."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from palestra.config import IMPORT_PATH, ConfigError, checking, load_yaml
+from palestra.config.errors import nearest
+from palestra.config.variants import members_of, names_of
+from palestra.games import AnyGameConfig
+from palestra.games.dialogue.game import AnyScenarioConfig
+from palestra.games.dialogue.protocols import AnyProtocolConfig
+from palestra.runs.config import AnyAlgorithm, RunConfig, read_config
+from palestra.runs.shipped_configs import shipped_configs
+from palestra.runs.starting import following, remedies, starting_data
+from palestra.training import make_trainer
+from palestra.training.trainable import apart_from_this_machine
+
+GYMNASIUM = "gymnasium"
+
+
+def known_algorithms() -> list[str]:
+    """The names of the algorithms, without the user's own."""
+    return list(names_of(members_of(AnyAlgorithm)))
+
+
+def is_algorithm(name: str) -> bool:
+    """Whether a text is the name of an algorithm, one of ours or package.module:Class."""
+    return name in known_algorithms() or IMPORT_PATH.fullmatch(name) is not None
+
+
+def starting_config(name: str, words: Sequence[str]) -> RunConfig:
+    """The shipped config of that name, or that of an algorithm and a game: a shipped one if there is one, else one that
+    their parts make, and that is tried. Then the overrides. words: the game, if there is one, and the overrides.
+    Modules that they name are imported, and not trusted by that. Raises ConfigError."""
+    with checking():
+        shipped = {path.stem: path for path in shipped_configs()}
+        game, overrides = game_and_overrides(words)
+        if game is None:
+            if name not in shipped:
+                raise ConfigError.at(name, expected_name(name, shipped))
+            return followed(shipped[name], overrides) or read_config(shipped[name], overrides)
+        if not is_algorithm(name):
+            expected = f"expected one of the algorithms {', '.join(known_algorithms())}"
+            raise ConfigError.at(name, f"{expected}, or a class of your own as package.module:Class, got {name!r}")
+        if (tuned := _tuned(name, game, shipped)) is not None:
+            return followed(tuned, overrides) or read_config(tuned, overrides)
+        if not _is_game(game):
+            raise ConfigError.at(f"{name} {words[0]}", _expected_game(name, repr(words[0]), shipped))
+        data = starting_data(name, game, overrides)
+        with remedies(data, RunConfig):
+            config: RunConfig = read_config(data, overrides)
+        make_trainer(apart_from_this_machine(config))
+        return config
+
+
+def followed(path: Path, overrides: Sequence[str]) -> RunConfig | None:
+    """A shipped config with overrides, if other keys follow from these; else None. Raises ConfigError."""
+    data = load_yaml(path)
+    changed = following(data, overrides) if overrides else data
+    return None if changed == data else read_config(changed, overrides)
+
+
+def _tuned(algorithm: str, game: Mapping[str, Any], shipped: Mapping[str, Path]) -> Path | None:
+    """The shipped config of an algorithm for a game, if there is one: by the game, else by its own name."""
+    if not _is_game(game):
+        return shipped.get(f"{algorithm}-{game['name']}")
+    own = (path for stem, path in shipped.items() if stem.split("-")[0] == algorithm)
+    return next((path for path in own if game == {key: load_yaml(path)["game"].get(key) for key in game}), None)
+
+
+def _is_game(game: Mapping[str, Any]) -> bool:
+    """Whether that names a game: one of palestra's, an environment of Gymnasium, or a class of the user's own."""
+    return game["name"] in _games() or "id" in game or ":" in game["name"]
+
+
+def game_and_overrides(words: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]:
+    """What words after an algorithm say of the key `game`, None if there is no game, and the overrides. A protocol and
+    a scenario, each a name or package.module:Class, are the game `dialogue`. Raises ConfigError for a protocol without
+    a known scenario."""
+    if not words or "=" in words[0]:
+        return None, list(words)
+    protocols, scenarios = names_of(members_of(AnyProtocolConfig)), names_of(members_of(AnyScenarioConfig))
+    first, *others = words
+    second = others[0] if others and "=" not in others[0] else ""
+    if first in protocols or (second and ":" in first):
+        if second not in scenarios and ":" not in second:
+            got = f"got {second!r}" if second else "got none"
+            message = f"expected a scenario after the protocol ({', '.join(scenarios)}, or package.module:Class), {got}"
+            raise ConfigError.at(first, message)
+        return {"name": "dialogue", "protocol": {"name": first}, "scenario": {"name": second}}, others[1:]
+    if re.search(r"-v\d+$", first):  # as ids of Gymnasium end
+        return {"name": GYMNASIUM, "id": first}, others
+    return {"name": first}, others
+
+
+def _games() -> list[str]:
+    return [name for name in names_of(members_of(AnyGameConfig)) if name != GYMNASIUM]
+
+
+def expected_name(name: str, shipped: Mapping[str, Path]) -> str:
+    """What a name alone may be."""
+    if is_algorithm(name):
+        return _expected_game(name, "none", shipped)
+    near = nearest(name, shipped)
+    hint = f"; did you mean {near!r}?" if near else ""
+    algorithms = ", ".join(known_algorithms())
+    return (
+        f"expected one of the shipped configs ({', '.join(shipped)}), or an algorithm ({algorithms}) and a game, got "
+        f"{name!r}{hint}"
+    )
+
+
+def _expected_game(algorithm: str, got: str, shipped: Mapping[str, Path]) -> str:
+    """What may follow an algorithm."""
+    own = ", ".join(stem for stem in shipped if stem.split("-")[0] == algorithm)
+    return (
+        f"expected a game after {algorithm} (one of {', '.join(_games())}, the id of a Gymnasium environment such as "
+        f"CartPole-v1, or a class of your own as package.module:Class), got {got}; shipped configs: {own or 'none'}"
+    )

@@ -1,0 +1,142 @@
+"""What a first file says of a part: each config model brings the values of its keys that are usual.
+
+    class SGDConfig(Config):
+        usual: ClassVar = {"momentum": 0.9, "weight_decay": 0.0}
+
+    class SACConfig(AlgorithmConfig):
+        @classmethod
+        def usual(cls, said, about):
+            return {"gamma": 0.99, "log_std": {"min": -20.0, "max": 2.0} if isinstance(about.action, Box) else None}
+
+A value may be short, as in an override: a name stands for a part, a number for a constant schedule. A function is told
+what the file says of the part already, and what the file is about: the spaces of a role for an algorithm and its parts,
+the configs of the runs for a sweep. A key without a usual value has that of its union (`ByName(usual=...)`), or is null
+where it may be. `palestra config` writes all of them into the file, and overrides that name a part alone do; no file
+that is complete reads them.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, get_origin
+
+from pydantic import BaseModel
+
+from palestra.config.errors import ConfigError, typed
+from palestra.config.parts import below
+from palestra.config.places import Place, kind_of_extras, place_of, place_of_field
+from palestra.config.variants import UNSAID, ByName, members_of
+
+
+def usual_of(model: type[BaseModel], said: Mapping[str, Any], about: Any = UNSAID) -> dict[str, Any]:
+    """The usual values of a model's keys, its own before those of its bases. about: UNSAID leaves out functions."""
+    found: dict[str, Any] = {}
+    for base in reversed(model.__mro__):
+        own = vars(base).get("usual", {})
+        if isinstance(own, classmethod):
+            own = {} if about is UNSAID else own.__get__(None, model)(said, about)
+        if not isinstance(own, Mapping):
+            kinds = f"a mapping, or a class method that gives one, as {base.__qualname__}.usual"
+            raise ConfigError.at("", f"expected {kinds}, got {typed(own)}")
+        found |= own
+    return found
+
+
+def completed(value: Any, place: Place, about: Any = UNSAID, said: Mapping[str, Any] | None = None) -> Any:
+    """A value with all that a first file says at its place, as far as the value lacks it. value: UNSAID for nothing;
+    short forms count. said: what functions are told that the file says here; None: the value. Gives UNSAID, and leaves
+    out keys, where nothing is usual. Raises ConfigError."""
+    variants = place.variants
+    if value is UNSAID and place.is_nullable:
+        return None
+    if variants is None:
+        value = {} if value is UNSAID and place.is_model else value
+    else:
+        if callable(member := getattr(variants, "usual", UNSAID)):
+            member = UNSAID if about is UNSAID else member(about)
+        if value is UNSAID or (isinstance(value, dict) and "name" not in value and member is not UNSAID):
+            value = joined(member, value)
+        value = variants.named(members_of(place.kind), value)
+    if isinstance(value, list):
+        return [completed(item, place.below_or_any(index, value), about) for index, item in enumerate(value)]
+    model = place.model_of(value) if isinstance(value, dict) else None
+    if model is None:
+        if isinstance(value, dict) and get_origin(place.kind) is dict:
+            return {key: completed(item, place.below(key, value), about) for key, item in value.items()}
+        return value
+    places = {key: place_of_field(field) for key, field in model.model_fields.items()}
+    usual = usual_of(model, value if said is None else said, about) if places.keys() - value.keys() else {}
+    if model.model_config.get("extra") == "allow":
+        places |= {key: place_of(kind_of_extras(model)) for key in usual | value if key not in places}
+    found = dict(value)
+    for key, there in places.items():
+        with below(key):
+            item = completed(joined(usual.get(key, UNSAID), value.get(key, UNSAID)), there, about)
+        if item is not UNSAID:
+            found[key] = item
+    return found
+
+
+def joined(usual: Any, said: Any) -> Any:
+    """What a file says, with the usual values of keys that it leaves out, if it names no other part."""
+    if said is UNSAID:
+        return usual
+    if isinstance(usual, str) and isinstance(said, dict):
+        usual = {"name": usual}
+    if not (isinstance(usual, dict) and isinstance(said, dict)):
+        return said
+    if "name" in said and said["name"] != usual.get("name"):
+        return said
+    return usual | {key: joined(usual.get(key, UNSAID), value) for key, value in said.items()}
+
+
+def lacking(value: Any, place: Place, path: str = "") -> Iterator[str]:
+    """The dotted keys of a config that plain data lack."""
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        return
+    model = place.model_of(value)
+    yield from (f"{path}{key}" for key in (model.model_fields if model else ()) if key not in value)
+    for key, item in value.items():
+        yield from lacking(item, place.below_or_any(key, value), f"{path}{key}.")
+
+
+# ---- in overrides ------------------------------------------------------------------------------------
+
+
+def in_full(value: Any, place: Place) -> Any:
+    """The value of an override as a file must write it: a number or a name as a mapping where a mapping is expected
+    that these may stand for, also inside of mappings and lists. A name stands for a part with its usual keys if it is
+    whole by these, and for a class of the user's own in any case."""
+    if isinstance(value, dict):
+        return {key: in_full(item, place.below_or_any(key, value)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [in_full(item, place.below_or_any(index, value)) for index, item in enumerate(value)]
+    if place.variants is None:
+        return value
+    members = members_of(place.kind)
+    named = place.variants.named(members, value)
+    whole = completed(named, place)
+    is_own = isinstance(place.variants, ByName) and place.variants.names_own_class(value)
+    return whole if is_own or not any(lacking(whole, place)) else value
+
+
+def with_another_name(value: dict[str, Any], place: Place) -> dict[str, Any]:
+    """A mapping whose `name` was replaced: without the keys of the part before, and with the usual ones of the new
+    part, if it is whole by that; else as it is."""
+    model = place.model_of(value)
+    if model is None:
+        return value
+    whole: dict[str, Any] = completed({key: item for key, item in value.items() if key in model.model_fields}, place)
+    return value if any(lacking(whole, place)) else {key: whole[key] for key in model.model_fields}
+
+
+def rebased(value: Any, before: Any, after: Any) -> Any:
+    """A value that was made from `before`, as it would have been made from `after`."""
+    if before == after:
+        return value
+    if not (isinstance(value, dict) and isinstance(before, dict) and isinstance(after, dict)):
+        return after
+    kept = {key: item for key, item in value.items() if key not in before and key not in after}
+    return kept | {
+        key: rebased(value[key], before.get(key, UNSAID), item) if key in value else item for key, item in after.items()
+    }
