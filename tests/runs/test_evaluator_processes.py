@@ -45,6 +45,7 @@ from tests.training.test_stages import Twice
 
 Data = dict[str, Any]
 MakeConfig = Callable[..., Data]
+ANSWERED = ("evaluation", "roles", "declared_scores", "pairs", "ratings")
 FAKE = Path(__file__).with_name("fake_evaluator.py")
 ROOT = Path(__file__).parent.parent.parent
 EVALUATORS: Data = {
@@ -83,7 +84,7 @@ class Fakes:
         for record in read_records(self.in_turn / "records.jsonl"):
             if record["kind"] == "evaluation":
                 key = f"{record['evaluation']}/{record['opt_steps']}"
-                answers[key] = {name: record[name] for name in ("evaluation", "pairs", "ratings")}
+                answers[key] = {name: record[name] for name in ANSWERED}
         self.plan.write_text(json.dumps({"answers": answers, "deeds": deeds}))
         self.plan.with_name("plan.tried").unlink(missing_ok=True)
 
