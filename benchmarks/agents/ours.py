@@ -42,7 +42,7 @@ def hyperparameters(config: Data) -> Data:
         **{name: first[name] for name in (*names, "value_coefficient", "max_grad_norm", "normalize_advantages")},
         "clip_range": first["objective"]["epsilon"]["value"],
         "entropy_coefficient": first["entropy_coefficient"]["value"],
-        "learning_rate": first["learning_rate"]["initial"],
+        "learning_rate": first["learning_rate"]["value"],
         "adam_eps": first["optimizer"]["eps"],
         "net_arch": net["net_arch"],
         "activation": net["activation"],

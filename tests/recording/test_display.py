@@ -17,8 +17,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from palestra.config import check
-from palestra.games.dialogue.game import DialogueConfig
+from palestra.commands.starting import starting_config
 from palestra.recording.display import LiveDisplay, PlainDisplay, QuietDisplay, make_display
 from palestra.recording.display import plain as plain_module
 from palestra.recording.display.frame import Frame, Warnings
@@ -436,8 +435,7 @@ def test_summary_says_how_many_games_each_moment_has() -> None:
 
 
 def test_summary_tells_precision_and_recall_with_intervals_and_they_count_for_nobody() -> None:
-    game = dict(DialogueConfig.usual, name="dialogue", observation={"normalize": None, "clip": None})
-    declared = check(game, DialogueConfig).declared_scores()
+    declared = starting_config("ppo", ["nip", "witness"]).game.declared_scores()
     values = {"accuracy": 0.75, "accuracy/0": 1.0, "precision": 1.0, "recall": 0.5, "return/prover": 0.5}
     players = {"prover": "prover", "verifier": "verifier"}
     pair = played_pair(players, [*players], {score.name: values.get(score.name) for score in declared}, 0.0)

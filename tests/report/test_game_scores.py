@@ -26,18 +26,16 @@ def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("palestra.report.learning.MOST_FIGURES", 1)
 
 
-def evaluated(run: Path, place: int) -> dict[str, Any]:
-    pair: dict[str, Any] = [record for record in read_records(run / "records.jsonl") if "pairs" in record][-1]["pairs"][
-        place
-    ]
-    return pair
-
-
-def measured(run: Path, place: int) -> list[dict[str, Any]]:
+def evaluated(run: Path, pairing: str) -> list[dict[str, Any]]:
+    """The entries of a pairing in the records of all evaluations."""
     evaluations = [record for record in read_records(run / "records.jsonl") if record["kind"] == "evaluation"]
-    returns = [f"return/{role}" for role in evaluations[0]["roles"]]
-    scores = [record["pairs"][place]["scores"] for record in evaluations]
-    return [{name: each[name] for name in each if name not in returns} for each in scores]
+    names = pairing.replace("*", "").split(" vs ")
+    return [pair for record in evaluations for pair in record["pairs"] if [*pair["players"].values()] == names]
+
+
+def measured(run: Path, pairing: str) -> list[dict[str, Any]]:
+    scores = [pair["scores"] for pair in evaluated(run, pairing)]
+    return [{name: each[name] for name in each if not name.startswith("return/")} for each in scores]
 
 
 def test_scores_over_training_are_those_of_the_records(tmp_path: Path) -> None:
@@ -50,14 +48,14 @@ def test_scores_over_training_are_those_of_the_records(tmp_path: Path) -> None:
         "share",
         "share of games in which the verifier decides for the label",
     ]
-    for place, pairing in enumerate(("prover* vs random", "random vs verifier*", "prover* vs verifier*")):
+    for pairing in ("prover* vs random", "random vs verifier*", "prover* vs verifier*"):
         table = page.tables[f"{pairing}: scores over epochs."]
-        found = measured(run, place)
+        found = measured(run, pairing)
         assert [text for text, _ in table.rows[0]] == ["score", "0", "3", "6", "9", "12"]
         named = [name for name in found[0] if any(each[name] is not None for each in found)]
         assert [row[0][0] for row in table.rows[1:]] == named
         assert "information/main/1" in named
-        interval = evaluated(run, place)["intervals"]["accuracy"]
+        interval = evaluated(run, pairing)[-1]["intervals"]["accuracy"]
         shown = page.tables[next(label for label in page.tables if label.startswith("main, at opt step"))]
         row = next(row for row in shown.rows if row[0][0] == pairing)
         ends = ", ".join(map(score_text, interval))
@@ -80,13 +78,14 @@ def test_several_runs_share_a_table_of_means(tmp_path: Path) -> None:
     runs = [train_dialogue(tmp_path / f"adp-{seed}", "adp", [f"seed={seed}"]) for seed in (0, 1)]
     page = Parsed(write_report(runs, tmp_path / "both.html"))
     table = page.tables["prover* vs verifier*: scores over epochs, means over 2 runs."]
-    found = [measured(run, 2) for run in runs]
+    found = [measured(run, "prover vs verifier") for run in runs]
     means = [(one["accuracy"] + other["accuracy"]) / 2 for one, other in zip(*found, strict=True)]
     assert [value for _, value in table.rows[1][1:]] == pytest.approx(means)
     for run, accuracy in zip(runs, (0.1, 0.9), strict=True):  # the t interval of two such runs is wider than all shares
         records = read_records(run / "records.jsonl")
         last = next(record for record in reversed(records) if record["kind"] == "evaluation")
-        last["pairs"][2]["scores"]["accuracy"] = accuracy
+        [pair] = [pair for pair in last["pairs"] if pair["learned"] == ["prover", "verifier"]]
+        pair["scores"]["accuracy"] = accuracy
         (run / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     again = Parsed(write_report(runs, tmp_path / "again.html"))
     assert ".500 [.000, 1.000]" in [cell for rows in again.tables.values() for row in rows.rows for cell, _ in row]

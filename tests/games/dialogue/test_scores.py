@@ -7,8 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palestra.config import check
-from palestra.games.dialogue.game import DialogueConfig
+from palestra.commands.starting import starting_config
 from palestra.games.dialogue.scores import MEANINGS, mutual_information, verdict_scores
 from palestra.runtime.statistics import Share
 
@@ -66,9 +65,8 @@ def test_a_message_that_is_the_label_tells_one_bit() -> None:
 def test_accuracy_is_wanted_by_those_alone_who_are_paid_for_it() -> None:
     """A prover that argues for its side gains by a wrong verdict, too."""
     for shared, wanted in ((False, ("verifier",)), (True, ("prover", "verifier"))):
-        game = dict(DialogueConfig.usual, name="dialogue", observation={"normalize": None, "clip": None})
-        game["protocol"] = game["protocol"] | {"rewards": game["protocol"]["rewards"] | {"shared": shared}}
-        declared = {score.name: score for score in check(game, DialogueConfig).declared_scores()}
+        game = starting_config("ppo", ["nip", "witness", f"game.protocol.rewards.shared={str(shared).lower()}"]).game
+        declared = {score.name: score for score in game.declared_scores()}
         assert declared["accuracy"].high_for == wanted
         assert list(declared)[:3] == ["accuracy", "return/prover", "return/verifier"]
         assert all(score.shown == ("/" not in name.removeprefix("return/")) for name, score in declared.items())

@@ -90,14 +90,15 @@ def test_an_unknown_id_of_an_extra_is_told_when_it_is_made() -> None:
 
 
 def test_an_argument_that_an_environment_of_ones_own_does_not_take_is_told() -> None:
-    told = "cannot be made with these arguments: Walk() takes no arguments"
+    told = "cannot be made with these arguments: Walk() takes no arguments (game.arguments.NAME=VALUE gives one)"
     assert refusal(gym_data(arguments={"speed": 3})) == f"game.arguments: 'tests.gym_probes:Walk-v0' {told}"
 
 
 def test_an_argument_that_an_environment_of_ones_own_needs_is_told() -> None:
     told = refusal(gym_data(id="tests.gym_probes:TwoStates-v0"))
     assert told.endswith(
-        "cannot be made with these arguments: TwoStates.__init__() missing 1 required positional argument: 'limit'"
+        "cannot be made with these arguments: TwoStates.__init__() missing 1 required positional argument: 'limit' "
+        "(game.arguments.NAME=VALUE gives one)"
     )
 
 
