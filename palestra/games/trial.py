@@ -16,6 +16,7 @@ from palestra.games.game import State, TensorGame, expand_mask
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
 from palestra.games.trees import are_same, copied, memory_of
 from palestra.games.trial_calls import CannotGoOn, CheckedCalls, described
+from palestra.games.trial_scores import check_scores
 from palestra.randomness import (
     base_key,
     fold,
@@ -108,6 +109,7 @@ class Trial(CheckedCalls):
             waiting &= ~leaving.unsqueeze(1)
             self.check_results()
             number += 1
+        check_scores(self, game, state)
 
     def num_worlds(self) -> int:
         """A number of worlds that is no other size in the game, so that axes cannot be confused."""

@@ -9,6 +9,7 @@ from palestra.games.config import GameConfig
 from palestra.games.game import Kernel, TensorGame
 from palestra.games.normalization import make_transform
 from palestra.games.trial import faults_of_roles, try_game
+from palestra.games.trial_scores import faults_of_declared
 from palestra.runtime.scores import DeclaredScore
 
 NUM_TRIED_MOVES = 8  # when it is built; palestra.testing.check_game tries more
@@ -36,7 +37,7 @@ class UserGameConfig(UserConfig, GameConfig):
 
     def _made_with_roles(self) -> TensorGame:
         game = self._make(torch.device("cpu"))
-        faults = faults_of_roles(game)
+        faults = faults_of_roles(game) or faults_of_declared(game)
         if faults:
             raise ConfigError([ConfigErrorItem("game", str(fault)) for fault in faults])
         return game

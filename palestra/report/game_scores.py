@@ -27,7 +27,7 @@ def scores_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
             continue
         seatings = [seats for seats, _ in found]
         blocks += [Heading(f"Evaluation {name}")] if len(names) > 1 else []
-        blocks.append(_meanings(found[0][1]))
+        blocks += _meanings(found[0][1])
         blocks.append(FigureGrid([_figure(groups, name, seats, unit, figures) for seats in seatings]))
         for seats in seatings:
             blocks += [_table(group, name, seats, unit, len(groups) > 1) for group in groups]
@@ -36,13 +36,14 @@ def scores_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
     return [Section("scores", "Scores of the game", [*legend(groups), *blocks])]
 
 
-def _meanings(pair: PairResult) -> Table:
-    """What the scores are; those that are the same but for a channel or a round in one line."""
+def _meanings(pair: PairResult) -> list[Block]:
+    """A table of what the scores are; those that are the same but for a channel or a round in one line."""
     found: dict[tuple[str, str], list[str]] = {}
     for name in own_scores(pair):
-        found.setdefault((pair.declared[name].unit, pair.declared[name].meaning), []).append(name)
+        if pair.declared[name].meaning:  # of an evaluation of one's own it is not known
+            found.setdefault((pair.declared[name].unit, pair.declared[name].meaning), []).append(name)
     rows = [[Cell(", ".join(names)), Cell(unit), Cell(meaning)] for (unit, meaning), names in found.items()]
-    return Table("What the scores are.", ["score", "unit", "meaning"], rows)
+    return [Table("What the scores are.", ["score", "unit", "meaning"], rows)] if rows else []
 
 
 def own_scores(pair: PairResult) -> list[str]:
