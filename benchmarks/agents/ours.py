@@ -4,6 +4,7 @@ Display and records are as users have them. Nothing is evaluated or saved while 
 """
 
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,8 +23,12 @@ WARMUP_EPOCHS = 4  # before the time of play is taken
 
 
 def config_of(work: Work) -> Data:
-    """The whole config: of one protocol, in which the players learn `in_turn` or `together`."""
+    """The whole config: of one protocol, in which the players learn `in_turn` or `together`, as those of the shipped
+    config `nip-witness` do."""
     config: Data = read_config(find_config("ppo", [work["protocol"], "witness"]).config).model_dump()
+    tuned: Data = read_config(find_config("nip-witness", []).config).model_dump()
+    learner = tuned["players"]["prover"]
+    config |= {"num_worlds": tuned["num_worlds"], "players": {name: deepcopy(learner) for name in config["players"]}}
     config |= {"seed": work["seed"], "trainer": {"name": work["trainer"]}, "evaluations": [], "best": None}
     config["stop"] = {"after": MANY, "unit": "env_steps"}
     config["execution"]["num_threads"] = work["num_threads"]
@@ -42,7 +47,7 @@ def hyperparameters(config: Data) -> Data:
         **{name: first[name] for name in (*names, "value_coefficient", "max_grad_norm", "normalize_advantages")},
         "clip_range": first["objective"]["epsilon"]["value"],
         "entropy_coefficient": first["entropy_coefficient"]["value"],
-        "learning_rate": first["learning_rate"]["value"],
+        "learning_rate": first["learning_rate"]["initial"],
         "adam_eps": first["optimizer"]["eps"],
         "net_arch": net["net_arch"],
         "activation": net["activation"],
