@@ -123,7 +123,7 @@ def _wanted(config: Any, evaluations: Evaluations) -> tuple[str, dict[str, str]]
 
 def _end_text(trace: Trace) -> str:
     end = "to its end" if trace.is_finished else "until it was cut off"
-    return f"A game of middle length: {trace.length} rounds, {end}."
+    return f"A game of middle length: {trace.length} round{'' if trace.length == 1 else 's'}, {end}."
 
 
 def evenly(count: int, most: int) -> list[int]:

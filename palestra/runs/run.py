@@ -83,7 +83,8 @@ class Run:
     # ---- objects from Python -----------------------------------------------------------------------------
 
     def set_logger(self, recorder: Recorder) -> None:
-        """Let a recorder of the user's own file the records too. Raises as `Training.set_logger`."""
+        """Let a recorder of the user's own file the records, too. Raises RuntimeError once the run has begun, TypeError
+        for what is no Recorder."""
         self.require_unopened("set_logger")
         if not isinstance(recorder, Recorder):
             expected = (
