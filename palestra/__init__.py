@@ -59,9 +59,11 @@ for _name in ("NUMBA_CACHE_DIR", "NUMBA_CACHE_LOCATOR_CLASSES", "NUMBA_CUDA_DRIV
 
 
 def load_config(path: str | Path, overrides: tuple[str, ...] = ()) -> RunConfig:
-    """The config of a run, from a YAML file and overrides like "players.host.algorithm.gamma=0.98". path: of the file,
-    or the name of a config that palestra ships, as "dqn-polyhedra". It imports the classes that the file names. Raises
-    ConfigError with every fault at once."""
+    """The config of a run, from a YAML file and overrides like "players.host.algorithm.gamma=0.98".
+
+    path: of the file, or the name of a config that palestra ships, as "dqn-polyhedra". It imports the classes that the
+    file names. Raises ConfigError with every fault at once.
+    """
     from pathlib import Path
 
     from palestra.runs.config import read_config

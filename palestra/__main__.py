@@ -1,5 +1,8 @@
-"""`palestra`, `python -m palestra`: the command line. Its imports take a while, and a signal may come meanwhile: so the
-handlers are set first, and little is imported here or in palestra/__init__.py."""
+"""`palestra`, `python -m palestra`: the command line.
+
+Its imports take a while, and a signal may come meanwhile: so the handlers are set first, and little is imported here or
+in palestra/__init__.py.
+"""
 
 import os
 import signal

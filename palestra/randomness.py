@@ -128,7 +128,8 @@ def random_choice(keys: Tensor, legal: Tensor) -> Tensor:
 
 def runs_on_cpu(tensor: Tensor) -> bool:
     """Whether loops over the numbers of `tensor` are faster than tensor operations, and allowed: not while torch
-    compiles."""
+    compiles.
+    """
     return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
@@ -217,8 +218,7 @@ def choice(key: Any, legal: Any) -> Any:
 
 @contextmanager
 def seeded_global_state(key: int) -> Iterator[None]:
-    """Run stock initialisers and dropout inside torch's global generators, seeded with `key`, and restore them
-    after."""
+    """Run stock initialisers and dropout inside torch's global generators, seeded with `key`, and restore them after."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     seed = key % 2**63
     with torch.random.fork_rng(devices=devices):

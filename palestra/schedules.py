@@ -1,5 +1,7 @@
-"""Schedules by name: numbers that are functions of a step. A step is an opt step of the player to which the schedule
-belongs. To register one, add it to ScheduleConfig."""
+"""Schedules by name: numbers that are functions of a step.
+
+A step is an opt step of the player to which the schedule belongs. To register one, add it to ScheduleConfig.
+"""
 
 import math
 from itertools import pairwise
@@ -102,7 +104,8 @@ class InverseSchedule(Schedule):
 
 class CosineSchedule(Schedule):
     """Half a cosine wave from `initial` to `final` in `num_steps`, then `final` (Loshchilov & Hutter 2017, eq. 5, no
-    restart)."""
+    restart).
+    """
 
     in_proportion = ("initial", "final")
     name: Literal["cosine"]
@@ -181,8 +184,11 @@ ScheduleConfig = Annotated[
 
 
 def read_schedule(data: Any) -> Schedule:
-    """The schedule that gave a `state_dict`. Of modules of a user's own, only those are imported that the run's config
-    could name: raises UntrustedError for another one."""
+    """The schedule that gave a `state_dict`.
+
+    Of modules of a user's own, only those are imported that the run's config could name: raises UntrustedError for
+    another one.
+    """
     if ":" in data["name"]:
         return load_class(data["name"], UserSchedule).model_validate(data)
     return TypeAdapter[Schedule](ScheduleConfig).validate_python(data)

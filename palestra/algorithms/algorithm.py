@@ -47,35 +47,45 @@ class Algorithm(ABC):
     def choice_values(self, observation: Observation, legal: Tensor, memory: Memory) -> tuple[str, Tensor] | None:
         """What the player makes of all choices, for people who ask: what the numbers are ("Q-value", "probability"),
         and the numbers, float32 (B, flags); None where there are none, as with vectors of numbers. Arguments: as those
-        of `act`."""
+        of `act`.
+        """
         return None
 
     def module(self) -> Deterministic | DeterministicRecurrent:
         """How the player acts without exploration, for `palestra export`: observation (dict of (B, ...)), legal actions
         (B, flags) -> action, and the value or logit of every choice, float32 (B, flags); of a recurrent player also
-        its memory, in and out. NotImplementedError says why not."""
+        its memory, in and out. NotImplementedError says why not.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no `module`, so its players cannot be exported")
 
     @abstractmethod
     def learn(self, turn: Turn) -> None:
-        """One turn of the player: roll out, sample, update. A run that was stopped inside a turn calls it again: what
-        stands in loops of the turn and is done is passed over, what stands between them is done again."""
+        """One turn of the player: roll out, sample, update.
+
+        A run that was stopped inside a turn calls it again: what stands in loops of the turn and is done is passed
+        over, what stands between them is done again.
+        """
 
     def learning_rate_of(self, optimizer: str) -> float:
-        """What an optimizer of the player, by its name, learns at now, where somebody calls its `step` by hand. Raises
-        ValueError for a player without a schedule."""
+        """What an optimizer of the player, by its name, learns at now, where somebody calls its `step` by hand.
+
+        Raises ValueError for a player without a schedule.
+        """
         if self.player.lr_schedule is None:
             raise ValueError(f"{type(self).__name__} has no lr_schedule for {optimizer!r}; fill its learning_rate")
         return self.player.lr_schedule(self.player.opt_steps)
 
     def forget_waiting(self) -> None:  # noqa: B027 (most keep nothing)
         """Called between two turns, when the player has been frozen and learns again: drop rows of earlier roll-outs
-        that wait to be learned from. What lies in a replay buffer stays."""
+        that wait to be learned from. What lies in a replay buffer stays.
+        """
 
     def warm_start(self, nets: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Begin with the networks of another run's player, before the first turn. nets: their weights, by the names in
-        its `player.nets`; where only their body is taken, with this player's own outputs. Raises ValueError or
-        RuntimeError if they do not fit."""
+        """Begin with the networks of another run's player, before the first turn.
+
+        nets: their weights, by the names in its `player.nets`; where only their body is taken, with this player's own
+        outputs. Raises ValueError or RuntimeError if they do not fit.
+        """
         if missing := self.player.nets.keys() - nets.keys():
             raise ValueError(f"it has the networks {', '.join(nets)}, but no {', '.join(sorted(missing))}")
         for name, net in self.player.nets.items():
@@ -83,7 +93,8 @@ class Algorithm(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """State that checkpoints must hold besides the player's networks, optimizers and replay buffer and how far its
-        turn has come; {} if there is none."""
+        turn has come; {} if there is none.
+        """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -94,16 +105,20 @@ class Algorithm(ABC):
     # ---- hand-written kernels ------------------------------------------------------------------------------
 
     def may_run(self, kernel: Kernel) -> bool:
-        """Whether a kernel computes what the methods say that it stands in for. Ask it last: where somebody has changed
-        these, `begin_run` says so."""
+        """Whether a kernel computes what the methods say that it stands in for.
+
+        Ask it last: where somebody has changed these, `begin_run` says so.
+        """
         edit = find_edit(kernel, self)
         if edit is not None:
             self._edits[kernel.name] = f"{edit}: {kernel.cost}"
         return edit is None
 
     def begin_run(self) -> list[str]:
-        """Choose kernels anew, by what methods and networks are now; called when a run begins. Gives a line for each
-        kernel that steps aside."""
+        """Choose kernels anew, by what methods and networks are now; called when a run begins.
+
+        Gives a line for each kernel that steps aside.
+        """
         for part in [*reachable(self)]:
             for name in kernel_properties(part.__class__):
                 vars(part).pop(name, None)
@@ -122,8 +137,10 @@ class Algorithm(ABC):
 
 @dataclass(frozen=True)
 class Seat:
-    """How often a learning player decides in a round of its worlds. num_moves: the moves in which it may; num_roles:
-    the roles in which it sits."""
+    """How often a learning player decides in a round of its worlds.
+
+    num_moves: the moves in which it may; num_roles: the roles in which it sits.
+    """
 
     num_worlds: int
     num_moves: int

@@ -1,5 +1,7 @@
-"""DQN: Q-learning with a replay buffer and a target network (Mnih et al. 2015). Where the config says so: double (van
-Hasselt et al. 2016), dueling (Wang et al. 2016), with prioritized replay (Schaul et al. 2016), n-step, distributional.
+"""DQN: Q-learning with a replay buffer and a target network (Mnih et al. 2015).
+
+Where the config says so: double (van Hasselt et al. 2016), dueling (Wang et al. 2016), with prioritized replay (Schaul
+et al. 2016), n-step, distributional.
 
 Of another loss of your own, override `target`, `loss` or `priorities` in a subclass. Legal-action masks hold in acting
 and in targets. Left out on purpose: reward clipping, frame stacking. To run: palestra train configs/dqn-polyhedra.yml
@@ -117,8 +119,10 @@ def make_q_net(config: DQNConfig, player: Player) -> nn.Module:
 
 
 class ByValue:
-    """Plays the best legal action, but where it explores. choose: actions by Q-values, legal actions, keys, and
-    exploration: how much, 0: never."""
+    """Plays the best legal action, but where it explores.
+
+    choose: actions by Q-values, legal actions, keys, and exploration: how much, 0: never.
+    """
 
     observes: Observes = "observation"
 
@@ -167,7 +171,8 @@ class DQN(replay.LearnsByReplay):
 
     def discount(self, batch: Transitions) -> Tensor:
         """What the value of the next observation counts: gamma, or after n steps gamma^n, and 0 where the game
-        terminated: (B,)."""
+        terminated: (B,).
+        """
         return ~batch.terminated * batch.extras.get("discount", self.config.gamma)
 
     def loss(self, outputs: Tensor, value_target: Tensor, batch: Transitions) -> dict[str, Tensor]:
@@ -187,13 +192,13 @@ class DQN(replay.LearnsByReplay):
         }
 
     def priorities(self, outputs: Tensor, value_target: Tensor, batch: Transitions) -> Tensor:
-        """By how much prioritized replay draws the rows again, (B,): the TD error, of a return distribution the
-        loss."""
+        """By how much prioritized replay draws the rows again, (B,): the TD error, of a return distribution the loss."""
         return self.config.value.priorities(of_action(outputs, batch.action), value_target, batch.extras)
 
     def gradient(self, batch: Transitions) -> tuple[Tensor, Metrics, Tensor | None]:
         """The gradient of the loss by all weights of the online network, as one vector; metrics; the rows'
-        priorities, where the buffer wants any."""
+        priorities, where the buffer wants any.
+        """
         with torch.no_grad():
             next_outputs, choosing_outputs = self.next_outputs(batch)
             value_target = self.target(next_outputs, choosing_outputs, batch)
@@ -276,8 +281,10 @@ class DQN(replay.LearnsByReplay):
         return metrics
 
     def update(self, rows: Mapping[str, Tensor]) -> tuple[Metrics, Tensor | None]:
-        """What an opt step does to the weights: tensor operations alone, one graph where it is compiled. Gives metrics
-        and the rows' priorities."""
+        """What an opt step does to the weights: tensor operations alone, one graph where it is compiled.
+
+        Gives metrics and the rows' priorities.
+        """
         gradient, metrics, priorities = self.find_gradient(Transitions.from_rows(rows))
         norms = self.optimizer.descend(gradient, self.config.max_grad_norm)
         if self.config.target.interval == 1:  # part of the graph, unlike the rare moves of larger intervals

@@ -64,8 +64,10 @@ AnyOffPolicyLoss = Annotated[
 
 
 class OffPolicyConfig(AlgorithmConfig):
-    """Every key of `algorithm: {name: off_policy}`. No defaults: `palestra config off_policy CartPole-v1` prints a
-    complete file."""
+    """Every key of `algorithm: {name: off_policy}`.
+
+    No defaults: `palestra config off_policy CartPole-v1` prints a complete file.
+    """
 
     @classmethod
     def usual(cls, said: Mapping[str, Any], spaces: RoleSpaces) -> dict[str, Any]:
@@ -174,8 +176,10 @@ def check_actions(loss: OffPolicyLoss, config: OffPolicyConfig, player: Player) 
 
 
 def heads_of(loss: OffPolicyLoss, config: OffPolicyConfig, num_policy_outputs: int, player: Player) -> dict[str, int]:
-    """How many outputs each head of the loss has. Raises ConfigError, with paths below the algorithm's config, where
-    the player cannot act by any of them."""
+    """How many outputs each head of the loss has.
+
+    Raises ConfigError, with paths below the algorithm's config, where the player cannot act by any of them.
+    """
     space, by = player.action_space, loss.acts_by
     others = {POLICY: num_policy_outputs} | ({losses.Q: space.num} if isinstance(space, Discrete) else {})
     sizes = losses.head_sizes(loss, config.loss, others)
@@ -268,7 +272,8 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads):
 
     def gradient(self, rows: Transitions) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
         """The gradient of the loss of some rows by all weights, as one vector; metrics; the rows' priorities, where the
-        buffer wants any."""
+        buffer wants any.
+        """
         batch = self.batch(rows, self.player.opt_steps)
         terms = self.loss.terms(batch)
         loss, priorities = total_loss(terms), None

@@ -58,8 +58,10 @@ AnyOnPolicyLoss = Annotated[
 
 
 class OnPolicyConfig(AlgorithmConfig):
-    """Every key of `algorithm: {name: on_policy}`. No defaults: `palestra config on_policy CartPole-v1` prints a
-    complete file."""
+    """Every key of `algorithm: {name: on_policy}`.
+
+    No defaults: `palestra config on_policy CartPole-v1` prints a complete file.
+    """
 
     @classmethod
     def usual(cls, said: Mapping[str, Any], spaces: RoleSpaces) -> dict[str, Any]:
@@ -129,7 +131,8 @@ class OnPolicyConfig(AlgorithmConfig):
 
 def check_loss(loss: losses.OnPolicyLoss, config: OnPolicyConfig) -> None:
     """Raise ConfigError, with paths below the algorithm's config, unless the player can act by the loss's heads, the
-    body has them, estimators of the names that the loss gives exist, and the loss holds for every pass."""
+    body has them, estimators of the names that the loss gives exist, and the loss holds for every pass.
+    """
     names, fault = losses.head_names(loss), None
     known = [*names_of(members_of(AnyEstimatorConfig)), TORCHRL]
     unknown = [name for name in loss.estimators or () if name not in known and ":" not in name]
@@ -158,7 +161,8 @@ def check_loss(loss: losses.OnPolicyLoss, config: OnPolicyConfig) -> None:
 
 def check_estimator(loss: losses.OnPolicyLoss, estimator: Estimator, config: OnPolicyConfig, player: Player) -> None:
     """Raise ConfigError, with paths below the algorithm's config, unless the loss can learn from the estimator, and the
-    estimator from the roll-outs of the player's game."""
+    estimator from the roll-outs of the player's game.
+    """
     name, accepted = config.estimator.name, loss.estimators
     kind = TORCHRL if isinstance(config.estimator, LibraryClass) else name
     faults = []
@@ -217,8 +221,11 @@ class OnPolicy(PlaysByHeads):
     # ---- what it learns --------------------------------------------------------------------------------
 
     def gradient(self, batch: Experience) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of the loss of a minibatch with respect to all weights, as one vector; and metrics. The loss is
-        the mean over all rows; a player in several roles has it computed role by role, and advantages normalized so."""
+        """The gradient of the loss of a minibatch with respect to all weights, as one vector; and metrics.
+
+        The loss is the mean over all rows; a player in several roles has it computed role by role, and advantages
+        normalized so.
+        """
         opt_steps, estimates, now = self.player.opt_steps, self.estimator.estimates, losses.Now(self.net, batch)
         rows_of = batch.by_role(self.player.roles)
         terms_of = {}
@@ -249,7 +256,8 @@ class OnPolicy(PlaysByHeads):
 
     def prepare(self, batch: Transitions) -> None:
         """Make a roll-out the experience that the passes learn from; none where the estimator waits for whole games,
-        and none has ended."""
+        and none has ended.
+        """
         batch, sequences = self.passes.sequences(batch, self.config.rollout_length)
         if self.estimator.whole_games:
             if (whole := self.whole_games(batch, sequences)) is None:
@@ -258,8 +266,10 @@ class OnPolicy(PlaysByHeads):
         self.passes.begin(batch, sequences, self.critic, self.estimator.estimate)
 
     def make_pass(self) -> tuple[dict[str, Tensor], int]:
-        """One pass over the experience: an opt step per minibatch. Gives the means of their metrics, and their
-        number."""
+        """One pass over the experience: an opt step per minibatch.
+
+        Gives the means of their metrics, and their number.
+        """
         experience, opt_steps = self.passes.experience, self.player.opt_steps
         assert experience is not None
         steps = [

@@ -297,8 +297,11 @@ class PPO(ProximalLoss, PlaysByHeads):
     def gradient(
         self, batch: Experience, clip_range: Tensor, kl_coefficient: Tensor, entropy_coefficient: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of the loss of a minibatch with respect to all weights, as one vector; and metrics. The loss is
-        the mean over all rows; a player in several roles has it computed role by role, and advantages normalized so."""
+        """The gradient of the loss of a minibatch with respect to all weights, as one vector; and metrics.
+
+        The loss is the mean over all rows; a player in several roles has it computed role by role, and advantages
+        normalized so.
+        """
         distribution, value = self.net.distribution_and_value(batch)
         rows_of = batch.by_role(self.player.roles)
         terms_of = {
@@ -350,7 +353,8 @@ class PPO(ProximalLoss, PlaysByHeads):
     @kernel_property
     def gradient_fast(self) -> Callable[..., tuple[Tensor, Metrics]]:
         """`gradient`, compiled if the config says so and no network is recurrent: unrolled steps are others at every
-        roll-out, and would be compiled over and over."""
+        roll-out, and would be compiled over and over.
+        """
         return compiled(self.gradient, self.player.compile and not self.passes.is_recurrent)
 
     def state_dict(self) -> dict[str, Any]:

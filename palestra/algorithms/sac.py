@@ -257,17 +257,22 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
     # ---- what it learns ------------------------------------------------------------------------------
 
     def target(self, next_q_values: Tensor, next_actions: SampledActions, batch: Transitions, alpha: Tensor) -> Tensor:
-        """The value that the critics come to: r + gamma * the soft value of s' (Haarnoja et al. 2018, eqs. 2 and 3), or
-        r alone where the game terminated: (B,). next_q_values: (critics, B, K), of the target critics. alpha: ()."""
+        """The value that the critics come to: r + gamma * the soft value of s' (Haarnoja et al. 2018, eqs.
+
+        2 and 3), or r alone where the game terminated: (B,). next_q_values: (critics, B, K), of the target critics.
+        alpha: ().
+        """
         least = next_q_values.amin(dim=0)
         next_value = next_actions.mean(least - alpha * next_actions.log_probs)
         discount = batch.extras.get("discount", self.config.gamma)  # after n steps gamma^n
         return batch.reward + discount * torch.where(batch.terminated, 0.0, next_value)
 
     def critic_loss(self, q_values: Tensor, value_target: Tensor, batch: Transitions) -> dict[str, Tensor]:
-        """Half the mean squared TD error (eq. 5), summed over critics. Terms named loss_* add up to what is learned,
-        the rest is recorded. q_values: (critics, B), of the actions taken. value_target: (B,). Rows drawn by priority
-        carry their weights in the mean."""
+        """Half the mean squared TD error (eq. 5), summed over critics.
+
+        Terms named loss_* add up to what is learned, the rest is recorded. q_values: (critics, B), of the actions
+        taken. value_target: (B,). Rows drawn by priority carry their weights in the mean.
+        """
         losses = (q_values - value_target).square()
         if "weight" in batch.extras:
             losses = losses * batch.extras["weight"]
@@ -280,20 +285,25 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
     def policy_loss(
         self, q_values: Tensor, actions: SampledActions, batch: Transitions, alpha: Tensor
     ) -> dict[str, Tensor]:
-        """Minus the soft value (eqs. 3 and 9), by critics that do not learn by it: terms as in `critic_loss`.
-        q_values: (critics, B, K), of the policy's actions at the batch's observations. alpha: ()."""
+        """Minus the soft value (eqs.
+
+        3 and 9), by critics that do not learn by it: terms as in `critic_loss`. q_values: (critics, B, K), of the
+        policy's actions at the batch's observations. alpha: ().
+        """
         least = q_values.amin(dim=0)
         value = actions.mean(least - alpha * actions.log_probs)
         return {"loss_policy": -value.mean(), "entropy": actions.entropy().detach().mean()}
 
     def coefficient_loss(self, log_alpha: Tensor, entropy: Tensor, batch: Transitions) -> dict[str, Tensor]:
         """Raises the coefficient where the entropy is below its target (eq. 18, with log alpha in the place of alpha):
-        terms as in `critic_loss`. log_alpha: (). entropy: (), the policy's mean in nats."""
+        terms as in `critic_loss`. log_alpha: (). entropy: (), the policy's mean in nats.
+        """
         return {"loss_coefficient": log_alpha * (entropy - self.target_entropy(batch))}
 
     def target_entropy(self, batch: Transitions) -> Tensor | float:
         """The mean entropy at which a learned coefficient aims, in nats: of the batch's rows where it depends on which
-        actions are legal."""
+        actions are legal.
+        """
         assert isinstance(self.config.entropy_coefficient, AutomaticConfig)
         match self.config.entropy_coefficient.target_entropy:
             case NumberConfig(value=value):
@@ -371,7 +381,8 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
         self, batch: Transitions, noise: Tensor, alpha: Tensor
     ) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
         """The gradient of the critics' loss by all their weights, as one vector; metrics; the rows' priorities, where
-        the buffer wants any."""
+        the buffer wants any.
+        """
         head = self.head
         with torch.no_grad():
             next_actions = head.sample_actions(self.acting(batch.next_observation), batch.next_legal, noise)

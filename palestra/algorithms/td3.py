@@ -140,7 +140,8 @@ class TD3Config(AlgorithmConfig):
 
 class NoisyPolicy:
     """The action of the policy net and normal noise of standard deviation `std`; uniformly random where there is no
-    net. low, high: bounds of the Box, float32 (n,)."""
+    net. low, high: bounds of the Box, float32 (n,).
+    """
 
     observes: Observes = "observation"
 
@@ -207,22 +208,26 @@ class TD3(replay.LearnsByReplay):
 
     def target_actions(self, outputs: Tensor, noise: Tensor) -> Tensor:
         """The actions at s' that targets value, in half-widths: those of the target policy, smoothed by clipped noise
-        (algorithm 1): (B, n). outputs: (B, n), of the target policy's net. noise: standard normal, (B, n)."""
+        (algorithm 1): (B, n). outputs: (B, n), of the target policy's net. noise: standard normal, (B, n).
+        """
         smoothing = self.config.smoothing
         clipped = (smoothing.std * noise).clamp(-smoothing.max_noise, smoothing.max_noise)
         return self.measured.without_fixed((torch.tanh(outputs) + clipped).clamp(-1.0, 1.0))
 
     def target(self, next_q_values: Tensor, batch: Transitions) -> Tensor:
         """The value that the critics come to: r + gamma * the smallest value at s', or r alone where the game
-        terminated: (B,). next_q_values: (critics, B), of the target critics and `target_actions`."""
+        terminated: (B,). next_q_values: (critics, B), of the target critics and `target_actions`.
+        """
         next_value = next_q_values.amin(dim=0)
         discount = batch.extras.get("discount", self.config.gamma)  # after n steps gamma^n
         return batch.reward + discount * torch.where(batch.terminated, 0.0, next_value)
 
     def critic_loss(self, q_values: Tensor, value_target: Tensor, batch: Transitions) -> dict[str, Tensor]:
-        """The mean squared TD error, summed over critics. Terms named loss_* add up to what is learned, the rest is
-        recorded. q_values: (critics, B), of the actions taken. value_target: (B,). Rows drawn by priority carry their
-        weights in the mean."""
+        """The mean squared TD error, summed over critics.
+
+        Terms named loss_* add up to what is learned, the rest is recorded. q_values: (critics, B), of the actions
+        taken. value_target: (B,). Rows drawn by priority carry their weights in the mean.
+        """
         losses = (q_values - value_target).square()
         if "weight" in batch.extras:
             losses = losses * batch.extras["weight"]
@@ -234,7 +239,9 @@ class TD3(replay.LearnsByReplay):
 
     def policy_loss(self, q_values: Tensor, actions: Tensor, batch: Transitions) -> dict[str, Tensor]:
         """Minus the value of the policy's actions, by a critic that does not learn by it: terms as in `critic_loss`.
-        actions: (B, n), the policy's at the observations, in half-widths. q_values: (B,), of the first critic."""
+
+        actions: (B, n), the policy's at the observations, in half-widths. q_values: (B,), of the first critic.
+        """
         return {"loss_policy": -q_values.mean()}
 
     def half_widths(self, action: Tensor) -> Tensor:
@@ -292,7 +299,8 @@ class TD3(replay.LearnsByReplay):
 
     def critic_gradient(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
         """The gradient of the critics' loss by all their weights, as one vector; metrics; the rows' priorities, where
-        the buffer wants any."""
+        the buffer wants any.
+        """
         with torch.no_grad():
             next_actions = self.target_actions(self.target_policy(batch.next_observation), noise)
             next_q_values = self.target_critics(batch.next_observation | {"action": next_actions}).squeeze(2)

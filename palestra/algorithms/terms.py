@@ -20,8 +20,9 @@ def total_loss(terms: Mapping[str, Tensor]) -> Tensor:
 
 
 def join_terms(by_role: Mapping[str, Mapping[str, Tensor]], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The terms of a player's loss from those of each of its roles: their means, by the roles' shares of the rows. Of
-    several roles also, to be recorded, each role's loss and its terms that do not begin with `loss_`, as NAME/ROLE.
+    """The terms of a player's loss from those of each of its roles: their means, by the roles' shares of the rows.
+
+    Of several roles also, to be recorded, each role's loss and its terms that do not begin with `loss_`, as NAME/ROLE.
 
     weights: by role, of all rows, 0.0 where they do not count for the role: float32 (M,).
     """

@@ -32,7 +32,8 @@ class Turn(ABC):
     @abstractmethod
     def collect(self, num_rounds: int) -> RollOut:
         """Play the player's worlds on, in which all learning players explore, and give its experience by role, as a
-        list with one entry. Where roles do not matter, `player.join` makes one batch of it. Counts env steps."""
+        list with one entry. Where roles do not matter, `player.join` makes one batch of it. Counts env steps.
+        """
 
     @abstractmethod
     def before_step(self) -> None:
@@ -44,8 +45,10 @@ class Turn(ABC):
 
     @abstractmethod
     def safe_point(self) -> None:
-        """Evaluation, records, saves and the end. For algorithms that remember in their own state how far a turn has
-        come; loops call it by themselves."""
+        """Evaluation, records, saves and the end.
+
+        For algorithms that remember in their own state how far a turn has come; loops call it by themselves.
+        """
 
     def once(self, what: str) -> Iterator[int]:
         """A loop of one item: `for _ in turn.once("roll_out")`."""
@@ -53,7 +56,8 @@ class Turn(ABC):
 
     def times(self, what: str, num: int) -> Iterator[int]:
         """A loop of `num` items, which gives their numbers, from 0 on; a resumed one goes on with the number that it
-        began with. Loops may stand inside each other. Each has a name of its own: `what`."""
+        began with. Loops may stand inside each other. Each has a name of its own: `what`.
+        """
         name = "/".join([*self._open, what])
         if name in self._begun:
             raise RuntimeError(f"expected a name of its own for every loop of a turn, got {name!r} twice")

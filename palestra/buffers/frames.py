@@ -46,7 +46,9 @@ class FrameStore:
 
     def hold(self, frames: Tensor, held: np.ndarray) -> Tensor:
         """Store those of the frames, uint8 (K, num_bytes), for which `held` is true, with one more reference each.
-        Gives their slots, int32 (K,), 0 for the others. Raises NoRoom."""
+
+        Gives their slots, int32 (K,), 0 for the others. Raises NoRoom.
+        """
         if frames.dtype != torch.uint8 or frames.shape[1:] != (self.num_bytes,):
             raise ValueError(f"expected frames uint8 (K, {self.num_bytes}), got {frames.dtype} {tuple(frames.shape)}")
         words = np.require(frames.cpu().contiguous().numpy(), requirements="A").view(self._word)

@@ -12,8 +12,10 @@ from palestra.buffers.packed import Rows, Size, is_image, list_name
 
 
 class PlaneStores:
-    """The planes of the images in at most `num_rows` rows, in one FrameStore per size. Stored rows have slots instead
-    of images: int32 (N, C). Names are sorted, so that equal rows are packed into equal bytes, also after a resume.
+    """The planes of the images in at most `num_rows` rows, in one FrameStore per size.
+
+    Stored rows have slots instead of images: int32 (N, C). Names are sorted, so that equal rows are packed into equal
+    bytes, also after a resume.
 
     rows: example rows, of any number.
     """

@@ -1,5 +1,6 @@
 """Prioritized replay memory (Schaul et al. 2016, proportional variant): rows with a large TD error are drawn more
-often."""
+often.
+"""
 
 from typing import Any, ClassVar, Literal
 

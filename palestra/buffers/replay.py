@@ -51,8 +51,11 @@ class UserReplayConfig(UserConfig, ReplayConfig):
 
 
 class Batch(NamedTuple):
-    """Preallocated tensors for `num` rows in stored form. places: int64 (num,). words: int64 (num, W). rows: views of
-    words; for an image, the slots of its frames if frames are shared."""
+    """Preallocated tensors for `num` rows in stored form.
+
+    places: int64 (num,). words: int64 (num, W). rows: views of words; for an image, the slots of its frames if frames
+    are shared.
+    """
 
     places: Tensor
     words: Tensor
@@ -60,8 +63,9 @@ class Batch(NamedTuple):
 
 
 class ReplayBuffer:
-    """The last `capacity` rows of a stream of rows 0, 1, 2, ...; row i lies at place i % capacity. A user's own class
-    derives from it, carries its `Config`, a UserReplayConfig, and overrides `draw`.
+    """The last `capacity` rows of a stream of rows 0, 1, 2, ...; row i lies at place i % capacity.
+
+    A user's own class derives from it, carries its `Config`, a UserReplayConfig, and overrides `draw`.
 
     A row is a dict of tensors of any shapes and types (a dict observation is several entries); the first `add` fixes
     them. The draws depend on (seed, stream, number of draws so far) alone, not on where and how rows are stored. Rows
@@ -113,8 +117,11 @@ class ReplayBuffer:
 
     @timed("memory")
     def add(self, rows: Mapping[str, Tensor], valid: Tensor) -> None:
-        """Append the rows of a batch for which `valid` is true, in order. Raises ValueError if the batch exceeds the
-        capacity or its rows are not such as the buffer holds, NoRoom if memory or disk do not suffice."""
+        """Append the rows of a batch for which `valid` is true, in order.
+
+        Raises ValueError if the batch exceeds the capacity or its rows are not such as the buffer holds, NoRoom if
+        memory or disk do not suffice.
+        """
         if len(valid) > self.capacity:
             raise ValueError(
                 f"expected a batch of at most {self.capacity} rows, the buffer's capacity, got {len(valid)}"
@@ -168,9 +175,11 @@ class ReplayBuffer:
         return rows if self.home == self.device else {name: value.to(self.device) for name, value in rows.items()}
 
     def draw(self, places: Tensor) -> None:
-        """Fill `places` with drawn places of stored rows, each below `len(self)`: int64 (batch,), on `home`. Row i of
-        the stream lies at place i % capacity, and the newest row is num_added - 1. Random numbers come from
-        `draw_key()` alone."""
+        """Fill `places` with drawn places of stored rows, each below `len(self)`: int64 (batch,), on `home`.
+
+        Row i of the stream lies at place i % capacity, and the newest row is num_added - 1. Random numbers come from
+        `draw_key()` alone.
+        """
         if self._on_cpu:
             _draw(self.key, self.num_samples, len(self), places.numpy())
         else:
@@ -205,8 +214,10 @@ class ReplayBuffer:
         self._storage = self._layout.views(self._words)
 
     def _preallocated(self, batches: dict[int, Batch], num: int) -> Batch:
-        """The preallocated batch of that size. It is made once, because making its views takes longer than filling
-        them."""
+        """The preallocated batch of that size.
+
+        It is made once, because making its views takes longer than filling them.
+        """
         if num not in batches:
             words = torch.zeros(num, self._layout.num_words, dtype=torch.int64, device=self.home)
             places = torch.zeros(num, dtype=torch.int64, device=self.home)
@@ -243,8 +254,10 @@ class ReplayBuffer:
         return planes.pack({name: torch.cat([piece[name] for piece in pieces]) for name in self._storage})
 
     def load_rows(self, start: int, packed: Mapping[str, Tensor]) -> None:
-        """Restore packed rows start, start + 1, ... Raises ValueError for more than the capacity, or for rows such as
-        the buffer does not hold."""
+        """Restore packed rows start, start + 1, ...
+
+        Raises ValueError for more than the capacity, or for rows such as the buffer does not hold.
+        """
         num = num_rows(packed)
         if num > self.capacity:
             raise ValueError(f"expected at most {self.capacity} rows, the buffer's capacity, got {num}")

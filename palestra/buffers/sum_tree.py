@@ -80,8 +80,10 @@ def _rounded_up(num: int) -> int:
 
 @njit()
 def set_leaves(nodes: np.ndarray, starts: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:
-    """`SumTree.set`, level by level, so that the processor computes several sums at once. Neighbours that share a
-    parent compute its sum once."""
+    """`SumTree.set`, level by level, so that the processor computes several sums at once.
+
+    Neighbours that share a parent compute its sum once.
+    """
     changed = places.copy()
     for i in range(len(places)):
         nodes[places[i]] = values[i]

@@ -11,8 +11,9 @@ from palestra.rollouts.transitions import RollOut
 
 
 class Callback:
-    """Base of all callbacks: a subclass overrides any of the hooks. Each hook receives the training (the trainer), of
-    which it may use what palestra.callbacks.training lists.
+    """Base of all callbacks: a subclass overrides any of the hooks.
+
+    Each hook receives the training (the trainer), of which it may use what palestra.callbacks.training lists.
 
     A callback with state returns it from `state_dict`, and restores it in `load_state_dict`; checkpoints hold it.
     """
@@ -22,7 +23,8 @@ class Callback:
 
     def check(self, training: AnyTraining) -> None:
         """Called at the beginning of `fit`, before anything is written: raise PartError(self.config, ...) where the
-        config does not fit the run."""
+        config does not fit the run.
+        """
 
     def before_train(self, training: AnyTraining) -> None:
         """Called when all parts are built, or restored from a checkpoint."""
@@ -31,8 +33,10 @@ class Callback:
         """Called before each pass of the training logic."""
 
     def after_roll_out(self, training: AnyTraining, player: Player, roll_out: RollOut) -> None:
-        """Called after each roll-out. roll_out: what the player has just experienced, a list with one entry, by role;
-        not to be changed."""
+        """Called after each roll-out.
+
+        roll_out: what the player has just experienced, a list with one entry, by role; not to be changed.
+        """
 
     def before_step(self, training: AnyTraining, player: Player) -> None:
         """Called before each opt step of a player, or group of opt steps that are made at once."""
@@ -44,8 +48,11 @@ class Callback:
         """Called when the result of an evaluation counts. record: as it stands in records.jsonl."""
 
     def after_save(self, training: AnyTraining, checkpoint: Path) -> None:
-        """Called when a checkpoint was written. checkpoint: its folder. For copies and messages: state that this
-        changes is only in the next checkpoint, and a run that is resumed from this one does not call it again."""
+        """Called when a checkpoint was written.
+
+        checkpoint: its folder. For copies and messages: state that this changes is only in the next checkpoint, and a
+        run that is resumed from this one does not call it again.
+        """
 
     def after_epoch(self, training: AnyTraining) -> None:
         """Called after each pass of the training logic."""
@@ -55,7 +62,8 @@ class Callback:
 
     def begin_branch(self) -> None:
         """Called after `load_state_dict` if this run branches off another one: reset the state that belongs only to
-        that run."""
+        that run.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """The state that checkpoints hold: texts, numbers, tensors, lists and dicts of these."""

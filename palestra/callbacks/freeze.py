@@ -62,8 +62,10 @@ class Freeze(Callback):
             self.mask = None
 
     def _mask(self, training: AnyTraining) -> Tensor:
-        """Which weights of the network are frozen, as one vector: bool (P,). Raises PartError for names of no network
-        or parameter."""
+        """Which weights of the network are frozen, as one vector: bool (P,).
+
+        Raises PartError for names of no network or parameter.
+        """
         config = self.config
         player = learner_named(config.player, config, training)
         learned = [name for name in player.optimizers if name in player.nets]

@@ -83,8 +83,10 @@ class ReduceOnPlateauConfig(PlateauConfig):
 
 
 class Plateau(Callback):
-    """Calls `on_plateau` when `patience` measurements in a row have not improved, and then counts from 0 again. A
-    measurement that is nan does not improve."""
+    """Calls `on_plateau` when `patience` measurements in a row have not improved, and then counts from 0 again.
+
+    A measurement that is nan does not improve.
+    """
 
     config: PlateauConfig
 

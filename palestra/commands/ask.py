@@ -21,7 +21,8 @@ from palestra.runs.stored import StoredRun
 def parse(text: str, option: str) -> Any:
     """What JSON makes of a text, in which round brackets stand for square ones, also without the outermost, as boards
     are printed: (3, 0), (0, 5). The text itself where it is no JSON, as with NaN or 1e999. Raises ConfigError for
-    brackets that are nested too deeply."""
+    brackets that are nested too deeply.
+    """
     squared = re.sub(r",\s*\]", "]", text.replace("(", "[").replace(")", "]"))
     for written in (text, squared, f"[{squared}]") if squared != text else (text,):
         try:
@@ -125,8 +126,10 @@ def legal_moves(game: TensorGame, position: Position, most: int = 16) -> str:
 
 
 def ask_at_observation(stored: StoredRun, text: str, role: str | None) -> list[str]:
-    """What a role's player chooses at an observation, as lines. role: may be None where the game has one. Raises
-    ConfigError."""
+    """What a role's player chooses at an observation, as lines.
+
+    role: may be None where the game has one. Raises ConfigError.
+    """
     game = stored.game
     if role is None and len(game.roles) > 1:
         raise ConfigError.at("--role", f"expected the role that observes this ({', '.join(game.roles)}), got none")

@@ -1,5 +1,6 @@
 """What `palestra list` prints: the names that a config may use, by kind, with a line each from the config models and
-classes."""
+classes.
+"""
 
 from typing import Any
 

@@ -1,5 +1,6 @@
 """What `palestra check` does: all checks that `train` makes before it makes the run's folder, but without making an
-environment or importing an extra. What only this machine lacks is told, and is no fault of the config."""
+environment or importing an extra. What only this machine lacks is told, and is no fault of the config.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,8 +19,11 @@ from palestra.training.trainable import apart_from_this_machine, check_trainable
 
 
 class Checked(NamedTuple):
-    """A config that is right. plan: lines that say what the run does, and who acts when in its game. lacks: what only
-    this machine lacks, so that `train` refuses the config here. unchecked: phrases that name what was not checked."""
+    """A config that is right.
+
+    plan: lines that say what the run does, and who acts when in its game. lacks: what only this machine lacks, so that
+    `train` refuses the config here. unchecked: phrases that name what was not checked.
+    """
 
     plan: list[str]
     lacks: list[str]

@@ -125,8 +125,10 @@ def _outputs(found: tuple[Any, ...]) -> tuple[Tensor, Tensor, Memory]:
 
 
 def _write_onnx(module: nn.Module, example: Any, shapes: Any, path: Path) -> tuple[Act, dict[str, Any]]:
-    """How the written file acts, and what policy.json says of its inputs and outputs. What an action does not depend on
-    is no input."""
+    """How the written file acts, and what policy.json says of its inputs and outputs.
+
+    What an action does not depend on is no input.
+    """
     try:
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of operators that are not used
         import onnxruntime
@@ -170,7 +172,8 @@ def _write_onnx(module: nn.Module, example: Any, shapes: Any, path: Path) -> tup
 
 def onnx_names(entries: Iterable[str], memory: Iterable[str]) -> dict[str, str]:
     """The inputs' names of the entries of an observation: their own, where these are names that ONNX takes and nothing
-    else in the file has."""
+    else in the file has.
+    """
     found: dict[str, str] = {}
     taken = {*OUTPUTS, "legal", *memory, *(f"{name}_after" for name in memory)}
     for number, entry in enumerate(entries):

@@ -1,5 +1,6 @@
 """What an exported file must decide: the decisions of its player in games with random players, in the values that go
-in and come out outside palestra. Letters: B worlds."""
+in and come out outside palestra. Letters: B worlds.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,8 +25,10 @@ TOLERANCE = 1e-4  # of numbers in an action, and of the values of two choices: k
 
 
 class Decision(NamedTuple):
-    """A decision of the player: what went in, and what came out, as outside palestra, (B, ...). memory, memory_after:
-    those of the exported network; {} if it has none."""
+    """A decision of the player: what went in, and what came out, as outside palestra, (B, ...).
+
+    memory, memory_after: those of the exported network; {} if it has none.
+    """
 
     observation: Mapping[str, Tensor]
     legal: Tensor
@@ -140,8 +143,11 @@ def _play_boards(game: TensorGame, role: str, asked: _Asked) -> None:
 
 
 def compare(act: Act, decisions: list[Decision], space: ActionSpace, outside: Outside, path: Path) -> int:
-    """The number of decisions. Raises ExportError unless `act` makes all of them as the player did, or makes a choice
-    of the same value, and remembers the same."""
+    """The number of decisions.
+
+    Raises ExportError unless `act` makes all of them as the player did, or makes a choice of the same value, and
+    remembers the same.
+    """
     number = different = 0
     for made in decisions:
         found, values, after = act(made)

@@ -19,8 +19,10 @@ from palestra.runs.stored import StoredRun
 
 @dataclass(frozen=True)
 class Position:
-    """A role's decision in one world. views: what policies may observe, by `Policy.observes`. legal: bool (1, flags).
-    keys: int64 (1,)."""
+    """A role's decision in one world.
+
+    views: what policies may observe, by `Policy.observes`. legal: bool (1, flags). keys: int64 (1,).
+    """
 
     role: str
     views: Mapping[str, Observation]
@@ -33,8 +35,11 @@ class Position:
 
 
 class Match:
-    """A game that begins with a state of one world. returns: by role, so far. rounds: complete ones. moved: the roles
-    that have decided since all had. is_over: by the rules. is_cut_off: truncated."""
+    """A game that begins with a state of one world.
+
+    returns: by role, so far. rounds: complete ones. moved: the roles that have decided since all had. is_over: by the
+    rules. is_cut_off: truncated.
+    """
 
     def __init__(self, game: TensorGame, state: State, key: int) -> None:
         self.game, self.state = game, state
@@ -45,8 +50,10 @@ class Match:
         self.is_over = self.is_cut_off = False
 
     def positions(self) -> list[Position]:
-        """The decisions that are due now, of one role or more at once; none where the game has ended. Moves in which
-        nobody decides are played."""
+        """The decisions that are due now, of one role or more at once; none where the game has ended.
+
+        Moves in which nobody decides are played.
+        """
         while not (self.is_over or self.is_cut_off):
             deciding = self.game.deciding(self.state)[0].tolist()
             due = [role for role, decides in zip(self.game.roles, deciding, strict=True) if decides]
@@ -129,7 +136,8 @@ def _scripted_choices(stored: StoredRun, position: Position) -> dict[str, Tensor
 def _table(game: Game, player: Player, position: Position, memory: Memory, choices: Mapping[str, Tensor]) -> list[str]:
     """A line for each legal choice: its value, where the player has values, best first, and who chooses it; of several
     choices at once, a line for each action of each. No line where nothing can be listed. choices: actions by who
-    chooses them."""
+    chooses them.
+    """
     space, role = game.action_spaces[position.role], position.role
     valued = None
     if player.algorithm is not None:

@@ -17,7 +17,8 @@ from palestra.sweeps.config import is_sweep
 @contextmanager
 def naming_remedies(found: "NamedConfig") -> Iterator[None]:
     """Let errors that follow from another environment, game, algorithm or loss by override name the command that prints
-    a config which fits: at the end of the last error."""
+    a config which fits: at the end of the last error.
+    """
     try:
         yield
     except ConfigError as error:
@@ -76,8 +77,10 @@ class NamedConfig(NamedTuple):
 
 
 def find_config(file: str, words: Sequence[str]) -> NamedConfig:
-    """The config that the first arguments of a command name. words: all arguments after the first; the first of them is
-    a game if it has no '='. Raises ConfigError for a name that is unknown.
+    """The config that the first arguments of a command name.
+
+    words: all arguments after the first; the first of them is a game if it has no '='. Raises ConfigError for a name
+    that is unknown.
 
     A file in the working directory, NAME or NAME.yml, comes before a shipped config of that name. With another loss, a
     shipped config changes in what goes with the loss; a file of the user's own does not.

@@ -43,9 +43,11 @@ def profile(
 
 @commands.command()
 def check(file: File, overrides: Overrides = None) -> None:
-    """Check a config: all that is wrong with it, at once; and say what the run would do. What only this machine lacks,
-    such as a device, is told and is no error. Nothing is run, and no environment is made; classes that the file names
-    are imported, and with them their modules run."""
+    """Check a config: all that is wrong with it, at once; and say what the run would do.
+
+    What only this machine lacks, such as a device, is told and is no error. Nothing is run, and no environment is made;
+    classes that the file names are imported, and with them their modules run.
+    """
     with one_line_errors():
         from palestra.commands.check import dry_run, dry_tournament
         from palestra.commands.named_configs import find_config, naming_remedies
@@ -95,7 +97,8 @@ def config(
     ] = None,
 ) -> None:
     """Print a complete config, each key with its comment: a shipped one, or one for an algorithm and a game, with
-    networks that fit it."""
+    networks that fit it.
+    """
     with one_line_errors():
         with redirect_stdout(sys.stderr):  # what the user's modules print is no part of the file
             text = _rendered(name, words or [])

@@ -57,7 +57,8 @@ def evaluate(
     """Play the evaluations of a run's config with the players of a checkpoint; results go to RUN/evaluations/.
 
     Or play a tournament, a config in which nobody learns; results go to a folder of its own, as those of a run that
-    comes with palestra."""
+    comes with palestra.
+    """
     with one_line_errors():
         from palestra.commands.play import read_pairing
         from palestra.commands.tournament import play_tournament, tournament_file

@@ -34,7 +34,8 @@ def report(
     ] = None,
 ) -> None:
     """Write one page of HTML on runs: curves, evaluations, time, checkpoints, configs; or on a sweep: its trials, and
-    which keys matter. What it is about may go on meanwhile."""
+    which keys matter. What it is about may go on meanwhile.
+    """
     with one_line_errors():
         from palestra.report.page import write_report
         from palestra.sweeps.extra import require_optuna
@@ -145,7 +146,8 @@ def plot(
     ] = None,
 ) -> None:
     """Draw a figure for a paper: curves (means over seeds with 95% t intervals, as in reports, a panel per metric or
-    pairing), a table of scores by environment and algorithm, or a coloured table of who meets whom."""
+    pairing), a table of scores by environment and algorithm, or a coloured table of who meets whom.
+    """
     with one_line_errors():
         from palestra.config import ConfigError
         from palestra.report.drawn_tables import KINDS, plot_tables

@@ -108,7 +108,8 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Go on with a run from its last checkpoint, to the same bits as if it had never stopped; or with a sweep, or with
-    the runs of `train --seeds --at`; or play a tournament again that was stopped."""
+    the runs of `train --seeds --at`; or play a tournament again that was stopped.
+    """
     with one_line_errors(quiet):
         import palestra
         from palestra.commands.tournament import is_tournament_folder, resume_tournament

@@ -40,8 +40,10 @@ class Seated:
 
 @dataclass
 class Person:
-    """A person in a role, who types moves, and sees what the role observes. answers: the lines that they type. memory:
-    of the role's player, who gives hints."""
+    """A person in a role, who types moves, and sees what the role observes.
+
+    answers: the lines that they type. memory: of the role's player, who gives hints.
+    """
 
     match: Match
     stored: StoredRun
@@ -77,7 +79,8 @@ class Person:
 
     def _hint(self, position: Position) -> list[str]:
         """What the role's player would do; nothing of a user's own one that sees the whole state, where a role does
-        not."""
+        not.
+        """
         player = self._player(position.role)
         sees_more = isinstance(player.script, CheckedScript) and player.script.observes == "state"
         if sees_more and not self.match.game.fully_observable:
@@ -89,7 +92,8 @@ def choose_seats(
     stored: StoredRun, person: str | None, against: str | None, pairing: Mapping[str, str]
 ) -> dict[str, str]:
     """The names of the players by role, but that of the person: those of the run's config, or in their place those of
-    `pairing`, or in every role `against`. Raises ConfigError."""
+    `pairing`, or in every role `against`. Raises ConfigError.
+    """
     game = stored.game
     if not isinstance(game, TensorGame):
         way = stored.folder.ways_on().to_evaluate(stored.config.roles, bool(stored.config.evaluations))
@@ -157,8 +161,10 @@ def new_match(stored: StoredRun, board: str | None, seed: int) -> Match:
 
 
 def play(match: Match, seats: Mapping[str, Seated | Person], say: Say) -> None:
-    """Play the game to its end, or until a person leaves. A person is told what their role observes, until the game is
-    over."""
+    """Play the game to its end, or until a person leaves.
+
+    A person is told what their role observes, until the game is over.
+    """
     game, people = match.game, [role for role, who in seats.items() if isinstance(who, Person)]
     shows_all = game.fully_observable or not people
     say(", ".join(f"{role}: {who.name}" for role, who in seats.items()))

@@ -40,8 +40,11 @@ class Operator:
 
 @dataclass(frozen=True)
 class Profile:
-    """A profile. seconds: by phase, for `opt_steps` opt steps and `env_steps` env steps. operators: the most expensive
-    first, for `profiled_opt_steps` opt steps."""
+    """A profile.
+
+    seconds: by phase, for `opt_steps` opt steps and `env_steps` env steps. operators: the most expensive first, for
+    `profiled_opt_steps` opt steps.
+    """
 
     seconds: Mapping[str, float]
     env_steps: int
@@ -67,8 +70,10 @@ class Ranges(TimeLog):
 
 
 class Profiling:
-    """Watches a training, and ends it after the last of its three parts. num_opt_steps: of the second and of the third
-    part, at least. trace: the file for the profiler's trace."""
+    """Watches a training, and ends it after the last of its three parts.
+
+    num_opt_steps: of the second and of the third part, at least. trace: the file for the profiler's trace.
+    """
 
     def __init__(self, trainer: Trainer, num_opt_steps: int, trace: Path) -> None:
         self.trainer, self.num_opt_steps, self.trace = trainer, num_opt_steps, trace
@@ -131,8 +136,9 @@ class Profiling:
 def profile_config(
     config: str | Path | dict[str, Any] | RunConfig, overrides: Sequence[str], num_opt_steps: int, trace: Path
 ) -> Profile | int:
-    """Train a short part of a run, and write `trace`, a file for chrome://tracing or ui.perfetto.dev. Nothing is
-    evaluated, saved or recorded elsewhere.
+    """Train a short part of a run, and write `trace`, a file for chrome://tracing or ui.perfetto.dev.
+
+    Nothing is evaluated, saved or recorded elsewhere.
 
     num_opt_steps: of the timed and of the profiled part, at least. Gives the profile, or the number of the signal if
     one has asked to leave. Raises ConfigError, TrainingFailed, and OSError if the trace cannot be written.

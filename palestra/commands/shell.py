@@ -38,8 +38,10 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="dotted.key=value in
 
 
 def with_runs_of_sweeps(runs: Iterable[str]) -> list[str]:
-    """The runs, those of a sweep or of one of its trials in the place of its folder. Raises RunFolderError for a sweep
-    without runs."""
+    """The runs, those of a sweep or of one of its trials in the place of its folder.
+
+    Raises RunFolderError for a sweep without runs.
+    """
     from palestra.storage.disk import RunFolderError
     from palestra.sweeps.folder import runs_in
 

@@ -1,5 +1,6 @@
 """What `palestra train FILE --seeds 0..4 --at 2` does: runs that differ in their seed, some at a time, each a process
-of its own."""
+of its own.
+"""
 
 import shlex
 import signal
@@ -69,8 +70,11 @@ class SeedRun:
 def train_side_by_side(
     config: RunConfig, name: str, folder: Path | None, seeds: Sequence[int], at: int, shown: Console
 ) -> None:
-    """Train, show how far the runs are, and print the summary over the seeds. A folder of the same config is gone on
-    with. Raises ConfigError, RunFolderError; leaves with 1 if a run has failed, 128 + n at signal n."""
+    """Train, show how far the runs are, and print the summary over the seeds.
+
+    A folder of the same config is gone on with. Raises ConfigError, RunFolderError; leaves with 1 if a run has failed,
+    128 + n at signal n.
+    """
     threads = config.execution.num_threads
     if at * threads > (available := available_cores()):
         most = max(1, available // threads)
@@ -118,8 +122,10 @@ def _train(runs: Sequence[SeedRun], folder: Path, config: RunConfig, place: Loca
 
 
 def resume_side_by_side(folder: Path, trust: bool, shown: Console) -> None:
-    """Go on with the runs of a folder, which another person may have made. Raises ConfigError, RunFolderError,
-    UntrustedError."""
+    """Go on with the runs of a folder, which another person may have made.
+
+    Raises ConfigError, RunFolderError, UntrustedError.
+    """
     stored = check(load_yaml(plain_path(Folder(folder), SEEDS)), _Seeds)
     with trusting(trust), reading_stored(folder / BASE):
         config = read_config(plain_path(Folder(folder), BASE))
@@ -128,8 +134,10 @@ def resume_side_by_side(folder: Path, trust: bool, shown: Console) -> None:
 
 @contextmanager
 def _held(path: Path, config: RunConfig) -> Iterator[None]:
-    """A context in which this process alone works on the folder of the runs, which holds BASE. Raises RunFolderError,
-    and changes nothing, if the folder is that of something else, or another process works on it."""
+    """A context in which this process alone works on the folder of the runs, which holds BASE.
+
+    Raises RunFolderError, and changes nothing, if the folder is that of something else, or another process works on it.
+    """
     folder, text = Folder(path), render(config, RunConfig)
     make_new(path)
     try:
@@ -150,7 +158,8 @@ def _held(path: Path, config: RunConfig) -> Iterator[None]:
 
 def _require_ours(folder: Folder, text: str) -> None:
     """Raise RunFolderError for a folder that is neither that of this config nor was made for it by a process that was
-    killed at once."""
+    killed at once.
+    """
     if folder.kind(BASE) is None:
         is_ours = all(written_name(name) in (LOCK, BASE) for name in folder.names())
     else:

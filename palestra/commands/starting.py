@@ -1,5 +1,6 @@
 """What `palestra config` prints, and `palestra train ALGORITHM GAME` trains: a shipped config, or a first file for an
-algorithm and a game."""
+algorithm and a game.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,8 @@ def is_algorithm(name: str) -> bool:
 def starting_config(name: str, words: Sequence[str]) -> RunConfig:
     """The shipped config of that name, or that of an algorithm and a game: a shipped one if there is one, else one that
     their parts make, and that is tried. Then the overrides. words: the game, if there is one, and the overrides.
-    Modules that they name are imported, and not trusted by that. Raises ConfigError."""
+    Modules that they name are imported, and not trusted by that. Raises ConfigError.
+    """
     with checking():
         shipped = {path.stem: path for path in shipped_configs()}
         game, overrides = game_and_overrides(words)
@@ -77,9 +79,11 @@ def _is_game(game: Mapping[str, Any]) -> bool:
 
 
 def game_and_overrides(words: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]:
-    """What words after an algorithm say of the key `game`, None if there is no game, and the overrides. A protocol and
-    a scenario, each a name or package.module:Class, are the game `dialogue`. Raises ConfigError for a protocol without
-    a known scenario."""
+    """What words after an algorithm say of the key `game`, None if there is no game, and the overrides.
+
+    A protocol and a scenario, each a name or package.module:Class, are the game `dialogue`. Raises ConfigError for a
+    protocol without a known scenario.
+    """
     if not words or "=" in words[0]:
         return None, list(words)
     protocols, scenarios = names_of(members_of(AnyProtocolConfig)), names_of(members_of(AnyScenarioConfig))

@@ -20,7 +20,8 @@ from palestra.storage.disk import Folder, plain_path
 
 def tournament_file(argument: str) -> Path | None:
     """The config of a tournament that the first argument of a command names, a file or a shipped one; None: it names
-    something else."""
+    something else.
+    """
     path = Path(argument)
     if path.is_file():
         return path
@@ -38,8 +39,10 @@ def is_tournament_file(path: Path) -> bool:
 def play_tournament(
     file: Path, overrides: Sequence[str], pairings: Sequence[Mapping[str, str]], run: Path | None, console: Console
 ) -> None:
-    """Play the tournament of a file into a folder of its own, and print scores and ratings. Raises ConfigError,
-    RunFolderError, EvaluationFailed."""
+    """Play the tournament of a file into a folder of its own, and print scores and ratings.
+
+    Raises ConfigError, RunFolderError, EvaluationFailed.
+    """
     _play(Tournament(read_tournament(file, overrides, pairings)), run, file.stem, console)
 
 
@@ -52,8 +55,10 @@ def is_tournament_folder(path: Path) -> bool:
 
 
 def resume_tournament(folder: Path, trust: bool, console: Console) -> None:
-    """Play a tournament that was stopped, again from its start. Another person may have made the folder. Raises
-    ConfigError, RunFolderError, UntrustedError, EvaluationFailed."""
+    """Play a tournament that was stopped, again from its start.
+
+    Another person may have made the folder. Raises ConfigError, RunFolderError, UntrustedError, EvaluationFailed.
+    """
     with trusting(trust):
         config = load_stored_config(folder / "config.yml", (), TournamentConfig)
     _play(Tournament(config), folder, folder.name, console)

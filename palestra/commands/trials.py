@@ -36,8 +36,10 @@ def ranked(sweep: "StoredSweep", state: str | None) -> "list[FrozenTrial]":
 
 
 def trial_lines(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> Text:
-    """A line per trial: number, state, value and those of its seeds, its point, env steps, and why it ended so. (A
-    table of rich takes half a second for a thousand.)"""
+    """A line per trial: number, state, value and those of its seeds, its point, env steps, and why it ended so.
+
+    (A table of rich takes half a second for a thousand.)
+    """
     keys = short_keys(_varied(sweep))
     measure = str(sweep.data["objective"].get("measure"))
     rows = [["trial", "state", measure, "of its seeds", *keys.values(), "env steps", "why"]]

@@ -147,8 +147,10 @@ def _clocked(config: BaseRunConfig) -> list[str]:
 
 
 class Replay:
-    """Watches a run that is trained again. It ends the training at the first record that differs, or at the end of the
-    part: at the checkpoint `end` or, if that is None, after the last record.
+    """Watches a run that is trained again.
+
+    It ends the training at the first record that differs, or at the end of the part: at the checkpoint `end` or, if
+    that is None, after the last record.
 
     first: the length in bytes of the part of records.jsonl before. expected: the records of the part.
     """
@@ -207,8 +209,10 @@ def _start(folder: RunFolder, checkpoints: Checkpoints, start: str | None) -> Lo
 
 
 def _replay_trainer(folder: RunFolder, config: BaseRunConfig, loaded: LoadedCheckpoint | None, path: Path) -> Trainer:
-    """A trainer of the same run in another folder, which holds what the run held at that checkpoint. A `stop` in
-    minutes does not end it."""
+    """A trainer of the same run in another folder, which holds what the run held at that checkpoint.
+
+    A `stop` in minutes does not end it.
+    """
     copy = RunFolder.create_at(path)
     if config.stop.unit == "minutes":
         config = config.model_copy(update={"stop": Limit(after=NEVER, unit="minutes")})

@@ -15,6 +15,7 @@ def watch(
     run: StoredRun, names: Sequence[str], num_games: int | None, look: Callable[[], None] = lambda: None
 ) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """Evaluate all checkpoints of a run, the oldest first, and new ones as they are written, until the run has ended.
+
     Gives the number of each checkpoint with a record, or with the reason why there is none.
 
     names: of the evaluations. num_games: per pairing; None: the config's `final_num_games`. look: called before every
@@ -45,7 +46,8 @@ def watch(
 
 def _filed(run: StoredRun, name: str, num_games: int | None) -> dict[str, Any] | None:
     """The record of an evaluation of the loaded checkpoint that was played before with as many games; None if there is
-    none."""
+    none.
+    """
     config = run.evaluations.configs[name]
     wanted = [num_games or config.final_num_games] * len(run.evaluations.pairings(name, with_scripted=True))
     try:

@@ -48,8 +48,11 @@ def _in_64_bits(value: int) -> int:
 
 
 class InBranch(Enum):
-    """Whether a branch of a run may change a field of its config, as an annotation of the field. It holds for all that
-    lies below, but for fields with an annotation of their own; a field without any, above or at it, may change."""
+    """Whether a branch of a run may change a field of its config, as an annotation of the field.
+
+    It holds for all that lies below, but for fields with an annotation of their own; a field without any, above or at
+    it, may change.
+    """
 
     FIXED = "what a checkpoint consists of depends on it"
     SAME_PART = "the part stays the one that it is; its other keys may change"

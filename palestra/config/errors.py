@@ -61,8 +61,10 @@ def initials(key: str) -> str | None:
 
 
 def nearest(word: str, known: Iterable[str], at_least: float = 0.6) -> str | None:
-    """The known word most similar to `word`, or None if the likeness of none reaches `at_least`. Words of up to three
-    letters must begin alike: a2c is no misspelt sac."""
+    """The known word most similar to `word`, or None if the likeness of none reaches `at_least`.
+
+    Words of up to three letters must begin alike: a2c is no misspelt sac.
+    """
     if len(word) <= 3:
         known = [other for other in known if other[:1].lower() == word[:1].lower()]
     best = max(known, key=lambda other: likeness(word, other), default=None)

@@ -180,8 +180,10 @@ def apply_overrides(
 
 
 def replace_values(data: dict[str, Any], values: Mapping[str, Any], model: type[Config] | None) -> dict[str, Any]:
-    """A copy of `data` with values replaced, by dotted paths that exist. As in an override, a number may stand for a
-    constant schedule. Raises ConfigError."""
+    """A copy of `data` with values replaced, by dotted paths that exist.
+
+    As in an override, a number may stand for a constant schedule. Raises ConfigError.
+    """
     data = copy.deepcopy(data)
     for path, value in values.items():
         _replace(data, full_key(data, path), copy.deepcopy(value), model)
@@ -189,8 +191,11 @@ def replace_values(data: dict[str, Any], values: Mapping[str, Any], model: type[
 
 
 def full_key(data: Any, path: str) -> str:
-    """The dotted key that a path means: itself, or the one key that ends in it. Raises ConfigError if there is none, or
-    if several end so, also as the last word of a name: `learning_rate` ends `policy_learning_rate` too."""
+    """The dotted key that a path means: itself, or the one key that ends in it.
+
+    Raises ConfigError if there is none, or if several end so, also as the last word of a name: `learning_rate` ends
+    `policy_learning_rate` too.
+    """
     if (found := find_key(data, path)) is not None:
         return found
     known = list(_paths(data))
@@ -233,7 +238,8 @@ def _replace(data: Any, path: str, value: Any, model: type[Config] | None) -> No
 
 def _add(data: Any, path: str, value: Any, model: type[Config] | None) -> bool:
     """Add a key that the data lack and their model has, or may have, as an argument of an environment; whether it is
-    one."""
+    one.
+    """
     above, _, key = path.rpartition(".")
     if model is None or not above or find_key(data, path) is not None:
         return False
@@ -277,7 +283,8 @@ def _steps(data: Any, path: str) -> Iterator[str | int]:
 def _meant_paths(paths: Sequence[str], path: str, ours: Sequence[str]) -> list[str]:
     """The paths that were probably meant: those of the keys that other libraries call so, or whose initials these are
     (`lr`), or the most similar one, in full or in as many last parts, where one that ends in the same key is preferred,
-    and all that end as it does. ours: our keys, if another library has this name."""
+    and all that end as it does. ours: our keys, if another library has this name.
+    """
     *above, last = path.split(".")
 
     def ending(known: str) -> str:

@@ -107,13 +107,16 @@ class LibraryClass(Config):
     @classmethod
     def in_full(cls, name: str) -> dict[str, Any]:
         """What a name stands for in an override: the config of the class, with the library's own values, and null for
-        arguments without one."""
+        arguments without one.
+        """
         parameters = cls.parameters(cls.load(name)).values()
         return {"name": name, "arguments": {each.name: _usual(each) for each in parameters}}
 
     def called_with(self) -> dict[str, Any]:
-        """The arguments as the class is called with them: lists become tuples. Raises ConfigError unless they are all
-        that it has."""
+        """The arguments as the class is called with them: lists become tuples.
+
+        Raises ConfigError unless they are all that it has.
+        """
         parameters, faults = self.parameters(self.load(self.name)), {}
         for key, parameter in parameters.items():
             if key not in self.arguments:
@@ -145,7 +148,8 @@ def _annotation(parameter: inspect.Parameter) -> str:
 
 def _misfit(value: Any, annotation: str) -> tuple[str, Any] | None:
     """What is of none of the types that an annotation names, and where below the argument, as ".0"; None where
-    everything is of one, or the annotation names others than plain ones."""
+    everything is of one, or the annotation names others than plain ones.
+    """
     outside, inside = re.sub(r"\[.*?\]", "", annotation), "".join(re.findall(r"\[(.*?)\]", annotation))
     values = {"": value} | ({f".{place}": each for place, each in enumerate(value)} if isinstance(value, list) else {})
     for place, each in values.items():

@@ -18,8 +18,10 @@ def ours_of(key: str) -> tuple[str, ...]:
 
 @cache
 def other_names() -> dict[str, tuple[str, ...]]:
-    """Our keys by each name that another library has for them, both without what stands above them in a file. Several
-    of our keys share what is one there, or take its place in different files."""
+    """Our keys by each name that another library has for them, both without what stands above them in a file.
+
+    Several of our keys share what is one there, or take its place in different files.
+    """
     page = next((page for page in PAGES if page.is_file()), None)
     found: dict[str, tuple[str, ...]] = {}
     for line in [] if page is None else page.read_text(encoding="utf-8").splitlines():

@@ -38,16 +38,20 @@ class Source:
 
 
 class UntrustedError(Exception):
-    """A stored run names modules that the user does not trust, or the list of what is trusted cannot be used. The
-    message has one line per file."""
+    """A stored run names modules that the user does not trust, or the list of what is trusted cannot be used.
+
+    The message has one line per file.
+    """
 
 
 # ---- what is trusted ---------------------------------------------------------------------------------
 
 
 def trusted_file() -> Path:
-    """`$XDG_STATE_HOME/palestra/trusted`; if that is no absolute path, `~/.local/state/palestra/trusted`. Raises
-    UntrustedError for a user without a home."""
+    """`$XDG_STATE_HOME/palestra/trusted`; if that is no absolute path, `~/.local/state/palestra/trusted`.
+
+    Raises UntrustedError for a user without a home.
+    """
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
         return (state if state.is_absolute() else Path("~/.local/state").expanduser()) / "palestra" / "trusted"
@@ -135,8 +139,10 @@ def _entered(imports: Imports) -> Iterator[None]:
 
 @contextmanager
 def trusting(trust: bool = True) -> Iterator[None]:
-    """Trusts the sources that configs name inside from now on. Trusts none with trust=False, inside `checking`, and
-    inside the reading of a stored config."""
+    """Trusts the sources that configs name inside from now on.
+
+    Trusts none with trust=False, inside `checking`, and inside the reading of a stored config.
+    """
     outside = _imports.get()
     with _entered(Imports("trust") if trust and outside.kind in ("all", "trust") else outside):
         yield
@@ -144,8 +150,10 @@ def trusting(trust: bool = True) -> Iterator[None]:
 
 @contextmanager
 def checking() -> Iterator[None]:
-    """Inside, the modules that configs name are imported, but not trusted by that. Inside the reading of a stored
-    config still the trusted ones alone are imported."""
+    """Inside, the modules that configs name are imported, but not trusted by that.
+
+    Inside the reading of a stored config still the trusted ones alone are imported.
+    """
     outside = _imports.get()
     with _entered(outside if outside.kind in STRICT else Imports("check")):
         yield
@@ -179,8 +187,10 @@ def reading_stored(path: Path) -> Iterator[None]:
 
 
 def admit(module_name: str) -> bool:
-    """Whether a module that a config names may be imported. True for a module that does not exist: importing it fails
-    with a message."""
+    """Whether a module that a config names may be imported.
+
+    True for a module that does not exist: importing it fails with a message.
+    """
     imports = _imports.get()
     try:
         sources = find_sources(module_name)
@@ -198,8 +208,11 @@ def admit(module_name: str) -> bool:
 
 
 def admit_outside(place: str, why: str) -> bool:
-    """Whether a config may make palestra use a place outside its own folder, such as a database. why: what it is used
-    for. A stored run or sweep may only if the user trusts it, by the same list and the same option as modules."""
+    """Whether a config may make palestra use a place outside its own folder, such as a database.
+
+    why: what it is used for. A stored run or sweep may only if the user trusts it, by the same list and the same option
+    as modules.
+    """
     imports, source = _imports.get(), Source(why, place, "")
     if imports.kind == "trust":
         enter_trusted([source])
@@ -260,8 +273,10 @@ def find_sources(module_name: str) -> list[Source]:
 
 
 def _find(name: str, path: list[str] | None) -> tuple[str | None, list[str] | None]:
-    """The file of a module and, if it is a package, the folders of the modules inside it. path: the folders to search;
-    None: the current directory and Python's path."""
+    """The file of a module and, if it is a package, the folders of the modules inside it.
+
+    path: the folders to search; None: the current directory and Python's path.
+    """
     if (loaded := sys.modules.get(name)) is not None:
         inside = getattr(loaded, "__path__", None)
         return getattr(loaded, "__file__", None), None if inside is None else list(inside)
@@ -281,7 +296,8 @@ def _find(name: str, path: list[str] | None) -> tuple[str | None, list[str] | No
 
 def import_own(module_name: str) -> ModuleType:
     """Import a module of the user's own from the current directory or Python's path: exactly the source that was
-    admitted or is trusted. Raises ValueError if the import fails, UntrustedError if it is not allowed."""
+    admitted or is trusted. Raises ValueError if the import fails, UntrustedError if it is not allowed.
+    """
     if module_name in sys.modules:
         return sys.modules[module_name]
     here = os.getcwd()

@@ -41,9 +41,11 @@ def usual_of(model: type[BaseModel], said: Mapping[str, Any], about: Any = UNSAI
 
 
 def completed(value: Any, place: Place, about: Any = UNSAID, said: Mapping[str, Any] | None = None) -> Any:
-    """A value with all that a first file says at its place, as far as the value lacks it. value: UNSAID for nothing;
-    short forms count. said: what functions are told that the file says here; None: the value. Gives UNSAID, and leaves
-    out keys, where nothing is usual. Raises ConfigError."""
+    """A value with all that a first file says at its place, as far as the value lacks it.
+
+    value: UNSAID for nothing; short forms count. said: what functions are told that the file says here; None: the
+    value. Gives UNSAID, and leaves out keys, where nothing is usual. Raises ConfigError.
+    """
     variants = place.variants
     if value is UNSAID and place.is_nullable:
         return None
@@ -106,7 +108,8 @@ def lacking(value: Any, place: Place, path: str = "") -> Iterator[str]:
 def in_full(value: Any, place: Place) -> Any:
     """The value of an override as a file must write it: a number or a name as a mapping where a mapping is expected
     that these may stand for, also inside of mappings and lists. A name stands for a part with its usual keys if it is
-    whole by these, and for a class of the user's own in any case."""
+    whole by these, and for a class of the user's own in any case.
+    """
     if isinstance(value, dict):
         return {key: in_full(item, place.below_or_any(key, value)) for key, item in value.items()}
     if isinstance(value, list):
@@ -122,7 +125,8 @@ def in_full(value: Any, place: Place) -> Any:
 
 def with_another_name(value: dict[str, Any], place: Place) -> dict[str, Any]:
     """A mapping whose `name` was replaced: without the keys of the part before, and with the usual ones of the new
-    part, if it is whole by that; else as it is."""
+    part, if it is whole by that; else as it is.
+    """
     model = place.model_of(value)
     if model is None:
         return value

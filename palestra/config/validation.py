@@ -41,7 +41,8 @@ def load_config(path: str | Path, overrides: Iterable[str], model: Model[M]) -> 
 
 def load_stored_config(path: Path, overrides: Iterable[str], model: Model[M]) -> M:
     """The config of a stored run, which another person may have written: as `load_config`, but imports only those of
-    the modules it names that the user trusts. Raises UntrustedError if it names others."""
+    the modules it names that the user trusts. Raises UntrustedError if it names others.
+    """
     with reading_stored(path):
         return load_config(path, overrides, model)
 
@@ -85,8 +86,10 @@ def check(data: Any, model: type[M]) -> M:
 
 
 def checked(said: Any, union: Any) -> Any:
-    """The config of a part of a union of which a first file says so much; None if that lacks keys. Raises
-    ConfigError."""
+    """The config of a part of a union of which a first file says so much; None if that lacks keys.
+
+    Raises ConfigError.
+    """
     place = place_of(union)
     data = completed(said, place)
     return None if any(lacking(data, place)) else check(data, place.chosen(data).kind)
@@ -175,7 +178,9 @@ def _unknown_key(fault: _Fault, meant: _Fault | None) -> str:
 
 def _meant_key(key: str, known: Iterable[str], at_least: float) -> str | None:
     """The known key that was probably meant: by its name in other libraries, by its initials, or one that is like it.
-    Of a key with others below it, as `objective.epsilon`, the first part."""
+
+    Of a key with others below it, as `objective.epsilon`, the first part.
+    """
     known, ours = list(known), [each.partition(".")[0] for each in ours_of(key)]
     named = [each for each in known if each in ours] or [each for each in known if initials(each) == key]
     return named[0] if named else nearest(key, known, at_least)

@@ -104,7 +104,8 @@ class Variants(ABC):
 
     def named(self, members: tuple[type[Config], ...], value: Any) -> Any:
         """The mapping that a value stands for in an override, with the keys that the value says; every other value as
-        it is."""
+        it is.
+        """
         return value
 
     def hint(self, members: tuple[type[Config], ...], value: Any) -> str:
@@ -132,11 +133,14 @@ class Variants(ABC):
 
 @dataclass(frozen=True)
 class ByName(Variants):
-    """Chooses by `name: Literal[...]`. With `user_class`, a name may also be `package.module:Class`: a subclass of
-    `user_class`, but not of `but_not`. In an override a name alone stands for the class, or for the member, with its
-    `usual` keys; with `of_number`, a number stands there for the member of that name with the number as its `value`;
-    the path of a class of a library stands for it, with the library's own values (palestra.config.library). usual: the
-    part of a first file, or a function of what the file is about that gives it."""
+    """Chooses by `name: Literal[...]`.
+
+    With `user_class`, a name may also be `package.module:Class`: a subclass of `user_class`, but not of `but_not`. In
+    an override a name alone stands for the class, or for the member, with its `usual` keys; with `of_number`, a number
+    stands there for the member of that name with the number as its `value`; the path of a class of a library stands for
+    it, with the library's own values (palestra.config.library). usual: the part of a first file, or a function of what
+    the file is about that gives it.
+    """
 
     user_class: type | None = None
     but_not: type | None = None
@@ -297,8 +301,10 @@ def distinctive_keys(members: tuple[type[Config], ...]) -> dict[str, type[Config
 
 
 def admits(name: str) -> bool:
-    """Whether the module of `package.module:Class` may be imported. True for names of another form: loading them fails
-    with a message."""
+    """Whether the module of `package.module:Class` may be imported.
+
+    True for names of another form: loading them fails with a message.
+    """
     match = IMPORT_PATH.fullmatch(name)
     return match is None or admit(match[1])
 
@@ -309,8 +315,10 @@ def admitted_class(name: str, base: type[T]) -> type[T] | None:
 
 
 def load_named(name: str) -> Any:
-    """What `package.module:name` names, imported if it may be; None if the module has nothing of that name. Raises
-    ValueError if there is no such module, or if a script holds it that is not this one."""
+    """What `package.module:name` names, imported if it may be; None if the module has nothing of that name.
+
+    Raises ValueError if there is no such module, or if a script holds it that is not this one.
+    """
     if not IMPORT_PATH.fullmatch(name):
         raise ValueError(f"expected 'package.module:Class', got {name!r}")
     module_name, inside = name.split(":")
@@ -321,8 +329,11 @@ def load_named(name: str) -> Any:
 
 
 def import_path(named: Any) -> str:
-    """The `package.module:name` by which a function or a class can be imported. Raises ValueError if there is none, as
-    for a lambda, for what was defined in a function, and for what stands in a notebook or a script."""
+    """The `package.module:name` by which a function or a class can be imported.
+
+    Raises ValueError if there is none, as for a lambda, for what was defined in a function, and for what stands in a
+    notebook or a script.
+    """
     name = f"{getattr(named, '__module__', None)}:{getattr(named, '__qualname__', None)}"
     module = sys.modules.get(name.partition(":")[0])
     is_there = IMPORT_PATH.fullmatch(name) and getattr(module, name.partition(":")[2], None) is named
@@ -379,7 +390,8 @@ def failure(error: BaseException) -> str:
 
 def user_config_model(name: str, base: type, config_base: type[UserConfig] = UserConfig) -> type[UserConfig]:
     """The config model of a user's own class, a subclass of `base`: its attribute `Config`, a subclass of
-    `config_base`; the class itself, if it is one. Raises ValueError."""
+    `config_base`; the class itself, if it is one. Raises ValueError.
+    """
     found: type = load_class(name, base)
     model = found if issubclass(found, config_base) else getattr(found, "Config", None)
     if not (isinstance(model, type) and issubclass(model, config_base)):
@@ -401,7 +413,8 @@ def admit_modules(config: Any) -> None:
 
 def user_class_hashes(config: Any) -> dict[str, str]:
     """The SHA-256 of the source file of each of the user's own classes and functions in a config, by
-    `package.module:name`. Raises ConfigError for one without a source file."""
+    `package.module:name`. Raises ConfigError for one without a source file.
+    """
     names = [name for _, value in walk(config) if isinstance(value, Config) for name in value.user_names()]
     try:
         return {name: find_sources(name.partition(":")[0])[-1].sha256 for name in names}

@@ -135,8 +135,11 @@ def evaluation_errors(
     roles: Sequence[str],
     players: Mapping[str, ScriptedPlayerConfig | None],
 ) -> Iterator[ConfigErrorItem]:
-    """The errors in the evaluations of a run. game: the config of its game. roles: of this game. players: of the file,
-    by name, each with its config if it is scripted, else None."""
+    """The errors in the evaluations of a run.
+
+    game: the config of its game. roles: of this game. players: of the file, by name, each with its config if it is
+    scripted, else None.
+    """
     names = [evaluation.name for evaluation in evaluations]
     for index, evaluation in enumerate(evaluations):
         path = f"evaluations.{index}"
@@ -193,8 +196,10 @@ def best_errors(
     of_games: Mapping[str, GameMeasures],
     learners: Collection[str],
 ) -> Iterator[ConfigErrorItem]:
-    """The errors in `best`, which says what makes a checkpoint the best one. of_games: as for `measure_errors`.
-    learners: the players that learn."""
+    """The errors in `best`, which says what makes a checkpoint the best one.
+
+    of_games: as for `measure_errors`. learners: the players that learn.
+    """
     if best is None:
         return
     if not evaluations:

@@ -113,8 +113,11 @@ class _Results:
 
 
 class _InfoResults:
-    """Fields of the environments' info. sums, counts: float64 (B,) by name, over the steps of the running episodes.
-    found: by name, world, episode and value of the episodes played that have the field."""
+    """Fields of the environments' info.
+
+    sums, counts: float64 (B,) by name, over the steps of the running episodes. found: by name, world, episode and value
+    of the episodes played that have the field.
+    """
 
     def __init__(self, names: Sequence[str], num_worlds: int) -> None:
         self.sums = {name: np.zeros(num_worlds) for name in names}
@@ -124,8 +127,10 @@ class _InfoResults:
         }
 
     def add(self, step: StepInfo, ended: Tensor, played: Tensor) -> None:
-        """Add a step. ended: bool (B,), where it is the last one of an episode. played: int64 (B,), the number of the
-        episode."""
+        """Add a step.
+
+        ended: bool (B,), where it is the last one of an episode. played: int64 (B,), the number of the episode.
+        """
         for name, (numbers, has) in step.values.items():
             self.sums[name] += np.where(has, numbers, 0.0)
             self.counts[name] += has

@@ -79,7 +79,9 @@ class Evaluations:
 
     def _held_out(self, game: Game) -> Game:
         """The game with the instances that training never draws; observations are transformed as in the run's game.
-        Raises ConfigError if its statistics do not fit there."""
+
+        Raises ConfigError if its statistics do not fit there.
+        """
         held_out = game.held_out()
         if isinstance(game, TensorGame) and isinstance(held_out, TensorGame):
             held_out.observation_transform = game.observation_transform
@@ -93,7 +95,8 @@ class Evaluations:
         fit_player: Callable[[Player, Game, str], Player],
     ) -> Iterator[ConfigErrorItem]:
         """Build players once more whose observations or actions differ in the game of a pairing: by evaluation, player
-        and role. Gives the errors of those whose networks do not fit, and of scripted ones that cannot sit there."""
+        and role. Gives the errors of those whose networks do not fit, and of scripted ones that cannot sit there.
+        """
         game = self.games[config.name]
         for number, pairing in enumerate(config.pairings):
             for role, name in pairing.items():
@@ -180,8 +183,10 @@ class Evaluations:
         return {"evaluation": name, "roles": roles, "declared_scores": scores, "pairs": pairs, "ratings": ratings}
 
     def pairings(self, name: str, with_scripted: bool) -> list[dict[str, str]]:
-        """The pairings of one evaluation, role -> player; with_scripted: also those in which nobody learns. Of one of
-        the user's own: the run's seats."""
+        """The pairings of one evaluation, role -> player; with_scripted: also those in which nobody learns.
+
+        Of one of the user's own: the run's seats.
+        """
         if isinstance(self.configs[name], UserEvaluationConfig):
             return [dict(self.roles)]
         pairings = self.configs[name].pairings
@@ -193,7 +198,8 @@ class Evaluations:
 
     def same_as(self, name: str, pairing: Mapping[str, str]) -> Mapping[str, str] | None:
         """Another pairing of the same players that tables show in place of this one, because scripted players have
-        names of the file here, and their own there; None if there is none."""
+        names of the file here, and their own there; None if there is none.
+        """
         same = [each for each in self.configs[name].pairings if self._seated_in(each) == self._seated_in(pairing)]
         first = min(same, key=lambda each: sum(sitter in self.players for sitter in each.values()), default=pairing)
         return None if first == pairing else first
@@ -210,8 +216,10 @@ class Evaluations:
         return "script", config.model_dump_json()
 
     def film(self, name: str, path: Path) -> list[float]:
-        """Write a video of NUM_FILMED episodes of the lone agent, and return their returns. Raises ConfigError for a
-        game of tensors, and as `film_episodes` does."""
+        """Write a video of NUM_FILMED episodes of the lone agent, and return their returns.
+
+        Raises ConfigError for a game of tensors, and as `film_episodes` does.
+        """
         config, game = self.configs[name], self._game(name)
         if not isinstance(game, WorldGame) or isinstance(config, UserEvaluationConfig):
             message = "expected an evaluation in an environment, which can be rendered, got one in a game of tensors"
@@ -221,8 +229,10 @@ class Evaluations:
         return film_episodes(game, policy, NUM_FILMED, config.max_rounds, self._seed(config), path)
 
     def traces(self, name: str, pairing: Mapping[str, str]) -> list[Trace]:
-        """The first games of one pairing, recorded move by move, without those that are over at their start. Only for
-        tensor games."""
+        """The first games of one pairing, recorded move by move, without those that are over at their start.
+
+        Only for tensor games.
+        """
         config, game = self.configs[name], self._game(name)
         assert isinstance(game, TensorGame)
         assert isinstance(config, EvaluationConfig)
@@ -242,7 +252,8 @@ class Evaluations:
 
     def _seated(self, evaluation: str, name: str, role: str) -> Player | None:
         """The player of that name, or the one with its present weights that stands in for it; None if it is only a
-        script."""
+        script.
+        """
         player, stand_in = self.players.get(name), self.stand_ins.get((evaluation, name, role))
         if player is None or stand_in is None:
             return player
@@ -289,8 +300,10 @@ class Evaluations:
 
 
 class BestScore:
-    """The best score so far, by the measure of a config. of_games: what the game of each evaluation adds to its record,
-    by the evaluation's name."""
+    """The best score so far, by the measure of a config.
+
+    of_games: what the game of each evaluation adds to its record, by the evaluation's name.
+    """
 
     def __init__(
         self,
@@ -310,8 +323,10 @@ class BestScore:
         return score is not None and math.isnan(score)
 
     def improves(self, record: Mapping[str, Any]) -> bool:
-        """Whether the record of an evaluation has a strictly better score than all earlier ones; never if it is nan. A
-        better score becomes the best."""
+        """Whether the record of an evaluation has a strictly better score than all earlier ones; never if it is nan.
+
+        A better score becomes the best.
+        """
         score = self.measure.of(record)
         if score is None or math.isnan(score) or not self._is_better(score, self.value):
             return False

@@ -55,7 +55,8 @@ class Games:
     def summary(self) -> dict[str, Any]:
         """The results as a record: the declared scores with 95% intervals, the counts behind them, and the
         distributions of returns and lengths; in games of two roles also the share of contests that each role has won.
-        Raises TypeError if the game does not give the scores that it declares."""
+        Raises TypeError if the game does not give the scores that it declares.
+        """
         finished, contests = int(self.finished.sum()), sum(self.wins.values())
         found = {return_of(role): estimate_mean(values) for role, values in self.returns.items()} | dict(self.scores)
         names = [score.name for score in self.declared]

@@ -52,16 +52,20 @@ class MeasurableEvaluation(Protocol):
 
 
 class GameMeasures(NamedTuple):
-    """What a game adds to the record of an evaluation. scores: the names of those that it declares. info: the recorded
-    fields of the environments' info."""
+    """What a game adds to the record of an evaluation.
+
+    scores: the names of those that it declares. info: the recorded fields of the environments' info.
+    """
 
     scores: Sequence[str]
     info: Sequence[str]
 
 
 def paths_of_measures(roles: Sequence[str], of_game: GameMeasures) -> dict[str, tuple[str, ...]]:
-    """The measures of a pairing, each with its keys in the record of the pairing. roles: of the game. The bare name of
-    what has a distribution is the mean."""
+    """The measures of a pairing, each with its keys in the record of the pairing.
+
+    roles: of the game. The bare name of what has a distribution is the mean.
+    """
     found: dict[str, tuple[str, ...]] = {name: ("scores", name) for name in of_game.scores}
     found["length"] = ("statistics", "episode_length", "mean")
     if len(roles) == 2:
@@ -89,8 +93,11 @@ class Measure:
         self.paths = _known(evaluation, list(self.pairing or ()), of_games[evaluation.name])
 
     def of(self, record: Mapping[str, Any]) -> float | None:
-        """The measure in the record of an evaluation; nan if it is not known. None if the record is that of another
-        evaluation, or of one without this pairing: pairings in which nobody learns are not played every time."""
+        """The measure in the record of an evaluation; nan if it is not known.
+
+        None if the record is that of another evaluation, or of one without this pairing: pairings in which nobody
+        learns are not played every time.
+        """
         if record["evaluation"] != self.keys.evaluation:
             return None
         result: Any = record
@@ -107,7 +114,8 @@ class Measure:
 
 def _known(evaluation: MeasurableEvaluation, roles: Sequence[str], of_game: GameMeasures) -> dict[str, tuple[Any, ...]]:
     """The measures of an evaluation, each with its keys in the entry of its pairing; for one of the user's own, which
-    has none, in its record."""
+    has none, in its record.
+    """
     if evaluation.own_scores is None:
         return {**paths_of_measures(roles, of_game)}
     return {name: ("pairs", 0, "scores", name) for name in evaluation.own_scores}
@@ -127,8 +135,11 @@ def measure_errors(
     of_games: Mapping[str, GameMeasures],
     learners: Collection[str],
 ) -> list[ConfigErrorItem]:
-    """The errors in what a config wants measured. roles: of the game. of_games: what the game of each evaluation
-    adds to its record, by the evaluation's name. learners: the players that learn."""
+    """The errors in what a config wants measured.
+
+    roles: of the game. of_games: what the game of each evaluation adds to its record, by the evaluation's name.
+    learners: the players that learn.
+    """
     by_name = {evaluation.name: evaluation for evaluation in evaluations}
     if keys.evaluation not in by_name:
         expected = f"one of {', '.join(by_name)}" if by_name else "a run with evaluations"

@@ -44,7 +44,8 @@ def _result(pair: Mapping[str, Any]) -> Result | None:
 
 def _is_determined(seats: Sequence[Seat], results: Sequence[Result]) -> bool:
     """Whether the ratings are determined: the graph of wins is strongly connected, that is, from the first seat all
-    others are reached along wins, and all along losses."""
+    others are reached along wins, and all along losses.
+    """
     won = {(first, second) for first, second, wins, _ in results if wins > 0}
     won |= {(second, first) for first, second, wins, contests in results if wins < contests}
     return all(_reachable(seats[0], edges) == set(seats) for edges in (won, {(b, a) for a, b in won}))

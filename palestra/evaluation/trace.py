@@ -15,8 +15,10 @@ NUM_TRACED = 9
 
 @torch.no_grad()
 def trace_games(game: TensorGame, policies: Mapping[str, Policy], max_rounds: int, seed: int) -> list[Trace]:
-    """The first games of an evaluation, without those that are over at their start. Starts and random numbers are those
-    of `play_games`."""
+    """The first games of an evaluation, without those that are over at their start.
+
+    Starts and random numbers are those of `play_games`.
+    """
     recorders = {role: _RecordingPolicy(policy) for role, policy in policies.items()}
     worlds = Batch(game, recorders, NUM_TRACED, seed)
     for role, policy in recorders.items():

@@ -44,8 +44,10 @@ def play_user_evaluation(
     seed: int,
     watch: Callable[[int], None],
 ) -> dict[str, float]:
-    """The scores of a new object of the class that a config names, in the order of its `scores`. The global generators
-    and the players are afterwards as they were. Raises TypeError for scores that are none."""
+    """The scores of a new object of the class that a config names, in the order of its `scores`.
+
+    The global generators and the players are afterwards as they were. Raises TypeError for scores that are none.
+    """
     evaluation: UserEvaluation = config.build()
     counts = {player.name: player.num_predictions for player in players.values()}
     key = base_key(seed, STREAM)

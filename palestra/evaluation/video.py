@@ -16,8 +16,11 @@ from palestra.randomness import base_key, fold, world_keys
 
 
 class Frame(NamedTuple):
-    """A picture of an episode. pixels: uint8 (height, width, 3). fps: frames per second. total: the return so far.
-    is_last: whether it is the last one of its episode."""
+    """A picture of an episode.
+
+    pixels: uint8 (height, width, 3). fps: frames per second. total: the return so far. is_last: whether it is the last
+    one of its episode.
+    """
 
     pixels: np.ndarray
     fps: float

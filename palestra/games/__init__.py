@@ -52,8 +52,10 @@ class OneGame(Config):
 
 
 def make_game(config: GameConfig | dict[str, Any], device: str | torch.device = "cpu") -> Game:
-    """Build the game that a mapping describes, as it stands below `game` in a config. Raises ConfigError with every
-    fault at once, its path below `game`."""
+    """Build the game that a mapping describes, as it stands below `game` in a config.
+
+    Raises ConfigError with every fault at once, its path below `game`.
+    """
     model: GameConfig = config if isinstance(config, GameConfig) else check({"game": config}, OneGame).game
     where = torch.device(device)
     return model.build(where, "numba" if where.type == "cpu" else "torch")

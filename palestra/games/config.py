@@ -64,12 +64,14 @@ class GameConfig(Config):
 
     def unset_limit(self) -> str | None:
         """The key, below `game`, that would cut a game off after so many rounds and does not, so that only the rules
-        end it; None if there is a limit, or if nothing is known of one."""
+        end it; None if there is a limit, or if nothing is known of one.
+        """
         return "max_rounds" if getattr(self, "max_rounds", 0) is None else None
 
     def misfit(self, other: "GameConfig") -> ConfigErrorItem | None:
         """Why players of this game cannot be evaluated in another game with the same roles, with a path relative to the
-        other config; None if they can. Spaces are not compared here, but when both games are built."""
+        other config; None if they can. Spaces are not compared here, but when both games are built.
+        """
         own, theirs = self.observations(), other.observations()
         if own != theirs:
             message = "expected the same as in the run's game, with which its players were trained, got another one"

@@ -62,7 +62,8 @@ class Game(ABC):
     @property
     def declared_scores(self) -> tuple[DeclaredScore, ...]:
         """The scores of a pairing, in the order of tables; the first one is the score where there is room for one
-        alone. Unless a game says otherwise: the mean return of each role."""
+        alone. Unless a game says otherwise: the mean return of each role.
+        """
         return declared_returns(self.roles, zero_sum=False, shown=True)
 
     @property
@@ -122,15 +123,18 @@ class Game(ABC):
 
     def legal_by(self, role: str, observation: Observation) -> Tensor | None:
         """The legal actions at the game's own observations of a role, bool (B, flags of its action space); None if they
-        do not say."""
+        do not say.
+        """
         if not self.always_legal:
             return None
         num = len(next(iter(observation.values())))
         return torch.ones(num, self.action_spaces[role].num_flags, dtype=torch.bool, device=self.device)
 
     def held_out(self) -> "Game":
-        """The game that evaluations play: with instances, tables and the like that training never draws. This game
-        itself, if there are none."""
+        """The game that evaluations play: with instances, tables and the like that training never draws.
+
+        This game itself, if there are none.
+        """
         return self
 
     def own_actions(self, actions: Tensor) -> np.ndarray:
@@ -180,12 +184,16 @@ class TensorGame(Game):
 
     @abstractmethod
     def reset(self, keys: Tensor) -> State:
-        """New worlds, one per key (see palestra.randomness): keys int64 (B,). The tensors are new and may be written
-        to."""
+        """New worlds, one per key (see palestra.randomness): keys int64 (B,).
+
+        The tensors are new and may be written to.
+        """
 
     def refill(self, state: State, where: Tensor, keys: Tensor) -> State:
-        """`state` with new worlds in the places `where`: bool (B,); keys int64 (B,). May write to the tensors of
-        `state`."""
+        """`state` with new worlds in the places `where`: bool (B,); keys int64 (B,).
+
+        May write to the tensors of `state`.
+        """
         if not runs_on_cpu(where):
             fresh = self.reset(keys)
             return {name: torch.where(expand_mask(where, value), fresh[name], value) for name, value in state.items()}
@@ -205,20 +213,23 @@ class TensorGame(Game):
 
     def observe_for_critics(self, state: State, role: str) -> Observation:
         """What critics of a role may observe beside its observation, as `critic_spaces` say: new tensors, as those of
-        `observe`. No policy gets it."""
+        `observe`. No policy gets it.
+        """
         return {}
 
     @abstractmethod
     def legal(self, state: State, role: str) -> Tensor:
         """The legal actions of a role: bool (B, flags of its action space); wherever the role decides, every
-        choice has one."""
+        choice has one.
+        """
 
     @abstractmethod
     def transition(
         self, state: State, actions: dict[str, Tensor], keys: Tensor
     ) -> tuple[State, Tensor, Tensor, Tensor]:
-        """One move, unchecked. actions: by role, (B, ...) as its action space says; those of roles that do not decide
-        are ignored.
+        """One move, unchecked.
+
+        actions: by role, (B, ...) as its action space says; those of roles that do not decide are ignored.
 
         Returns the new state, rewards (B, R) float32, terminated (B, R) bool (over for that role, no bootstrap) and
         truncated (B,) bool (cut off; never together with terminated). A world that is already over does not change; its
@@ -244,8 +255,10 @@ class TensorGame(Game):
     # ---- what players get --------------------------------------------------------------------------------
 
     def transformed(self, role: str, observation: Observation, counted: Tensor | None = None) -> Observation:
-        """What `observe` gives, as players get it. counted: bool (B,), the worlds whose observations update the running
-        statistics first; None: no world's."""
+        """What `observe` gives, as players get it.
+
+        counted: bool (B,), the worlds whose observations update the running statistics first; None: no world's.
+        """
         transform = self.observation_transform
         return observation if transform is None else transform(role, observation, counted)
 
@@ -271,13 +284,17 @@ class TensorGame(Game):
     # ---- scores, and people ------------------------------------------------------------------------------
 
     def scores(self, ends: GameEnds) -> Mapping[str, float | Share | Estimate | None]:
-        """The declared scores of the games of a pairing, by name, without the returns; None where one is not known. A
-        Share or an Estimate is recorded with its 95% interval."""
+        """The declared scores of the games of a pairing, by name, without the returns; None where one is not known.
+
+        A Share or an Estimate is recorded with its 95% interval.
+        """
         return {}
 
     def wins(self, ends: GameEnds) -> Mapping[str, float]:
-        """How many contests each of two roles has won, of which the ratings of players are made. Unless a game says
-        otherwise a game is a contest, won by the higher return; equal returns count half for each."""
+        """How many contests each of two roles has won, of which the ratings of players are made.
+
+        Unless a game says otherwise a game is a contest, won by the higher return; equal returns count half for each.
+        """
         return wins_by_return(ends.returns)
 
     def storyboard(self, trace: Trace) -> Storyboard | None:
@@ -294,12 +311,15 @@ class TensorGame(Game):
 
     def read_board(self, board: Any) -> State:
         """The state of one world that begins with a board, which somebody has typed: what JSON makes of the text, or
-        the text itself where it is no JSON. Raises ValueError, with an example, for what is no board."""
+        the text itself where it is no JSON. Raises ValueError, with an example, for what is no board.
+        """
         raise ValueError(f"expected a game whose boards can be typed, got {type(self).__name__}, which has none")
 
     def describe_board(self, state: State) -> str:
         """A state as people read it, in one line or more; state: of one world, tensors without the axis of worlds.
-        Where the game is not `fully_observable`, a person in a role sees it only once the game is over."""
+
+        Where the game is not `fully_observable`, a person in a role sees it only once the game is over.
+        """
         return "\n".join(f"{name}: {value_text(value)}" for name, value in state.items())
 
     def describe_seen(self, state: State, role: str) -> str:
@@ -311,7 +331,8 @@ class TensorGame(Game):
 
     def read_action(self, role: str, text: str) -> Tensor:
         """An action of a role, in the shape of its action space, as somebody has typed it; the inverse of
-        `describe_action`. Raises ValueError for what is none; whether it is legal, is checked elsewhere."""
+        `describe_action`. Raises ValueError for what is none; whether it is legal, is checked elsewhere.
+        """
         space = self.action_spaces[role]
         try:
             action = torch.tensor(json.loads(text))
@@ -329,7 +350,8 @@ class TensorGame(Game):
 
     def step(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
         """One move, checked: as `transition`, but raises IllegalMove for an action that is missing, out of range or
-        illegal."""
+        illegal.
+        """
         deciding = self.deciding(state)
         for index, role in enumerate(self.roles):
             wanted = deciding[:, index]

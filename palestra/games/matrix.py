@@ -119,7 +119,8 @@ class MatrixGame(TensorGame):
 
     def read_board(self, board: Any) -> State:
         """A board is the last choices of row and column, [0,1], or [] before the first; the first round or the one
-        after it is to be played."""
+        after it is to be played.
+        """
         if board == []:
             return self.reset(torch.zeros(1, dtype=torch.int64, device=self.device))
         numbers = board if isinstance(board, list) and all(type(each) is int for each in board) else []

@@ -24,8 +24,10 @@ class ObservationNormalizationConfig(Config):
 
 
 class ObservationConfig(Config):
-    """What is done with the entries of observations that are numbers. Images, and the one-hot entries of Gymnasium's
-    environments, stay as they are."""
+    """What is done with the entries of observations that are numbers.
+
+    Images, and the one-hot entries of Gymnasium's environments, stay as they are.
+    """
 
     normalize: ObservationNormalizationConfig | None
     """subtract the running mean, divide by the running standard deviation; null: no"""
@@ -105,8 +107,10 @@ class ObservationTransform:
         }
 
     def __call__(self, role: str, observation: Mapping[str, Tensor], counted: Tensor | None) -> dict[str, Tensor]:
-        """An observation (B, ...) of a role as a player gets it. counted: bool (B,), the worlds in which it updates the
-        statistics first; None: nowhere."""
+        """An observation (B, ...) of a role as a player gets it.
+
+        counted: bool (B,), the worlds in which it updates the statistics first; None: nowhere.
+        """
         normalize, clip, new = self.config.normalize, self.config.clip, dict(observation)
         for name, space in self.numbers[role].items():
             if normalize is not None:

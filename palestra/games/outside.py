@@ -1,5 +1,6 @@
 """What a role observes and does outside palestra, and how it maps to what its players get and give: for programs that
-act without palestra. Letters: B worlds."""
+act without palestra. Letters: B worlds.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,8 +11,10 @@ from torch import Tensor
 
 
 class OutsideEntry(NamedTuple):
-    """One entry of an observation outside. shape: of one world's part. path: its keys in an environment's observation;
-    () where it has no keys there."""
+    """One entry of an observation outside.
+
+    shape: of one world's part. path: its keys in an environment's observation; () where it has no keys there.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype

@@ -20,8 +20,10 @@ class GameEnds(NamedTuple):
 
 
 def wins_by_return(returns: Mapping[str, Tensor]) -> dict[str, float]:
-    """How many games each of two roles has won by the higher return; equal returns count half for each. Empty in games
-    of more or fewer roles."""
+    """How many games each of two roles has won by the higher return; equal returns count half for each.
+
+    Empty in games of more or fewer roles.
+    """
     if len(returns) != 2:
         return {}
     (first, one), (second, other) = returns.items()

@@ -47,8 +47,10 @@ class Discrete:
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Several choices at once, the k-th among nums[k]: int64 (B, K). Masks: bool (B, sum(nums)), one choice after the
-    other."""
+    """Several choices at once, the k-th among nums[k]: int64 (B, K).
+
+    Masks: bool (B, sum(nums)), one choice after the other.
+    """
 
     nums: tuple[int, ...]
 
@@ -65,8 +67,10 @@ class MultiDiscrete:
 
 @dataclass(frozen=True)
 class Box:
-    """A vector of numbers within bounds: float32 (B, len(low)). A number whose bounds are equal is fixed. There is
-    nothing to mask: bool (B, 0)."""
+    """A vector of numbers within bounds: float32 (B, len(low)).
+
+    A number whose bounds are equal is fixed. There is nothing to mask: bool (B, 0).
+    """
 
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -90,8 +94,10 @@ ActionSpace = Discrete | MultiDiscrete | Box
 
 @dataclass(frozen=True)
 class RoleSpaces:
-    """What a role observes and does, by which parts choose what a first file says of them. critic: what the game shows
-    its critics besides."""
+    """What a role observes and does, by which parts choose what a first file says of them.
+
+    critic: what the game shows its critics besides.
+    """
 
     observation: dict[str, Space]
     action: ActionSpace

@@ -18,8 +18,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Trace:
-    """A game from its start on. choices: in order. end: the last state. length: rounds played. is_finished: whether it
-    ended by the rules. returns: by role."""
+    """A game from its start on.
+
+    choices: in order. end: the last state. length: rounds played. is_finished: whether it ended by the rules. returns:
+    by role.
+    """
 
     choices: tuple[Choice, ...]
     end: dict[str, Tensor]
@@ -30,8 +33,10 @@ class Trace:
 
 @dataclass(frozen=True)
 class PictureStyle:
-    """How to draw: colours as matplotlib takes them. ink: of texts and thin lines; series: of data, one
-    colour per series."""
+    """How to draw: colours as matplotlib takes them.
+
+    ink: of texts and thin lines; series: of data, one colour per series.
+    """
 
     ink: str
     series: Sequence[str]
@@ -40,8 +45,10 @@ class PictureStyle:
 
 @dataclass(frozen=True)
 class Scene:
-    """A position of a game as a picture. description: text for readers who cannot see it. paint: draws it into a
-    matplotlib Figure."""
+    """A position of a game as a picture.
+
+    description: text for readers who cannot see it. paint: draws it into a matplotlib Figure.
+    """
 
     title: str
     caption: str
@@ -59,8 +66,10 @@ class Storyboard:
 
 @dataclass(frozen=True)
 class Utterance:
-    """What a role says or decides in a round. channel: where it says it; empty where there is only one, and of a
-    decision. is_decision: whether it ends something."""
+    """What a role says or decides in a round.
+
+    channel: where it says it; empty where there is only one, and of a decision. is_decision: whether it ends something.
+    """
 
     round: int
     role: str
@@ -71,9 +80,11 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Transcript:
-    """A game as people read it. title: what it is about. kind: of games of several kinds, as those of each label, a
-    report shows some of each. roles: of the game. deciders: those of them that stand on the other side. end: how it has
-    ended."""
+    """A game as people read it.
+
+    title: what it is about. kind: of games of several kinds, as those of each label, a report shows some of each.
+    roles: of the game. deciders: those of them that stand on the other side. end: how it has ended.
+    """
 
     title: str
     kind: str

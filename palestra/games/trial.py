@@ -198,7 +198,8 @@ class Trial(CheckedCalls):
 
     def look(self, state: State, move: tuple[str, ...]) -> tuple[dict[str, Tensor], Tensor]:
         """Call what palestra calls before a move: observations, legal actions (returned by role), and who decides, bool
-        (B, R)."""
+        (B, R).
+        """
         masks = {}
         for role in move:
             with suppress(CannotGoOn):

@@ -68,8 +68,10 @@ class CheckedCalls:
         return found
 
     def check_memory(self, method: str, found: Any, again: Any) -> None:
-        """States and observations must be new tensors, because palestra writes to them or stores them. Other results
-        are stored to be checked again after the next move."""
+        """States and observations must be new tensors, because palestra writes to them or stores them.
+
+        Other results are stored to be checked again after the next move.
+        """
         is_outcome = (
             method == "transition" and isinstance(found, tuple) and isinstance(again, tuple) and found and again
         )

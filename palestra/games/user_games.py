@@ -16,8 +16,10 @@ NUM_TRIED_MOVES = 8  # when it is built; palestra.testing.check_game tries more
 
 
 class UserGameConfig(UserConfig, GameConfig):
-    """Base of the `Config` of a user's own TensorGame, which is called as (config, device). A field `observation:
-    ObservationConfig` lets palestra normalise what the game observes."""
+    """Base of the `Config` of a user's own TensorGame, which is called as (config, device).
+
+    A field `observation: ObservationConfig` lets palestra normalise what the game observes.
+    """
 
     def build(self, device: torch.device, kernel: Kernel) -> TensorGame:
         """Make the game and try it for a few moves. Raises ConfigError with everything that is wrong with it."""

@@ -48,8 +48,10 @@ class World(ABC):
 
     @abstractmethod
     def step(self, action: Tensor, keys: Tensor) -> Outcome:
-        """Play one decision in every world. action: (B, ...) as the action space says. keys: int64 (B,), of the random
-        numbers that the rules draw."""
+        """Play one decision in every world.
+
+        action: (B, ...) as the action space says. keys: int64 (B,), of the random numbers that the rules draw.
+        """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]: ...
@@ -83,8 +85,11 @@ class InfoFields(Protocol):
 
 
 class StepInfo(Protocol):
-    """Fields of the environments' `info` at the last step. values: by name, the numbers, float64 (B,), and which worlds
-    have one, bool (B,); of a field that no world has, nothing."""
+    """Fields of the environments' `info` at the last step.
+
+    values: by name, the numbers, float64 (B,), and which worlds have one, bool (B,); of a field that no world has,
+    nothing.
+    """
 
     values: dict[str, tuple[np.ndarray, np.ndarray]]
 
@@ -101,7 +106,9 @@ class EnvironmentWorld(World):
     @abstractmethod
     def render(self) -> np.ndarray:
         """A picture of the first world: uint8 (height, width, 3), height and width even, as video encoders need them.
-        Raises ConfigError if it cannot be rendered."""
+
+        Raises ConfigError if it cannot be rendered.
+        """
 
     @abstractmethod
     def record_info(self, names: Sequence[str], aggregates: Aggregates) -> InfoFields:
@@ -130,14 +137,18 @@ class WorldGame(Game):
 
     @abstractmethod
     def make_world(self, num_worlds: int, key: int, training: bool) -> EnvironmentWorld:
-        """New worlds, whose randomness comes from `key`. training: whether they update what the game learns while it
-        is played (running statistics, for instance)."""
+        """New worlds, whose randomness comes from `key`.
+
+        training: whether they update what the game learns while it is played (running statistics, for instance).
+        """
 
     @abstractmethod
     def play_outside(self, num_worlds: int, num_rounds: int, key: int, choose: Callable[[Any], Any]) -> None:
-        """Play environments as a program outside palestra would, without training. key: of the seeds of their episodes.
-        choose: gives actions at a batch of observations, both in the environments' own form. Raises
-        EnvironmentFailed."""
+        """Play environments as a program outside palestra would, without training.
+
+        key: of the seeds of their episodes. choose: gives actions at a batch of observations, both in the environments'
+        own form. Raises EnvironmentFailed.
+        """
 
     @abstractmethod
     def with_rendering(self) -> "WorldGame":
@@ -145,8 +156,10 @@ class WorldGame(Game):
 
 
 class TensorWorld(World):
-    """The World of a TensorGame with one role. A game that is over before its first decision ends after one step, with
-    reward 0. If the game has a stepper, every step writes to `state`.
+    """The World of a TensorGame with one role.
+
+    A game that is over before its first decision ends after one step, with reward 0. If the game has a stepper, every
+    step writes to `state`.
 
     with_critics: whether observations hold what the game shows critics alone, too; see `show_critics`. What it observes
     updates the game's running statistics, if there are any. An observation stays as it was transformed then, and is
@@ -203,8 +216,10 @@ class TensorWorld(World):
         return Outcome(observation, legal, reward, reward, ended, truncated, self.all_valid, tallies)
 
     def _observe(self, own: Observation, begun: Observation, ended: Tensor, truncated: Tensor) -> Observation:
-        """The observation after a step as the player gets it; `observation` becomes that of the next decision. own: of
-        the game, before worlds begin anew. begun: of the game, after that."""
+        """The observation after a step as the player gets it; `observation` becomes that of the next decision.
+
+        own: of the game, before worlds begin anew. begun: of the game, after that.
+        """
         if self.game.observation_transform is None:
             self.observation = begun
             return own

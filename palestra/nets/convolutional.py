@@ -129,8 +129,10 @@ class _ResidualUnit(nn.Module):
 
 
 def find_image(net_name: str, spaces: dict[str, Space]) -> tuple[str, tuple[int, int, int]]:
-    """The name of an observation's one entry, which must be an image, and its shape (C, H, W). Raises ConfigError for
-    other observations."""
+    """The name of an observation's one entry, which must be an image, and its shape (C, H, W).
+
+    Raises ConfigError for other observations.
+    """
     entry, space = next(iter(spaces.items()))
     if len(spaces) > 1:
         got = f"several entries ({', '.join(spaces)}); multi_input gives each of them a network"
@@ -144,7 +146,8 @@ def find_image(net_name: str, spaces: dict[str, Space]) -> tuple[str, tuple[int,
 
 def scale_pixels(image: Tensor) -> Tensor:
     """float32 in [0, 1] of uint8 (B, C, H, W); on a CPU with the channels innermost in memory, where convolutions are
-    up to twice as fast. Divided in place: a second tensor of that size takes longer to get than to fill."""
+    up to twice as fast. Divided in place: a second tensor of that size takes longer to get than to fill.
+    """
     if runs_on_cpu(image) and image.shape[1] == STACK:
         scaled = torch.empty(image.shape, memory_format=torch.channels_last)
         _scale_stacks(image.contiguous().flatten(2).numpy(), scaled.permute(0, 2, 3, 1).flatten(1).numpy())
@@ -156,7 +159,8 @@ def scale_pixels(image: Tensor) -> Tensor:
 @njit()
 def _scale_stacks(images: np.ndarray, scaled: np.ndarray) -> None:
     """Scale stacks of four frames, four times as fast as torch does, which turns the layout byte by byte: the four
-    bytes of a pixel become one word first. images: uint8 (B, 4, P). scaled: float32 (B, P * 4), which is filled."""
+    bytes of a pixel become one word first. images: uint8 (B, 4, P). scaled: float32 (B, P * 4), which is filled.
+    """
     words = np.empty(images.shape[2], np.uint32)
     octets = words.view(np.uint8)
     for image in range(len(images)):

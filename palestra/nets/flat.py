@@ -16,8 +16,9 @@ from palestra.runtime.guard import kernel_property
 
 
 class FlatNet:
-    """A network whose weights lie in one vector: observation -> outputs (B, K). An nn.ModuleList of several networks of
-    one kind, with the same observation, gives (networks, B, K).
+    """A network whose weights lie in one vector: observation -> outputs (B, K).
+
+    An nn.ModuleList of several networks of one kind, with the same observation, gives (networks, B, K).
 
     weights: float32 (P,), a parameter. buffers: one vector per dtype. Compiled code takes these vectors as arguments
     and not every parameter, because each argument of a graph takes time at each call. Otherwise the kernels of
@@ -49,13 +50,16 @@ class FlatNet:
     @kernel_property
     def learning_nets(self) -> list[LearningNet] | None:
         """Kernels for the forward and backward passes, one per network; None without `by_hand`, or if a network has
-        none."""
+        none.
+        """
         nets = [net for net in map(learning_net, self.nets) if net is not None]
         return nets if self.by_hand and len(nets) == len(self.nets) else None
 
     def evaluation_view(self) -> "FlatNet":
-        """A FlatNet with the same weights and buffers that always stays in evaluation mode. Its gradients are those by
-        the observation alone, not by the weights."""
+        """A FlatNet with the same weights and buffers that always stays in evaluation mode.
+
+        Its gradients are those by the observation alone, not by the weights.
+        """
         return self._view(self.several, len(self.nets))
 
     def first(self) -> "FlatNet":
@@ -117,8 +121,7 @@ class FlatNet:
 
     @torch.no_grad()
     def follow(self, other: "FlatNet", share: float) -> None:
-        """Move weights and buffers (statistics of batch norm) a share of the way to those of networks of the same
-        kind."""
+        """Move weights and buffers (statistics of batch norm) a share of the way to those of networks of the same kind."""
         self.weights.lerp_(other.weights, share)
         for old, new in zip(self.buffers, other.buffers, strict=True):
             old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)
@@ -126,7 +129,8 @@ class FlatNet:
 
 class _ByHand(torch.autograd.Function):
     """For autograd, networks that have kernels are one operation on the vector of their weights and the entries of an
-    observation."""
+    observation.
+    """
 
     @staticmethod
     def forward(

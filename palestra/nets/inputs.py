@@ -21,7 +21,8 @@ Array = np.ndarray[Any, Any]
 
 def flatten_observation(observation: Mapping[str, Tensor], spaces: dict[str, Space]) -> Tensor:
     """float32 (B, flat_size(spaces)): the entries in the order of `spaces`, pixels between 0 and 1; a padded entry is
-    followed by its flags."""
+    followed by its flags.
+    """
     parts: list[Tensor] = []
     for name, space in spaces.items():
         value = observation[name].to(torch.float32)

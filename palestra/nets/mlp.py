@@ -66,8 +66,10 @@ class MLPConfig(Config):
 
 
 class MLP(nn.Module):
-    """A flat network. Input: the observation, flattened, absent rows zeroed and flagged. Output: float32 (B,
-    num_outputs)."""
+    """A flat network.
+
+    Input: the observation, flattened, absent rows zeroed and flagged. Output: float32 (B, num_outputs).
+    """
 
     def __init__(self, config: MLPConfig, spaces: dict[str, Space], num_outputs: int) -> None:
         super().__init__()

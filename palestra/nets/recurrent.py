@@ -71,8 +71,10 @@ class Recurrent(RecurrentNet):
         return self.head(hidden), {"hidden": hidden}
 
     def unroll(self, observation: Mapping[str, Tensor], memory: Memory, episode_start: Tensor) -> Tensor:
-        """As RecurrentNet.unroll. The steps between two starts of episodes are one call of the cell. Waits once for a
-        GPU."""
+        """As RecurrentNet.unroll.
+
+        The steps between two starts of episodes are one call of the cell. Waits once for a GPU.
+        """
         num_steps, num_worlds = episode_start.shape
         encoded = self.encoder({name: value.flatten(0, 1) for name, value in observation.items()})
         x = self.activation(encoded).unflatten(0, (num_steps, num_worlds))
@@ -122,7 +124,8 @@ class Part:
 
     def unroll(self, observation: Mapping[str, Tensor], memory: Memory, episode_start: Tensor) -> Tensor:
         """The outputs along B sequences of T steps, float32 (T * B, num_outputs): step by step, in a step sequence by
-        sequence. Observation: in the same order. memory, episode_start: as `RecurrentNet.unroll` wants them."""
+        sequence. Observation: in the same order. memory, episode_start: as `RecurrentNet.unroll` wants them.
+        """
         if not isinstance(self.net, RecurrentNet):
             outputs: Tensor = self.net(observation)
             return outputs

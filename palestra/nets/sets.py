@@ -50,8 +50,10 @@ class PackedSets:
 
 
 class PaddedSets:
-    """Sets in places that are all computed. members: (B, N, n), 0 in absent places; rows and features are (B, N, ...)
-    where those of PackedSets are (P, ...)."""
+    """Sets in places that are all computed.
+
+    members: (B, N, n), 0 in absent places; rows and features are (B, N, ...) where those of PackedSets are (P, ...).
+    """
 
     def __init__(self, points: Tensor) -> None:
         self.present = (points.amin(-1) >= 0).unsqueeze(-1)

@@ -45,7 +45,8 @@ class RecurrentNet(nn.Module, ABC):
 
 class UserNetConfig(UserConfig):
     """Base of the `Config` of a user's own network, which is called as (config, spaces, num_outputs) and maps an
-    observation to float32 (B, num_outputs)."""
+    observation to float32 (B, num_outputs).
+    """
 
     @classmethod
     def model_of(cls, name: str, base: type) -> type[UserConfig]:
@@ -55,8 +56,10 @@ class UserNetConfig(UserConfig):
         return BuiltNetConfig if is_class or isfunction(named) else super().model_of(name, base)
 
     def build(self, spaces: dict[str, Space], num_outputs: int) -> nn.Module:
-        """Build the network and try it once. Raises ConfigError if it fails, has outputs of a wrong shape or dtype, or
-        parameters without a gradient."""
+        """Build the network and try it once.
+
+        Raises ConfigError if it fails, has outputs of a wrong shape or dtype, or parameters without a gradient.
+        """
         net_class = load_class(self.name, nn.Module)
         with _errors_of(repr(self.name), "name"):
             net: nn.Module = net_class(self, spaces, num_outputs)
@@ -93,8 +96,11 @@ class UserNets:
         self.num_built = 0
 
     def build(self, spaces: dict[str, Space], num_outputs: int) -> nn.Module:
-        """The next network, tried once. Raises ConfigError if there is none, if it fails, or if it has outputs of a
-        wrong shape or dtype, or parameters without a gradient."""
+        """The next network, tried once.
+
+        Raises ConfigError if there is none, if it fails, or if it has outputs of a wrong shape or dtype, or parameters
+        without a gradient.
+        """
         self.num_built += 1
         if self.num_built > len(self.nets):
             message = f"expected a list of at least {self.num_built} networks from set_model, got {len(self.nets)}"
@@ -129,8 +135,10 @@ class _Fault(Exception):
 
 
 def _let_read(net: nn.Module, spaces: dict[str, Space]) -> None:
-    """Let a network that cannot read the dict of an observation get its entry alone, if it has only one. Raises what
-    the network raises if it can read neither."""
+    """Let a network that cannot read the dict of an observation get its entry alone, if it has only one.
+
+    Raises what the network raises if it can read neither.
+    """
     if len(spaces) > 1 or isinstance(net, RecurrentNet):
         return
     ((name, space),) = spaces.items()

@@ -34,7 +34,8 @@ def flatten_weights(net: nn.Module) -> nn.Parameter:
 
 def layers_of(weights: Tensor, nets: Mapping[str, nn.Module]) -> dict[str, tuple[int, int]]:
     """The layers of networks whose parameters lie in this vector of `flatten_weights`: by name, as q.layers.0, where
-    their own parameters begin and end."""
+    their own parameters begin and end.
+    """
     layers: dict[str, tuple[int, int]] = {}
     storage = weights.untyped_storage().data_ptr()
     for net_name, net in nets.items():
@@ -47,9 +48,11 @@ def layers_of(weights: Tensor, nets: Mapping[str, nn.Module]) -> dict[str, tuple
 
 
 def output_weights(net: nn.Module) -> list[str]:
-    """The names of the weights that make a network's outputs; all others are its body. They are those of the linear
-    layer that was registered last; of an nn.ModuleList, of each of its networks; of a module with a method of this
-    name, what that gives, which may also name weights that other outputs would have."""
+    """The names of the weights that make a network's outputs; all others are its body.
+
+    They are those of the linear layer that was registered last; of an nn.ModuleList, of each of its networks; of a
+    module with a method of this name, what that gives, which may also name weights that other outputs would have.
+    """
     own: Callable[[], list[str]] | None = getattr(net, "output_weights", None)
     if own is not None:
         return own()
@@ -61,7 +64,8 @@ def output_weights(net: nn.Module) -> list[str]:
 
 def body_of_another(net: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A state of a network: what makes its outputs is its own, the body is another network's, whose state `weights`
-    are. Raises ValueError, for the first weight in which the bodies differ."""
+    are. Raises ValueError, for the first weight in which the bodies differ.
+    """
     own, outputs = net.state_dict(), set(output_weights(net))
     for name in dict.fromkeys([*own, *weights]):
         here, there = (f"of shape {tuple(state[name].shape)}" if name in state else "" for state in (own, weights))

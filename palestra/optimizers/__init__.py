@@ -1,5 +1,6 @@
-"""Optimizers by name: ours, those of torch, and the base of a user's own. To register one, add its config to
-OptimizerConfig.
+"""Optimizers by name: ours, those of torch, and the base of a user's own.
+
+To register one, add its config to OptimizerConfig.
 
 Each steps on one vector of weights, and its step may be part of a compiled function. An algorithm sets the learning
 rate from its schedule before every opt step. By hand they work as torch's do: `zero_grad`, `loss.backward`, `step`.

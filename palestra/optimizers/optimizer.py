@@ -20,8 +20,9 @@ MOST_STEPS_UNCOUNTED = 10_000  # by hand, without an opt step that anybody count
 
 
 class Optimizer(ABC):
-    """Steps on a vector of weights, in place (see palestra.nets.weights.flatten_weights). A user's own class derives
-    from it and carries its `Config`.
+    """Steps on a vector of weights, in place (see palestra.nets.weights.flatten_weights).
+
+    A user's own class derives from it and carries its `Config`.
 
     learning_rate: (), which the caller fills before it steps on a gradient. scheduled: what the schedule gives now, to
     which `follow_schedule` sets it; None: nobody has said. counted: gives the opt steps of its player, where a
@@ -106,8 +107,11 @@ class Optimizer(ABC):
 
     @torch.no_grad()
     def step(self, gradient: Tensor | None = None) -> None:
-        """Update the weights that are not frozen. gradient: (P,), of all weights; None: that which `backward` has left
-        at them, at the learning rate that the schedule gives now. Raises RuntimeError if there is none."""
+        """Update the weights that are not frozen.
+
+        gradient: (P,), of all weights; None: that which `backward` has left at them, at the learning rate that the
+        schedule gives now. Raises RuntimeError if there is none.
+        """
         if gradient is None:
             self._step_by_own_gradients()
             return
@@ -133,7 +137,8 @@ class Optimizer(ABC):
 
     def descend(self, gradient: Tensor, max_norm: float | None, name: str = "grad_norm") -> dict[str, Tensor | float]:
         """Step on a gradient (P,), which is scaled down to `max_norm` if it is longer (None: never), and may be
-        overwritten. Gives the norm that it had, by `name`, and those of its layers, where the config asks for them."""
+        overwritten. Gives the norm that it had, by `name`, and those of its layers, where the config asks for them.
+        """
         norms = self.layer_norms(gradient)
         gradient, norm = self.clip(gradient, max_norm)
         self.step(gradient)
@@ -145,8 +150,10 @@ class Optimizer(ABC):
 
     @torch.no_grad()
     def layer_norms(self, gradient: Tensor) -> dict[str, Tensor]:
-        """Metrics: the norms of each layer's weights and gradient, where the config asks for them. gradient: (P,),
-        before `clip`, which may overwrite it."""
+        """Metrics: the norms of each layer's weights and gradient, where the config asks for them.
+
+        gradient: (P,), before `clip`, which may overwrite it.
+        """
         if not self.layers:
             return {}
         vectors = {"weight_norm": self.weights, "grad_norm": self._without_frozen(gradient)}
@@ -161,8 +168,10 @@ class Optimizer(ABC):
         return gradient.masked_fill(self.frozen, 0.0) if is_masked else gradient
 
     def freeze(self, mask: Tensor) -> None:
-        """Freeze weights until `thaw` gets the same mask object. mask: bool (P,). A weight in several masks is frozen
-        until all of them are thawed."""
+        """Freeze weights until `thaw` gets the same mask object.
+
+        mask: bool (P,). A weight in several masks is frozen until all of them are thawed.
+        """
         self._masks.append(mask)
         self.frozen.copy_(torch.stack(self._masks).any(dim=0))
 
@@ -180,8 +189,11 @@ class Optimizer(ABC):
 
 
 def flush_subnormals(state: Tensor) -> None:
-    """On a CPU, set numbers smaller than the smallest normal float32 to 0, in place. Means over the gradients of a dead
-    unit decay into such numbers and stay there, and a CPU computes many times as long with them."""
+    """On a CPU, set numbers smaller than the smallest normal float32 to 0, in place.
+
+    Means over the gradients of a dead unit decay into such numbers and stay there, and a CPU computes many times as
+    long with them.
+    """
     if state.is_cpu:
         torch.hardshrink(state, SMALLEST_NORMAL, out=state)
 
@@ -213,7 +225,9 @@ def learning_rate_factors(factors: Mapping[str, float], parameters: Mapping[str,
 
 def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor | float]:
     """The gradient (P,), scaled down to norm `max_norm` if its norm is larger (None: never), and the norm that it had.
-    May overwrite its argument. (Pascanu et al. 2013, algorithm 1)"""
+
+    May overwrite its argument. (Pascanu et al. 2013, algorithm 1)
+    """
     if runs_on_cpu(gradient):
         return gradient, float(_clip(gradient.numpy(), math.inf if max_norm is None else max_norm))
     norm = torch.linalg.vector_norm(gradient)

@@ -1,5 +1,7 @@
-"""Players, who sit in the roles of a game: learning, held fixed, or scripted. To register a scripted player, add it to
-SCRIPTED."""
+"""Players, who sit in the roles of a game: learning, held fixed, or scripted.
+
+To register a scripted player, add it to SCRIPTED.
+"""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -67,8 +69,10 @@ class WarmStartConfig(FromRunConfig):
 
 
 def own_script_model(data: dict[str, Any]) -> type[ScriptedPlayerConfig] | None:
-    """The model of a mapping whose `scripted` names a class of the user's own: its `Config`. None for other mappings.
-    Raises ConfigError if there is no such class."""
+    """The model of a mapping whose `scripted` names a class of the user's own: its `Config`.
+
+    None for other mappings. Raises ConfigError if there is no such class.
+    """
     name = data.get("scripted")
     if not isinstance(name, str) or ":" not in name:
         return None
@@ -90,8 +94,10 @@ def scripts_in(players: Mapping[str, Config]) -> dict[str, ScriptedPlayerConfig 
 
 
 def read_script(name: str) -> ScriptedPlayerConfig:
-    """The config of the scripted player that a name alone means, one of ours or `package.module:Class`. Raises
-    ValueError if there is none, or if it has keys of its own."""
+    """The config of the scripted player that a name alone means, one of ours or `package.module:Class`.
+
+    Raises ValueError if there is none, or if it has keys of its own.
+    """
     if name.startswith("palestra:") or "/" in name:
         way = f"players: {{NAME: {{from_run: {name}, player: PLAYER, checkpoint: latest}}}}"
         tournament = "palestra config tournament-polyhedra prints one, palestra evaluate FILE plays it"
@@ -116,8 +122,10 @@ def read_script(name: str) -> ScriptedPlayerConfig:
 
 
 def script_error(script: str | ScriptedPlayerConfig, game: GameConfig | None, role: str) -> str | None:
-    """Why a scripted player cannot sit in a role of a game, or None. script: its config, or a name alone. game: its
-    config, if it has one."""
+    """Why a scripted player cannot sit in a role of a game, or None.
+
+    script: its config, or a name alone. game: its config, if it has one.
+    """
     try:
         config = read_script(script) if isinstance(script, str) else script
         policy = _class_of(config)
@@ -132,8 +140,10 @@ def script_error(script: str | ScriptedPlayerConfig, game: GameConfig | None, ro
 
 
 def make_script(script: str | ScriptedPlayerConfig, game: Game, role: str | None = None) -> Script:
-    """A scripted player for a role of that game; None: for the first one in which it may sit. script: its config, or a
-    name alone. Raises ConfigError for one that cannot sit there."""
+    """A scripted player for a role of that game; None: for the first one in which it may sit.
+
+    script: its config, or a name alone. Raises ConfigError for one that cannot sit there.
+    """
     try:
         config = read_script(script) if isinstance(script, str) else script
         policy = load_class(config.scripted, ScriptedPolicy) if config.user_names() else SCRIPTED[config.scripted]

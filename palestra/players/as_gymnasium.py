@@ -65,8 +65,10 @@ class SeatedWorlds:
 
     @torch.no_grad()
     def begin(self, chosen: Tensor) -> None:
-        """Begin new games in the worlds `chosen`, bool (B,), and play up to the role's first decision. Games that are
-        over before it are skipped."""
+        """Begin new games in the worlds `chosen`, bool (B,), and play up to the role's first decision.
+
+        Games that are over before it are skipped.
+        """
         for _ in range(MAX_SKIPPED_GAMES):
             fresh = self.game.reset(self._new_keys(chosen))
             self.state = {name: _choose(chosen, fresh[name], value) for name, value in self.state.items()}
@@ -231,8 +233,10 @@ class RoleVectorEnv(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin new games, in all worlds or in those of options["reset_mask"]. Without a seed, the streams of random
-        numbers go on."""
+        """Begin new games, in all worlds or in those of options["reset_mask"].
+
+        Without a seed, the streams of random numbers go on.
+        """
         super().reset(seed=seed if isinstance(seed, int) else None)
         chosen = self._reset_mask(options or {})
         if seed is not None:
@@ -310,8 +314,10 @@ def as_gymnasium_vector(
     num_worlds: int,
     autoreset_mode: AutoresetMode,
 ) -> RoleVectorEnv:
-    """A role of a tensor game as a gymnasium.vector.VectorEnv of `num_worlds` worlds. The other arguments are those of
-    `as_gymnasium`."""
+    """A role of a tensor game as a gymnasium.vector.VectorEnv of `num_worlds` worlds.
+
+    The other arguments are those of `as_gymnasium`.
+    """
     return RoleVectorEnv(_seat(game, role, others, num_worlds), seed, illegal, autoreset_mode)
 
 

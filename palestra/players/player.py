@@ -54,8 +54,9 @@ class Learner(Protocol):
 
 @dataclass(repr=False)
 class Player:
-    """A player, who sits in one or more roles. A scripted player has a `script`; any other one has an `algorithm`,
-    which has set the other attributes.
+    """A player, who sits in one or more roles.
+
+    A scripted player has a `script`; any other one has an `algorithm`, which has set the other attributes.
 
     spaces, action_space: of its roles. compile: whether the config asks for torch.compile. by_hand: whether it asks for
     gradients by hand. learning: whether the trainer gives it turns. opt_steps, env_steps: its own counters; its
@@ -124,8 +125,10 @@ class Player:
         )
 
     def fits(self, spaces: Mapping[str, Space], action_space: ActionSpace) -> bool:
-        """Whether it can sit in a role with these observations and actions. A scripted player always can, because it is
-        made for its seat."""
+        """Whether it can sit in a role with these observations and actions.
+
+        A scripted player always can, because it is made for its seat.
+        """
         return self.script is not None or (self.spaces == spaces and self.action_space == action_space)
 
     def join(self, roll_out: RollOut) -> Transitions:
@@ -133,8 +136,10 @@ class Player:
         return join_roles(roll_out, self.moves, self.num_worlds)
 
     def policy(self, explore: bool, role: str | None = None) -> Policy:
-        """How this player acts with its current weights, with or without exploration. role: in which it sits, for a
-        scripted player, which is made anew for each role; None: the first of its roles."""
+        """How this player acts with its current weights, with or without exploration.
+
+        role: in which it sits, for a scripted player, which is made anew for each role; None: the first of its roles.
+        """
         if self.script is not None:
             return self._script_in(role or self.roles[0])
         assert self.algorithm is not None
@@ -246,8 +251,10 @@ class Player:
         return {key: value for key, value in found.items() if not key.startswith("replay_buffer.")}  # it has its own
 
     def change_schedule(self, key: str, schedule: Schedule) -> None:
-        """Replace a schedule from now on, e.g. change_schedule("learning_rate", ...); checkpoints store it. The new
-        one, too, is a function of all opt steps of the player since the start of the run."""
+        """Replace a schedule from now on, e.g. change_schedule("learning_rate", ...); checkpoints store it.
+
+        The new one, too, is a function of all opt steps of the player since the start of the run.
+        """
         assert self.algorithm is not None
         before = self.schedules()[key]
         self.algorithm.config = replaced(self.algorithm.config, key, schedule)
@@ -259,7 +266,8 @@ class Player:
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state but its worlds, which the trainer keeps, and the rows of the replay buffer, which checkpoints
-        store in segments."""
+        store in segments.
+        """
         assert self.algorithm is not None
         return self.weights() | {
             "in_evaluation": {name: in_evaluation(net) for name, net in self.nets.items()},

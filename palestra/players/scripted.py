@@ -31,8 +31,10 @@ class ScriptedPlayerConfig(Config):
 
 
 class Script(Policy, Protocol):
-    """The policy of a player that does not learn, made for a role of a game. kind: what it is, for people. config:
-    equal ones mean the same player."""
+    """The policy of a player that does not learn, made for a role of a game.
+
+    kind: what it is, for people. config: equal ones mean the same player.
+    """
 
     kind: str
 

@@ -20,7 +20,8 @@ from palestra.players.scripted import ScriptedPlayerConfig, ScriptedPolicy
 
 class WitnessOptimal(ScriptedPolicy):
     """The optimal players of `witness`: a prover points at a bit that speaks for its side, if there is one; a verifier
-    accepts when it sees a 1, and rejects at its last chance."""
+    accepts when it sees a 1, and rejects at its last chance.
+    """
 
     game_config = DialogueConfig
     action_spaces = (Discrete, MultiDiscrete)

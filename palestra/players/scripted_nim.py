@@ -14,7 +14,8 @@ from palestra.players.scripted import ScriptedPolicy
 
 class NimOptimal(ScriptedPolicy):
     """The optimal strategy of Nim: leave heaps whose exclusive or is zero (Bouton 1901); if no move does, the first
-    legal one."""
+    legal one.
+    """
 
     game_config = NimConfig
     observes = "state"

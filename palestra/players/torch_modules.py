@@ -61,8 +61,10 @@ class ModulePolicy:
 
     @classmethod
     def build(cls, config: TorchModuleConfig, weights: bytes | None, source: str, game: Game, role: str) -> Self:
-        """Make the module, load its weights, and try it once. source: where the weights come from, for errors. The
-        global random state is not moved."""
+        """Make the module, load its weights, and try it once.
+
+        source: where the weights come from, for errors. The global random state is not moved.
+        """
         with seeded_global_state(0):
             try:
                 module = load_function(config.torch_module)()

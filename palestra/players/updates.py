@@ -12,8 +12,10 @@ MOST_EPOCHS = 100_000  # in which it is looked whether somebody learns
 
 
 class UpdatesConfig(Config):
-    """Base of the configs that say when a player learns. In other epochs it is frozen: it plays, explores as it does in
-    training, and has no turn."""
+    """Base of the configs that say when a player learns.
+
+    In other epochs it is frozen: it plays, explores as it does in training, and has no turn.
+    """
 
     name: str
 
@@ -100,7 +102,8 @@ AnyUpdatesConfig = Annotated[
 
 def idle_epoch(updates: Mapping[str, UpdatesConfig], num_epochs: float) -> int | None:
     """The first epoch in which none of the players learns, among the first `num_epochs` and MOST_EPOCHS; None if there
-    is none."""
+    is none.
+    """
     cycle = math.lcm(*(each.cycle for each in updates.values()))
     epochs = range(int(min(cycle, num_epochs, MOST_EPOCHS)))
     return next((epoch for epoch in epochs if not any(each.learns(epoch) for each in updates.values())), None)

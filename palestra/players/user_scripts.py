@@ -37,8 +37,11 @@ class CheckedScript:
 
     @classmethod
     def build(cls, own: type[ScriptedPolicy], config: ScriptedPlayerConfig, game: Game, role: str) -> Self:
-        """Make the player for a role of a game, and try it once. Raises ConfigError for one that fails, chooses
-        something else than legal actions, or chooses otherwise when it is asked again."""
+        """Make the player for a role of a game, and try it once.
+
+        Raises ConfigError for one that fails, chooses something else than legal actions, or chooses otherwise when it
+        is asked again.
+        """
         fault = fault_of_class(own, config.scripted)
         if fault is not None:
             raise ConfigError.at("", fault)
@@ -81,8 +84,10 @@ def fault_of_class(own: type[ScriptedPolicy], name: str) -> str | None:
 
 
 def fault_of_actions(action: Any, space: ActionSpace, legal: Tensor) -> tuple[str, str] | None:
-    """What was expected of the actions in all worlds, and what is there instead; None if they are legal. legal: bool
-    (B, flags of the action space); where it has none, any action will do."""
+    """What was expected of the actions in all worlds, and what is there instead; None if they are legal.
+
+    legal: bool (B, flags of the action space); where it has none, any action will do.
+    """
     wanted = (len(legal), *space.shape)
     if not isinstance(action, Tensor) or action.shape != wanted or action.dtype != space.dtype:
         there = type(action).__name__
@@ -115,8 +120,11 @@ def _has_choice(space: ActionSpace, legal: Tensor) -> Tensor:
 
 
 def try_policy(policy: Policy, name: str, game: Game, role: str) -> None:
-    """Ask a policy twice for its choices at a first decision of a role. Raises ConfigError if it fails, or if it draws
-    random numbers that do not come from its keys. The global random state is restored."""
+    """Ask a policy twice for its choices at a first decision of a role.
+
+    Raises ConfigError if it fails, or if it draws random numbers that do not come from its keys. The global random
+    state is restored.
+    """
     try:
         with restored_global_states(), torch.no_grad():
             view, legal = _first_decision(policy, game, role)
@@ -134,8 +142,10 @@ def try_policy(policy: Policy, name: str, game: Game, role: str) -> None:
 
 
 def _first_decision(policy: Policy, game: Game, role: str) -> tuple[Mapping[str, Tensor], Tensor]:
-    """What the policy gets to see at a first decision of the role, and the legal actions. In an environment, which is
-    not made for that: zeros, and every action."""
+    """What the policy gets to see at a first decision of the role, and the legal actions.
+
+    In an environment, which is not made for that: zeros, and every action.
+    """
     if not isinstance(game, TensorGame):
         zeros = {
             name: torch.zeros(NUM_TRIED_WORLDS, *space.shape, dtype=space.dtype, device=game.device)

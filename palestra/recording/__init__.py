@@ -20,8 +20,10 @@ RecorderConfig = Annotated[AnyRecorder, ByName(user_class=Recorder)]
 
 
 def make_recorders(configs: Sequence[AnyRecorder]) -> dict[str, Recorder]:
-    """The recorders that a config names, by name. Raises ConfigError if a library is missing, with the extra to
-    install, and if a user's own recorder cannot be made."""
+    """The recorders that a config names, by name.
+
+    Raises ConfigError if a library is missing, with the extra to install, and if a user's own recorder cannot be made.
+    """
     recorders: dict[str, Recorder] = {}
     faults = []
     for index, config in enumerate(configs):

@@ -18,9 +18,11 @@ NUMBERS = (float, int)  # a tuple is faster to ask than a union
 
 
 class Aggregates:
-    """Named values since the last record. Numbers become the statistics asked for: the mean under the bare name, the
-    others as name/std (of the population, not of a sample) and so on. Counts add up. Arrays become one histogram. Of
-    images, videos, texts and datetimes the last one counts.
+    """Named values since the last record.
+
+    Numbers become the statistics asked for: the mean under the bare name, the others as name/std (of the population,
+    not of a sample) and so on. Counts add up. Arrays become one histogram. Of images, videos, texts and datetimes the
+    last one counts.
 
     Numbers may be 0-d tensors on any device; `add` does not wait for the device.
     """
@@ -78,7 +80,8 @@ class Aggregates:
 
     def _track(self, name: str, total: Number, num: int, more: Number, num_more: int, new: dict[str, Any]) -> None:
         """Merge the statistics `new` of `num_more` numbers with the sum `more` into those of `num` numbers with the sum
-        `total`."""
+        `total`.
+        """
         old = self._tracks.setdefault(name, {})
         for statistic in self._tracked:
             if not num or statistic == "last":
@@ -173,8 +176,10 @@ class Aggregates:
         return tracks | {"median": _floats(tracks["median"])} if "median" in tracks else tracks
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """The inverse of `state_dict`. Values that were added up for other statistics are dropped, because a branch may
-        ask for others."""
+        """The inverse of `state_dict`.
+
+        Values that were added up for other statistics are dropped, because a branch may ask for others.
+        """
         self._clear()
         if state["statistics"] != list(self.statistics):
             return

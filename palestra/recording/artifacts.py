@@ -10,7 +10,8 @@ POINTERS = ("latest", "best")
 
 def files_of_checkpoints(run: Path) -> Iterator[tuple[Path, str]]:
     """The files of a run's config, of its latest and its best checkpoint and of the players of other runs: each with
-    its path in a folder that is to be opened as a run. None if there is no checkpoint."""
+    its path in a folder that is to be opened as a run. None if there is no checkpoint.
+    """
     folder = RunFolder(run)
     pointers = [pointer for pointer in POINTERS if folder.checkpoints.kind(pointer) == "file"]
     named = {pointer: folder.checkpoints.read(pointer).decode().strip() for pointer in pointers}

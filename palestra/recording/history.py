@@ -9,8 +9,10 @@ COUNTS = ("env_steps", "opt_steps")
 
 
 class Curve:
-    """A curve of fewer than MOST_POINTS points, each the mean of equally many values. When there are MOST_POINTS, pairs
-    of points are merged."""
+    """A curve of fewer than MOST_POINTS points, each the mean of equally many values.
+
+    When there are MOST_POINTS, pairs of points are merged.
+    """
 
     def __init__(self) -> None:
         self.points: list[float] = []

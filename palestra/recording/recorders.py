@@ -52,8 +52,9 @@ def step_of(counts: Mapping[str, Any]) -> int:
 
 
 class Recorder(ABC):
-    """Base of all recorders, which file the records of a run in one system. A constructor imports what the recorder
-    needs, and connects to nothing.
+    """Base of all recorders, which file the records of a run in one system.
+
+    A constructor imports what the recorder needs, and connects to nothing.
 
     All other methods must be implemented. They are called in a thread of their own, and may raise or hang: training
     does not wait for them.
@@ -65,8 +66,11 @@ class Recorder(ABC):
 
     @abstractmethod
     def open(self, run: RunCard) -> int:
-        """Connect, say that the run is running, and file its hyperparameters. Returns how many of the run's records,
-        counted from the first, are filed already. It is called again after a failure, and must then connect anew."""
+        """Connect, say that the run is running, and file its hyperparameters.
+
+        Returns how many of the run's records, counted from the first, are filed already. It is called again after a
+        failure, and must then connect anew.
+        """
 
     @abstractmethod
     def write(self, number: int, record: Mapping[str, Any]) -> None:
@@ -165,7 +169,8 @@ def plain(value: Any) -> Any:
 def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
     """The numbers in a record by name: keys joined by slashes, as players/host/loss; of evaluations also the players
     and the score, as evaluation/main/host vs random/rho, with the ends of its interval, .../rho/low and .../rho/high.
-    Lists, texts and null are left out."""
+    Lists, texts and null are left out.
+    """
     found = dict(_numbers({key: value for key, value in record.items() if key not in ("pairs", "ratings")}, ""))
     found |= _numbers(record.get("ratings"), f"evaluation/{record.get('evaluation')}/ratings")
     for pair in record.get("pairs", []):

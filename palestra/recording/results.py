@@ -84,8 +84,10 @@ class PairResult:
 
     @property
     def has_interval(self) -> bool:
-        """Whether some score has an interval, or the first one is unknown, so that pairings can be compared. The scores
-        of an evaluation of the user's own have none."""
+        """Whether some score has an interval, or the first one is unknown, so that pairings can be compared.
+
+        The scores of an evaluation of the user's own have none.
+        """
         has_any = any(not (math.isnan(low) and math.isnan(high)) for _, low, high in self.scores.values())
         return has_any or math.isnan(self.score.value)
 
@@ -109,7 +111,8 @@ class PairResult:
 
     def is_high_good(self, measure: str) -> bool | None:
         """Whether the players that learn want a score high; None where it means nothing to any of them, and where they
-        want the contrary of each other."""
+        want the contrary of each other.
+        """
         wishes = {self.declared[measure].wish_of(role) for role in self.learned} - {None}
         return wishes == {"high"} if len(wishes) == 1 else None
 
@@ -136,13 +139,15 @@ class Evaluation:
 
 
 def names_of_pairing(players: Iterable[str]) -> str:
-    """host vs random: the players of a pairing, in the order of the game's roles."""
+    """Host vs random: the players of a pairing, in the order of the game's roles."""
     return " vs ".join(players)
 
 
 def path_of_pairing(evaluation: str, players: Mapping[str, str]) -> str:
-    """What the names of a pairing's numbers begin with: evaluation/main/host vs random. players: by role, in the order
-    of the game."""
+    """What the names of a pairing's numbers begin with: evaluation/main/host vs random.
+
+    players: by role, in the order of the game.
+    """
     return f"evaluation/{evaluation}/{names_of_pairing(players.values())}"
 
 
@@ -223,8 +228,7 @@ def by_name(evaluations: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
 
 
 def standings(evaluations: Sequence[Evaluation]) -> list[PairResult]:
-    """The results of the last evaluation, then earlier ones of pairings in which no player learns, which do not
-    change."""
+    """The results of the last evaluation, then earlier ones of pairings in which no player learns, which do not change."""
     found: dict[tuple[Seat, ...], PairResult] = {}
     for evaluation in reversed(evaluations):
         for pair in evaluation.pairs:
@@ -235,7 +239,8 @@ def standings(evaluations: Sequence[Evaluation]) -> list[PairResult]:
 
 def is_after_training(evaluations: Sequence[Evaluation]) -> bool:
     """Whether the last evaluation came after players had learned anything: what opt step 0 scored is no result of a
-    training."""
+    training.
+    """
     return evaluations[-1].opt_steps > 0
 
 
@@ -297,7 +302,7 @@ def duration_text(seconds: object) -> str:
 
 
 def time_text(time: Mapping[str, float]) -> str:
-    """play 41%  update 50%: the phases that take at least 1% of the time."""
+    """Play 41%  update 50%: the phases that take at least 1% of the time."""
     return "  ".join(f"{phase} {share:.0%}" for phase, share in phase_shares(time))
 
 
@@ -357,7 +362,7 @@ def games_text(pairs: Iterable[PairResult]) -> str:
 
 
 def pair_label(pair: PairResult) -> str:
-    """zeillinger vs agent"""
+    """Zeillinger vs agent"""
     return names_of_pairing(printable(seat.player) for seat in pair.seats)
 
 

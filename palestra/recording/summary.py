@@ -143,7 +143,8 @@ def _add_rows(table: Table, pair: PairResult, rows: Sequence[Sequence[str]]) -> 
 
 def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
     """Sentences on each learning player, by the 95% intervals: which other players of its role it beats against the
-    same opponents, and what has changed since the first evaluation."""
+    same opponents, and what has changed since the first evaluation.
+    """
     results = {pair.seats: pair for pair in standings(evaluations) if pair.has_interval}
     lines: list[str] = []
     past = histories(evaluations)

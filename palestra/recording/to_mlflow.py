@@ -50,8 +50,11 @@ class MlflowConfig(Config):
 
 
 class MlflowRecorder(Recorder):
-    """The run's id is kept in mlflow/run-id. The metric `records` tells how many records are filed; it goes with the
-    last of them in one request. What is filed stays: a resumed run adds what comes after it."""
+    """The run's id is kept in mlflow/run-id.
+
+    The metric `records` tells how many records are filed; it goes with the last of them in one request. What is filed
+    stays: a resumed run adds what comes after it.
+    """
 
     def __init__(self, config: MlflowConfig) -> None:
         self.config = config

@@ -106,7 +106,8 @@ class TensorBoardRecorder(Recorder):
 
 def main_names(record: Mapping[str, Any]) -> Iterator[str]:
     """The names of the numbers in a record that matter most, the first ones most: the scores of learning players, and
-    of each player the returns, the loss and what its schedules say."""
+    of each player the returns, the loss and what its schedules say.
+    """
     shown = [score for score in record.get("declared_scores", []) if score["shown"]]
     for pair in record.get("pairs", []):
         for score in shown if pair["learned"] else []:
@@ -122,8 +123,11 @@ def main_names(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 class _EventFile:
-    """A file of TensorBoard's events. Torch's SummaryWriter writes in a thread of its own, which dies of a full disk
-    with a traceback, and is then waited for without end; this one raises OSError where it is called."""
+    """A file of TensorBoard's events.
+
+    Torch's SummaryWriter writes in a thread of its own, which dies of a full disk with a traceback, and is then waited
+    for without end; this one raises OSError where it is called.
+    """
 
     def __init__(self, folder: Folder) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog

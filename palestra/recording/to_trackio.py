@@ -26,8 +26,10 @@ class TrackioConfig(Config):
 
 
 class TrackioRecorder(Recorder):
-    """The run is named for its folder and an id that is kept in trackio/run-id. A row that is there stays: a resumed
-    run adds what comes after it."""
+    """The run is named for its folder and an id that is kept in trackio/run-id.
+
+    A row that is there stays: a resumed run adds what comes after it.
+    """
 
     def __init__(self, config: TrackioConfig) -> None:
         self.config = config

@@ -39,8 +39,11 @@ class WandbConfig(Config):
 
 
 class WandbRecorder(Recorder):
-    """The run's id is kept in wandb/run-id. A row that is on the server stays: a resumed run adds what comes after it.
-    What has only been written offline is written anew when the run goes on."""
+    """The run's id is kept in wandb/run-id.
+
+    A row that is on the server stays: a resumed run adds what comes after it. What has only been written offline is
+    written anew when the run goes on.
+    """
 
     def __init__(self, config: WandbConfig) -> None:
         self.config = config

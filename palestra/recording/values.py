@@ -47,8 +47,11 @@ class Image:
 
 
 class Video:
-    """A film. frames: uint8, (frames, height, width) in grey or (frames, height, width, 3) in red, green and blue;
-    copied. fps: frames per second, at most 50; a frame lasts whole hundredths of a second."""
+    """A film.
+
+    frames: uint8, (frames, height, width) in grey or (frames, height, width, 3) in red, green and blue; copied. fps:
+    frames per second, at most 50; a frame lasts whole hundredths of a second.
+    """
 
     kind, suffix = "video", ".gif"
 
@@ -102,7 +105,9 @@ def require_single(name: str, value: Any) -> Single:
 
 class Bins:
     """Counts of numbers in bins whose width is a power of two: the least that lets about NUM_BINS hold all of them.
-    In whatever parts the numbers come, the bins are the same. NaN and infinities are left out."""
+
+    In whatever parts the numbers come, the bins are the same. NaN and infinities are left out.
+    """
 
     def __init__(self) -> None:
         self.low, self.high = math.inf, -math.inf
@@ -197,8 +202,11 @@ class Media:
 
 
 def values_of(value: Any, folder: Path, name: str = "") -> Iterator[tuple[str, Histogram | Media | str]]:
-    """What a record holds besides numbers, by name: keys joined by slashes. Date-times come as texts. A file that does
-    not lie in the run's folder `media` is left out, also where a link there leads elsewhere."""
+    """What a record holds besides numbers, by name: keys joined by slashes.
+
+    Date-times come as texts. A file that does not lie in the run's folder `media` is left out, also where a link there
+    leads elsewhere.
+    """
     match value:
         case {"histogram": {"edges": list(edges), "counts": list(counts)}}:
             yield name, Histogram(edges, counts)

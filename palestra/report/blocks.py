@@ -13,8 +13,11 @@ from palestra.report.figures import Drawn
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table. value: the number as it was recorded, beside the rounded text that a reader sees. detail: in
-    small type after the text. heat: 0..1, shown as a colour."""
+    """A cell of a table.
+
+    value: the number as it was recorded, beside the rounded text that a reader sees. detail: in small type after the
+    text. heat: 0..1, shown as a colour.
+    """
 
     text: str
     value: float | None = None

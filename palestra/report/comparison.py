@@ -46,9 +46,11 @@ class GroupScore:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """A score of a pairing in an evaluation, for every group that has it. is_high_good: whether the players that learn
-    want it high; None for one that does not count, because no learning player wants it, or some want the contrary.
-    is_share: whether it lies between 0 and 1."""
+    """A score of a pairing in an evaluation, for every group that has it.
+
+    is_high_good: whether the players that learn want it high; None for one that does not count, because no learning
+    player wants it, or some want the contrary. is_share: whether it lies between 0 and 1.
+    """
 
     evaluation: str
     pairing: str
@@ -64,9 +66,11 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison of groups. differences: the keys in which the configs differ, each with its value in every group.
-    overall: for each group but the first, the mean over all rows that count of the probability of improvement; None if
-    no row has one."""
+    """A comparison of groups.
+
+    differences: the keys in which the configs differ, each with its value in every group. overall: for each group but
+    the first, the mean over all rows that count of the probability of improvement; None if no row has one.
+    """
 
     groups: tuple[Group, ...]
     differences: dict[str, list[str]]
@@ -86,7 +90,8 @@ def compare_groups(groups: Sequence[Group]) -> Comparison:
 
 def unequal_samples(groups: Sequence[Group]) -> list[str]:
     """A sentence for each evaluation in which the last results of a pairing are of unequal numbers of games, those that
-    were over at their start among them: how many these are depends on the seed."""
+    were over at their start among them: how many these are depends on the seed.
+    """
     found = []
     for name in evaluation_names(groups):
         lasts = {
@@ -150,7 +155,8 @@ def _of_enough(estimate: Estimate, num_runs: int) -> Estimate:
 
 def _pair(ours: ByRun, theirs: ByRun, row: ScoreRow) -> Pair | None:
     """The scores of the runs of two groups, with signs so that more is better; None unless both have several runs, and
-    if the score does not count."""
+    if the score does not count.
+    """
     if row.is_high_good is None:
         return None
     sign = 1.0 if row.is_high_good else -1.0
@@ -169,8 +175,10 @@ def _improvement(pairs: Sequence[Pair]) -> Estimate | None:
 
 
 def as_data(comparison: Comparison, places: Mapping[Path, str]) -> dict[str, Any]:
-    """The comparison as data for JSON; `plain` turns NaN and infinities into null. places: of runs that were fetched
-    from elsewhere, by their folders."""
+    """The comparison as data for JSON; `plain` turns NaN and infinities into null.
+
+    places: of runs that were fetched from elsewhere, by their folders.
+    """
     return {
         "groups": {
             group.label: [places.get(run.path, str(run.path)) for run in group.runs] for group in comparison.groups

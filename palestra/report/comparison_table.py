@@ -22,7 +22,8 @@ COLUMNS = ("evaluation", "pairing", "measure", "group", "run", "value", "low", "
 
 def render_comparison(console: Console, comparison: Comparison, iqm: bool = False) -> None:
     """Print the runs, the keys in which configs differ, and the scores: of several runs the mean, as reports and plots
-    show it, or with `iqm` the interquartile mean."""
+    show it, or with `iqm` the interquartile mean.
+    """
     groups = comparison.groups
     console.print(_table(["group", "run", "seed", "state", "evaluated at"], list(_run_rows(groups))))
     if len(groups) > 1:

@@ -1,5 +1,6 @@
 """Tables for papers as PDF, SVG or PNG: learning tables (scores by environment and algorithm) and cross-tables (who
-meets whom). Lengths are in inches."""
+meets whom). Lengths are in inches.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -86,7 +87,8 @@ class Row(NamedTuple):
 
 def _draw_learning_table(all_series: Sequence[Series]) -> Figure:
     """A line for each score of a learning player in each environment, a column for each algorithm, or for each group of
-    runs where an algorithm has several in one environment."""
+    runs where an algorithm has several in one environment.
+    """
     games = dict.fromkeys(series.game for series in all_series)
     by_game = {game: [series for series in all_series if series.game == game] for game in games}
     rows = [
@@ -176,7 +178,8 @@ Scripted = dict[Path, tuple[Evaluated, ...]]
 
 def _scripted_results(runs: Sequence[RunData]) -> Scripted:
     """All evaluations of runs of which one moment is asked for: pairings in which nobody learns are not played again at
-    every moment."""
+    every moment.
+    """
     dated = [run.path for run in runs if run.at]
     return {run.path: run.evaluated for run in read_runs(dated)} if dated else {}
 

@@ -42,7 +42,8 @@ def evaluation_names(groups: Sequence[Group]) -> list[str]:
 
 def pairings(groups: Sequence[Group], name: str, learned: bool = True) -> Iterator[tuple[Seats, PairResult]]:
     """The pairings of an evaluation in which a player learns (with learned=False: none does), each with its last result
-    in the first run that has one."""
+    in the first run that has one.
+    """
     found: dict[Seats, PairResult] = {}
     for group in groups:
         for run in group.runs:
@@ -144,7 +145,7 @@ def _rows_of_several(found: Sequence[Standing]) -> Iterator[list[Cell]]:
 
 
 def pairing_text(seats: Seats) -> str:
-    """host vs random; a star marks players that learn, if there are several players."""
+    """Host vs random; a star marks players that learn, if there are several players."""
     return names_of_pairing(f"{seat.player}{'*' if seat.learns and len(seats) > 1 else ''}" for seat in seats)
 
 

@@ -58,8 +58,11 @@ STYLE: Any = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure of the page. description: its content in words, for readers who do not see it. width: at which its texts
-    have their size, in pixels."""
+    """A figure of the page.
+
+    description: its content in words, for readers who do not see it. width: at which its texts have their size, in
+    pixels.
+    """
 
     title: str
     description: str

@@ -18,7 +18,8 @@ MOST_COLUMNS = 10  # moments of a table
 
 def scores_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
     """What the scores are; a curve of the first one for each pairing in which a player learns, and a coloured table of
-    all over training. No section where the learning curves show all that a game declares."""
+    all over training. No section where the learning curves show all that a game declares.
+    """
     blocks: list[Block] = []
     unit, names = step_unit(groups), evaluation_names(groups)
     for name in names:

@@ -54,9 +54,12 @@ class Curve:
 
 
 def group_runs(runs: Sequence[RunData]) -> list[Group]:
-    """The groups in the order of their first runs. The runs of a sweep's trial are a group of their own, with the name
-    of the trial. Another group has the name of its first run without the number or seed at the end; if two groups would
-    have the same name, the keys in which they differ are added."""
+    """The groups in the order of their first runs.
+
+    The runs of a sweep's trial are a group of their own, with the name of the trial. Another group has the name of its
+    first run without the number or seed at the end; if two groups would have the same name, the keys in which they
+    differ are added.
+    """
     found: dict[str, list[RunData]] = {}
     for run in runs:
         trial = run.path.absolute().parent if sweep_of(run.path) else ""
@@ -95,7 +98,8 @@ def _distinct_name(group: Group, groups: Sequence[Group]) -> str:
 
 def step_unit(groups: Sequence[Group]) -> str:
     """The unit of the curves' axes: that of the runs' `stop`, if it counts steps and is the same in all; else env
-    steps."""
+    steps.
+    """
     units = {str(under(run.config, "stop", "unit")) for group in groups for run in group.runs if run.config}
     return units.pop() if len(units) == 1 and units <= {"env_steps", "opt_steps", "epochs"} else "env_steps"
 
@@ -104,8 +108,11 @@ def step_unit(groups: Sequence[Group]) -> str:
 
 
 def over_runs(group: Group, each: Sequence[Sequence[Point]], measure: str, is_share: bool = False) -> Curve:
-    """The curve of a group from those of its runs; runs without points are left out. Of two points at the same step,
-    the last counts. measure, is_share: of what, which decides the range to which bands are cut."""
+    """The curve of a group from those of its runs; runs without points are left out.
+
+    Of two points at the same step, the last counts. measure, is_share: of what, which decides the range to which bands
+    are cut.
+    """
     tracks = [{point.step: point for point in points} for points in each if points]
     if len(tracks) <= 1:
         return Curve(group, tuple(tracks[0].values()) if tracks else (), ())

@@ -93,7 +93,8 @@ def _score_figure(
 
 def _levels(groups: Sequence[Group], name: str, seats: tuple[Seat, ...], learner: Seat, measure: str) -> list[Level]:
     """The scripted players that sit in the learner's role against the same opponents, with their scores in the last
-    evaluation of the first run."""
+    evaluation of the first run.
+    """
     others = [seat for seat in seats if seat != learner]
     return [
         Level(rival.player, pair.scores[measure].value)

@@ -16,8 +16,10 @@ from palestra.storage.segments import CheckpointError
 
 
 class Moment(NamedTuple):
-    """A run with its evaluations, all or those of one moment. checkpoint: the one with its players then: latest,
-    best, a number or @ and an opt step."""
+    """A run with its evaluations, all or those of one moment.
+
+    checkpoint: the one with its players then: latest, best, a number or @ and an opt step.
+    """
 
     run: RunData
     checkpoint: str
@@ -57,8 +59,11 @@ def _at(run: RunData, which: str) -> RunData:
 
 
 def stored_checkpoint(run: RunData, which: str) -> StoredCheckpoint:
-    """A checkpoint of a run. which: best, latest, a number or @ and an opt step. Raises RunFolderError if it does not
-    exist, CheckpointError if it is damaged."""
+    """A checkpoint of a run.
+
+    which: best, latest, a number or @ and an opt step. Raises RunFolderError if it does not exist, CheckpointError if
+    it is damaged.
+    """
     for stored in reversed(run.checkpoints):
         is_there = which.startswith(AT) and which == f"{AT}{stored.counters.get('opt_steps')}"
         if is_there or which in stored.marks or re.fullmatch(f"0*{re.escape(which.lstrip('0') or '0')}", stored.name):

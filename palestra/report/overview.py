@@ -210,7 +210,7 @@ def _setting(run: RunData) -> Iterator[Block]:
 
 
 def pairs_text(value: Any) -> str:
-    """name value, name value, without entries that are null."""
+    """Name value, name value, without entries that are null."""
     if not isinstance(value, Mapping):
         return ""
     return ", ".join(f"{name} {_text(entry)}" for name, entry in value.items() if entry is not None)

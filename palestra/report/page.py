@@ -41,8 +41,10 @@ def write_report(runs: Sequence[Path], out: Path | None) -> Path:
 
 
 def write_page(path: Path, content: str | bytes) -> None:
-    """Write a text, or the content of a file, atomically; bytes of names that are no UTF-8 as \\udcff. Raises
-    RunFolderError if it cannot be written."""
+    """Write a text, or the content of a file, atomically; bytes of names that are no UTF-8 as \\udcff.
+
+    Raises RunFolderError if it cannot be written.
+    """
     try:
         write_bytes(path, content if isinstance(content, bytes) else content.encode(errors="backslashreplace"))
     except OSError as error:

@@ -62,7 +62,7 @@ class Series:
 
     @cached_property
     def tracks(self) -> dict[str, dict[str, Track]]:
-        """name of a number -> run -> its values by step."""
+        """Name of a number -> run -> its values by step."""
         found: dict[str, dict[str, dict[int, float]]] = {}
         for run in self.group.runs:
             records = [*run.training, *(each.record for each in run.evaluated)]

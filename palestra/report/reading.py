@@ -1,5 +1,7 @@
-"""Reads the folder of a run for a report. Nothing is written or locked, so the run may train meanwhile; each damaged or
-missing part becomes a line that says so."""
+"""Reads the folder of a run for a report.
+
+Nothing is written or locked, so the run may train meanwhile; each damaged or missing part becomes a line that says so.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,8 +48,11 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class StoredCheckpoint:
-    """A checkpoint of a run. fault: why it cannot be used; None if it can. marks: latest, best, both or none.
-    num_bytes: the size of its own folder, without the replay rows that checkpoints share."""
+    """A checkpoint of a run.
+
+    fault: why it cannot be used; None if it can. marks: latest, best, both or none. num_bytes: the size of its own
+    folder, without the replay rows that checkpoints share.
+    """
 
     name: str
     marks: tuple[str, ...]
@@ -166,8 +171,10 @@ class RunData:
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunData]:
-    """Read runs, each once. If two have the same name, all are named by their paths. Raises RunFolderError for a folder
-    that is no run."""
+    """Read runs, each once.
+
+    If two have the same name, all are named by their paths. Raises RunFolderError for a folder that is no run.
+    """
     runs = list({path.resolve(): RunData.read(path) for path in reversed(paths)}.values())[::-1]
     if len({run.name for run in runs}) < len(runs):
         runs = [replace(run, name=str(run.path)) for run in runs]

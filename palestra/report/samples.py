@@ -47,7 +47,8 @@ MOST_NUMBERS = 32  # of an entry of a state that is told
 
 def samples_section(groups: Sequence[Group], figures: Figures) -> Section:
     """Of the first run of each group a game in the pairing that `best` names, or else the first one with a learner; in
-    words of all pairings."""
+    words of all pairings.
+    """
     section = Section("samples", "Sample games")
     for group in groups:
         run = group.runs[0]

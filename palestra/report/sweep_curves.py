@@ -29,8 +29,10 @@ class TrialCurve:
 
 @dataclass(frozen=True)
 class TrialCurves:
-    """curves: of some of the trials, the best ones first. unit: of their steps. source: whence they are, as a sentence.
-    num_trials: how many have a curve."""
+    """curves: of some of the trials, the best ones first.
+
+    unit: of their steps. source: whence they are, as a sentence. num_trials: how many have a curve.
+    """
 
     curves: tuple[TrialCurve, ...]
     unit: str

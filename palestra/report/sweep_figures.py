@@ -82,8 +82,10 @@ def shades(data: SweepData) -> dict[int, str]:
 
 
 def paint_values(figure: Figure, data: SweepData, trials: Sequence[TrialData], values: ValueRange) -> None:
-    """A mark for each of the trials; the best value so far, of all trials, as a line. What has no value stands at the
-    bottom."""
+    """A mark for each of the trials; the best value so far, of all trials, as a line.
+
+    What has no value stands at the bottom.
+    """
     axes = figure.subplots()
     steps, heights = _best_so_far(data)
     if steps:
@@ -217,8 +219,10 @@ def _draw_axis(axes: Axes, place: int, name: str, ticks: Sequence[tuple[float, s
 
 
 def _ticks(axis: Axis, width: float | None = None) -> list[tuple[Any, str]]:
-    """Values of an axis with their texts: its choices, or some numbers with both ends. width: of an axis along which
-    texts stand side by side, in inches."""
+    """Values of an axis with their texts: its choices, or some numbers with both ends.
+
+    width: of an axis along which texts stand side by side, in inches.
+    """
     if axis.choices:
         step = math.ceil(len(axis.choices) / MOST_LABELS)
         return list(zip(axis.choices, _choice_labels(axis), strict=True))[::step]
@@ -249,7 +253,8 @@ def _room(text: str, other: str) -> float:
 
 def _choice_labels(axis: Axis) -> list[str]:
     """The choices, each cut to the room that there is: at its end, or where that makes two of them alike at its
-    beginning."""
+    beginning.
+    """
     texts = list(map(printable, choice_texts(*axis.choices).values()))
     cut = [text if len(text) <= LONGEST_CHOICE else f"{text[: LONGEST_CHOICE - 1]}{ELLIPSIS}" for text in texts]
     if len(set(cut)) == len(texts):
@@ -266,7 +271,9 @@ def _jitter(trial: TrialData) -> float:
 
 def paint_slice(figure: Figure, data: SweepData, axis: Axis, trials: Sequence[TrialData], values: ValueRange) -> None:
     """The value of each of the trials over one key; of a choice with the interquartile mean of all trials as a mark.
-    trials: the best first."""
+
+    trials: the best first.
+    """
     axes = figure.subplots()
     names = list(data.bases)
     for number, name in enumerate(names):
@@ -329,8 +336,11 @@ def _fit_slice(axes: Axes, axis: Axis) -> None:
 def paint_trial_curves(
     figure: Figure, data: SweepData, curves: Sequence[TrialCurve], unit: str, values: ValueRange, num_named: int
 ) -> None:
-    """The objective over training. The best trials, which stand first, have colours and names; the others are thin, and
-    end with a mark where they were pruned."""
+    """The objective over training.
+
+    The best trials, which stand first, have colours and names; the others are thin, and end with a mark where they were
+    pruned.
+    """
     axes = figure.subplots()
     named = [curve for curve in curves[:num_named] if curve.trial.state == "succeeded"]
     for curve in curves:

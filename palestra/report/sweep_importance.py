@@ -18,8 +18,10 @@ BEST_SHARE = 0.1  # of the trials, which are compared with all
 
 @dataclass(frozen=True)
 class Importance:
-    """shares: of each key, the largest first; they add up to 1. why_not: why there are none. num_trials: on which they
-    rest."""
+    """shares: of each key, the largest first; they add up to 1.
+
+    why_not: why there are none. num_trials: on which they rest.
+    """
 
     shares: Mapping[str, float]
     why_not: str
@@ -28,7 +30,8 @@ class Importance:
 
 def importance_of(data: SweepData, trials: Sequence[TrialData]) -> Importance:
     """Of the trials that succeeded; a key that only some of them have counts where it occurs, and one that has the same
-    value in all of them does not."""
+    value in all of them does not.
+    """
     usable = [trial for trial in trials if trial.state == "succeeded" and math.isfinite(trial.value)]
     num = len(usable)
     if num < FEWEST_TRIALS:

@@ -36,8 +36,10 @@ MOST_TRIALS = 300  # of the table
 
 
 def write_sweep_report(path: Path, out: Path | None) -> Path:
-    """Write the report of a sweep atomically, and give its path. out: the file; None: report.html in the sweep's
-    folder. Raises RunFolderError, ConfigError."""
+    """Write the report of a sweep atomically, and give its path.
+
+    out: the file; None: report.html in the sweep's folder. Raises RunFolderError, ConfigError.
+    """
     data = SweepData.read(path)
     page = out or path / "report.html"
     write_page(page, render_sweep(data))

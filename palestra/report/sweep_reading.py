@@ -1,5 +1,7 @@
-"""Reads the folder of a sweep for its report. Nothing is written, so the sweep may go on meanwhile; nothing that it
-names is imported unless the user trusts it."""
+"""Reads the folder of a sweep for its report.
+
+Nothing is written, so the sweep may go on meanwhile; nothing that it names is imported unless the user trusts it.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,8 +32,11 @@ EDGE = 0.05  # of a range, counted as the search draws from it
 
 @dataclass(frozen=True)
 class Axis:
-    """A dimension of the space as figures show it. low, high: its ends, integers where its values are. choices: the
-    values of a choice, as the study stores them; none for a number."""
+    """A dimension of the space as figures show it.
+
+    low, high: its ends, integers where its values are. choices: the values of a choice, as the study stores them; none
+    for a number.
+    """
 
     key: str
     label: str
@@ -70,10 +75,12 @@ class Axis:
 
 @dataclass(frozen=True)
 class TrialData:
-    """A trial of the study. place: the number under which its runs lie. point: the values by key, as the study stores
-    them. value: NaN unless it succeeded. reported: what the pruner was told, by step. by_seed: the value of each seed.
-    why: why it failed, was skipped or was run again. is_here: whether its runs lie in the sweep's folder; another
-    machine may have the others."""
+    """A trial of the study.
+
+    place: the number under which its runs lie. point: the values by key, as the study stores them. value: NaN unless it
+    succeeded. reported: what the pruner was told, by step. by_seed: the value of each seed. why: why it failed, was
+    skipped or was run again. is_here: whether its runs lie in the sweep's folder; another machine may have the others.
+    """
 
     number: int
     place: int
@@ -116,9 +123,12 @@ class TrialData:
 
 @dataclass(frozen=True)
 class SweepData:
-    """Everything that a report needs of a sweep. config_text: the text of sweep.yml. bases: the configs from which
-    trials differ, by name; empty ones cannot be read. best: the best trial; None if none has succeeded. best_config:
-    the mapping in best.yml, if it can be read. faults: a line for each damaged or missing part."""
+    """Everything that a report needs of a sweep.
+
+    config_text: the text of sweep.yml. bases: the configs from which trials differ, by name; empty ones cannot be read.
+    best: the best trial; None if none has succeeded. best_config: the mapping in best.yml, if it can be read. faults: a
+    line for each damaged or missing part.
+    """
 
     path: Path
     config: SweepConfig
@@ -207,7 +217,8 @@ class SweepData:
 
 def _edge(dimension: DimensionConfig, value: Any) -> str | None:
     """At which edge of a dimension a value lies: lower or upper; None if it lies inside, or if there is nothing but
-    edges. A number of a range lies at an edge where only EDGE of the range lies beyond."""
+    edges. A number of a range lies at an edge where only EDGE of the range lies beyond.
+    """
     if not _is_number(value):
         return None
     if isinstance(dimension, ChoiceConfig):

@@ -110,7 +110,8 @@ def _steps(run: RunData, num_epochs: int) -> tuple[list[float], list[float]]:
 
 def _stripes(epochs: Shares) -> Iterator[tuple[int, int, float]]:
     """From which epoch on until which one a player learned, and in what share of them: epochs are joined where there
-    are more than MOST_STRIPES; stripes without any are left out."""
+    are more than MOST_STRIPES; stripes without any are left out.
+    """
     edges = np.unique(np.linspace(0, len(epochs), min(len(epochs), MOST_STRIPES) + 1).round().astype(int)).tolist()
     shares = [float(epochs[a:b].mean()) for a, b in pairwise(edges)]
     start = 0
@@ -139,6 +140,6 @@ def _table(run: RunData, learned: Mapping[str, Shares]) -> Table:
 
 
 def _words(updates: Any) -> str:
-    """alternating periodic, period 5, phase 0"""
+    """Alternating periodic, period 5, phase 0"""
     keys = updates.items() if isinstance(updates, Mapping) else ()
     return ", ".join(label(str(value)) if key == "name" else f"{key} {value}" for key, value in keys)

@@ -8,7 +8,8 @@ from palestra.rollouts.solo import SoloGame
 
 def fuse(game: Game) -> FusedGame | SoloGame:
     """The object that plays a game, without policies, which the caller sets: SoloGame for one role, whose loop is
-    faster, else FusedGame."""
+    faster, else FusedGame.
+    """
     match game:
         case TensorGame(roles=(_,)):
             return SoloGame(game, {}, lambda num_worlds, seed, keys: TensorWorld(game, keys))

@@ -127,7 +127,8 @@ class FusedGame:
     @torch.no_grad()
     def collect(self, worlds: Worlds, roles: tuple[str, ...], num_rounds: int) -> dict[str, Transitions]:
         """Play `num_rounds` rounds, and return the experience of the seats of `roles`: for each role M = T * B rows per
-        move that it has in a round; round by round, in a round move by move, in a move world by world."""
+        move that it has in a round; round by round, in a round move by move, in a move world by world.
+        """
         require_policies(self.policies, self.game.roles)
         parts: dict[str, list[Transitions]] = {role: [] for role in roles}
         self._drop_uncollected(worlds, roles)
@@ -150,8 +151,10 @@ class FusedGame:
         return values
 
     def recent_returns(self, worlds: Worlds) -> Tensor:
-        """Returns of the last games that have finished, oldest first: float32 (at most 100, R). Waits for the
-        device."""
+        """Returns of the last games that have finished, oldest first: float32 (at most 100, R).
+
+        Waits for the device.
+        """
         return in_order(worlds.recent, worlds.num_finished)
 
     def is_exact(self, worlds: Worlds) -> bool:
@@ -198,7 +201,8 @@ class FusedGame:
         self, worlds: Worlds, role: str, counted: Tensor | None, move_keys: Tensor
     ) -> tuple[Observation, Tensor, Decision]:
         """counted: of a role that is collected, where it decides, bool (B,): there its observations update the game's
-        running statistics. None of any other role."""
+        running statistics. None of any other role.
+        """
         game, policy = self.game, self.policies[role]
         observation: Observation = {}
         if counted is not None or policy.observes in ("observation", "with_critics"):
@@ -219,7 +223,8 @@ class FusedGame:
         self, worlds: Worlds, role: str, deciding: Tensor, observation: Observation, legal: Tensor, decision: Decision
     ) -> Transitions:
         """Close the role's waiting decisions, each at the role's next one or at the end of its game, and return their
-        transitions; the new decisions wait instead. In worlds where the role does not decide, the old one waits on."""
+        transitions; the new decisions wait instead. In worlds where the role does not decide, the old one waits on.
+        """
         exchange = _exchange_on_cpu if runs_on_cpu(legal) else _exchange
         ended, going_on, waiting = exchange(worlds, self.game.roles.index(role), deciding, legal)
         new = Seat(observation, legal, decision.action, decision.extras)
@@ -246,8 +251,7 @@ class FusedGame:
     def _end_move(
         self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor, move_keys: Tensor
     ) -> None:
-        """Count the games that end, and begin new ones in their worlds, unless a seat waits for its next
-        observation."""
+        """Count the games that end, and begin new ones in their worlds, unless a seat waits for its next observation."""
         if runs_on_cpu(truncated):
             num_refilled, refilled = self._update_statistics_on_cpu(worlds, rewards, terminated, truncated)
             if num_refilled == 0:
@@ -260,7 +264,8 @@ class FusedGame:
 
     def _update_statistics(self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor) -> Tensor:
         """Add the results of a move, count the games that end, and clear the statistics of the worlds to be refilled;
-        returns these, bool (B,)."""
+        returns these, bool (B,).
+        """
         running = worlds.awaiting & ~worlds.done
         worlds.pending_reward += torch.where(running, rewards, 0.0)
         worlds.done |= running & terminated

@@ -42,8 +42,10 @@ def exchange(
     truncated: Array,
     valid: Array,
 ) -> None:
-    """Close a role's waiting decisions where it decides or its game is over; its new ones begin to wait. How the old
-    ones ended is written to the arrays from `reward` on; awaiting, done and pending_reward change in place."""
+    """Close a role's waiting decisions where it decides or its game is over; its new ones begin to wait.
+
+    How the old ones ended is written to the arrays from `reward` on; awaiting, done and pending_reward change in place.
+    """
     for world in range(len(truncated_pending)):
         was_awaiting, was_done, decides = awaiting[world, role], done[world, role], deciding[world, role]
         reward[world] = pending_reward[world, role]
@@ -79,7 +81,8 @@ def update_statistics(
 ) -> tuple[int, int]:
     """Add the results of a move, count the games that end, and clear the statistics of worlds to be refilled.
 
-    The statistics change in place; ended and refilled are written. Returns how many worlds there are of either."""
+    The statistics change in place; ended and refilled are written. Returns how many worlds there are of either.
+    """
     num_ended = num_refilled = 0
     num_roles = rewards.shape[1]
     for world in range(len(truncated_pending)):

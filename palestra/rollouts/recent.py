@@ -11,13 +11,16 @@ NUM_RECENT = 100
 
 def no_recent(num_roles: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """An empty ring buffer of returns, float32 (NUM_RECENT + 1, R), whose last row takes what is not stored; and the
-    number of games that have finished so far, int64 ()."""
+    number of games that have finished so far, int64 ().
+    """
     return torch.zeros(NUM_RECENT + 1, num_roles, device=device), torch.zeros((), dtype=torch.int64, device=device)
 
 
 def remember(recent: Tensor, num_finished: Tensor, ended: Tensor, returns: Tensor) -> tuple[Tensor, Tensor]:
-    """Ring buffer and number after the games that have `ended`, bool (M,), in their order. returns: (M, R). Does not
-    wait for a GPU."""
+    """Ring buffer and number after the games that have `ended`, bool (M,), in their order.
+
+    returns: (M, R). Does not wait for a GPU.
+    """
     numbers = num_finished + ended.cumsum(0) - 1
     num_finished = num_finished + ended.sum()
     is_kept = ended & (numbers >= num_finished - NUM_RECENT)

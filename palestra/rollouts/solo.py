@@ -126,8 +126,10 @@ class SoloGame:
         return values
 
     def recent_returns(self, worlds: SoloWorlds) -> Tensor:
-        """Returns of the last games that have finished, oldest first: float32 (at most 100, 1). Waits for the
-        device."""
+        """Returns of the last games that have finished, oldest first: float32 (at most 100, 1).
+
+        Waits for the device.
+        """
         return in_order(worlds.recent, worlds.num_finished)
 
     def is_exact(self, worlds: SoloWorlds) -> bool:
@@ -184,7 +186,8 @@ def _count_steps(
     num_finished: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Lengths and returns (B,) after T steps, columns (T * B,); the sums of `SoloGame.total_names`, but for tallies:
-    float64 (5,); and recent, num_finished."""
+    float64 (5,); and recent, num_finished.
+    """
     ended = terminated | truncated
     totals = torch.stack([column.double().sum() for column in (ended, terminated, truncated, ended, ended)])
     rewards, ended, valid = (column.view(-1, len(lengths)) for column in (rewards, ended, valid))

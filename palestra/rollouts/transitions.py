@@ -37,7 +37,8 @@ class Transitions:
 
     def rows(self) -> dict[str, Tensor]:
         """All fields but `valid` as one flat dict, the form in which a buffer stores them; without `legal` if all
-        actions are always legal."""
+        actions are always legal.
+        """
         flat: dict[str, Tensor] = {}
         for name in ("observation", "next_observation", "extras"):
             flat |= {f"{name}.{key}": value for key, value in getattr(self, name).items()}

@@ -147,8 +147,10 @@ class AsyncEvaluating(Evaluating):
         return PendingEvaluation(task, answer)
 
     def _failed_before(self, name: str, request: EvaluationRequest) -> Answer | None:
-        """The answer of an evaluation that has failed before, else None. In a resumed run it must fail again, because
-        that may have been recorded."""
+        """The answer of an evaluation that has failed before, else None.
+
+        In a resumed run it must fail again, because that may have been recorded.
+        """
         assert self.folder is not None
         try:
             filed = json.loads(self.folder.read(record_name(name, request.counters["opt_steps"])))

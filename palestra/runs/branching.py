@@ -111,8 +111,9 @@ def _reached(folder: RunFolder, config: BaseRunConfig) -> Reached:
 
 
 def branched_config(checkpoint: Path, overrides: Sequence[str], calls: Sequence[str] = ()) -> BaseRunConfig:
-    """The config of a run that branches off a checkpoint. calls: of `set_model`, with the networks that are handed over
-    again.
+    """The config of a run that branches off a checkpoint.
+
+    calls: of `set_model`, with the networks that are handed over again.
 
     A player may learn no more, and be scripted or held fixed instead. Raises ConfigError for other changes that the
     checkpoint's state does not allow, RunFolderError where there is no run.
@@ -162,9 +163,12 @@ def _has_same_worlds(before: BaseRunConfig, after: BaseRunConfig) -> bool:
 
 
 def seat_overrides(checkpoint: Path, freeze: Sequence[str], replace: Mapping[str, str]) -> list[str]:
-    """The overrides of a branch in which other players sit. freeze: learning players that are held fixed as they are in
-    the checkpoint. replace: scripted players, by the names of those whose places they take. Whoever learns no more has
-    no number of worlds. Raises ConfigError for unknown players, and for players to freeze that do not learn."""
+    """The overrides of a branch in which other players sit.
+
+    freeze: learning players that are held fixed as they are in the checkpoint. replace: scripted players, by the names
+    of those whose places they take. Whoever learns no more has no number of worlds. Raises ConfigError for unknown
+    players, and for players to freeze that do not learn.
+    """
     run = run_of(checkpoint)
     stored = read_stored_config(run.config)
     players: Mapping[str, Config] = getattr(stored, "players", {})
@@ -217,8 +221,10 @@ def stored_config(config: Config) -> dict[str, Any]:
 
 
 def require_same_experiment(loaded: LoadedCheckpoint, config: Config) -> None:
-    """Raise CheckpointError, with the keys that differ, for a checkpoint that was written under another config. Other
-    values of `execution` are allowed, and reported by palestra.runs.run: then equal bits are not promised."""
+    """Raise CheckpointError, with the keys that differ, for a checkpoint that was written under another config.
+
+    Other values of `execution` are allowed, and reported by palestra.runs.run: then equal bits are not promised.
+    """
     changes = [
         f"{change.key} was {change.before}, is {change.after}"
         for change in tree_differences(loaded.state.get("config"), stored_config(config))
@@ -232,8 +238,10 @@ def require_same_experiment(loaded: LoadedCheckpoint, config: Config) -> None:
 
 
 def note_changes(folder: RunFolder, changes: Sequence[Change], counters: Mapping[str, int]) -> None:
-    """Add changes to a run's `changes.jsonl`, all or none. If a kill came after they were written, they are its last
-    lines already, and nothing is added."""
+    """Add changes to a run's `changes.jsonl`, all or none.
+
+    If a kill came after they were written, they are its last lines already, and nothing is added.
+    """
     before = _noted(folder)
     new = "".join(json.dumps({**change._asdict(), "counters": dict(counters)}) + "\n" for change in changes).encode()
     if not new or not before.endswith(new):

@@ -270,8 +270,11 @@ def _check_num_worlds(value: Any) -> Any:
 
 
 class RunConfig(BaseRunConfig):
-    """A run in which players play games. The keys from `seed` to `callbacks` are the experiment; `execution` may change
-    results within rounding; `output` changes no bit."""
+    """A run in which players play games.
+
+    The keys from `seed` to `callbacks` are the experiment; `execution` may change results within rounding; `output`
+    changes no bit.
+    """
 
     units = ("opt_steps", "env_steps", "epochs", "minutes")
     usual: ClassVar[Any] = {"num_worlds": 8}
@@ -360,8 +363,10 @@ class RunConfig(BaseRunConfig):
         return max(self.num_worlds.values()) if isinstance(self.num_worlds, dict) else self.num_worlds
 
     def seats(self, player: str, roles: Sequence[str]) -> list[str]:
-        """The roles in which a player sits, in the order of `roles`, the roles of the game. For a player that does not
-        learn and sits in none: the roles that it has in the pairings of evaluations."""
+        """The roles in which a player sits, in the order of `roles`, the roles of the game.
+
+        For a player that does not learn and sits in none: the roles that it has in the pairings of evaluations.
+        """
         seats = [role for role in roles if self.roles.get(role) == player]
         if seats or isinstance(self.players[player], LearningPlayerConfig):
             return seats
@@ -444,8 +449,11 @@ def is_tournament(data: Any) -> bool:
 
 
 def kind_of_run(data: Any) -> type[BaseRunConfig]:
-    """The kind of run that plain data describe: that of their trainer. RunConfig if the data name no trainer, or one
-    that may not be imported; checking the data then says what is wrong. Raises ConfigError for a tournament."""
+    """The kind of run that plain data describe: that of their trainer.
+
+    RunConfig if the data name no trainer, or one that may not be imported; checking the data then says what is wrong.
+    Raises ConfigError for a tournament.
+    """
     if is_tournament(data):
         message = (
             "expected a config in which a player learns, got that of a tournament; palestra evaluate FILE plays it"
@@ -464,7 +472,8 @@ def kind_of_run(data: Any) -> type[BaseRunConfig]:
 
 def read_config(config: str | Path | dict[str, Any] | BaseRunConfig, overrides: Sequence[str] = ()) -> Any:
     """The config of a run, from a path, the name of a shipped config, a mapping or a config: a RunConfig if players
-    play, else another BaseRunConfig. Raises ConfigError with every fault at once."""
+    play, else another BaseRunConfig. Raises ConfigError with every fault at once.
+    """
     if isinstance(config, str | Path):
         return load_config(file_of(config), overrides, kind_of_run)
     if isinstance(config, BaseRunConfig) and not overrides:
@@ -475,9 +484,12 @@ def read_config(config: str | Path | dict[str, Any] | BaseRunConfig, overrides: 
 
 
 def read_stored_config(path: Path, overrides: Sequence[str] = ()) -> Any:
-    """The config of a stored run, as `read_config` gives it. Whoever types an override trusts the modules that it
-    names. Raises RunFolderError for a file that palestra did not write, ConfigError for overrides that do not fit,
-    UntrustedError if the file names modules that the user does not trust."""
+    """The config of a stored run, as `read_config` gives it.
+
+    Whoever types an override trusts the modules that it names. Raises RunFolderError for a file that palestra did not
+    write, ConfigError for overrides that do not fit, UntrustedError if the file names modules that the user does not
+    trust.
+    """
     if overrides:
         read_stored_config(path)
         with trusting():

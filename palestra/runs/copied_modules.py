@@ -1,5 +1,6 @@
 """The weights of pretrained torch modules in the folder of the run in which they play, so that the run does not need
-the file from which they came."""
+the file from which they came.
+"""
 
 from urllib.parse import quote
 
@@ -22,7 +23,8 @@ from palestra.storage.segments import (
 
 class CopiedModule(Entry):
     """What the config says of a module, and the size and SHA-256 of its weights: those of the file that the config
-    names, byte for byte."""
+    names, byte for byte.
+    """
 
     torch_module: str
     source: str | None
@@ -31,7 +33,8 @@ class CopiedModule(Entry):
 
 def build_module(name: str, config: TorchModuleConfig, game: Game, role: str, copies: Folder | None) -> ModulePolicy:
     """A pretrained module for a role, with the weights that the run has copied, or if it has none yet, with those that
-    the config names. Raises ConfigError."""
+    the config names. Raises ConfigError.
+    """
     try:
         content = None if copies is None else _read_copy(name, config, copies)
     except DamagedError as error:
@@ -42,8 +45,7 @@ def build_module(name: str, config: TorchModuleConfig, game: Game, role: str, co
 
 
 def copy_module(name: str, policy: ModulePolicy, folder: Folder) -> None:
-    """Write a module's weights into a folder: the file that its config names, or if it names none, those that it
-    has."""
+    """Write a module's weights into a folder: the file that its config names, or if it names none, those that it has."""
     folder.make()
     facts, weights = _files_of(name)
     content = policy.weights
@@ -56,8 +58,10 @@ def copy_module(name: str, policy: ModulePolicy, folder: Folder) -> None:
 
 
 def _read_copy(name: str, config: TorchModuleConfig, folder: Folder) -> bytes | None:
-    """The weights that `copy_module` has written for this config; None if it has not. A branch may name others than its
-    origin. Raises DamagedError if the files differ from what was written."""
+    """The weights that `copy_module` has written for this config; None if it has not.
+
+    A branch may name others than its origin. Raises DamagedError if the files differ from what was written.
+    """
     facts, weights = _files_of(name)
     if folder.kind(facts) is None:
         return None

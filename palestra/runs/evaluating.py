@@ -1,5 +1,6 @@
 """The evaluations of a run while it trains: when they are due, playing them, and which checkpoint is the best by their
-results."""
+results.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,16 +56,21 @@ def steps_of(counters: Mapping[str, Any]) -> dict[str, int]:
 
 
 class EvaluationHooks(NamedTuple):
-    """What a training does about its evaluations. context: gives the context in which they are played.
-    after_evaluation: is called with the record of each result that counts."""
+    """What a training does about its evaluations.
+
+    context: gives the context in which they are played. after_evaluation: is called with the record of each result that
+    counts.
+    """
 
     context: Callable[[], AbstractContextManager[None]]
     after_evaluation: Callable[[Mapping[str, Any]], None]
 
 
 class Evaluating:
-    """The evaluations of a run while it trains. Training waits for each of them, and its result counts at once; the
-    subclass palestra.runs.async_evaluations.AsyncEvaluating lets other processes play.
+    """The evaluations of a run while it trains.
+
+    Training waits for each of them, and its result counts at once; the subclass
+    palestra.runs.async_evaluations.AsyncEvaluating lets other processes play.
 
     evaluations: plays them; None for a training that has none.
 
@@ -143,7 +149,8 @@ class Evaluating:
     @contextmanager
     def test(self, counters: dict[str, int], hooks: EvaluationHooks) -> Iterator[None]:
         """A context for the test of a run, as one piece: if a signal comes, Interrupted leaves it, and nothing of it is
-        written. Arguments as in `evaluate`."""
+        written. Arguments as in `evaluate`.
+        """
         if self.is_final:
             raise RuntimeError("expected no safe point (and no turn of a player) inside _test, got one")
         before, self._tested, self.is_final = self.state_dict(), [], True
@@ -206,7 +213,8 @@ class Evaluating:
     def _update_best(self, record: Mapping[str, Any], counters: Mapping[str, int]) -> None:
         """If the result of an evaluation is better than all before, the checkpoint of its players becomes the best: the
         one that is saved at this safe point, or an earlier one that was kept for this decision. counters: of the
-        run."""
+        run.
+        """
         if self.best is None:
             return
         display = self.progress.run.display

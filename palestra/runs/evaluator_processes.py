@@ -57,8 +57,11 @@ class ProcessRequest:
 
 @dataclass(frozen=True)
 class Answer:
-    """The end of a request. result: that of `Evaluations.play`; None if the evaluation has failed. seconds: how long it
-    took. why: why it has failed, else empty."""
+    """The end of a request.
+
+    result: that of `Evaluations.play`; None if the evaluation has failed. seconds: how long it took. why: why it has
+    failed, else empty.
+    """
 
     result: dict[str, Any] | None
     seconds: float
@@ -88,8 +91,11 @@ class Processes:
         ]
 
     def play(self, request: ProcessRequest, file: Callable[[Answer], None]) -> Future[Answer]:
-        """Queue a request. The answer comes from a process, or says that the evaluation has failed. file: called with
-        the answer first, in another thread."""
+        """Queue a request.
+
+        The answer comes from a process, or says that the evaluation has failed. file: called with the answer first, in
+        another thread.
+        """
         answer: Future[Answer] = Future()
         self.jobs.put(Job(request, file, answer))
         return answer

@@ -35,7 +35,8 @@ TYPES = {name: KINDS[kind] for name, kind in Row.__annotations__.items()}
 
 def run_name(path: Path) -> str:
     """The name of a run: its folder's, with that of the folder above if it only names the seed; \\udcff for what is no
-    UTF-8, which no table holds."""
+    UTF-8, which no table holds.
+    """
     path = path.resolve()
     name = f"{path.parent.name}/{path.name}" if path.name.startswith("seed-") else path.name
     return name.encode(errors="backslashreplace").decode()

@@ -1,5 +1,6 @@
 """Players of other runs: reads them from the run that trained them, and copies them into the folder of the run that
-imports them."""
+imports them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,16 +32,20 @@ from palestra.storage.segments import (
 
 @dataclass(frozen=True)
 class TrainedPlayer:
-    """A player as another run has trained it. game: the config of its game. algorithm: that of its algorithm. state:
-    nets, opt_steps and env_steps."""
+    """A player as another run has trained it.
+
+    game: the config of its game. algorithm: that of its algorithm. state: nets, opt_steps and env_steps.
+    """
 
     game: GameConfig
     algorithm: Any
     state: dict[str, Any]
 
     def require_same_observations(self, played: GameConfig) -> None:
-        """Raise RunFolderError if the player would observe a game of this config otherwise than its own. Shapes are not
-        compared here, but when its weights are loaded."""
+        """Raise RunFolderError if the player would observe a game of this config otherwise than its own.
+
+        Shapes are not compared here, but when its weights are loaded.
+        """
         fault = self.game.misfit(played)
         if fault is not None:
             raise _other_key(fault.path)
@@ -48,7 +53,8 @@ class TrainedPlayer:
 
     def require_no_statistics(self, played: GameConfig) -> None:
         """Raise RunFolderError if what it or the game of this config observes is normalised, because its networks know
-        the statistics of its own run alone, or if it is clipped otherwise."""
+        the statistics of its own run alone, or if it is clipped otherwise.
+        """
         if self.game.observations() != played.observations():
             raise _other_key("observation")
         if played.observations().normalize is not None:
@@ -62,8 +68,10 @@ def _other_key(path: str) -> RunFolderError:
 
 
 def read_player(config: FromRunConfig) -> TrainedPlayer:
-    """Read a player from a checkpoint of the run that trained it. Raises RunFolderError if no such player learned
-    there, CheckpointError for a checkpoint that is missing or damaged."""
+    """Read a player from a checkpoint of the run that trained it.
+
+    Raises RunFolderError if no such player learned there, CheckpointError for a checkpoint that is missing or damaged.
+    """
     folder = RunFolder.open(find_run(config.from_run).folder)
     folder.require_rebuildable()
     stored = read_stored_config(folder.config)
@@ -129,8 +137,10 @@ class CopiedPlayer(Entry):
 
 
 def read_copy(folder: Folder, name: str, config: FromRunConfig) -> TrainedPlayer | None:
-    """Read a player that `copy_players` has written for this config; None if it has not. Raises DamagedError if the
-    files differ from what was written."""
+    """Read a player that `copy_players` has written for this config; None if it has not.
+
+    Raises DamagedError if the files differ from what was written.
+    """
     copied = _find_copy(folder, name, config)
     if copied is None:
         return None
@@ -146,8 +156,10 @@ def read_copy(folder: Folder, name: str, config: FromRunConfig) -> TrainedPlayer
 
 
 def _find_copy(folder: Folder, name: str, config: FromRunConfig) -> CopiedPlayer | None:
-    """What `copy_players` has written of the player of this config; None if it has not. A branch may name another
-    player than its origin, also in the place of a torch module. Raises DamagedError."""
+    """What `copy_players` has written of the player of this config; None if it has not.
+
+    A branch may name another player than its origin, also in the place of a torch module. Raises DamagedError.
+    """
     facts = _files_of(name)[0]
     if folder.kind(facts) is None:
         return None

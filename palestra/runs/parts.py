@@ -1,5 +1,7 @@
-"""Builds the parts of a run, its game and its players, from its config. Training, evaluators, stored runs, `verify` and
-export all use it."""
+"""Builds the parts of a run, its game and its players, from its config.
+
+Training, evaluators, stored runs, `verify` and export all use it.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -58,8 +60,10 @@ def build_parts(config: RunConfig, device: torch.device, copies: Folder | None) 
 def build_evaluations(
     parts: Parts, evaluations: Sequence[EvaluationConfig | UserEvaluationConfig] | None = None
 ) -> Evaluations:
-    """The evaluations of a run, or others between its players. Raises ConfigError if they do not fit its game and
-    players."""
+    """The evaluations of a run, or others between its players.
+
+    Raises ConfigError if they do not fit its game and players.
+    """
     config = parts.config
     return Evaluations(
         config.evaluations if evaluations is None else evaluations,
@@ -83,8 +87,10 @@ def _build_game(game: GameConfig, run: RunConfig, device: torch.device) -> Game:
 
 
 def _fit_player(player: Player, game: Game, role: str) -> Player:
-    """A player once more, held fixed, with the observations and actions of a role in another game. Raises ConfigError
-    if its networks would have other weights there."""
+    """A player once more, held fixed, with the observations and actions of a role in another game.
+
+    Raises ConfigError if its networks would have other weights there.
+    """
     assert player.algorithm is not None
     spaces, actions = game.spaces[role], game.action_spaces[role]
     fitted = Player(player.name, (role,), spaces, actions, game.device, player.seed, player.compile, player.by_hand)

@@ -53,8 +53,10 @@ class ProgressReporter:
         self._shown_at_s = 0.0
 
     def begin(self, stages: Mapping[str, Stage]) -> None:
-        """Count time and rates from here on, because a `fit` begins. stages: all of the run, by name, in their
-        order."""
+        """Count time and rates from here on, because a `fit` begins.
+
+        stages: all of the run, by name, in their order.
+        """
         self.stages, self._standing = stages, self._look()
         self._seconds_before = sum(self.run.time_log.total().values())
         self._began_s = self._first_step_s = time.monotonic()
@@ -87,8 +89,11 @@ class ProgressReporter:
             self.tasks = [task for task in self.tasks if task not in tasks]
 
     def now(self) -> Progress:
-        """How the training stands now. Elapsed and remaining seconds include evaluations and saves; elapsed seconds are
-        those of all processes that the run has had."""
+        """How the training stands now.
+
+        Elapsed and remaining seconds include evaluations and saves; elapsed seconds are those of all processes that the
+        run has had.
+        """
         run, now = self.run, self._look()
         self._standing = now
         self._marks.append(now.mark)
@@ -130,7 +135,8 @@ class ProgressReporter:
 
     def _remaining_s(self, now: Standing) -> float | None:
         """Seconds until the end of training at its pace in this process, including evaluations and saves; None before
-        any progress, and in the test."""
+        any progress, and in the test.
+        """
         if now.stage == "test":
             return None
         progress, now_s = now.share - self._share_before, time.monotonic()

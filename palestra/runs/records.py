@@ -36,8 +36,10 @@ class RunRecords:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """A context in which records can be written. If an error leaves it, the recorders are told that the run
-        failed."""
+        """A context in which records can be written.
+
+        If an error leaves it, the recorders are told that the run failed.
+        """
         try:
             self.jsonl = JsonlRecorder(self.folder.records)
         except OSError as error:
@@ -51,8 +53,10 @@ class RunRecords:
             self.jsonl.close()
 
     def flush(self, checkpoint: int) -> None:
-        """Bring all records to the disk, before the checkpoint of this number, which counts them. Raises
-        CheckpointError if the disk refuses."""
+        """Bring all records to the disk, before the checkpoint of this number, which counts them.
+
+        Raises CheckpointError if the disk refuses.
+        """
         try:
             self.jsonl.flush()
         except OSError as error:
@@ -124,8 +128,10 @@ class RunRecords:
             self.display.error(f"{fault}; the run goes on without that line")
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Write a record, and before it the files of its images and videos. If the disk refuses, this is reported once,
-        and the records wait in memory."""
+        """Write a record, and before it the files of its images and videos.
+
+        If the disk refuses, this is reported once, and the records wait in memory.
+        """
         step = f"{step_of(record)}-{record['opt_steps']}"
         record = file_media(record, lambda name, media: self._file(f"{name}-{step}{media.suffix}", media))
         was_waiting = self.jsonl.is_waiting

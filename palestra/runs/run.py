@@ -83,8 +83,10 @@ class Run:
     # ---- objects from Python -----------------------------------------------------------------------------
 
     def set_logger(self, recorder: Recorder) -> None:
-        """Let a recorder of the user's own file the records, too. Raises RuntimeError once the run has begun, TypeError
-        for what is no Recorder."""
+        """Let a recorder of the user's own file the records, too.
+
+        Raises RuntimeError once the run has begun, TypeError for what is no Recorder.
+        """
         self.require_unopened("set_logger")
         if not isinstance(recorder, Recorder):
             expected = (
@@ -157,7 +159,8 @@ class Run:
 
     def _write_config(self, folder: RunFolder) -> None:
         """Write the resolved config and run.json (versions, machine, command), which fixes the mirror's URL and the
-        checkpoint folder for all of the run. Raises RunFolderError if the disk refuses."""
+        checkpoint folder for all of the run. Raises RunFolderError if the disk refuses.
+        """
         output, run_id = self.config.output, uuid.uuid4().hex
         place, mirror = output.checkpoint_folder, output.mirror
         elsewhere = None if place is None else folder.keep_checkpoints_in(Path(place), run_id)
@@ -229,7 +232,8 @@ class Run:
 
     def differences(self, loaded: LoadedCheckpoint) -> list[str]:
         """A line for each part of `execution`, source, version or machine that was another one when the checkpoint was
-        written; then equal bits are not promised."""
+        written; then equal bits are not promised.
+        """
         lines = []
         execution = loaded.state["config"]["execution"], stored_config(self.config)["execution"], "execution"
         classes = user_class_hashes(self.config)  # all that this process uses: `verify` leaves recorders out
@@ -252,8 +256,10 @@ class Run:
         return f"it is finished; {on}"
 
     def extend(self, overrides: Sequence[str], reached: Reached | None) -> None:
-        """Give the run another end, in its config on the disk and here. Raises as palestra.runs.branching.extend,
-        RuntimeError if the run has no folder yet."""
+        """Give the run another end, in its config on the disk and here.
+
+        Raises as palestra.runs.branching.extend, RuntimeError if the run has no folder yet.
+        """
         if not isinstance(self.place, RunFolder):
             raise RuntimeError("extend: expected a run that has begun, got one without a folder; call fit() first")
         extended = extend(self.place.path, overrides, reached)
@@ -272,6 +278,8 @@ class Run:
 
 
 def default_folder(run: str | Path | None, name: str) -> RunFolder:
-    """A new folder at `run` or, if that is None, runs/<name>-<n> in the working directory. Raises RunFolderError if it
-    exists."""
+    """A new folder at `run` or, if that is None, runs/<name>-<n> in the working directory.
+
+    Raises RunFolderError if it exists.
+    """
     return RunFolder.create(Path("runs"), name) if run is None else RunFolder.create_at(Path(run))

@@ -39,8 +39,10 @@ class RunCheckpoints:
 
     @contextmanager
     def opened(self, candidates: Callable[[], Sequence[Steps]]) -> Iterator[None]:
-        """A context in which checkpoints can be saved and the mirror is open. candidates: gives the steps of those that
-        may still become the best."""
+        """A context in which checkpoints can be saved and the mirror is open.
+
+        candidates: gives the steps of those that may still become the best.
+        """
         output, self._candidates = self.run.config.output, candidates
         self.stored = Checkpoints(self.run.folder, output.keep_last, output.keep_every)
         self.stored.in_use = self._in_use
@@ -78,8 +80,9 @@ class RunCheckpoints:
         best: bool,
         due: bool,
     ) -> Path | None:
-        """Write the next checkpoint, after all records are on the disk, and give its folder. If the disk refuses, the
-        display says so, `failure` holds the error, and there is no folder.
+        """Write the next checkpoint, after all records are on the disk, and give its folder.
+
+        If the disk refuses, the display says so, `failure` holds the error, and there is no folder.
 
         buffers: the replay buffers whose rows it holds; None leaves the rows out. best: whether it becomes the best
         one. due: whether it was due here; one that is saved only because the run stops here uses up no number, and the
@@ -110,7 +113,9 @@ class RunCheckpoints:
 
     def leaves_out_rows(self, buffers: Mapping[str, ReplayBuffer], is_finished: bool) -> bool:
         """Whether a checkpoint that is saved now holds no rows of these replay buffers, although there are some.
-        is_finished: whether the run is."""
+
+        is_finished: whether the run is.
+        """
         which = self.run.config.output.replay_in_checkpoints
         is_light = which == "none" or (which == "resumable" and is_finished)
         return is_light and not all(buffer.is_empty for buffer in buffers.values())
@@ -134,8 +139,10 @@ class RunCheckpoints:
             self.mirror.send(self.stands_on)
 
     def finish_mirror(self) -> RemoteError | None:
-        """Wait until the mirror is complete, then remove checkpoints that were only kept for it. Gives the error if
-        that fails."""
+        """Wait until the mirror is complete, then remove checkpoints that were only kept for it.
+
+        Gives the error if that fails.
+        """
         if self.mirror is None:
             return None
         try:
@@ -151,8 +158,10 @@ class RunCheckpoints:
     # ---- reading back --------------------------------------------------------------------------------------
 
     def load_latest(self) -> LoadedCheckpoint | None:
-        """The last checkpoint of this run; None if it has none. Raises CheckpointError if it was written under another
-        config, or cannot be read."""
+        """The last checkpoint of this run; None if it has none.
+
+        Raises CheckpointError if it was written under another config, or cannot be read.
+        """
         if not self.stored.numbers():
             return None
         loaded = self.stored.load("latest")
@@ -160,8 +169,7 @@ class RunCheckpoints:
         return loaded
 
     def go_back_to(self, loaded: LoadedCheckpoint, buffers: Mapping[str, ReplayBuffer]) -> None:
-        """Bring back replay rows, records and seconds of training as they were when a checkpoint of this run was
-        saved."""
+        """Bring back replay rows, records and seconds of training as they were when a checkpoint of this run was saved."""
         self._rewind(loaded)
         self.run.set_time_before()
         self.restore_rows(loaded, buffers)
@@ -190,8 +198,10 @@ class RunCheckpoints:
         records.cut(length, step)
 
     def restore_rows(self, loaded: LoadedCheckpoint, buffers: Mapping[str, ReplayBuffer]) -> None:
-        """Fill replay buffers from a checkpoint, which may hold those of further players. If it holds no rows, the
-        buffers stay as they are, and the display says so."""
+        """Fill replay buffers from a checkpoint, which may hold those of further players.
+
+        If it holds no rows, the buffers stay as they are, and the display says so.
+        """
         if loaded.state["has_replay_rows"]:
             rows = {name: rows for name, rows in loaded.buffers.items() if name in buffers}
             return self.stored.restore_buffers(replace(loaded, buffers=rows), buffers)

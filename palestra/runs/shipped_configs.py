@@ -26,7 +26,8 @@ def _config_folders() -> tuple[Path, Path]:
 
 def named_file(name: str | Path) -> Path | None:
     """The file that a name stands for: NAME in the working directory, NAME.yml there if palestra ships a config of that
-    name, else the shipped config; None if there is none of them."""
+    name, else the shipped config; None if there is none of them.
+    """
     shipped = {path.stem: path for path in shipped_configs()}
     candidates = [Path(name), *([Path(f"{name}.yml"), shipped[str(name)]] if str(name) in shipped else [])]
     return next((path for path in candidates if path.is_file()), None)

@@ -1,5 +1,6 @@
 """Trained players that come with palestra: `palestra:polyhedra` names a run of which only the players are left, and
-`palestra:polyhedra-host` one of its players. `python -m benchmarks.trained_players` trains and writes them."""
+`palestra:polyhedra-host` one of its players. `python -m benchmarks.trained_players` trains and writes them.
+"""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -23,8 +24,10 @@ def is_shipped(run: str | Path) -> bool:
 
 
 def find_run(run: str | Path) -> NamedRun:
-    """A run by its folder, or by `palestra:NAME` or `palestra:NAME-PLAYER`. Raises RunFolderError for an unknown
-    name."""
+    """A run by its folder, or by `palestra:NAME` or `palestra:NAME-PLAYER`.
+
+    Raises RunFolderError for an unknown name.
+    """
     if not is_shipped(run):
         return NamedRun(Path(run), None)
     name = str(run).removeprefix(PREFIX)

@@ -69,7 +69,8 @@ def spaces_of(game: Game, role: str) -> RoleSpaces:
 
 def _evaluations(config: GameConfig, game: Game, roles: dict[str, str]) -> Data:
     """The keys `evaluations` and `best`: each role against the scripted players of the game, all learning ones
-    together, and nobody but random ones, as far as somebody can draw actions at random there."""
+    together, and nobody but random ones, as far as somebody can draw actions at random there.
+    """
     scripts = {
         role: [name for name in scripts_for(game, config, role) if name == "random" or SCRIPTED[name].game_config]
         for role in roles
@@ -110,7 +111,8 @@ def remedies(data: Data, model: type[Config]) -> Iterator[None]:
 
 def following(data: Data, overrides: Sequence[str], game: Game | None = None) -> Data:
     """The data of a file before its overrides, with what goes with the parts that these name: with another loss the
-    heads, the estimator, and how the player acts. game: None: that of the file, without environments."""
+    heads, the estimator, and how the player acts. game: None: that of the file, without environments.
+    """
     after = data
     for override in overrides:
         with suppress(ConfigError):  # which is told when the file is read

@@ -60,11 +60,13 @@ class StoredRun:
         trust: bool = False,
         models: Models | None = None,
     ) -> Self:
-        """Open the run in a folder. starts: seeds of evaluations by name, in place of their own. trust: whether the
-        modules that the run names are trusted from now on. models: the networks that `set_model` handed over when the
-        run began, by role, or those of the one player that learns. Raises RunFolderError if there
-        is no run, its config is not as palestra wrote it, or it needs other `models`; UntrustedError if it names
-        modules that are not trusted, ConfigError."""
+        """Open the run in a folder.
+
+        starts: seeds of evaluations by name, in place of their own. trust: whether the modules that the run names are
+        trusted from now on. models: the networks that `set_model` handed over when the run began, by role, or those of
+        the one player that learns. Raises RunFolderError if there is no run, its config is not as palestra wrote it, or
+        it needs other `models`; UntrustedError if it names modules that are not trusted, ConfigError.
+        """
         with trusting(trust):
             folder, config, nets = _open(run, models)
             if starts:
@@ -74,8 +76,11 @@ class StoredRun:
 
     @cached_property
     def evaluations(self) -> Evaluations:
-        """The run's evaluations. They are built when they are first used, because that may make environments. Raises
-        ConfigError if they do not fit the game and the players."""
+        """The run's evaluations.
+
+        They are built when they are first used, because that may make environments. Raises ConfigError if they do not
+        fit the game and the players.
+        """
         return build_evaluations(self.parts)
 
     def change_evaluations(self, changes: Changes) -> None:
@@ -85,8 +90,11 @@ class StoredRun:
         self.changes = changes
 
     def load(self, which: str) -> None:
-        """Load the players and the game from a checkpoint. which: latest, best, a number, or an opt step as @2100.
-        Raises CheckpointError for one that is missing or damaged."""
+        """Load the players and the game from a checkpoint.
+
+        which: latest, best, a number, or an opt step as @2100. Raises CheckpointError for one that is missing or
+        damaged.
+        """
         checkpoints = Checkpoints(self.folder, keep_last=1, keep_every=None)
         loaded = checkpoints.load(which, check_rows=False)
         with loaded.fitting():
@@ -123,7 +131,8 @@ class StoredRun:
 
     def file_name(self, name: str) -> str:
         """The name of the file with the record of an evaluation of the loaded checkpoint; that of a changed one
-        differs."""
+        differs.
+        """
         suffix = f"-{digest(self.evaluations.configs[name])}" if self._is_changed(name) else ""
         return record_name(name, self.counters["opt_steps"], suffix)
 
@@ -131,8 +140,9 @@ class StoredRun:
         return self.evaluations.configs[name] not in self.config.evaluations
 
     def film(self, name: str, file: str) -> tuple[Path, list[float]]:
-        """Film the first episodes of an evaluation into a file in evaluations/. Gives its path and the episodes'
-        returns.
+        """Film the first episodes of an evaluation into a file in evaluations/.
+
+        Gives its path and the episodes' returns.
 
         Raises EvaluationFailed if an environment fails.
         """
@@ -183,12 +193,15 @@ class StoredRun:
 
     def records(self) -> Iterator[Row]:
         """The run's records as tidy rows: every number of training records and of evaluations, with its name and the
-        steps at which it was recorded. Warns of damaged lines, which are left out."""
+        steps at which it was recorded. Warns of damaged lines, which are left out.
+        """
         return rows_of_run(self.folder, run_name(self.folder.path), warnings.warn)
 
     def frame(self, library: Library = "pandas") -> Any:
-        """`records` as a DataFrame of pandas or polars, with a column for each field of `Row`. Raises ConfigError if
-        the extra `frames` is missing."""
+        """`records` as a DataFrame of pandas or polars, with a column for each field of `Row`.
+
+        Raises ConfigError if the extra `frames` is missing.
+        """
         return frame(self.records(), library)
 
     @contextmanager
@@ -217,8 +230,10 @@ def _open(run: str | Path, models: Models | None) -> tuple[RunFolder, RunConfig,
 
 
 def open_to_play(run: str | Path, trust: bool = False, models: Models | None = None) -> StoredRun:
-    """As `StoredRun.open`, for players that will only play, which needs no compiler and no gradients. run: its folder,
-    or the name of one that palestra ships."""
+    """As `StoredRun.open`, for players that will only play, which needs no compiler and no gradients.
+
+    run: its folder, or the name of one that palestra ships.
+    """
     with trusting(trust):
         folder, config, nets = _open(find_run(run).folder, models)
         execution = config.execution.model_copy(update={"compile": False, "gradients": "autograd"})
@@ -232,8 +247,10 @@ def load_player(
     trust: bool = False,
     models: Models | None = None,
 ) -> Player:
-    """A player as a run left it, held fixed. Its `game` has the running statistics of the run, with which observations
-    are normalised before the player sees them.
+    """A player as a run left it, held fixed.
+
+    Its `game` has the running statistics of the run, with which observations are normalised before the player sees
+    them.
 
     run: its folder, or the name of one that palestra ships, or of a player of it (`palestra:polyhedra-host`). player:
     its name; None: the only one that learned. checkpoint: latest, best, a number, or an opt step as @2100. trust,

@@ -147,8 +147,10 @@ def _combinations(entry: Mapping[str, str | list[str]], roles: Sequence[str]) ->
 def read_tournament(
     path: Path, overrides: Sequence[str], pairings: Sequence[Mapping[str, str]] = ()
 ) -> TournamentConfig:
-    """The config in a file, with overrides, and with other pairings if any are given. Raises ConfigError with every
-    fault at once."""
+    """The config in a file, with overrides, and with other pairings if any are given.
+
+    Raises ConfigError with every fault at once.
+    """
     data = load_yaml(path)
     if not is_tournament(data) and "trainer" in data:
         message = "expected a tournament, in which nobody learns, got a config that trains; to train it: "
@@ -239,8 +241,10 @@ def _folder_at(run: Path, config: TournamentConfig) -> RunFolder:
 
 
 def _require_unplayed(folder: RunFolder, config: TournamentConfig) -> None:
-    """Raise RunFolderError for a folder of anything but this tournament, or in which it was played to its end. Then it
-    has a record, which may be damaged; a torn line was left by a kill."""
+    """Raise RunFolderError for a folder of anything but this tournament, or in which it was played to its end.
+
+    Then it has a record, which may be damaged; a torn line was left by a kill.
+    """
     other = RunFolderError(f"{folder.path} exists already, and does not hold this tournament")
     if folder.root.kind(folder.config.name) is None:
         try:

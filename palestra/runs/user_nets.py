@@ -43,7 +43,8 @@ def seat_and_nets(learners: Sequence[Player], role: str | Nets, nets: Nets | Non
 
 def take_nets(player: Player, run: RunConfig, nets: Nets) -> RunConfig:
     """Let a learning player take networks in place of those that the config of its run names; gives the config with
-    what can be named. Raises as `use_builders` and `use_nets`, and ConfigError where evaluators cannot build them."""
+    what can be named. Raises as `use_builders` and `use_nets`, and ConfigError where evaluators cannot build them.
+    """
     if run.evaluators is not None and are_made(nets):
         message = "expected null, because other processes cannot build networks of set_model, got a mapping"
         raise ConfigError.at("evaluators", message)
@@ -55,7 +56,8 @@ def take_nets(player: Player, run: RunConfig, nets: Nets) -> RunConfig:
 def use_builders(player: Player, run: RunConfig, nets: Nets) -> RunConfig:
     """The config of a run that names the functions and classes among `nets`, in place of the networks that it names so
     far. The user trusts their modules by that. Raises ValueError as `use_nets`, and for a builder that cannot be
-    imported; ConfigError."""
+    imported; ConfigError.
+    """
     data: Any = run.model_dump()
     for place, value in _by_place(player, run, nets).items():
         if not _is_made(value):
@@ -95,9 +97,11 @@ def are_made(nets: Nets) -> bool:
 
 
 def by_role(run: BaseRunConfig, models: Models | None) -> dict[str, Nets]:
-    """The networks that are handed over for a stored run, by the first role of each player. As in `set_model`, those of
-    the one player that learns may come without its role. Raises ValueError for an unknown role, and without one where
-    several players learn."""
+    """The networks that are handed over for a stored run, by the first role of each player.
+
+    As in `set_model`, those of the one player that learns may come without its role. Raises ValueError for an unknown
+    role, and without one where several players learn.
+    """
     if models is None:
         return {}
     if not isinstance(run, RunConfig):
@@ -119,8 +123,10 @@ def first_role(run: RunConfig, name: str) -> str:
 
 
 def use_models(parts: Parts, models: Mapping[str, Nets]) -> None:
-    """Hand the players of a stored run copies of their networks. models: as `by_role` gives them. Raises as
-    `use_nets`."""
+    """Hand the players of a stored run copies of their networks.
+
+    models: as `by_role` gives them. Raises as `use_nets`.
+    """
     for role, nets in models.items():
         use_nets(parts.players[parts.config.roles[role]], parts.config, deepcopy(nets))
 

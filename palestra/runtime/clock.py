@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 
 class TrainingClock:
-    """Counts seconds while it is `running` and not `paused`. seconds: over all processes of the run, one after the
-    other. seconds_here: in this process."""
+    """Counts seconds while it is `running` and not `paused`.
+
+    seconds: over all processes of the run, one after the other. seconds_here: in this process.
+    """
 
     def __init__(self) -> None:
         self._before = 0.0

@@ -26,8 +26,10 @@ IMPORT = re.compile(rb"^from (palestra[\w.]*) import", re.MULTILINE)
 
 
 class KernelCache(FunctionCache):
-    """numba's cache of one kernel, which knows when another kernel was edited. A kernel that cannot be read or written
-    is compiled anew."""
+    """numba's cache of one kernel, which knows when another kernel was edited.
+
+    A kernel that cannot be read or written is compiled anew.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         """Raises RuntimeError where no folder can be written to."""
@@ -103,7 +105,8 @@ def _say_not_kept(why: str) -> None:
 @cache
 def digest_of_kernels() -> str:
     """The SHA-256 of all files that contain kernels or from which kernels import, as they are when the first kernel is
-    defined."""
+    defined.
+    """
     texts = {path: path.read_bytes() for path in HOUSE.rglob("*.py")}
     chosen = {path for path, text in texts.items() if KERNELS.search(text)}
     modules = {name for path in chosen for name in IMPORT.findall(texts[path])}

@@ -1,5 +1,6 @@
 """What a terminal shows of texts that others may have written, such as the names and errors of a stored run: no text
-moves the cursor, colours, hides or reorders what is shown, or sets the terminal's title."""
+moves the cursor, colours, hides or reorders what is shown, or sets the terminal's title.
+"""
 
 import unicodedata
 from collections.abc import Iterable
@@ -11,7 +12,8 @@ from rich.segment import Segment
 
 def visible(text: str, kept: str = "") -> str:
     """A text with escapes, as \\x1b, in place of what is no letter, sign or space: control characters, those that set
-    the direction of writing, bytes that are no UTF-8. kept: characters that stay."""
+    the direction of writing, bytes that are no UTF-8. kept: characters that stay.
+    """
     return text if text.isprintable() else "".join(_visible(each, kept) for each in text)
 
 

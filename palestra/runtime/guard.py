@@ -97,7 +97,8 @@ def find_edit(kernel: Kernel, owner: object) -> str | None:
 
 def _calls(mirrors: Collection[str], names: Collection[str], owner: object) -> Iterator[tuple[Any, str]]:
     """What must be as it was, as holder and name there: methods of the owner, functions where they are defined, and
-    methods of all objects that can be reached."""
+    methods of all objects that can be reached.
+    """
     yield from (_at(owner, path) for path in mirrors)
     functions = [defined(name) for name in names]
     yield from functions
@@ -120,7 +121,8 @@ def find_other_call(module: nn.Module) -> str | None:
 
 def reachable(owner: object) -> Iterator[Any]:
     """The object, and those among its attributes, and so on: ours, networks, and objects of classes that derive from
-    these."""
+    these.
+    """
     found, waiting = set(), [owner]
     while waiting:
         value: Any = waiting.pop()
@@ -177,8 +179,10 @@ def plain_function(value: Any) -> FunctionType | None:
 
 
 def fingerprint(function: FunctionType, holder: object = None) -> str:
-    """The SHA-256 of all that a function computes by, other functions aside. holder: the class or the object whose
-    constants it reads."""
+    """The SHA-256 of all that a function computes by, other functions aside.
+
+    holder: the class or the object whose constants it reads.
+    """
     text, names = meaning(function.__code__)
     cls = holder if isinstance(holder, type) else type(holder)
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
@@ -215,7 +219,8 @@ def _library(name: str) -> str:
 @cache
 def meaning(code: CodeType) -> tuple[str, frozenset[str]]:
     """A function's syntax tree, the same in every version of Python and however the source is written, with numbers for
-    its variables; and the names of globals and attributes in it. Nothing where a function has no source of its own."""
+    its variables; and the names of globals and attributes in it. Nothing where a function has no source of its own.
+    """
     try:
         source = inspect.getsource(code)
         tree = ast.parse(f"if 1:\n{source}" if source[:1].isspace() else source)

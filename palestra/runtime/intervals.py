@@ -1,5 +1,8 @@
-"""When something is due: intervals and limits. Their units are the counters of a trainer, and minutes of training; each
-kind of run lists its units (`palestra.runs.config.BaseRunConfig.units`)."""
+"""When something is due: intervals and limits.
+
+Their units are the counters of a trainer, and minutes of training; each kind of run lists its units
+(`palestra.runs.config.BaseRunConfig.units`).
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +25,8 @@ class Interval(Config):
 
     def due(self, before: Counters, now: Counters) -> bool:
         """Whether the counter has reached a multiple of the interval between `before` (exclusive) and `now`
-        (inclusive)."""
+        (inclusive).
+        """
         return now[self.unit] // self.every > before[self.unit] // self.every
 
 
@@ -42,8 +46,10 @@ class Limit(Config):
 
 
 def read_limit(num_steps: float | None, unit: str | None, units: Sequence[str]) -> Limit | None:
-    """The limit that arguments of a function say; None if they say none. Raises ValueError for any other number than a
-    positive one, and for a unit that is not one of `units`."""
+    """The limit that arguments of a function say; None if they say none.
+
+    Raises ValueError for any other number than a positive one, and for a unit that is not one of `units`.
+    """
     if num_steps is None and unit is None:
         return None
     if isinstance(num_steps, bool) or not isinstance(num_steps, int | float) or not 0 < num_steps < math.inf:
@@ -68,8 +74,10 @@ class Agenda:
         self._minutes = math.inf
 
     def set(self, checked: Counters, once: Mapping[str, float]) -> None:
-        """Find the next counts, after everything that was due up to `checked` is done. once: counts, by unit, at which
-        something is due that does not recur."""
+        """Find the next counts, after everything that was due up to `checked` is done.
+
+        once: counts, by unit, at which something is due that does not recur.
+        """
         due = dict(once)
         limits = ((limit.unit, limit.after) for limit in self.limits)
         for unit, count in [*limits, *((i.unit, i.next(checked)) for i in self.intervals)]:

@@ -1,5 +1,7 @@
-"""What this machine does not give: memory, open files, a compiler. Each library reports a lack of them by another
-exception."""
+"""What this machine does not give: memory, open files, a compiler.
+
+Each library reports a lack of them by another exception.
+"""
 
 import errno
 import re
@@ -24,7 +26,8 @@ def is_short_of_memory(error: BaseException) -> bool:
 
 def lack(error: BaseException) -> str | None:
     """A line for an error that is a lack of memory, or that is or was caused by a lack of open files or of a
-    compiler; None for any other."""
+    compiler; None for any other.
+    """
     for each in _chain(error):
         if type(getattr(each, "inner_exception", each)).__name__ == "InvalidCxxCompiler":
             return (

@@ -21,9 +21,10 @@ class Interrupted(Exception):
 
 
 class StopSignals:
-    """Inside `caught`, the first signal is stored in `received`, where the next safe point finds it. The process exits
-    at once, without unwinding, on a second signal or when the time limit after the first one is over. Files on the disk
-    are complete at any moment.
+    """Inside `caught`, the first signal is stored in `received`, where the next safe point finds it.
+
+    The process exits at once, without unwinding, on a second signal or when the time limit after the first one is over.
+    Files on the disk are complete at any moment.
 
     A thread of its own waits for the signals, so that it also ends the process in compiled code that never returns to
     the interpreter, as long as that code releases the GIL.

@@ -1,5 +1,6 @@
 """The imports of torch and numba, which take most of the time of a start: with a message, and without garbage
-collection."""
+collection.
+"""
 
 import gc
 import sys
@@ -15,8 +16,10 @@ IMPORTING = "importing PyTorch and numba; this takes some two seconds, the first
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Disable the garbage collector inside the block. While torch is imported it would search all earlier imports a
-    dozen times, and find nothing."""
+    """Disable the garbage collector inside the block.
+
+    While torch is imported it would search all earlier imports a dozen times, and find nothing.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -29,7 +32,8 @@ def without_garbage_collection() -> Iterator[None]:
 @contextmanager
 def importing(console: "Console") -> Iterator[None]:
     """Around the slow imports of a command: print that they take a while, and exempt their objects from garbage
-    collection. Does nothing if torch is imported already. On a terminal the line is removed afterwards."""
+    collection. Does nothing if torch is imported already. On a terminal the line is removed afterwards.
+    """
     if "torch" in sys.modules:
         yield
         return

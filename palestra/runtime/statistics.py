@@ -35,7 +35,8 @@ def estimate_mean(values: Tensor) -> Estimate:
 
 def estimate_mean_of_few(values: Sequence[float]) -> Estimate:
     """The mean of a few independent values (of several seeds, for instance) with its 95% interval by Student's t; the
-    interval of one value is infinite. If a value is not finite, all three numbers are nan."""
+    interval of one value is infinite. If a value is not finite, all three numbers are nan.
+    """
     n = len(values)
     if n == 0 or not all(map(math.isfinite, values)):
         return Estimate(math.nan, math.nan, math.nan)
@@ -70,7 +71,8 @@ class Share(NamedTuple):
 
 def describe(values: Tensor) -> dict[str, float]:
     """The distribution of a quantity over games, values (n,): mean, standard deviation (with n - 1), minimum, maximum,
-    median, and the interquartile mean with its 95% bootstrap interval; nan if there are too few games."""
+    median, and the interquartile mean with its 95% bootstrap interval; nan if there are too few games.
+    """
     names = ("mean", "std", "min", "max", "median", "iqm", "iqm_low", "iqm_high")
     n = len(values)
     if n == 0:
@@ -111,15 +113,18 @@ def _resampled_ranks(n: int) -> Tensor:
 
 
 def interquartile_mean(scores: Tensor) -> Tensor:
-    """The mean of the scores without the lowest and the highest quarter (rounded down). scores: (..., n) with n >= 1;
-    returns (...)."""
+    """The mean of the scores without the lowest and the highest quarter (rounded down).
+
+    scores: (..., n) with n >= 1; returns (...).
+    """
     n = scores.shape[-1]
     return scores.sort(dim=-1).values[..., n // 4 : n - n // 4].mean(dim=-1)
 
 
 def probability_of_improvement(ours: Tensor, theirs: Tensor) -> Tensor:
     """The probability that a run of ours scores higher than a run of theirs, over all pairs; equal scores count half
-    (the Mann-Whitney U statistic divided by the number of pairs). ours: (..., n); theirs: (..., m); returns (...)."""
+    (the Mann-Whitney U statistic divided by the number of pairs). ours: (..., n); theirs: (..., m); returns (...).
+    """
     difference = ours.unsqueeze(-1) - theirs.unsqueeze(-2)
     return ((difference > 0).double() + 0.5 * (difference == 0).double()).mean(dim=(-2, -1))
 
@@ -174,7 +179,8 @@ def estimate_probability_of_improvement(
 def score_interval_of_improvement(value: float, n: int, m: int) -> tuple[float, float]:
     """The 95% score interval of a probability of improvement of n runs over m (Newcombe 2006, "Confidence intervals for
     an effect size measure based on the Mann-Whitney statistic", part 2, method 5). It keeps a width where all runs of
-    one side beat all of the other, where all resamples of a bootstrap are the same."""
+    one side beat all of the other, where all resamples of a bootstrap are the same.
+    """
 
     def is_within(truth: float) -> bool:
         half = (n + m) / 2 - 1

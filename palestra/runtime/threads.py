@@ -33,7 +33,8 @@ def limited_threads(num_threads: int) -> Iterator[None]:
 @contextmanager
 def frozen_garbage() -> Iterator[None]:
     """Exempt all objects that exist now from garbage collection inside the block: searching those of the libraries
-    again and again costs several percent of a short opt step."""
+    again and again costs several percent of a short opt step.
+    """
     gc.freeze()
     try:
         yield
@@ -42,8 +43,11 @@ def frozen_garbage() -> Iterator[None]:
 
 
 class CompilingNotice(Listener):
-    """Calls `say` once, when the first kernel is compiled. Kernels in numba's cache are not compiled. Meanwhile there
-    is no garbage collection: it would search a million objects again and again that numba still needs."""
+    """Calls `say` once, when the first kernel is compiled.
+
+    Kernels in numba's cache are not compiled. Meanwhile there is no garbage collection: it would search a million
+    objects again and again that numba still needs.
+    """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say

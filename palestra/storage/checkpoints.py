@@ -150,7 +150,9 @@ class Checkpoints:
 
     def write_ahead(self, buffers: Mapping[str, SegmentedRows]) -> None:
         """Write the segments that were filled since the last save, so that the next one need not: images take seconds.
-        An error of the disk is ignored here, because the next save meets and raises it."""
+
+        An error of the disk is ignored here, because the next save meets and raises it.
+        """
         with suppress(OSError):
             for key, buffer in buffers.items():
                 self._written_ahead[key] = store_full_segments(
@@ -191,8 +193,10 @@ class Checkpoints:
         return None if name is None else int(name)
 
     def remove_unkept(self, latest: int) -> None:
-        """Remove the checkpoints that retention does not keep if `latest` is the latest, except those in use. Raises
-        OSError."""
+        """Remove the checkpoints that retention does not keep if `latest` is the latest, except those in use.
+
+        Raises OSError.
+        """
         past = [number for number in self.numbers() if number <= latest]
         kept = self.kept(past) | self.in_use()
         for number in self.numbers():
@@ -308,7 +312,8 @@ class Checkpoints:
 
     def _discard(self, name: str) -> None:
         """Rename a checkpoint so that it counts as a leftover: after a kill while its files are removed, it must not
-        look like a damaged checkpoint."""
+        look like a damaged checkpoint.
+        """
         removed, count = f".{name}.removed", 1
         while self.folder.kind(removed) is not None:  # it still holds a user's files
             removed, count = f".{name}.removed-{count}", count + 1
@@ -354,7 +359,8 @@ def kept_numbers(
     past: Sequence[int], keep_last: int, keep_every: int | None, best: int | None, between_dues: int | None
 ) -> set[int]:
     """The numbers that retention keeps, out of those up to the latest, `past`, in ascending order: the last, every
-    n-th, the best of all, and the latest if it was not due."""
+    n-th, the best of all, and the latest if it was not due.
+    """
     due = [number for number in past if number != between_dues]
     every = {number for number in due if keep_every is not None and number % keep_every == 0}
     return {*due[-keep_last:], *every} | {number for number in (best, between_dues) if number is not None}

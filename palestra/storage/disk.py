@@ -147,7 +147,8 @@ class Folder:
 
     def require_plain(self, name: str, one_name: bool = True) -> None:
         """Raise RefusedPathError if there is anything of this name but a regular file, without a second name unless
-        `one_name` is False."""
+        `one_name` is False.
+        """
         with self._opened() as folder:
             if (kind := _kind(folder, name)) not in ("file", None):
                 self._refuse(name, kind)
@@ -209,8 +210,10 @@ class Folder:
             Folder(self.root, *self.parts[: depth + 1]).make()
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file atomically: after a crash it has either the old or the new content. Another hard link to the old
-        file keeps it."""
+        """Write a file atomically: after a crash it has either the old or the new content.
+
+        Another hard link to the old file keeps it.
+        """
         self.write_pieces(name, (content,))
 
     def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
@@ -230,8 +233,10 @@ class Folder:
             DISK.sync(folder)
 
     def write_new(self, name: str, content: bytes) -> None:
-        """Write a file and wait until its content is on the disk; its name is there after `sync`. An existing file of
-        that name is removed first."""
+        """Write a file and wait until its content is on the disk; its name is there after `sync`.
+
+        An existing file of that name is removed first.
+        """
         with self._opened() as folder:
             _create(folder, name, (content,))
 
@@ -354,8 +359,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def plain_path(folder: Folder, name: str) -> Path:
-    """The path of a file that another person may have made, to read it there. Raises RefusedPathError for a link, a
-    pipe, or a file that is larger than any config."""
+    """The path of a file that another person may have made, to read it there.
+
+    Raises RefusedPathError for a link, a pipe, or a file that is larger than any config.
+    """
     if folder.kind(name) is not None:
         folder.read(name, MAX_CONFIG_BYTES)
     return folder.path / name
@@ -368,8 +375,10 @@ def written_name(name: str) -> str:
 
 
 def _create(folder: int, name: str, pieces: Iterable[bytes]) -> None:
-    """Make a new file with that content, and wait until it is on the disk. An existing file of the name is removed,
-    never written into."""
+    """Make a new file with that content, and wait until it is on the disk.
+
+    An existing file of the name is removed, never written into.
+    """
     try:
         file = DISK.create(folder, _checked(name))
     except FileExistsError:

@@ -23,8 +23,10 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class Entry(BaseModel):
-    """Base class for the content of a run's files. They may be forged, so any unknown key, type or value is an
-    error."""
+    """Base class for the content of a run's files.
+
+    They may be forged, so any unknown key, type or value is an error.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -70,8 +72,10 @@ def run_facts() -> dict[str, Any]:
 
 
 def to_json(data: Any) -> str:
-    """Data as JSON text; equal data give equal text: keys sorted, a line per entry. Raises ValueError for NaN and
-    infinities."""
+    """Data as JSON text; equal data give equal text: keys sorted, a line per entry.
+
+    Raises ValueError for NaN and infinities.
+    """
     return json.dumps(data, sort_keys=True, indent=1, allow_nan=False) + "\n"
 
 

@@ -1,5 +1,7 @@
-"""Restores a run from its mirror: the newest complete checkpoint and the best one, into a new local folder. Or brings
-what is needed to look at it: no replay rows."""
+"""Restores a run from its mirror: the newest complete checkpoint and the best one, into a new local folder.
+
+Or brings what is needed to look at it: no replay rows.
+"""
 
 import hashlib
 import os
@@ -60,8 +62,10 @@ def fetch(url: str, into: Path | None, with_rows: bool = True) -> tuple[RunFolde
 
 
 def fetch_new_checkpoints(url: str, folder: RunFolder) -> None:
-    """Bring all checkpoints of a mirror that a folder, which `fetch` has made, lacks, without replay rows. Those that
-    are damaged or vanish meanwhile are left out. Raises RemoteError."""
+    """Bring all checkpoints of a mirror that a folder, which `fetch` has made, lacks, without replay rows.
+
+    Those that are damaged or vanish meanwhile are left out. Raises RemoteError.
+    """
     remote = _remote(url)
     there = remote.files()
     for name in sorted(folders_in(there), key=number_of):
@@ -82,8 +86,11 @@ def _is_here(local: Folder, name: str) -> bool:
 
 @contextmanager
 def local_folders(runs: Sequence[str]) -> Iterator[list[Path]]:
-    """The folders of runs, to be read. Mirrors are fetched, without replay rows, into folders of their names that are
-    gone at the end. Raises what `fetch` raises."""
+    """The folders of runs, to be read.
+
+    Mirrors are fetched, without replay rows, into folders of their names that are gone at the end. Raises what `fetch`
+    raises.
+    """
     with TemporaryDirectory(prefix="palestra-") as place:
         folders = []
         for number, run in enumerate(runs):

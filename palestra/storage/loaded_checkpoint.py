@@ -71,7 +71,8 @@ def checkpoint_folder(path: Path) -> Path:
     """The folder of the checkpoint at a path, which is that folder; or beside it the file `latest` or `best`, a number,
     or @ and an opt step.
 
-    Raises MissingCheckpointError."""
+    Raises MissingCheckpointError.
+    """
     if os.path.isdir(path):  # unlike Path.is_dir, this never raises
         return path
     folder = Folder(path.parent)
@@ -86,7 +87,8 @@ def checkpoint_folder(path: Path) -> Path:
 
 def find_checkpoint(folder: Folder, which: str) -> int:
     """The number of a checkpoint in the folder of all, by its number, as `3`, or by its opt step, as `@2100`: the
-    newest one there. Raises MissingCheckpointError."""
+    newest one there. Raises MissingCheckpointError.
+    """
     if re.fullmatch(NUMBER, which):
         if (number := int(which)) in numbers_in(folder):
             return number
@@ -118,7 +120,8 @@ def checkpoints_in_words(folder: Folder) -> str:
 
 def numbers_in_words(numbered: Sequence[tuple[int, int | None]]) -> str:
     """Numbers of checkpoints with their opt steps (None: damaged), as a message lists them; of many the first and the
-    last: `0 (@0), 1 (@1000), 2 (@2100)`."""
+    last: `0 (@0), 1 (@1000), 2 (@2100)`.
+    """
     words = [f"{number} ({'damaged' if step is None else f'{AT}{step}'})" for number, step in numbered]
     if len(words) > MOST_LISTED:
         words = [*words[: MOST_LISTED // 2], "...", *words[-MOST_LISTED // 2 :]]
@@ -135,8 +138,10 @@ def name_in(folder: Folder, file: str) -> str | None:
 
 
 def read_checkpoint(place: CheckpointPlace, warnings: list[str], check_rows: bool) -> LoadedCheckpoint:
-    """The checkpoint in a folder. Checks every file; replay rows only if `check_rows`. Raises DamagedError and
-    CheckpointError."""
+    """The checkpoint in a folder.
+
+    Checks every file; replay rows only if `check_rows`. Raises DamagedError and CheckpointError.
+    """
     folder = place.folder
     manifest = Manifest.read(folder)
     if re.fullmatch(NAME, folder.path.name) and int(folder.path.name) != manifest.number:

@@ -1,5 +1,6 @@
 """A mirror on a disk of this machine: the calls of fsspec that `Remote` makes, but no link below the root is followed,
-and a file is written under another name, so that another name of the old one keeps its content."""
+and a file is written under another name, so that another name of the old one keeps its content.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,11 @@ from palestra.storage.disk import Folder
 
 
 class LocalFiles:
-    """root: the mirror's folder, which may itself be a link. Paths are relative to it. Raises OSError, and
-    RefusedPathError for a link or a pipe in the place of a file or folder."""
+    """root: the mirror's folder, which may itself be a link.
+
+    Paths are relative to it. Raises OSError, and RefusedPathError for a link or a pipe in the place of a file or
+    folder.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -71,8 +71,10 @@ def holder(folder: Folder, name: str) -> str:
 
 
 def lock_within(file: OpenFile, seconds: float) -> bool:
-    """Lock a file that has content of its own, until it is closed. False if another process still holds it after so
-    many seconds."""
+    """Lock a file that has content of its own, until it is closed.
+
+    False if another process still holds it after so many seconds.
+    """
     end_s = time.monotonic() + seconds
     while not _is_locked(file, fcntl.LOCK_EX):
         if time.monotonic() > end_s:

@@ -1,5 +1,8 @@
-"""The manifest.json of a checkpoint, which contains its own SHA-256. The file may be damaged or forged, so `Manifest`
-declares every key and type that it may have, and anything else is an error."""
+"""The manifest.json of a checkpoint, which contains its own SHA-256.
+
+The file may be damaged or forged, so `Manifest` declares every key and type that it may have, and anything else is an
+error.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -66,8 +69,10 @@ class Manifest(Entry):
 
     @classmethod
     def read(cls, folder: Folder) -> Self:
-        """The manifest of the checkpoint in `folder`. Raises DamagedError if it is not what `to_bytes` wrote,
-        CheckpointError if it has another format."""
+        """The manifest of the checkpoint in `folder`.
+
+        Raises DamagedError if it is not what `to_bytes` wrote, CheckpointError if it has another format.
+        """
         with raising_damaged(MANIFEST):
             content = folder.read(MANIFEST)
         document = parse_json(content, MANIFEST)

@@ -78,7 +78,9 @@ class MirrorConfig(Config):
 
 class Job(NamedTuple):
     """The numbers of the checkpoints that the run's folder keeps after a save, among them the latest and the best.
-    between_dues: the latest if it was saved for a stop, not at an interval."""
+
+    between_dues: the latest if it was saved for a stop, not at an interval.
+    """
 
     numbers: tuple[int, ...]
     latest: int
@@ -154,8 +156,11 @@ class Mirror:
             self._changed.notify_all()
 
     def _claim(self) -> None:
-        """Write run.json to a new mirror. Raises RunFolderError for a folder of another run, or of anything else, and
-        for a mirror that has later checkpoints."""
+        """Write run.json to a new mirror.
+
+        Raises RunFolderError for a folder of another run, or of anything else, and for a mirror that has later
+        checkpoints.
+        """
         self._there = self.remote.files()
         own = self.folder.root.read(self.folder.run.name)
         claimed = _json(self.remote.read("run.json")) if "run.json" in self._there else None
@@ -231,8 +236,10 @@ class Mirror:
         return whole
 
     def _manifest(self, number: int) -> tuple[str, Manifest]:
-        """The name of a checkpoint's folder on the mirror, and its manifest. Raises DamagedError, also if a file is
-        missing."""
+        """The name of a checkpoint's folder on the mirror, and its manifest.
+
+        Raises DamagedError, also if a file is missing.
+        """
         folder = self.checkpoints.folder.below(f"{number:08d}")
         manifest = Manifest.read(folder)
         for place, files in ((folder, manifest.files), (self.folder.buffers, manifest.segments())):
@@ -288,7 +295,8 @@ class Mirror:
 
     def _remove_unkept(self, job: Job, names: Mapping[int, str], whole: dict[str, Contents]) -> None:
         """Apply the retention rules of the run's folder to the checkpoints on the mirror; remove also abandoned later
-        checkpoints and what a kill has left. contents.json is removed first."""
+        checkpoints and what a kill has left. contents.json is removed first.
+        """
         past = sorted({number_of(name) for name in whole if number_of(name) <= job.latest})
         rules = self.checkpoints.keep_last, self.checkpoints.keep_every
         kept = kept_numbers(past, *rules, job.best, job.between_dues)

@@ -1,5 +1,6 @@
 """What a record must hold, so that whatever reads it can rely on that: another person or a broken disk may have
-written it."""
+written it.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Self

@@ -24,7 +24,8 @@ Count = Annotated[int, Field(ge=0)]
 
 class RecordsThen(Entry):
     """records.jsonl at the time of a checkpoint: length in bytes, number of lines, SHA-256 of the whole and of its last
-    line (of the empty text if it has no line)."""
+    line (of the empty text if it has no line).
+    """
 
     length: Count
     num_lines: Count
@@ -65,8 +66,11 @@ class Measure:
 
 
 class Line(NamedTuple):
-    """A line of a file. content: without the newline; None if the line is longer than any record. stop: the offset
-    after it. is_whole: whether it ends in a newline, which the last line may lack."""
+    """A line of a file.
+
+    content: without the newline; None if the line is longer than any record. stop: the offset after it. is_whole:
+    whether it ends in a newline, which the last line may lack.
+    """
 
     content: bytes | None
     stop: int
@@ -74,8 +78,10 @@ class Line(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The part of a file that existed when a checkpoint was saved. is_intact: it is equal to the bit. num_lost: the
-    lines missing at its end."""
+    """The part of a file that existed when a checkpoint was saved.
+
+    is_intact: it is equal to the bit. num_lost: the lines missing at its end.
+    """
 
     length: int
     is_intact: bool
@@ -92,7 +98,8 @@ def measured(file: OpenFile, length: int) -> RecordsThen:
 
 def part_of(file: OpenFile, then: RecordsThen) -> Part:
     """The part of the file that existed `then`: up to the line that was the last; if that line is not found, up to the
-    same number of lines."""
+    same number of lines.
+    """
     if measured(file, then.length) == then:
         return Part(then.length, True, 0)
     counted = Part(0, False, then.num_lines)
@@ -123,8 +130,11 @@ def lines_of(file: OpenFile, length: int, start: int = 0) -> Iterator[Line]:
 
 
 def iterate_records(path: Path, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """The records in a file; none if there is no file. Leaves out damaged lines, and calls `tell` with a message for
-    each; leaves out an incomplete last line silently. Raises OSError, RefusedPathError."""
+    """The records in a file; none if there is no file.
+
+    Leaves out damaged lines, and calls `tell` with a message for each; leaves out an incomplete last line silently.
+    Raises OSError, RefusedPathError.
+    """
     folder = Folder(path.parent)
     if folder.kind(path.name) is None:
         return

@@ -29,8 +29,10 @@ LASTING = (
 
 
 class RemoteError(CheckpointError):
-    """A remote call has failed after all attempts. The message names the URL, the call and the reason, with secrets
-    removed."""
+    """A remote call has failed after all attempts.
+
+    The message names the URL, the call and the reason, with secrets removed.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(redacted(message))

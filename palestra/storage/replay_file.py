@@ -54,8 +54,10 @@ class ReplayFacts(Entry):
 
 
 def save_replay(buffer: SavedBuffer, path: str | Path) -> None:
-    """Write the rows of a replay buffer into a new folder. Raises RunFolderError if there is one already, or if the
-    disk refuses."""
+    """Write the rows of a replay buffer into a new folder.
+
+    Raises RunFolderError if there is one already, or if the disk refuses.
+    """
     place = Path(path)
     try:
         place.mkdir(parents=True)
@@ -84,7 +86,8 @@ def save_replay(buffer: SavedBuffer, path: str | Path) -> None:
 def load_replay(buffer: SavedBuffer, path: str | Path) -> None:
     """Load what `save_replay` wrote into an empty replay buffer of the same kind and capacity: it then draws what the
     saved one would have drawn. Raises ValueError for another buffer, DamagedError if a file differs from what was
-    written; the buffer may then hold some of the rows."""
+    written; the buffer may then hold some of the rows.
+    """
     folder = Folder(Path(path))
     with raising_damaged(f"{path}/{FACTS}"):
         content = folder.read(FACTS)

@@ -67,8 +67,10 @@ class RunFolder:
 
     @cached_property
     def _large_files(self) -> Folder:
-        """The folder of checkpoints and replay rows. Raises RunFolderError if run.json names a folder that does not
-        exist, or that belongs to another run."""
+        """The folder of checkpoints and replay rows.
+
+        Raises RunFolderError if run.json names a folder that does not exist, or that belongs to another run.
+        """
         elsewhere = self.facts().checkpoint_folder if self.root.kind(self.run.name) is not None else None
         if elsewhere is None:
             return self.root
@@ -173,7 +175,8 @@ class RunFolder:
 
     def keep_checkpoints_in(self, place: Path, run_id: str) -> Path:
         """Make a new folder in `place`, for instance on another disk, for checkpoints and replay rows, and give its
-        path, which `facts` must name. To be called before anything is saved. Raises RunFolderError."""
+        path, which `facts` must name. To be called before anything is saved. Raises RunFolderError.
+        """
         own = place / f"{self.path.resolve().name}-{run_id[:8]}"
         owner = {"id": run_id, "run": str(self.path.resolve())}
         try:
@@ -199,7 +202,8 @@ class RunFolder:
     def require_begun_only(self, copies: Collection[str] = ()) -> None:
         """Raise RunFolderError, which names the reason, unless the folder is that of a run which was killed before it
         was one: without run.json, and with nothing but a config, copies of players, and empty folders. copies: the
-        names of the files in `players/`."""
+        names of the files in `players/`.
+        """
         for folder, files in self._begun(copies):
             for name in folder.names():
                 is_inner = folder == self.root and name in BEGUN_FOLDERS
@@ -243,7 +247,8 @@ class RunFolder:
 
     def require_rebuildable(self, calls: Sequence[str] = ()) -> None:
         """Raise RunFolderError if the run has networks that its config does not name (`Trainer.set_model`), and others
-        than `calls` hand over again."""
+        than `calls` hand over again.
+        """
         needed = {call for call in self.facts().set_in_python if call.startswith("set_model")}
         if needed != set(calls):
             raise self.not_rebuildable()
@@ -297,8 +302,11 @@ class RunFolder:
                 raise RunFolderError(f"{self.path / name}: expected a {expected} of the run, got {WORDS[kind]}{remedy}")
 
     def take_lock(self) -> Lock:
-        """Lock the run, so that only this process writes to it. Raises RunFolderError if another process holds the lock
-        (the message has its id), and for the reasons of `require_plain`."""
+        """Lock the run, so that only this process writes to it.
+
+        Raises RunFolderError if another process holds the lock (the message has its id), and for the reasons of
+        `require_plain`.
+        """
         self.require_plain()
         try:
             lock = Lock.take(self.root, "lock")
@@ -322,8 +330,10 @@ class RunFolder:
             lock.free()
 
     def is_in_use(self) -> bool:
-        """Whether a process of this machine holds the lock, read from /proc/locks without taking the lock. False if the
-        kernel has no such list."""
+        """Whether a process of this machine holds the lock, read from /proc/locks without taking the lock.
+
+        False if the kernel has no such list.
+        """
         try:
             with self.root.reading("lock") as file:
                 inode, holder = os.fstat(file.descriptor).st_ino, b"".join(file.pieces(20)).decode().strip()
@@ -336,5 +346,6 @@ class RunFolder:
 
 def _is_of(name: str, files: Collection[str]) -> bool:
     """Whether a name is that of one of some files, or of one of them or run.json that a process was killed while it
-    wrote."""
+    wrote.
+    """
     return name in files or (written_name(name) != name and written_name(name) in (*files, "run.json"))

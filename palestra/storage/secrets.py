@@ -126,7 +126,8 @@ _ASSIGNED = re.compile(rf"(?:{_SECRET}[\w-]*|\b{_SHORT_SECRET})=", re.IGNORECASE
 
 def may_hold_secret(url: str) -> bool:
     """Whether a URL may contain a user, a token or a signature, percent-encoded or not: `user@`, a port that is no
-    number, `?`, `#`, `sig=`. Checks every link of a chain of URLs (zip://run::s3://...)."""
+    number, `?`, `#`, `sig=`. Checks every link of a chain of URLs (zip://run::s3://...).
+    """
     text = _decoded(url)
     return bool(re.search("[?#]", text) or _ASSIGNED.search(text) or _TOKEN.search(text)) or any(
         _names_somebody(link) for link in _links(text)
@@ -135,7 +136,8 @@ def may_hold_secret(url: str) -> bool:
 
 def may_hold_secret_beside_user(url: str) -> bool:
     """The same for a URL that may name a user, as that of a database: a plain name, which is no token, and of which
-    nothing that is percent-encoded makes a password."""
+    nothing that is percent-encoded makes a password.
+    """
     scheme, slashes, rest = url.partition("://")
     user, _, host = rest.partition("@")
     name = _decoded(user)
@@ -251,7 +253,8 @@ _MIN_LENGTH = 6  # of a value to hide: shorter ones occur in ordinary words
 
 def redacted(text: str) -> str:
     """A text with `***` for everything that may be a secret: users and queries of URLs, values of names such as token
-    or Authorization, and the values of this process's secret environment variables and of fsspec's config."""
+    or Authorization, and the values of this process's secret environment variables and of fsspec's config.
+    """
     for value in sorted(_known_secrets(), key=len, reverse=True):
         for form in (value, quote(value, safe=""), quote(value)):
             text = text.replace(form, _HIDDEN)

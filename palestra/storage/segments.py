@@ -48,7 +48,8 @@ class SegmentedRows(Protocol):
 
     def packed_rows(self, start: int, stop: int) -> dict[str, Tensor]:
         """Rows start to stop - 1, which the buffer must still hold: tensors of shape (stop - start, ...), except for
-        lists of planes (see palestra.buffers.packed)."""
+        lists of planes (see palestra.buffers.packed).
+        """
 
     def load_rows(self, start: int, packed: dict[str, Tensor]) -> None:
         """Restore rows start, start + 1, ... from CPU tensors. Calls come in ascending order, without gaps."""
@@ -239,8 +240,10 @@ def write_segment(folder: Folder, name: str, buffer: SegmentedRows, start: int, 
 
 
 def tensors_to_bytes(tensors: dict[str, Tensor]) -> bytes:
-    """A safetensors file with dense CPU copies of `tensors`. Views, and tensors that share memory, are each written in
-    full."""
+    """A safetensors file with dense CPU copies of `tensors`.
+
+    Views, and tensors that share memory, are each written in full.
+    """
     return save({name: torch.empty(t.shape, dtype=t.dtype).copy_(t.detach()) for name, t in tensors.items()})
 
 

@@ -1,5 +1,8 @@
-"""The commands by which people go on with a run. This file alone decides which ones a run accepts, for every message
-that advises one: what the shell refuses is advised in Python, and nothing is advised that no run like this can do."""
+"""The commands by which people go on with a run.
+
+This file alone decides which ones a run accepts, for every message that advises one: what the shell refuses is advised
+in Python, and nothing is advised that no run like this can do.
+"""
 
 import re
 import shlex
@@ -14,8 +17,11 @@ STOCK = "palestra.Trainer"
 
 @dataclass(frozen=True)
 class WaysOn:
-    """The ways on from a run. facts: None if its run.json cannot be read. has_checkpoint: without one nothing can go
-    on, be evaluated, or be branched off."""
+    """The ways on from a run.
+
+    facts: None if its run.json cannot be read. has_checkpoint: without one nothing can go on, be evaluated, or be
+    branched off.
+    """
 
     path: Path
     facts: RunFacts | None
@@ -82,8 +88,10 @@ class WaysOn:
         return self._in_python("load", self._written, f"trainer.extend([{change!r}])")
 
     def to_branch(self, checkpoint: str = "latest", change: str = "KEY=VALUE") -> str | None:
-        """How a new run begins with the state of a checkpoint and a changed key. checkpoint: latest, best, or the name
-        of its folder."""
+        """How a new run begins with the state of a checkpoint and a changed key.
+
+        checkpoint: latest, best, or the name of its folder.
+        """
         if not self.has_checkpoint:
             return None
         place = self.path / "checkpoints" / checkpoint

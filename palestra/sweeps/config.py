@@ -60,8 +60,10 @@ class BudgetConfig(Config):
 
 
 class SweepConfig(Config):
-    """A sweep: many runs of one config, or of several, that differ in some keys. Each point of the space is a trial,
-    and a trial is a run for each seed."""
+    """A sweep: many runs of one config, or of several, that differ in some keys.
+
+    Each point of the space is a trial, and a trial is a run for each seed.
+    """
 
     @classmethod
     def usual(cls, said: Mapping[str, Any], bases: Mapping[str, RunConfig]) -> dict[str, Any]:

@@ -93,8 +93,10 @@ class Constraint:
         return name
 
     def full_keys(self, data: Mapping[str, Any]) -> dict[str, str] | None:
-        """Its keys in full, by their names; None if a config lacks one of them. Raises ConfigError for a key that means
-        several."""
+        """Its keys in full, by their names; None if a config lacks one of them.
+
+        Raises ConfigError for a key that means several.
+        """
         found = {name: find_key(data, key) for name, key in self.keys.items()}
         known = {name: key for name, key in found.items() if key is not None}
         return known if len(known) == len(found) else None
@@ -112,8 +114,10 @@ class Constraint:
                 full_key(next(iter(configs.values())), key)
 
     def holds(self, data: Mapping[str, Any]) -> bool:
-        """Whether a config, as plain data, fulfils it; it says nothing of one that lacks one of its keys. Raises
-        ConfigError if it cannot be computed there."""
+        """Whether a config, as plain data, fulfils it; it says nothing of one that lacks one of its keys.
+
+        Raises ConfigError if it cannot be computed there.
+        """
         if self.function is not None:
             try:
                 return bool(self.function(data))

@@ -11,13 +11,12 @@ MOST_TRIALS = 1000  # that are followed one by one; of more, several are taken f
 @dataclass(frozen=True)
 class Outlook:
     """num_places: so many runs are computed side by side.
+
     runs: of trials that have begun, the trial's number and the seconds that the run still takes; those that wait for a
-    place come last.
-    trial_s, trial_env_steps: what one more trial takes, over all its runs; nan if it is not known. num_parts: its runs
-    that are computed side by side.
-    env_steps: played by the trials that have ended.
-    num_trials, max_env_steps, begin_s: so many trials may still begin; none once trials that have ended played so many
-    env steps, nor after so many seconds. inf: no limit.
+    place come last. trial_s, trial_env_steps: what one more trial takes, over all its runs; nan if it is not known.
+    num_parts: its runs that are computed side by side. env_steps: played by the trials that have ended. num_trials,
+    max_env_steps, begin_s: so many trials may still begin; none once trials that have ended played so many env steps,
+    nor after so many seconds. inf: no limit.
     """
 
     num_places: int

@@ -1,5 +1,6 @@
 """What is wrong with a study: errors of Optuna, SQLAlchemy and SQLite in words, and trials that palestra has not
-written."""
+written.
+"""
 
 import errno
 import math
@@ -29,7 +30,8 @@ OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 @contextmanager
 def errors_of_study(folder: "SweepFolder") -> Iterator[None]:
     """Inside, whatever the study's storage raises becomes RunFolderError with a line that says what to do, or OSError
-    if the disk refuses."""
+    if the disk refuses.
+    """
     try:
         yield
     except (ConfigError, RunFolderError, UntrustedError):
@@ -62,8 +64,10 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def require_sound(folder: "SweepFolder", study: "Study", goal: str) -> "list[FrozenTrial]":
-    """The trials of a study. Raises RunFolderError if there is one that palestra has not written so. goal: max or
-    min."""
+    """The trials of a study.
+
+    Raises RunFolderError if there is one that palestra has not written so. goal: max or min.
+    """
     directions = [direction.name.lower() for direction in study.directions]
     if directions != [expected := "maximize" if goal == "max" else "minimize"]:
         got = " and ".join(directions) or "none"

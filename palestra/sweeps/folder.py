@@ -29,8 +29,10 @@ SEEDS = "seeds.yml"  # of a folder that `palestra train --seeds --at` has made: 
 
 
 class SweepFolder:
-    """Made by `create` or `open`. id: by which the study knows which trials lie here. is_new: whether this object has
-    made it."""
+    """Made by `create` or `open`.
+
+    id: by which the study knows which trials lie here. is_new: whether this object has made it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -43,9 +45,11 @@ class SweepFolder:
 
     @classmethod
     def create(cls, path: Path, sweep: str, bases: dict[str, str]) -> "SweepFolder":
-        """Make the folder, beside its place and then in one move, so that no kill leaves a part of it there. Nothing is
-        changed if another process was faster with the same sweep. sweep: the text of sweep.yml. bases: the texts of the
-        configs by name. Raises RunFolderError if there is anything but an empty folder."""
+        """Make the folder, beside its place and then in one move, so that no kill leaves a part of it there.
+
+        Nothing is changed if another process was faster with the same sweep. sweep: the text of sweep.yml. bases: the
+        texts of the configs by name. Raises RunFolderError if there is anything but an empty folder.
+        """
         from palestra.storage.facts import run_facts, to_json  # imports torch, which takes a second
 
         folder, whole = cls(path), path.absolute()
@@ -183,7 +187,8 @@ def sweep_of(run: Path) -> Path | None:
 
 def runs_in(path: Path) -> list[Path]:
     """The folders of the runs of a sweep, or of one of its trials (SWEEP/trials/0003), or of the runs that `palestra
-    train --seeds --run` put into one folder; [path] for anything else."""
+    train --seeds --run` put into one folder; [path] for anything else.
+    """
     if is_sweep_folder(path):
         trials = SweepFolder(path).trials
         return [run for name in trials.names() if trials.kind(name) != "file" for run in _runs_of(trials.below(name))]

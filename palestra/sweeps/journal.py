@@ -35,8 +35,10 @@ class JournalFile(BaseJournalBackend):
         self.folder.append(self.name).close()
 
     def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
-        """The lines from a number on. Raises RunFolderError if one is damaged that is not the last, or there are too
-        many."""
+        """The lines from a number on.
+
+        Raises RunFolderError if one is damaged that is not the last, or there are too many.
+        """
         number, offset = self._read if self._read[0] <= log_number_from else (0, 0)
         logs, is_damaged = [], False
         with self.folder.reading(self.name) as file:

@@ -54,7 +54,8 @@ def parameter_text(value: Any) -> str:
 @lru_cache(maxsize=256, typed=True)
 def choice_texts(*stored: Any) -> Mapping[Any, str]:
     """A short text for each value of a choice, as the study stores it: for a mapping its name and what differs among
-    the mappings of this name."""
+    the mappings of this name.
+    """
     meant = [_meant(value) for value in stored]
     mappings = [value for value in meant if isinstance(value, dict) and "name" in value]
     texts = [_mapping_text(value, mappings) if value in mappings else parameter_text(value) for value in meant]
@@ -74,7 +75,7 @@ def _meant(stored: Any) -> Any:
 
 
 def _mapping_text(value: Mapping[str, Any], mappings: Iterable[Mapping[str, Any]]) -> str:
-    """linear initial 0.001, num_steps 5000; constant 0.1"""
+    """Linear initial 0.001, num_steps 5000; constant 0.1"""
     alike = [mapping for mapping in mappings if mapping["name"] == value["name"]]
     keys = [key for key in value if any(mapping.get(key) != value[key] for mapping in alike)]
     told = [parameter_text(value[key]) if len(keys) == 1 else f"{key} {parameter_text(value[key])}" for key in keys]

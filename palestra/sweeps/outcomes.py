@@ -18,7 +18,8 @@ FAILED_BEFORE = "failed_before"  # user attribute: why the one that it takes ove
 
 def place_of(trial: FrozenTrial) -> int:
     """The number under which its runs lie in the sweep's folder: its own or, of a trial that takes over a failed one,
-    that of the latter."""
+    that of the latter.
+    """
     first = trial.user_attrs.get(RETRY_OF)
     return first if type(first) is int and 0 <= first < trial.number else trial.number
 
@@ -30,8 +31,10 @@ def standing(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
 
 
 def rank_of(trial: FrozenTrial, trials: Sequence[FrozenTrial]) -> int:
-    """The number that a trial would have if none had failed and been run again: by it its point is drawn. trials: all
-    of the study, in the order of their numbers."""
+    """The number that a trial would have if none had failed and been run again: by it its point is drawn.
+
+    trials: all of the study, in the order of their numbers.
+    """
     place = place_of(trial)
     return place - sum(place_of(each) != each.number for each in trials[:place])
 
@@ -61,8 +64,10 @@ def state_of(trial: FrozenTrial) -> str:
 
 
 def value_of(trial: FrozenTrial) -> float | None:
-    """Its value; of a pruned one the last by which that was decided. Of one that was pruned between its seeds there is
-    none: Optuna takes the value of its last seed."""
+    """Its value; of a pruned one the last by which that was decided.
+
+    Of one that was pruned between its seeds there is none: Optuna takes the value of its last seed.
+    """
     return None if state_of(trial) == "pruned" and trial.user_attrs.get(VALUES) else trial.value
 
 

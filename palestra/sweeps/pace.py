@@ -59,6 +59,6 @@ class Pace:
         return max(left - (now_s - last.at_s), 0.0)
 
     def env_steps_per_s(self) -> float:
-        """nan if it cannot be known."""
+        """Nan if it cannot be known."""
         seconds = self._last.at_s - self._first.at_s
         return (self._last.env_steps - self._first.env_steps) / seconds if seconds > 0.0 else math.nan

@@ -113,8 +113,11 @@ class LocalPlace(Place):
 
 
 class LocalJob(Job):
-    """A process in a session of its own: signals of a terminal do not reach it. It holds the reading end of a pipe, and
-    is killed with its children when this process ends, even by kill -9 (palestra.sweeps.leashed)."""
+    """A process in a session of its own: signals of a terminal do not reach it.
+
+    It holds the reading end of a pipe, and is killed with its children when this process ends, even by kill -9
+    (palestra.sweeps.leashed).
+    """
 
     def __init__(self, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> None:
         watched, self._life = os.pipe()

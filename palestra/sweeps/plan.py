@@ -63,7 +63,8 @@ class Plan:
 
     def notes(self) -> list[str]:
         """What a user should know before it starts: whether bases train for different times, and whether no trial can
-        be pruned."""
+        be pruned.
+        """
         notes = []
         stops = {
             name: " or ".join(dict.fromkeys(f"{corner.stop.after:g} {corner.stop.unit}" for corner in corners))
@@ -83,7 +84,8 @@ class Plan:
 
     def num_trials(self) -> int | None:
         """How many trials there will be at most, without those that a constraint excludes; None if only time and env
-        steps limit them."""
+        steps limit them.
+        """
         numbers = [] if self.config.budget.trials is None else [self.config.budget.trials]
         if isinstance(self.config.search, GridConfig):
             numbers.append(self._num_allowed)
@@ -128,8 +130,10 @@ class Plan:
         return None
 
     def _require_points(self) -> int:
-        """How many points of the grid the constraints allow, or of others at least 1. Raises ConfigError if there are
-        none, or one of a grid's cannot be computed."""
+        """How many points of the grid the constraints allow, or of others at least 1.
+
+        Raises ConfigError if there are none, or one of a grid's cannot be computed.
+        """
         is_grid = isinstance(self.config.search, GridConfig)
         points = self.space.points() if is_grid else self.space.samples(SAMPLES)
         if not self.constraints:
@@ -152,8 +156,11 @@ class Plan:
         return allowed
 
     def _checked_corners(self) -> dict[str, list[RunConfig]]:
-        """The configs at corners of the space that the constraints allow, by base. Raises ConfigError with what the
-        check says of them, each error once, or if the budget is smaller than any trial."""
+        """The configs at corners of the space that the constraints allow, by base.
+
+        Raises ConfigError with what the check says of them, each error once, or if the budget is smaller than any
+        trial.
+        """
         corners: dict[str, list[RunConfig]] = {}
         found: dict[tuple[str, str], list[Point]] = {}
         least = math.inf
@@ -188,7 +195,9 @@ class Plan:
 
 def _in_common(points: Sequence[Point], names: Mapping[str, str]) -> str:
     """What is the same at all of some points, which is likely what is wrong with them; the first point if nothing is.
-    names: short ones by key, of the keys that are told."""
+
+    names: short ones by key, of the keys that are told.
+    """
     first = points[0]
     shared = [key for key in first if key in names and all(point.get(key) == first[key] for point in points)]
     return ", ".join(f"{names[key]}={first[key]}" for key in shared or first if key in names)

@@ -35,8 +35,11 @@ NUM_FIRST = 3  # failures that the summary names
 
 @dataclass(frozen=True)
 class RunProgress:
-    """A run that this process works on. share: of its training. value: the objective at its last evaluation; None
-    before. seconds: how long it has worked. env_steps_per_s: nan if it is not known yet."""
+    """A run that this process works on.
+
+    share: of its training. value: the objective at its last evaluation; None before. seconds: how long it has worked.
+    env_steps_per_s: nan if it is not known yet.
+    """
 
     trial: int
     seed: int
@@ -50,8 +53,11 @@ class RunProgress:
 
 @dataclass(frozen=True)
 class EndedTrial:
-    """values: of its seeds. point: short texts by the dotted keys. reason: why it failed or was skipped, else "". log:
-    that of the run that failed."""
+    """values: of its seeds.
+
+    point: short texts by the dotted keys. reason: why it failed or was skipped, else "". log: that of the run that
+    failed.
+    """
 
     number: int
     state: str
@@ -64,11 +70,14 @@ class EndedTrial:
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """counts: how many trials have each state, of those that occur. total: how many there will be, without those that
-    are skipped; None: the budget does not say it. done: of those, in whole trials and shares of the running ones.
-    max_s: after which no trial begins; inf: never. seconds_left: until the end; nan if it cannot be known.
-    num_elsewhere: trials that have begun and that this process does not work on. ended, failures: the last ones, the
-    newest first. first_failures: by number. stopped_by: the signal on which the runs save and end; None: none."""
+    """counts: how many trials have each state, of those that occur.
+
+    total: how many there will be, without those that are skipped; None: the budget does not say it. done: of those, in
+    whole trials and shares of the running ones. max_s: after which no trial begins; inf: never. seconds_left: until the
+    end; nan if it cannot be known. num_elsewhere: trials that have begun and that this process does not work on. ended,
+    failures: the last ones, the newest first. first_failures: by number. stopped_by: the signal on which the runs save
+    and end; None: none.
+    """
 
     path: Path
     measure: str
@@ -199,7 +208,8 @@ def _outlook(
     now_s: float,
 ) -> Outlook:
     """A further trial takes the mean of those that ended, in whatever way, and of those that run, as they would end at
-    their pace: the first that end are the short ones. Other processes are taken to work as fast as this one."""
+    their pace: the first that end are the short ones. Other processes are taken to work as fast as this one.
+    """
     is_in_turn = study.pruning is not None and study.pruning.over_seeds
     num_seeds = len(study.config.seeds)
     counted = [trial for trial in ended if state_of(trial) != "skipped"]

@@ -69,8 +69,11 @@ class MedianConfig(Config):
 
 
 class SuccessiveHalvingConfig(Config):
-    """Asynchronous successive halving (Li et al. 2020). At the steps min_resource, min_resource * reduction_factor, ...
-    only the best 1 / reduction_factor of the trials that came so far go on."""
+    """Asynchronous successive halving (Li et al. 2020).
+
+    At the steps min_resource, min_resource * reduction_factor, ... only the best 1 / reduction_factor of the trials
+    that came so far go on.
+    """
 
     name: Literal["successive_halving"]
 
@@ -93,7 +96,8 @@ class SuccessiveHalvingConfig(Config):
 
 class WilcoxonConfig(Config):
     """Runs a trial's seeds one after the other, and ends it as soon as Wilcoxon's signed-rank test says that it is
-    worse than the best trial on the same seeds."""
+    worse than the best trial on the same seeds.
+    """
 
     usual: ClassVar = {"p_threshold": 0.1, "startup_seeds": 2}
 
@@ -149,8 +153,9 @@ class _Wilcoxon(Pruning):
 
 
 def decide(study: "Study", pruner: "BasePruner", trial: "FrozenTrial") -> bool:
-    """Whether the pruner ends a trial at its last reported step. Asked again about the same step, after a kill at any
-    moment, it says the same.
+    """Whether the pruner ends a trial at its last reported step.
+
+    Asked again about the same step, after a kill at any moment, it says the same.
 
     A pruner may note things in the trial (successive halving notes which rungs it has passed), and would take the same
     step for a later rung if it found its own notes. So the notes are held back until the decision is stored.

@@ -1,5 +1,6 @@
 """Samplers of Optuna whose draws depend on the sweep's seed and on the trial's number alone: not on the process that
-asks, and not on how often it was killed or run again after a failure."""
+asks, and not on how often it was killed or run again after a failure.
+"""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -42,8 +43,10 @@ class SamplerOfTrials(BaseSampler):
 
 
 class SamplerOfGrid(BaseSampler):
-    """Gives the n-th trial (`rank_of`) the n-th point. (Optuna's own shuffles the points, and wants all keys in all of
-    them.)"""
+    """Gives the n-th trial (`rank_of`) the n-th point.
+
+    (Optuna's own shuffles the points, and wants all keys in all of them.)
+    """
 
     def __init__(self, points: Sequence[Mapping[str, Any]]) -> None:
         self.points = points

@@ -1,5 +1,6 @@
 """The run of a seed below the folder of a trial, or of runs side by side: what is there before it is begun or gone on
-with."""
+with.
+"""
 
 from collections.abc import Mapping
 from typing import Any

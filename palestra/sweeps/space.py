@@ -194,8 +194,10 @@ def _is_scalar(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Base:
-    """A config from which trials differ in the keys of the space. name: of its file, without its ending. data: the
-    config as plain data. model: its kind."""
+    """A config from which trials differ in the keys of the space.
+
+    name: of its file, without its ending. data: the config as plain data. model: its kind.
+    """
 
     name: str
     data: dict[str, Any]
@@ -234,8 +236,10 @@ class Space:
             raise ConfigError.at(key, message) from None
 
     def config_at(self, point: Point) -> dict[str, Any]:
-        """The config of a trial at a point, as plain data. Raises ConfigError if a value is not in the space, or does
-        not fit its place."""
+        """The config of a trial at a point, as plain data.
+
+        Raises ConfigError if a value is not in the space, or does not fit its place.
+        """
         base = self.base_of(point)
         values = {key: self._meant(key, point) for key in self.keys[base.name]}
         return replace_values(base.data, values, base.model)
@@ -250,8 +254,10 @@ class Space:
         return point
 
     def points(self) -> list[Point]:
-        """All points, in the order of the bases and the space, the last key fastest. Raises ConfigError for more than
-        MOST_POINTS."""
+        """All points, in the order of the bases and the space, the last key fastest.
+
+        Raises ConfigError for more than MOST_POINTS.
+        """
         num = sum(math.prod(self.dimensions[key].num_values() for key in keys) for keys in self.keys.values())
         if num > MOST_POINTS:
             raise ConfigError.at("space", f"expected at most {MOST_POINTS:,} points with search 'grid', got more")
@@ -259,7 +265,8 @@ class Space:
 
     def corners(self, most: int) -> list[Point]:
         """The points at which every number is at one of its ends, and every choice takes each of its values; of more
-        than `most` a selection in which each end occurs."""
+        than `most` a selection in which each end occurs.
+        """
         sizes = {name: math.prod(len(self.dimensions[key].ends()) for key in keys) for name, keys in self.keys.items()}
         if sum(sizes.values()) <= most:
             return list(self._products(lambda dimension: dimension.ends()))

@@ -20,9 +20,11 @@ NAMED = re.compile(r"(search|pruning|place|storage)(?:\.name)?\s*=\s*([\w.:]+)")
 
 
 def starting_sweep(words: Sequence[str]) -> SweepConfig:
-    """A sweep over learning rates, discounts and entropy coefficients of configs, as its parts find usual. words: the
-    configs, by file or name, and overrides of the sweep; parts that these name bring their usual keys. Raises
-    ConfigError."""
+    """A sweep over learning rates, discounts and entropy coefficients of configs, as its parts find usual.
+
+    words: the configs, by file or name, and overrides of the sweep; parts that these name bring their usual keys.
+    Raises ConfigError.
+    """
     files = [word for word in words if "=" not in word] or [USUAL_BASE]
     overrides = [word for word in words if "=" in word]
     bases = read_bases(files, Path())
@@ -35,8 +37,10 @@ def starting_sweep(words: Sequence[str]) -> SweepConfig:
 
 
 def starting_grid(bases: Mapping[str, RunConfig], at: int | None) -> dict[str, Any]:
-    """A grid over configs, of a space that is still empty. at: how many runs at a time; None: as many as there are
-    cores."""
+    """A grid over configs, of a space that is still empty.
+
+    at: how many runs at a time; None: as many as there are cores.
+    """
     first, threads = next(iter(bases.values())), max(base.execution.num_threads for base in bases.values())
     place = {} if at is None else {"place": {"name": "local", "cores": at * threads}}
     said = {"space": {}, "seeds": [first.seed], "search": "grid", "pruning": None, **place}
@@ -45,8 +49,11 @@ def starting_grid(bases: Mapping[str, RunConfig], at: int | None) -> dict[str, A
 
 
 def read_bases(files: Sequence[str], beside: Path) -> dict[str, RunConfig]:
-    """The bases of a sweep by name. beside: the folder in which their files are looked for before the shipped ones.
-    Raises ConfigError with the errors of all."""
+    """The bases of a sweep by name.
+
+    beside: the folder in which their files are looked for before the shipped ones. Raises ConfigError with the errors
+    of all.
+    """
     shipped = {path.stem: path for path in shipped_configs()}
     found, errors = {}, []
     for number, file in enumerate(files):

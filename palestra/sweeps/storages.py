@@ -1,5 +1,8 @@
-"""Where Optuna keeps the study of a sweep. `open` is for work on it; `open_to_read` changes and makes nothing;
-`require` raises ConfigError for a place that cannot be used, and leaves it as it is."""
+"""Where Optuna keeps the study of a sweep.
+
+`open` is for work on it; `open_to_read` changes and makes nothing; `require` raises ConfigError for a place that cannot
+be used, and leaves it as it is.
+"""
 
 import os
 import re
@@ -75,7 +78,8 @@ class SQLiteConfig(Config):
 
 def _require_harmless_files(folder: Folder, for_writing: bool) -> None:
     """Raise RefusedPathError for files that SQLite must not open: it would follow a link, write through a hard link,
-    wait for a FIFO, and delete whatever file a journal names as its super-journal."""
+    wait for a FIFO, and delete whatever file a journal names as its super-journal.
+    """
     folder.require_plain(STUDY, one_name=for_writing)
     for suffix in ("-journal", "-wal", "-shm"):
         folder.require_plain(STUDY + suffix)
@@ -91,7 +95,8 @@ def _require_harmless_files(folder: Folder, for_writing: bool) -> None:
 
 def _restrain(connection: sqlite3.Connection) -> None:
     """Whoever wrote the file may have hidden expressions in it: they end after some seconds, and call nothing that may
-    have an effect."""
+    have an effect.
+    """
     began = time.monotonic()
 
     def begin(statement: str) -> None:
@@ -106,7 +111,8 @@ def _restrain(connection: sqlite3.Connection) -> None:
 
 def _require_tables_alone(connection: sqlite3.Connection, path: Path) -> None:
     """Raise RunFolderError for a study with views, triggers, or anything that is computed, as a column, a CHECK or an
-    index may be: Optuna makes none, and a single call of a function of SQLite's may take hours."""
+    index may be: Optuna makes none, and a single call of a function of SQLite's may take hours.
+    """
     for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_master"):
         text = str(sql or "").replace(OPTUNAS_CHECK, "")
         is_sqlites = sql is None  # the index of a key

@@ -33,8 +33,10 @@ class StoredSweep:
 
     @classmethod
     def open(cls, path: Path, trust: bool = False) -> "StoredSweep":
-        """trust: whether places outside of its folder, as a database, are trusted from now on. Raises RunFolderError if
-        there is no sweep, ConfigError, UntrustedError for such a place that is not trusted."""
+        """trust: whether places outside of its folder, as a database, are trusted from now on.
+
+        Raises RunFolderError if there is no sweep, ConfigError, UntrustedError for such a place that is not trusted.
+        """
         folder = SweepFolder.open(path)
         with trusting(trust), reading_stored(folder.config):
             data = folder.data()
@@ -46,7 +48,8 @@ class StoredSweep:
 
 def read_trials(folder: SweepFolder, storage: AnyStorageConfig, data: Mapping[str, Any]) -> "list[FrozenTrial]":
     """The trials of a sweep, without failed ones that others have taken over; none if it was killed before it had a
-    whole study. data: of sweep.yml. Raises RunFolderError, also if the study is that of another sweep."""
+    whole study. data: of sweep.yml. Raises RunFolderError, also if the study is that of another sweep.
+    """
     from optuna import load_study, logging
 
     if storage.name == "sqlite" and folder.root.kind("study.db") is None:
@@ -72,7 +75,8 @@ def read_trials(folder: SweepFolder, storage: AnyStorageConfig, data: Mapping[st
 
 def _is_of_unmade_study(error: BaseException) -> bool:
     """Whether an error is one that a study.db raises which a process was killed before it had made: of a table or a
-    study that is missing, or of a row that Optuna adds wherever it is missing, and may not where it only reads."""
+    study that is missing, or of a row that Optuna adds wherever it is missing, and may not where it only reads.
+    """
     if isinstance(error, sqlite3.Error):
         return "no such table" in str(error) or getattr(error, "sqlite_errorname", None) == "SQLITE_READONLY"
     return isinstance(error, KeyError)

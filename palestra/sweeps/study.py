@@ -45,8 +45,11 @@ def _asking(method: "Callable[Concatenate[SweepStudy, P], T]") -> "Callable[Conc
 
 
 class SweepStudy:
-    """The open study. Raises ConfigError if it cannot be reached, or is that of another sweep; RunFolderError and
-    OSError, as all of its methods, if its storage is damaged or refuses."""
+    """The open study.
+
+    Raises ConfigError if it cannot be reached, or is that of another sweep; RunFolderError and OSError, as all of its
+    methods, if its storage is damaged or refuses.
+    """
 
     def __init__(self, folder: SweepFolder, config: SweepConfig, space: Space) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -131,8 +134,10 @@ class SweepStudy:
 
     @_asking
     def point(self, trial: FrozenTrial) -> dict[str, Any]:
-        """The trial's point; what was drawn before a kill is kept. Raises ConfigError if the user's own search
-        fails."""
+        """The trial's point; what was drawn before a kill is kept.
+
+        Raises ConfigError if the user's own search fails.
+        """
         try:
             return self.space.suggest(Trial(self.study, trial._trial_id))
         except Exception as error:

@@ -34,8 +34,10 @@ LEAVE_S = 60.0  # for runs to save after a signal
 
 
 class Sweep:
-    """A stored sweep, open for work. First `work`. reading: a context for reading the configs of its trials, which
-    another person may have written."""
+    """A stored sweep, open for work.
+
+    First `work`. reading: a context for reading the configs of its trials, which another person may have written.
+    """
 
     def __init__(
         self,
@@ -74,8 +76,11 @@ class Sweep:
 
     @classmethod
     def open(cls, path: Path, overrides: Sequence[str], display: SweepDisplay, trust: bool) -> Self:
-        """A stored sweep, to go on with it; another person may have written it. overrides: of keys that change no
-        trial, as place.cores=4. Raises UntrustedError if it names modules that are not trusted."""
+        """A stored sweep, to go on with it; another person may have written it.
+
+        overrides: of keys that change no trial, as place.cores=4. Raises UntrustedError if it names modules that are
+        not trusted.
+        """
         folder = SweepFolder.open(path)
 
         @contextmanager
@@ -113,8 +118,10 @@ class Sweep:
     # ---- the loop ---------------------------------------------------------------------------------------
 
     def work(self) -> int | None:
-        """Work until the budget is used up and no trial of this folder runs, here or in another process. Gives the
-        signal that has stopped it, or None."""
+        """Work until the budget is used up and no trial of this folder runs, here or in another process.
+
+        Gives the signal that has stopped it, or None.
+        """
         with self.signals.caught(LEAVE_S, lambda why: self._kill()), self.display:
             while self.signals.received is None and self._step():
                 self.display.update(self.progress)
@@ -172,7 +179,8 @@ class Sweep:
 
     def _find_work(self) -> bool:
         """Take over a trial, or begin one, if there is any and none of ours waits for a place, or for a process that
-        will end in a moment."""
+        will end in a moment.
+        """
         waiting = [run.path for trial in self.owned for run in trial.waiting()]
         if not all(map(self._is_named, waiting)) or time.monotonic() < self._look_again:
             return False

@@ -51,13 +51,13 @@ def env_steps_text(progress: SweepProgress) -> str:
 
 
 def worked_text(progress: SweepProgress, age_s: float = 0.0) -> str:
-    """worked 0:12:33 of 1:00:00"""
+    """Worked 0:12:33 of 1:00:00"""
     limit = "" if math.isinf(progress.max_s) else f" of {duration_text(progress.max_s)}"
     return f"worked {duration_text(progress.worked_s + age_s)}{limit}"
 
 
 def end_text(seconds: float, now: datetime) -> str:
-    """about 12 min left, at 14:32; "" if it is not known."""
+    """About 12 min left, at 14:32; "" if it is not known."""
     if not math.isfinite(seconds):
         return ""
     if seconds < 60:

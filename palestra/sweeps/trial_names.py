@@ -19,7 +19,8 @@ MOST_KEYS = 3  # that a name tells
 def trial_names(runs: Iterable[Path]) -> dict[Path, str]:
     """By folder of a run the name of its trial: that of its base, if the sweep has several, and its values of the keys
     that are searched, or of more than MOST_KEYS keys its number. Runs of no sweep are left out, and those of a sweep
-    whose study cannot be read here."""
+    whose study cannot be read here.
+    """
     found, of_sweeps = dict[Path, str](), dict[Path, Mapping[str, str]]()
     for run in runs:
         if (sweep := sweep_of(run)) is not None:

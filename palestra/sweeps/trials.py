@@ -51,9 +51,11 @@ class TrialRun:
 
 
 class OwnedTrial:
-    """lock: that of its folder, which this process holds. config: of its runs, as plain data. failure: why it fails.
-    Raises ConfigError if the config does not pass the check, or is not that with which the runs have begun;
-    RunFolderError if its file is a link, say."""
+    """lock: that of its folder, which this process holds.
+
+    config: of its runs, as plain data. failure: why it fails. Raises ConfigError if the config does not pass the check,
+    or is not that with which the runs have begun; RunFolderError if its file is a link, say.
+    """
 
     def __init__(
         self,
@@ -123,7 +125,8 @@ class OwnedTrial:
 
     def holder(self, run: TrialRun) -> str | None:
         """The id of a process that trains the run, for instance because its sweep was killed a moment ago; None: none
-        does."""
+        does.
+        """
         folder = self.folder.below(run.path.name)
         with suppress(OSError):  # what is in the run's place `start` will say
             return holder(folder, "lock") if is_held(folder, "lock") else None
@@ -191,7 +194,8 @@ class OwnedTrial:
 
     def _env_steps(self) -> int:
         """How many env steps its runs have played; of a pruned trial, up to the evaluation at which it was pruned, so
-        that the number does not depend on how fast the runs were stopped."""
+        that the number does not depend on how fast the runs were stopped.
+        """
         if self.pruned_at is not None and self._is_cut_short:
             return sum(run.watched.env_steps_at(self.pruned_at) for run in self.deciding)
         return sum(int(run.watched.counters["env_steps"]) for run in self.runs)

@@ -19,8 +19,10 @@ COUNTERS = ("env_steps", "opt_steps", "epochs")
 
 
 class Growing:
-    """The records of a run, read as far as they have come. counters: the largest so far. share: of its `stop`.
-    num_damaged: lines that hold no record. has_ended: whether a record says that the run ended before its `stop`.
+    """The records of a run, read as far as they have come.
+
+    counters: the largest so far. share: of its `stop`. num_damaged: lines that hold no record. has_ended: whether a
+    record says that the run ended before its `stop`.
 
     After a kill the records are cut back to a checkpoint and come again, equal to the bit, so what was read stays true.
     """
@@ -38,8 +40,10 @@ class Growing:
         return self.stop.share({**self.counters, "minutes": self.minutes})
 
     def look(self) -> None:
-        """Read what is new. Lines that are damaged are passed over, as the run itself does; `num_damaged` counts
-        them."""
+        """Read what is new.
+
+        Lines that are damaged are passed over, as the run itself does; `num_damaged` counts them.
+        """
         if not self._read_on(passes_damaged=False):
             self._offset = self.num_damaged = 0  # a line is damaged, or the file was cut back and has grown since
             self._read_on(passes_damaged=True)
@@ -90,9 +94,12 @@ def _in_words(moment: Moment | None) -> str:
 
 
 class Watched(Growing):
-    """A run of a trial. evaluations: the objective at each of them. first: by step that evaluation whose value counts
-    there, the first one in this interval. Steps are in the unit of the evaluation's interval, rounded down to a
-    multiple of it, so that runs that count differently have the same steps. fault: why the objective cannot be said."""
+    """A run of a trial.
+
+    evaluations: the objective at each of them. first: by step that evaluation whose value counts there, the first one
+    in this interval. Steps are in the unit of the evaluation's interval, rounded down to a multiple of it, so that runs
+    that count differently have the same steps. fault: why the objective cannot be said.
+    """
 
     def __init__(self, run: Path, config: Any, objective: ObjectiveConfig) -> None:
         super().__init__(run, config.stop)
@@ -106,7 +113,8 @@ class Watched(Growing):
 
     def end(self) -> None:
         """Read the rest of a run that has ended, and find whether its objective is known: a damaged line may have held
-        the evaluation at its end, or the best one."""
+        the evaluation at its end, or the best one.
+        """
         self.look()
         self.fault = self.fault or self._fault_at_end()
 
@@ -126,7 +134,8 @@ class Watched(Growing):
 
     def _last_moment(self) -> Moment | None:
         """The moment at which a finished run has ended: that of its last checkpoint or, if it saves none, of its last
-        record. None: its records do not come to its end. Raises CheckpointError, RunFolderError, OSError."""
+        record. None: its records do not come to its end. Raises CheckpointError, RunFolderError, OSError.
+        """
         checkpoints = Checkpoints(RunFolder(self.path.parent), keep_last=1, keep_every=None)
         if (number := checkpoints.latest()) is not None:
             return _moment(Manifest.read(checkpoints.folder.below(f"{number:08d}")).counters)

@@ -92,8 +92,9 @@ def check_algorithm(
 
 
 class Stopping:
-    """Stores the player's state at every safe point of a training, and stops the run at one of them. stop_at: the
-    number of that safe point, counted from 1; None: none.
+    """Stores the player's state at every safe point of a training, and stops the run at one of them.
+
+    stop_at: the number of that safe point, counted from 1; None: none.
     """
 
     def __init__(self, trainer: Trainer, stop_at: int | None) -> None:
@@ -267,7 +268,8 @@ def _algorithm_config(cls: type[Algorithm], name: str, values: Mapping[str, Any]
 
 def _run_config(algorithm: Data, game: Data) -> Data:
     """The config of a tiny run in which the algorithm sits in every role with the observations and actions of the
-    first."""
+    first.
+    """
     made = make_game(game)
     first, *_ = made.roles
     alike = [

@@ -15,8 +15,10 @@ NET = {"name": "mlp", "net_arch": [8], "activation": "tanh"}
 
 
 def sample_config(model: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Data that the model accepts. values: those of some keys. Raises ValueError if no value is found for another
-    key."""
+    """Data that the model accepts.
+
+    values: those of some keys. Raises ValueError if no value is found for another key.
+    """
     data = {name: value for name, value in BY_KEY.items() if name in model.model_fields} | dict(values)
     for name, field in model.model_fields.items():
         if name not in data:

@@ -47,7 +47,8 @@ class TD3Trainer(Trainer):
 
 class LossTrainer(Trainer):
     """The Trainer whose players learn by a loss alone, one by name or one of your own, on roll-outs of the present
-    policy or from a replay buffer."""
+    policy or from a replay buffer.
+    """
 
     algorithms = (OnPolicyConfig, OffPolicyConfig)
 
@@ -65,7 +66,8 @@ def make_trainer(
 ) -> Any:
     """A trainer of the class that a config names under `trainer`: a Trainer, or an object of a class of your own.
 
-    The arguments are those of Trainer. Raises ConfigError with every fault of the config at once."""
+    The arguments are those of Trainer. Raises ConfigError with every fault of the config at once.
+    """
     with trusting():
         read = read_config(config, overrides)
     trainer = named_class(read)(read, run=run, callbacks=callbacks, console=console)

@@ -21,8 +21,9 @@ from palestra.storage.run_folder import RunFolder
 
 
 class TrainingFailed(RuntimeError):
-    """Training cannot go on: a loss is not finite, the disk is full, or an environment has raised. The last checkpoint
-    can be resumed.
+    """Training cannot go on: a loss is not finite, the disk is full, or an environment has raised.
+
+    The last checkpoint can be resumed.
 
     why: what has happened. left: which checkpoint can be resumed, and which file says more.
     """
@@ -38,7 +39,9 @@ class TrainingEnds(Exception):
 
 class Watcher(Protocol):
     """An observer that is called at every safe point and is no part of the run, as in `palestra verify` and `profile`.
-    Both methods may raise TrainingEnds."""
+
+    Both methods may raise TrainingEnds.
+    """
 
     def before_safe_point(self) -> None: ...
 
@@ -73,8 +76,10 @@ def branch_hint(folder: RunFolder) -> str:
 
 
 def fault_of_losses(players: Sequence[Player], metrics: Mapping[str, Aggregates], fused_game: Any) -> str | None:
-    """A message on the first player whose loss was not finite since the last record; None if all losses were. (A sum
-    keeps a nan.)"""
+    """A message on the first player whose loss was not finite since the last record; None if all losses were.
+
+    (A sum keeps a nan.)
+    """
     for player in players:
         loss = metrics[player.name].total("loss")
         if not math.isfinite(loss):
@@ -130,8 +135,10 @@ def check_algorithms(config: RunConfig, algorithms: tuple[type[AlgorithmConfig],
 
 
 def check_checkpoint_folder(config: BaseRunConfig) -> None:
-    """Raise ConfigError for a checkpoint folder that cannot be made or written to. Only for runs that begin: later the
-    run.json names the folder."""
+    """Raise ConfigError for a checkpoint folder that cannot be made or written to.
+
+    Only for runs that begin: later the run.json names the folder.
+    """
     place = config.output.checkpoint_folder
     if place is None:
         return
@@ -142,8 +149,10 @@ def check_checkpoint_folder(config: BaseRunConfig) -> None:
 
 
 def check_scratch_folders(config: BaseRunConfig) -> None:
-    """Raise ConfigError for a scratch folder in which nothing can be written. Only training needs these folders; a run
-    can be evaluated on a machine that lacks them."""
+    """Raise ConfigError for a scratch folder in which nothing can be written.
+
+    Only training needs these folders; a run can be evaluated on a machine that lacks them.
+    """
     faults = []
     for name, folder in scratch_folders(config):
         if not (os.path.isdir(folder) and os.access(folder, os.W_OK)):

@@ -35,8 +35,10 @@ class PendingMetrics:
         return self.by_player[player].take() | info
 
     def shown(self, player: Player, history: History) -> dict[str, float]:
-        """The metrics of a player that the display shows: of its episodes as of the last record, all others since
-        then. history: of the run's records."""
+        """The metrics of a player that the display shows: of its episodes as of the last record, all others since then.
+
+        history: of the run's records.
+        """
         before = history.last(player.name)
         names = [name for name in (*(f"return/{role}" for role in player.roles), "length") if name in before]
         return {name: before[name] for name in names} | self.by_player[player.name].shown() | player.rates()

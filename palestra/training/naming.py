@@ -33,7 +33,8 @@ def _named_classes(config: BaseRunConfig) -> tuple[type[TrainerBase], ...]:
 
 def python_class(cls: type[TrainerBase], config: BaseRunConfig) -> str | None:
     """The name of a class that is derived from the one that the config names, and trains in its place; None if it is
-    the named one itself. Raises ConfigError for any other class."""
+    the named one itself. Raises ConfigError for any other class.
+    """
     named = _named_classes(config)
     if cls in named:
         return None
@@ -49,7 +50,8 @@ def python_class(cls: type[TrainerBase], config: BaseRunConfig) -> str | None:
 def class_for(cls: type[TrainerBase], config: BaseRunConfig, folder: RunFolder) -> Any:
     """The class to build where `cls.load` or `cls.branch` was called for a run: the class that its config names, or
     `cls` if it is derived from that. Called on a stock trainer, it is always the named one. Raises RunFolderError for a
-    run that another class has trained."""
+    run that another class has trained.
+    """
     named = named_class(config)
     is_stock = any(cls is classes[0] for classes in TRAINERS.values())
     built = named if issubclass(named, cls) or (is_stock and not issubclass(cls, named)) else cls

@@ -1,5 +1,6 @@
 """Trainings of stored runs: loading one, branching off a checkpoint, copying one, and restoring the state when `fit`
-begins."""
+begins.
+"""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy

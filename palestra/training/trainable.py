@@ -19,7 +19,8 @@ C = TypeVar("C", bound=BaseRunConfig)
 
 class Unchecked(NamedTuple):
     """fit: whether it was left open that actions, networks, wrappers, callbacks and players of other runs fit the
-    environment. missing: extras without which nothing was checked beside the file."""
+    environment. missing: extras without which nothing was checked beside the file.
+    """
 
     fit: bool
     missing: list[ConfigErrorItem]
@@ -43,7 +44,8 @@ def check_trainable(config: RunConfig) -> Unchecked:
 
 def lacks_of_this_machine(config: BaseRunConfig) -> list[ConfigErrorItem]:
     """What a config asks for that another machine may have and this one has not: its device, and folders that can be
-    written to. For these `train` refuses here what is no fault of the config."""
+    written to. For these `train` refuses here what is no fault of the config.
+    """
     lacks = []
     for require in (_require_device, check_checkpoint_folder, check_scratch_folders):
         try:

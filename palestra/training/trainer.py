@@ -76,8 +76,10 @@ class PlayerTurn(Turn):
 
 
 class Trainer(Training):
-    """Trains the players of a config. Arguments as for Training. Raises ConfigError if the config names a trainer that
-    is neither this class nor one that it derives from; `palestra.make_trainer(config)` builds the class that it names.
+    """Trains the players of a config.
+
+    Arguments as for Training. Raises ConfigError if the config names a trainer that is neither this class nor one that
+    it derives from; `palestra.make_trainer(config)` builds the class that it names.
 
     May be overridden: `_train` and `_test`, with `train_stage` and `test_stage`, which describe them; the contexts
     `train_context` and `test_context`; and every hook (`before_train`, `before_epoch`, `after_roll_out`, `before_step`,
@@ -126,7 +128,8 @@ class Trainer(Training):
 
     def _make_worlds(self) -> dict[str, Any]:
         """Give each learning player the games in which it collects experience; gives these, by the name under which
-        checkpoints hold them."""
+        checkpoints hold them.
+        """
         for player in self.learners:
             own_key = isinstance(self.config.num_worlds, dict)
             with memory_needed(f"num_worlds.{player.name}" if own_key else "num_worlds"):
@@ -135,9 +138,10 @@ class Trainer(Training):
         return {player.name: player.worlds for player in self.learners}
 
     def set_model(self, role: str | Nets, nets: Nets | None = None) -> None:
-        """Let the player in that seat learn with networks of your own, in place of those that the config names. To be
-        called before `fit`, with all networks of the player at once. Where one player learns, the role may be left out:
-        set_model(nets).
+        """Let the player in that seat learn with networks of your own, in place of those that the config names.
+
+        To be called before `fit`, with all networks of the player at once. Where one player learns, the role may be
+        left out: set_model(nets).
 
         A function or a class of a module, which gives the network when it is called without arguments, becomes part of
         the config. A network that is handed over itself must be handed over again when the run is loaded:
@@ -196,9 +200,11 @@ class Trainer(Training):
         self.turn = 0
 
     def give_turn(self, player: Player) -> None:
-        """Let a learning player take its turn: roll out, and learn by its algorithm. A run that was stopped in the
-        middle of a turn must give it again when it is resumed; the turn then goes on where it was. Raises ValueError
-        for a player that does not learn, or is frozen in this epoch."""
+        """Let a learning player take its turn: roll out, and learn by its algorithm.
+
+        A run that was stopped in the middle of a turn must give it again when it is resumed; the turn then goes on
+        where it was. Raises ValueError for a player that does not learn, or is frozen in this epoch.
+        """
         if not player.learning or player.frozen:
             got = f"{player.name!r}, which is frozen in epoch {self.epochs}" if player.frozen else f"{player.name!r}"
             raise ValueError(f"expected a player that learns, got {got}")
@@ -290,13 +296,16 @@ class Trainer(Training):
 
     def recent_returns(self, role: str) -> list[float]:
         """Returns of the last 100 games that have finished in the worlds of the player in that seat, oldest first.
-        These are games of training, with exploration, and sums of the environment's own rewards. Waits for a GPU."""
+
+        These are games of training, with exploration, and sums of the environment's own rewards. Waits for a GPU.
+        """
         returns: Tensor = self.fused_game.recent_returns(self.player_of(role).worlds)
         return returns[:, self.game.roles.index(role)].tolist()
 
     def __getattr__(self, name: str) -> Any:
         """`host_net`, `host_optimizer`, `host_lr_scheduler`, `host_er_scheduler`, `host_replay_buffer`, and so for
-        each role: the part of the player in that seat."""
+        each role: the part of the player in that seat.
+        """
         role, _, part = name.partition("_")
         run = self.__dict__.get("run")
         if run is not None and part in PARTS and role in run.config.roles:
@@ -314,7 +323,8 @@ class Trainer(Training):
 
     def differences(self, state: Mapping[str, Any]) -> Iterator[str]:
         """A line for each kernel of a player that ran when the checkpoint was written and does not run now, or the
-        other way round."""
+        other way round.
+        """
         for player in self.learners:
             assert player.algorithm is not None
             before, now = state["players"][player.name]["kernels"], player.algorithm.kernels_in_use()
@@ -385,7 +395,8 @@ class Trainer(Training):
 
     def state_of_branch(self, state: dict[str, Any]) -> dict[str, Any]:
         """As in Training; the schedules are those of the branch's config, and players that no longer learn are as its
-        config says."""
+        config says.
+        """
         learning = [player.name for player in self.learners]
         players = {name: state["players"][name] | {"schedules": {}} for name in learning}
         was = state["config"]["players"]  # a checkpoint sorts keys; players learn in the order of the file

@@ -221,8 +221,10 @@ class Training(TrainerBase):
             raise failure from None
 
     def _file_end(self) -> RemoteError | None:
-        """Tell run.json, the recorders and the mirror how this `fit` ends. Gives the error if the mirror lacks
-        something."""
+        """Tell run.json, the recorders and the mirror how this `fit` ends.
+
+        Gives the error if the mirror lacks something.
+        """
         if self.finished and self.end_reason is not None:
             self.run.note_end(self.end_reason)
         has_failed = self.checkpoints.failure is not None
@@ -246,8 +248,11 @@ class Training(TrainerBase):
             self.log(reason)
 
     def extend(self, overrides: Sequence[str]) -> None:
-        """Give the run another end, as `palestra extend` does: extend(["stop.after=64000"]). `fit` then goes on. Raises
-        RuntimeError if the run has not begun, ConfigError for other keys than `stop` and an end that lies behind."""
+        """Give the run another end, as `palestra extend` does: extend(["stop.after=64000"]).
+
+        `fit` then goes on. Raises RuntimeError if the run has not begun, ConfigError for other keys than `stop` and an
+        end that lies behind.
+        """
         has_begun = any(self.counts().values())  # else the state is still in the last checkpoint
         self.run.extend(overrides, Reached(self.counts(), self.end_reason) if has_begun else None)
         self.finished = False
@@ -269,8 +274,10 @@ class Training(TrainerBase):
 
     @classmethod
     def train_stage(cls, config: Any) -> Stage:
-        """What an epoch does, and how long training is, from the config alone. A class that does not declare it is
-        described by the docstring of its `_train`."""
+        """What an epoch does, and how long training is, from the config alone.
+
+        A class that does not declare it is described by the docstring of its `_train`.
+        """
         return Stage(own_words(cls, "_train"), config.stop.after, config.stop.unit)
 
     @classmethod
@@ -282,23 +289,28 @@ class Training(TrainerBase):
 
     @contextmanager
     def train_context(self) -> Iterator[None]:
-        """The context of `fit`, entered once: gradients are on. An override also sets what roll-outs and updates are to
-        find, such as kernels of attention."""
+        """The context of `fit`, entered once: gradients are on.
+
+        An override also sets what roll-outs and updates are to find, such as kernels of attention.
+        """
         with torch.enable_grad():
             yield
 
     @contextmanager
     def test_context(self) -> Iterator[None]:
         """The context of `_test` and of all evaluations that this process plays, inside that of training: gradients are
-        off."""
+        off.
+        """
         with torch.no_grad():
             yield
 
     # ---- what is done at safe points -----------------------------------------------------------------------
 
     def evaluate(self, names: Sequence[str]) -> None:
-        """Evaluate, and write the records of the results that count now; in the test, once it is over. If a signal
-        comes, raise Interrupted and write none. names: of the evaluations."""
+        """Evaluate, and write the records of the results that count now; in the test, once it is over.
+
+        If a signal comes, raise Interrupted and write none. names: of the evaluations.
+        """
         self.evaluating.evaluate(names, self.counts(), EvaluationHooks(self.test_context, self.after_evaluation))
 
     def record(self, ended: str | None = None) -> None:
@@ -316,8 +328,9 @@ class Training(TrainerBase):
             self.run.display.error(line)
 
     def save(self, is_due: bool = True) -> None:
-        """Write a checkpoint: the best one, if the last evaluation was better than all before. If the disk refuses, the
-        display says so, and training goes on; a failed last save makes `fit` raise at the end.
+        """Write a checkpoint: the best one, if the last evaluation was better than all before.
+
+        If the disk refuses, the display says so, and training goes on; a failed last save makes `fit` raise at the end.
 
         is_due: whether it is due here; one that is saved only because the run stops uses up no number.
         """
@@ -343,7 +356,8 @@ class Training(TrainerBase):
 
     def before_train(self) -> None:
         """Restore the last checkpoint, or play the evaluations of the start and write checkpoint 0; a second `fit`
-        needs neither."""
+        needs neither.
+        """
         run, records = self.run, self.run.records
         if is_fresh := not any(self.counts().values()):
             opening.restore_or_begin(self)
@@ -401,7 +415,8 @@ class Training(TrainerBase):
 
     def choose_kernels(self) -> None:
         """Decide what computes all players in this `fit`; nothing has been played yet, but callbacks have changed what
-        they want to change."""
+        they want to change.
+        """
 
     def _close(self) -> None:
         """Called when `fit` ends, also by an error."""
@@ -505,7 +520,8 @@ class Training(TrainerBase):
     def note(self, name: str, value: Recordable) -> None:
         """Put a value into the next record, as notes/NAME: a number (several become the statistics that
         `output.statistics` names), an array (a histogram), or a text, a datetime, an Image or a Video of
-        palestra.recording (the last one counts). Raises TypeError or ValueError for what cannot be recorded."""
+        palestra.recording (the last one counts). Raises TypeError or ValueError for what cannot be recorded.
+        """
         self.notes.add({name: value})
 
     def log(self, line: str) -> None:

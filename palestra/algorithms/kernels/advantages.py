@@ -1,5 +1,6 @@
 """Generalized advantages on a CPU, in one loop over rows: to start a dozen operations at every step of a roll-out costs
-hundreds of times what they compute."""
+hundreds of times what they compute.
+"""
 
 from typing import Any
 

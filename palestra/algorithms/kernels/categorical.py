@@ -26,7 +26,8 @@ KERNEL = Kernel(
 
 class CategoricalDraw:
     """Draws as `DiscreteHead.draw` does, by the same uniform numbers: another action comes out only where rounding
-    decides."""
+    decides.
+    """
 
     def __init__(self, family: Categorical) -> None:
         self.nums, self.is_single = np.array(family.nums), family.is_single
@@ -40,8 +41,10 @@ class CategoricalDraw:
 
 @njit()
 def _draw(logits: Array, legal: Array, keys: Array, nums: Array) -> tuple[Any, Any]:
-    """Actions, int64 (B, K), and log-probabilities, float32 (B,). Where nothing is legal, all actions are equally
-    likely."""
+    """Actions, int64 (B, K), and log-probabilities, float32 (B,).
+
+    Where nothing is legal, all actions are equally likely.
+    """
     num_rows, num_choices = len(keys), len(nums)
     chosen = np.zeros((num_rows, num_choices), dtype=np.int64)
     log_prob = np.zeros(num_rows, dtype=np.float32)

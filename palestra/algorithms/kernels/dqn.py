@@ -74,8 +74,10 @@ def _output_grads(
     td_error: Array,
 ) -> tuple[float, float, float]:
     """The derivatives of the mean loss by the Q-values, (B, A), into `output_grads`, which is 0, and the TD errors.
+
     Gives the means of loss, Q-value and size of the TD error. discounts, weights: (B,), or empty where all have gamma,
-    or 1."""
+    or 1.
+    """
     num, loss, value, size = len(action), 0.0, 0.0, 0.0
     for row in range(num):
         value_target = reward[row]

@@ -58,9 +58,11 @@ class Rows(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The numbers of the loss of one minibatch. clip_range, value_clip: inf where nothing is clipped. kl_coefficient: 0
-    without a penalty. total_weight: of all rows. mean, scale: float64 (roles,); advantages of a role are (advantage -
-    mean) * scale."""
+    """The numbers of the loss of one minibatch.
+
+    clip_range, value_clip: inf where nothing is clipped. kl_coefficient: 0 without a penalty. total_weight: of all
+    rows. mean, scale: float64 (roles,); advantages of a role are (advantage - mean) * scale.
+    """
 
     clip_range: float
     kl_coefficient: float
@@ -73,8 +75,10 @@ class Terms(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """An experience as arrays. inputs: what the first layers of the networks read, float32 (M, ...); one for all where
-    they observe the same."""
+    """An experience as arrays.
+
+    inputs: what the first layers of the networks read, float32 (M, ...); one for all where they observe the same.
+    """
 
     inputs: list[Array]
     rows: Rows
@@ -122,8 +126,7 @@ class PPOGradient:
         value_coefficient: float,
         normalize_advantages: bool,
     ) -> tuple[Tensor, dict[str, float]]:
-        """The gradient by all weights of one minibatch, the rows `index`, which the next call overwrites; and
-        metrics."""
+        """The gradient by all weights of one minibatch, the rows `index`, which the next call overwrites; and metrics."""
         index, total, totals, mean, scale = _normalization(arrays.rows, index, len(self.roles), normalize_advantages)
         terms = Terms(
             clip_range,
@@ -178,7 +181,8 @@ def _normalization(
 ) -> tuple[Array, float, Array, Array, Array]:
     """The rows of a minibatch that count (in games of turns half of them do not), and the sum of their weights, at
     least 1; and for each role the sum of the weights, the mean of the advantages, and what these are scaled with,
-    float64 (roles,)."""
+    float64 (roles,).
+    """
     totals, mean, square = np.zeros(num_roles), np.zeros(num_roles), np.zeros(num_roles)
     counted, num = np.empty_like(index), 0
     for row in index:
@@ -292,8 +296,10 @@ def _box_grads(
     by_values: Array,
     sums: Array,
 ) -> None:
-    """The same by means, (B, n) or one more column; adds those by log_std, (n,). half_width: (n,) if squashed, else
-    empty."""
+    """The same by means, (B, n) or one more column; adds those by log_std, (n,).
+
+    half_width: (n,) if squashed, else empty.
+    """
     std, is_squashed = np.exp(log_std), len(half_width) > 0
     for i, row in enumerate(index):
         log_prob, entropy = 0.0, 0.0

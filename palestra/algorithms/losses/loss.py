@@ -1,5 +1,6 @@
-"""What a loss on a roll-out is: a function of a plain batch that gives named terms. One that learns from a replay
-buffer: off_policy_loss.py.
+"""What a loss on a roll-out is: a function of a plain batch that gives named terms.
+
+One that learns from a replay buffer: off_policy_loss.py.
 
 Letters: M rows, T decisions of each of W sequences.
 """
@@ -44,7 +45,8 @@ class Head(NamedTuple):
 
 class Critic(NamedTuple):
     """A head whose network observes an action of a Box beside the player's observation, in half-widths of the Box from
-    its centre, as the entry `action`, and puts out one number."""
+    its centre, as the entry `action`, and puts out one number.
+    """
 
     name: str
 
@@ -162,8 +164,7 @@ class LossBatch:
 
 
 class Now:
-    """What the networks make of the rows of a minibatch now; computed once, with gradients, when it is first asked
-    for."""
+    """What the networks make of the rows of a minibatch now; computed once, with gradients, when it is first asked for."""
 
     def __init__(self, net: HeadedNet, rows: Experience) -> None:
         self.net, self.rows = net, rows
@@ -196,8 +197,9 @@ class _Outputs(dict[str, Tensor]):
 
 
 class OnPolicyLoss(ABC):
-    """What a player learns from its own roll-outs. A class of your own derives from it and carries its `Config`, a
-    UserConfig with the loss's keys.
+    """What a player learns from its own roll-outs.
+
+    A class of your own derives from it and carries its `Config`, a UserConfig with the loss's keys.
 
     May be set: `heads`, the outputs that it learns: `policy` (by which the player acts), `value`, `label` (two logits),
     or Head(name, num_outputs) of another kind; `estimators`, the names of those that it can learn from, None: any.
@@ -221,12 +223,13 @@ class OnPolicyLoss(ABC):
 
     @abstractmethod
     def terms(self, batch: LossBatch) -> dict[str, Tensor]:
-        """Terms by name, numbers without axes: those named loss_* add up to what is learned, the others are
-        recorded."""
+        """Terms by name, numbers without axes: those named loss_* add up to what is learned, the others are recorded."""
 
     def is_last_pass(self, metrics: Mapping[str, Tensor]) -> bool:
-        """Whether no more passes are to be made over the roll-out. metrics: means of the last pass, by the names of the
-        terms that are recorded."""
+        """Whether no more passes are to be made over the roll-out.
+
+        metrics: means of the last pass, by the names of the terms that are recorded.
+        """
         return False
 
     def after_turn(self, metrics: Mapping[str, Tensor]) -> None:  # noqa: B027 (most losses do nothing then)
@@ -258,8 +261,11 @@ def usual_loss(said: Any, union: Any) -> Any:
 
 
 def loss_of(config: Any) -> Any:
-    """The loss that a config names; None where its module may not be imported here. Raises ConfigError, with the path
-    below the algorithm's config, for a class that cannot be made, or whose attributes are no sound ones."""
+    """The loss that a config names; None where its module may not be imported here.
+
+    Raises ConfigError, with the path below the algorithm's config, for a class that cannot be made, or whose attributes
+    are no sound ones.
+    """
     if isinstance(config, UnreadConfig):
         return None
     try:
@@ -293,8 +299,11 @@ def head_names(loss: Any) -> list[str]:
 
 
 def head_sizes(loss: Any, config: Any, others: Mapping[str, int]) -> dict[str, int]:
-    """How many outputs each head of a loss has, the policy's first and the value's last. others: of the heads that the
-    algorithm knows by name beside `value` and `label`. Raises ConfigError, with paths below the algorithm's config."""
+    """How many outputs each head of a loss has, the policy's first and the value's last.
+
+    others: of the heads that the algorithm knows by name beside `value` and `label`. Raises ConfigError, with paths
+    below the algorithm's config.
+    """
     known = {VALUE: 1, "label": 2} | dict(others)
     sizes: dict[str, int] = {}
     for head in loss.heads:
@@ -318,9 +327,11 @@ def head_sizes(loss: Any, config: Any, others: Mapping[str, int]) -> dict[str, i
 def try_loss(
     loss: OnPolicyLoss, config: Any, net: HeadedNet, spaces: dict[str, Space], player: Player, estimates: bool
 ) -> None:
-    """Let a loss compute its terms once, of rows of zeros. spaces: of the critic's observations. Raises ConfigError,
-    with paths below the algorithm's config, for one that fails, that has no loss_*, or whose terms are no numbers or
-    have no gradient."""
+    """Let a loss compute its terms once, of rows of zeros.
+
+    spaces: of the critic's observations. Raises ConfigError, with paths below the algorithm's config, for one that
+    fails, that has no loss_*, or whose terms are no numbers or have no gradient.
+    """
     batch, state = LossBatch(net, _rows_of_zeros(net, spaces, player), 0, estimates), deepcopy(loss.state_dict())
     with torch.enable_grad(), seeded_global_state(0):
         check_terms(lambda: loss.terms(batch), config, dict(net.named_parameters()))

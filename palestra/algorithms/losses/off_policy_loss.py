@@ -112,8 +112,10 @@ class ReplayBatch:
     # ---- values of actions that critics observe ----------------------------------------------------------
 
     def action_values(self, head: str, action: Tensor) -> Tensor:
-        """What a Critic makes of actions at the observations, with gradients: (M,). action: (M, n), as the policy draws
-        them."""
+        """What a Critic makes of actions at the observations, with gradients: (M,).
+
+        action: (M, n), as the policy draws them.
+        """
         return self._critic(head)(self.observation | self._observed(action))[:, 0]
 
     def fixed_action_values(self, head: str, action: Tensor) -> Tensor:
@@ -144,8 +146,10 @@ class ReplayBatch:
             return self._distribution(self.next_outputs[POLICY], self.next_legal)
 
     def sample(self) -> tuple[Tensor, Tensor]:
-        """Actions that the policy draws at the observations, and their log-probabilities (M,). Those of a Box are
-        (M, n), before they are clipped or squashed, and gradients flow through them."""
+        """Actions that the policy draws at the observations, and their log-probabilities (M,).
+
+        Those of a Box are (M, n), before they are clipped or squashed, and gradients flow through them.
+        """
         return self._drawn(self.outputs[POLICY], self.legal)
 
     def next_sample(self) -> tuple[Tensor, Tensor]:
@@ -218,8 +222,9 @@ class _Outputs(dict[str, Tensor]):
 
 
 class OffPolicyLoss(ABC):
-    """What a player learns from rows of its replay buffer. A class of your own derives from it and carries its
-    `Config`, a UserConfig with the loss's keys.
+    """What a player learns from rows of its replay buffer.
+
+    A class of your own derives from it and carries its `Config`, a UserConfig with the loss's keys.
 
     Must be set: `heads`, the outputs that it learns: `q` or ActionValues(name), a value for each discrete action,
     `policy`, `value`, `label` (two logits), Critic(name), which observes an action, or Head(name, num_outputs) of
@@ -246,12 +251,13 @@ class OffPolicyLoss(ABC):
 
     @abstractmethod
     def terms(self, batch: ReplayBatch) -> dict[str, Tensor]:
-        """Terms by name, numbers without axes: those named loss_* add up to what is learned, the others are
-        recorded."""
+        """Terms by name, numbers without axes: those named loss_* add up to what is learned, the others are recorded."""
 
     def priorities(self, batch: ReplayBatch) -> Tensor:
-        """By how much prioritized replay draws the rows again, (M,): their TD errors, say. Called after `terms`, with
-        the same batch."""
+        """By how much prioritized replay draws the rows again, (M,): their TD errors, say.
+
+        Called after `terms`, with the same batch.
+        """
         raise NotImplementedError
 
     @property
@@ -289,9 +295,11 @@ def try_loss(
     player: Player,
     is_prioritized: bool,
 ) -> None:
-    """Let a loss compute its terms once, of rows of zeros, and the priorities if the buffer wants any. Raises
-    ConfigError, with paths below the algorithm's config, for one that fails, that has no loss_*, whose terms are no
-    numbers or have no gradient, or that gives no priorities."""
+    """Let a loss compute its terms once, of rows of zeros, and the priorities if the buffer wants any.
+
+    Raises ConfigError, with paths below the algorithm's config, for one that fails, that has no loss_*, whose terms are
+    no numbers or have no gradient, or that gives no priorities.
+    """
     if is_prioritized and not loss.gives_priorities:
         message = f"expected uniform (the loss {config.name!r} has no `priorities`), got 'prioritized'"
         raise ConfigError.at("replay_buffer.name", message)

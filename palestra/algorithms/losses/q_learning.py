@@ -1,5 +1,7 @@
-"""The loss of Q-learning (Mnih et al. 2015) as a plug-in of `off_policy`. The algorithm `dqn` learns the same, faster,
-and more: dueling, return distributions."""
+"""The loss of Q-learning (Mnih et al. 2015) as a plug-in of `off_policy`.
+
+The algorithm `dqn` learns the same, faster, and more: dueling, return distributions.
+"""
 
 from typing import Any, ClassVar, Literal
 

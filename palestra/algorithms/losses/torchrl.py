@@ -67,7 +67,8 @@ class _ModuleLoss:
 
     def _tied(self, net: HeadedNet, networks: Mapping[str, Any]) -> list[tuple[nn.Parameter, list[nn.Parameter]]]:
         """The weights that TorchRL has stacked for an ensemble of networks, with those of our networks: of the one that
-        it was given, or the first of a list, and of those that follow."""
+        it was given, or the first of a list, and of those that follow.
+        """
         ours, tied = {id(weight) for weight in net.parameters()}, []
         for name, params in self.module.named_children():
             if not name.endswith("_params") or name.startswith("target_"):
@@ -140,8 +141,9 @@ def _is_of_networks(name: str) -> bool:
 
 
 class TorchRLLoss(_ModuleLoss, OnPolicyLoss):
-    """A loss module of TorchRL on roll-outs, as ClipPPOLoss. A class of your own derives from it, carries its `Config`,
-    and implements `make`.
+    """A loss module of TorchRL on roll-outs, as ClipPPOLoss.
+
+    A class of your own derives from it, carries its `Config`, and implements `make`.
 
     Rows that do not count are left out before the module sees any. Its target networks, if it keeps any, are those with
     which the roll-out was collected.
@@ -209,8 +211,9 @@ class TorchRLLossConfig(TorchRLConfig, LossConfig):
 
 
 class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
-    """A loss module of TorchRL on rows of a replay buffer, as SACLoss. A class of your own derives from it, carries its
-    `Config`, sets `heads` and `acts_by`, and implements `make`.
+    """A loss module of TorchRL on rows of a replay buffer, as SACLoss.
+
+    A class of your own derives from it, carries its `Config`, sets `heads` and `acts_by`, and implements `make`.
 
     The module's target networks are part of the loss's state. Weights of its own, as the temperature of SAC, are
     learned by the player's optimizer.
@@ -220,8 +223,10 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
     own_targets = True
 
     def learns(self) -> Literal["DQNLoss", "SACLoss", "DiscreteSACLoss"]:
-        """From which of these classes the one that the file names derives. Of TorchRL's own their names tell: a file
-        can be read where TorchRL is not installed."""
+        """From which of these classes the one that the file names derives.
+
+        Of TorchRL's own their names tell: a file can be read where TorchRL is not installed.
+        """
         name = self.config.name
         found = [each for each in REPLAY_LOSSES if name == f"{OBJECTIVES}:{each}"]
         if not found and not self.config.is_name(name):
@@ -273,8 +278,11 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
         self.own = list(own.values())
 
     def leaves(self, weights: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:
-        """Those of the loss module. The stacked weights of an ensemble become views of those of its networks, which lie
-        one after the other. Where TorchRL has drawn others for them, these are gone."""
+        """Those of the loss module.
+
+        The stacked weights of an ensemble become views of those of its networks, which lie one after the other. Where
+        TorchRL has drawn others for them, these are gone.
+        """
         for stacked, parts in self.tied:
             first, places = parts[0].data, [part.storage_offset() for part in parts]
             step = places[1] - places[0] if len(parts) > 1 else 0
@@ -322,14 +330,16 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
 
     def _as_means(self, terms: dict[str, Tensor], mean_weight: Tensor) -> dict[str, Tensor]:
         """The terms of rows that were drawn by priority as means of weighted losses (Schaul et al. 2016), where TorchRL
-        divides by the sum of the weights."""
+        divides by the sum of the weights.
+        """
         if self.module.reduction != "mean" or getattr(self.module, "use_prioritized_weights", False) is False:
             return terms
         return {name: term * mean_weight if name.startswith("loss_") else term for name, term in terms.items()}
 
     def priorities(self, batch: ReplayBatch) -> Tensor:
         """What the module writes as such: SACLoss the largest absolute TD error of its critics; of DQNLoss, which
-        writes squares of TD errors, their roots."""
+        writes squares of TD errors, their roots.
+        """
         written: Tensor = self.written.detach().flatten()
         return written.sqrt() if isinstance(self.module, torchrl_module(OBJECTIVES).DQNLoss) else written
 

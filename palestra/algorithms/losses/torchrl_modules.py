@@ -1,5 +1,6 @@
-"""Networks and distributions of palestra as TorchRL's loss modules want them. Only losses/torchrl.py imports this, and
-only where a run asks for a loss of TorchRL.
+"""Networks and distributions of palestra as TorchRL's loss modules want them.
+
+Only losses/torchrl.py imports this, and only where a run asks for a loss of TorchRL.
 
 An input TensorDict has the entries of the observation below `observation`, and `legal`. Letters: M rows, A actions.
 """
@@ -29,7 +30,8 @@ OBSERVATION, LEGAL = "observation", "legal"
 class ActionDistribution(Distribution):
     """One of palestra's distributions of actions: what is drawn and scored is the action as the policy draws it, of a
     Box before it is clipped or squashed. outputs: of the head `policy`, (M, K). legal: bool (M, flags). head: what
-    makes actions of them."""
+    makes actions of them.
+    """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch reads it as an attribute)
 
@@ -128,7 +130,8 @@ class _Critic(nn.Module):
 def networks_of(net: HeadedNet, heads: Sequence[AnyHead], player: Player) -> dict[str, Any]:
     """The network of each head, as a module on TensorDicts: `policy` is probabilistic and writes `action`, `value`
     writes `state_value`, a Critic `state_action_value`; a head with a value for each action `action_value`, the best
-    legal `action` and `chosen_action_value`; any other head its outputs under its own name. heads: of the loss."""
+    legal `action` and `chosen_action_value`; any other head its outputs under its own name. heads: of the loss.
+    """
     networks: dict[str, Any] = {}
     of_actions = [Q, *(head.name for head in heads if isinstance(head, ActionValues))]
     for head in net.heads:

@@ -129,8 +129,10 @@ class BoxHead(nn.Module):
 
 class StateDependentHead(nn.Module):
     """Draws vectors of numbers; the policy puts out means and log standard deviations, of normal numbers before a tanh.
+
     Log-probabilities are densities of actions in half-widths of the Box from its centre: what the bounds are changes no
-    entropy."""
+    entropy.
+    """
 
     def __init__(self, space: Box, config: StateDependentGaussianConfig, device: torch.device) -> None:
         super().__init__()

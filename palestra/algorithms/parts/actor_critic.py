@@ -1,5 +1,6 @@
 """Networks of an actor-critic: what a config says of them, all weights in one module, and the policy that plays with
-them."""
+them.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -56,8 +57,10 @@ AnyBody = Annotated[SharedConfig | SeparateConfig, ByName(), InBranch.FIXED]
 def usual_body(
     heads: Sequence[str], spaces: RoleSpaces, said: Mapping[str, Any], critics: Collection[str] = ()
 ) -> dict[str, Any]:
-    """What a first file says of a body: one network on images, else one for each head. said: what it says of the
-    algorithm. critics: the heads that observe the action, too."""
+    """What a first file says of a body: one network on images, else one for each head.
+
+    said: what it says of the algorithm. critics: the heads that observe the action, too.
+    """
     if not critics and any(space.is_image for space in spaces.observation.values()):
         return {"name": "shared"}
     nets = {head: usual_net(spaces.with_action() if head in critics else spaces) for head in heads}
@@ -115,7 +118,8 @@ InitializationConfig = Annotated[StockConfig | OrthogonalConfig, ByName()]
 def spaces_of_critic(centralized: bool, player: Player) -> dict[str, Space]:
     """What the value's network observes: what the player observes (IPPO, de Witt et al. 2020), or also what the game
     shows critics alone (MAPPO, Yu et al. 2022). Raises ConfigError where the game shows critics nothing, or not the
-    same in all roles of the player."""
+    same in all roles of the player.
+    """
     if not centralized:
         return player.spaces
     shown = [dict(player.critic_spaces.get(role, {})) for role in player.roles]

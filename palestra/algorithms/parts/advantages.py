@@ -20,8 +20,9 @@ REMEMBERED = "memory."  # before the names of a memory, where it lies among the 
 
 
 class Experience(NamedTuple):
-    """W sequences of T decisions that follow each other: row t * W + w is decision t of sequence w. To networks without
-    a memory every row is a sequence of its own: T = 1.
+    """W sequences of T decisions that follow each other: row t * W + w is decision t of sequence w.
+
+    To networks without a memory every row is a sequence of its own: T = 1.
 
     memory: before the first decisions, by name, (W, ...). episode_start: bool (T, W); there the memory is zeros. All
     others (T * W, ...). action: as the policy drew it, before a box clipped or squashed it. log_prob, value: at the
@@ -95,7 +96,8 @@ def memory_in(extras: Mapping[str, Tensor]) -> Memory:
 
 def rows_of_sequences(player: Player, rollout_length: int, num_rows: int) -> list[Tensor]:
     """For every role of the player the numbers of its rows in a roll-out, (T, W): a column holds those of one world, in
-    order. They lie round by round, in a round move by move, in a turn world by world."""
+    order. They lie round by round, in a round move by move, in a turn world by world.
+    """
     rows = torch.arange(num_rows, device=player.device).view(rollout_length, len(player.moves), -1)
     places = [[number for number, role in enumerate(player.moves) if role == own] for own in player.roles]
     return [rows[:, place].flatten(0, 1) for place in places]
@@ -131,8 +133,11 @@ def in_sequences(experience: Experience, batch: Transitions, sequences: list[Ten
 
 
 class Sequences(NamedTuple):
-    """Decisions that follow each other, W sequences of T, all (T, W). next_value: of the true next observation; looked
-    at only where a game was truncated, and at the last valid row of a sequence."""
+    """Decisions that follow each other, W sequences of T, all (T, W).
+
+    next_value: of the true next observation; looked at only where a game was truncated, and at the last valid row of a
+    sequence.
+    """
 
     reward: Tensor
     value: Tensor
@@ -143,8 +148,10 @@ class Sequences(NamedTuple):
 
     @classmethod
     def of(cls, batch: Transitions, value: Tensor, critic: Part | None, rows: Tensor) -> "Sequences":
-        """The rows (T, W) of a roll-out. value: of its observations, (M,). critic: its last output is a value; None:
-        all values are 0."""
+        """The rows (T, W) of a roll-out.
+
+        value: of its observations, (M,). critic: its last output is a value; None: all values are 0.
+        """
         columns = (batch.reward, value, batch.terminated, batch.truncated, batch.valid)
         reward, value, terminated, truncated, valid = (column[rows] for column in columns)
         if critic is None:
@@ -165,8 +172,7 @@ def values(critic: Part, observation: Mapping[str, Tensor], memory: Memory) -> T
 
 
 def values_at_roll_out(critic: Part | None, batch: Transitions) -> Tensor:
-    """The values at the observations of a roll-out, (M,): those that its player kept, or the critic's; 0 without
-    one."""
+    """The values at the observations of a roll-out, (M,): those that its player kept, or the critic's; 0 without one."""
     if critic is None:
         return torch.zeros_like(batch.reward)
     extras = batch.extras

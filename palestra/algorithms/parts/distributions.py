@@ -34,8 +34,10 @@ class Distribution(Protocol):
         """float32 (B,)."""
 
     def kl_divergence(self, other: Self) -> Tensor:
-        """KL(self || other), exactly: float32 (B,). other: another policy's, of the same family, at the same
-        observations."""
+        """KL(self || other), exactly: float32 (B,).
+
+        other: another policy's, of the same family, at the same observations.
+        """
 
 
 # ---- categorical ---------------------------------------------------------------------------------------
@@ -128,8 +130,11 @@ def gaussian_kl_divergence(mean: Tensor, log_std: Tensor, other_mean: Tensor, ot
 
 
 def free_numbers(is_free: Tensor) -> Tensor | None:
-    """Which numbers of a Box are not fixed: indices, int64; None: all of them. A fixed one is played as its one value
-    whatever is drawn, so that probabilities, entropies and divergences leave it out. is_free: bool (n,)."""
+    """Which numbers of a Box are not fixed: indices, int64; None: all of them.
+
+    A fixed one is played as its one value whatever is drawn, so that probabilities, entropies and divergences leave it
+    out. is_free: bool (n,).
+    """
     return None if bool(is_free.all()) else is_free.nonzero().squeeze(1)
 
 
@@ -139,8 +144,10 @@ def of_free(free: Tensor | None, *values: Tensor) -> tuple[Tensor, ...]:
 
 
 class HalfWidths:
-    """Measures actions of a Box in half-widths from its centre. Numbers without bounds stay as they are; a fixed one is
-    0 in half-widths. A number is bounded if the distance of its bounds is finite in float32.
+    """Measures actions of a Box in half-widths from its centre.
+
+    Numbers without bounds stay as they are; a fixed one is 0 in half-widths. A number is bounded if the distance of its
+    bounds is finite in float32.
 
     center, half_width: float32 (n,), of a fixed number its value and 0. divisor: half_width, and 1 where that is 0.
     """
@@ -225,7 +232,8 @@ class SquashedGaussian:
 
     def draw(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """The value before the tanh that standard normal noise (B, n) makes, and the log-probability (B,) of its
-        action. Differentiable: a reparametrised sample."""
+        action. Differentiable: a reparametrised sample.
+        """
         value = mean + torch.exp(log_std) * noise
         log_std, noise, drawn = of_free(self.free, log_std, noise, value)
         return value, (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI - self._log_derivative(drawn)).sum(dim=1)
@@ -250,15 +258,19 @@ class SquashedGaussian:
         return GaussianDistribution(self, mean, log_std)
 
     def _log_derivative(self, value: Tensor) -> Tensor:
-        """log of d action / d value: log(half_width * (1 - tanh(value)^2)), exact where the tanh is 1. value: of the
-        numbers that are free."""
+        """Log of d action / d value: log(half_width * (1 - tanh(value)^2)), exact where the tanh is 1.
+
+        value: of the numbers that are free.
+        """
         (half_width,) = of_free(self.free, self.half_width)
         return torch.log(half_width) + 2.0 * (math.log(2.0) - value - torch.nn.functional.softplus(-2.0 * value))
 
 
 class GaussianDistribution:
-    """mean: (B, n). log_std: the same, or (n,) for all rows. Actions are values before a family clips or squashes them,
-    (B, n)."""
+    """mean: (B, n).
+
+    log_std: the same, or (n,) for all rows. Actions are values before a family clips or squashes them, (B, n).
+    """
 
     def __init__(self, family: ClippedGaussian | SquashedGaussian, mean: Tensor, log_std: Tensor) -> None:
         self.family, self.mean, self.log_std = family, mean, log_std

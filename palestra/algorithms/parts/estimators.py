@@ -1,5 +1,6 @@
-"""Estimators by name: from the decisions of a roll-out to the advantages and value targets of a loss. To register one,
-add its config to AnyEstimatorConfig. Those of TorchRL (extra: torchrl) come by an adapter.
+"""Estimators by name: from the decisions of a roll-out to the advantages and value targets of a loss.
+
+To register one, add its config to AnyEstimatorConfig. Those of TorchRL (extra: torchrl) come by an adapter.
 
 Letters: T decisions of each of W sequences.
 """
@@ -46,8 +47,10 @@ class Estimator(ABC):
 
     @abstractmethod
     def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
-        """The advantages of decisions that follow each other, and their value targets: float32 (T, W) each. Where the
-        loss has no head `value`, values are 0."""
+        """The advantages of decisions that follow each other, and their value targets: float32 (T, W) each.
+
+        Where the loss has no head `value`, values are 0.
+        """
 
 
 class EstimatorConfig(Config):
@@ -85,7 +88,8 @@ class GAEConfig(EstimatorConfig):
 
 class TDLambda(Estimator):
     """TD(lambda) (Sutton & Barto 2018, section 12.1): value targets are lambda-returns, advantages what they exceed the
-    values by. These are the numbers of `gae` with the same lambda, in the words of those who learn values alone."""
+    values by. These are the numbers of `gae` with the same lambda, in the words of those who learn values alone.
+    """
 
     config: "TDLambdaConfig"
 
@@ -158,8 +162,11 @@ class NoEstimatorConfig(EstimatorConfig):
 
 
 class TorchRLEstimator(Estimator):
-    """A value estimator of TorchRL. It gets the rows that count, one after the other; others at their end count as
-    terminated, without reward and value. One that averages over all rows cannot skip any."""
+    """A value estimator of TorchRL.
+
+    It gets the rows that count, one after the other; others at their end count as terminated, without reward and value.
+    One that averages over all rows cannot skip any.
+    """
 
     config: "TorchRLEstimatorConfig"
 

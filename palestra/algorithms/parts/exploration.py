@@ -1,5 +1,7 @@
-"""Exploration by name, for players that value every action: how one is chosen by its value. To register one, add it to
-ExplorationConfig."""
+"""Exploration by name, for players that value every action: how one is chosen by its value.
+
+To register one, add it to ExplorationConfig.
+"""
 
 from typing import Annotated, ClassVar, Literal
 

@@ -8,8 +8,10 @@ from palestra.nets.user_nets import RecurrentNet
 
 
 class Deterministic(nn.Module):
-    """How a player acts without chance: a network, and how its outputs and the legal actions become actions. The first
-    `num_flags` outputs are the values of all choices, or their logits."""
+    """How a player acts without chance: a network, and how its outputs and the legal actions become actions.
+
+    The first `num_flags` outputs are the values of all choices, or their logits.
+    """
 
     def __init__(self, net: nn.Module, choose: Callable[[Tensor, Tensor], Tensor], num_flags: int) -> None:
         super().__init__()

@@ -35,7 +35,8 @@ Estimate = Callable[[Sequences], tuple[Tensor, Tensor]]
 
 def minibatch_errors(config: Any, seat: Seat) -> list[ConfigErrorItem]:
     """What does not go with the roll-outs of a player, with the path below its algorithm's config: more minibatches
-    than there is to learn from."""
+    than there is to learn from.
+    """
     is_recurrent = any(map(is_recurrent_config, config.body.nets.values()))
     per_world = seat.num_roles if is_recurrent else config.rollout_length * seat.num_moves
     num_sequences = seat.num_worlds * per_world
@@ -48,15 +49,18 @@ def minibatch_errors(config: Any, seat: Seat) -> list[ConfigErrorItem]:
 
 def refuse_batch_norm(net: nn.Module) -> None:
     """Raise ConfigError, with a path below the algorithm's config, for batch norm, which computes otherwise in play
-    than in learning: the two would disagree on every probability."""
+    than in learning: the two would disagree on every probability.
+    """
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in net.modules()):
         message = "expected a network without batch norm, as with layer norm ('l'), got one with batch norm"
         raise ConfigError.at("body", message)
 
 
 def make_optimizer(config: Any, weights: Tensor, named: dict[str, nn.Parameter], player: Player) -> Optimizer:
-    """What steps on the vector of all weights, each by its factor. named: what lies in the vector, by name. Raises
-    ConfigError."""
+    """What steps on the vector of all weights, each by its factor.
+
+    named: what lies in the vector, by name. Raises ConfigError.
+    """
     optimizer: Optimizer = config.optimizer.build(weights)
     with below(f"players.{player.name}.algorithm.learning_rate_factors"):
         optimizer.factors = learning_rate_factors(config.learning_rate_factors, named)
@@ -87,9 +91,11 @@ class Passes:
 
     @torch.no_grad()
     def begin(self, batch: Transitions, sequences: list[Tensor], critic: Part | None, estimate: Estimate) -> None:
-        """Make rows the experience that the next passes learn from. sequences: the numbers of rows that follow each
-        other, (T, W) each. critic: None where there are no values, which then count as 0. estimate: finds advantages
-        and value targets, (T, W) each."""
+        """Make rows the experience that the next passes learn from.
+
+        sequences: the numbers of rows that follow each other, (T, W) each. critic: None where there are no values,
+        which then count as 0. estimate: finds advantages and value targets, (T, W) each.
+        """
         extras, value = batch.extras, values_at_roll_out(critic, batch)
         advantage, value_target = torch.empty_like(value), torch.empty_like(value)
         for rows in sequences:
@@ -111,8 +117,7 @@ class Passes:
         self.experience = in_sequences(experience, batch, sequences) if self.is_recurrent else experience
 
     def minibatches(self, num: int) -> tuple[Tensor, ...]:
-        """The numbers of sequences in each of `num` minibatches of the next pass, or of as many as there are
-        sequences."""
+        """The numbers of sequences in each of `num` minibatches of the next pass, or of as many as there are sequences."""
         assert self.experience is not None
         num_sequences = self.experience.episode_start.shape[1]
         order = random_permutation(fold(self.key, self.num_made), num_sequences)

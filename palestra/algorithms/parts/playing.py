@@ -34,8 +34,10 @@ class PlaysByPolicy(Algorithm):
 
     @abstractmethod
     def policy_that(self, draws: bool, is_collecting: bool) -> Policy:
-        """A policy that draws actions, or one that plays the likeliest. is_collecting: whether its roll-outs are
-        learned from."""
+        """A policy that draws actions, or one that plays the likeliest.
+
+        is_collecting: whether its roll-outs are learned from.
+        """
 
     def policy(self, explore: bool) -> Policy:
         return self.policy_that(explore or self.config.evaluation == "sampled", is_collecting=explore)

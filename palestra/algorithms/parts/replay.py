@@ -1,5 +1,6 @@
 """What algorithms that learn from a replay buffer share: the keys of their memory and of their target networks, and how
-they remember."""
+they remember.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -37,7 +38,8 @@ TargetConfig = Annotated[PolyakConfig, ByName(usual="polyak")]
 
 def replay_errors(config: Any, seat: Seat) -> list[ConfigErrorItem]:
     """What does not go with the memory of a player whose roll-outs bring more than it holds, with the path below its
-    algorithm's config."""
+    algorithm's config.
+    """
     steps, capacity = config.transitions, config.replay_buffer.capacity
     num_waiting = steps.steps - 1 if isinstance(steps, NStepConfig) else 0
     num = seat.num_worlds * (config.rollout_length * seat.num_moves + num_waiting * seat.num_roles)
@@ -49,7 +51,8 @@ def replay_errors(config: Any, seat: Seat) -> list[ConfigErrorItem]:
 
 class LearnsByReplay(Algorithm):
     """Base of the algorithms that learn from rows of a replay buffer, `buffer`; `transition_builder` makes them of
-    roll-outs. Their configs have the keys replay_buffer, transitions, gamma, rollout_length and warmup_env_steps."""
+    roll-outs. Their configs have the keys replay_buffer, transitions, gamma, rollout_length and warmup_env_steps.
+    """
 
     def __init__(self, config: Any, player: Player) -> None:
         super().__init__(config, player)

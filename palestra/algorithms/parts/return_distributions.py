@@ -178,7 +178,8 @@ ValueConfig = Annotated[
 
 class ImplicitQuantileNet(nn.Module):
     """Quantiles of every output at the fractions that stand beside an observation; at even ones where none do: float32
-    (B, num_outputs, N)."""
+    (B, num_outputs, N).
+    """
 
     def __init__(self, config: ImplicitQuantileConfig, body: nn.Module, num_outputs: int) -> None:
         super().__init__()
@@ -223,7 +224,8 @@ def of_action(outputs: Tensor, action: Tensor) -> Tensor:
 
 def dueling_outputs(streams: Tensor) -> Tensor:
     """A dueling network's values (Wang et al. 2016): the state's value, the last stream, plus every action's advantage
-    less their mean: (B, A, K) of (B, A + 1, K)."""
+    less their mean: (B, A, K) of (B, A + 1, K).
+    """
     advantage, value = streams[:, :-1], streams[:, -1:]
     return value + advantage - advantage.mean(dim=1, keepdim=True)
 

@@ -65,8 +65,10 @@ def box_errors(player: Player) -> dict[str, str]:
 
 
 class BoxHead:
-    """Actions of a Box. The policy net puts out n means and n log standard deviations, of normal numbers before a
-    tanh. Critics see the observation and an action in half-widths from the centre, and put out its value.
+    """Actions of a Box.
+
+    The policy net puts out n means and n log standard deviations, of normal numbers before a tanh. Critics see the
+    observation and an action in half-widths from the centre, and put out its value.
 
     log_std: the bounds to which log standard deviations are clamped. num_free: numbers that are not fixed.
     """
@@ -122,8 +124,10 @@ class BoxHead:
 
 
 class DiscreteHead:
-    """A discrete actions. The policy net puts out logits. Critics see the observation, and put out the value of every
-    action."""
+    """A discrete actions.
+
+    The policy net puts out logits. Critics see the observation, and put out the value of every action.
+    """
 
     num_noise = 0
     critic_spaces: ClassVar[dict[str, Space]] = {}

@@ -14,8 +14,10 @@ from palestra.rollouts.transitions import Transitions
 
 
 class WholeGames:
-    """Keeps the rows of running games from one roll-out to the next. waiting: rows (T, W), one sequence in a column, in
-    the order of time; those that wait come first."""
+    """Keeps the rows of running games from one roll-out to the next.
+
+    waiting: rows (T, W), one sequence in a column, in the order of time; those that wait come first.
+    """
 
     def __init__(self) -> None:
         self.waiting: Transitions | None = None
@@ -23,7 +25,8 @@ class WholeGames:
     def __call__(self, batch: Transitions, sequences: list[Tensor]) -> tuple[Transitions, Tensor] | None:
         """The rows of all games that have ended, as sequences of their own, and their numbers (T, W); None if no game
         has. batch: a roll-out. sequences: the numbers of its rows that follow each other, (T, W) each. Waits for a
-        GPU."""
+        GPU.
+        """
         rows = _in_columns(batch, sequences)
         num_columns = sum(own.shape[1] for own in sequences)
         if self.waiting is not None:
@@ -58,7 +61,8 @@ def _in_columns(batch: Transitions, sequences: list[Tensor]) -> Transitions:
 
 def _only(rows: Transitions, where: Tensor) -> tuple[Transitions | None, Tensor]:
     """The rows where bool (T, W) is true, moved to the front of their columns, and their new numbers (T, W); None if
-    there are none."""
+    there are none.
+    """
     length = int(where.sum(dim=0).max())
     order = (~where).to(torch.uint8).argsort(dim=0, stable=True)[:length]
     numbers = torch.arange(order.numel(), device=where.device).view_as(order)

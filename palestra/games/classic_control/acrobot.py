@@ -104,9 +104,11 @@ def observe(body: Body) -> Body:
 
 
 class Acrobot(ClassicControl):
-    """Variables: angle_1 (rad, 0 hangs down), angle_2 (rad, to the first link), speed_1, speed_2. Observed: cos and sin
-    of both angles, the speeds. Actions: a torque of -1, 0, 1. Reward: -1, and 0 for the step that ends it. A game ends
-    if -cos(angle_1) - cos(angle_1 + angle_2) > 1."""
+    """Variables: angle_1 (rad, 0 hangs down), angle_2 (rad, to the first link), speed_1, speed_2.
+
+    Observed: cos and sin of both angles, the speeds. Actions: a torque of -1, 0, 1. Reward: -1, and 0 for the step that
+    ends it. A game ends if -cos(angle_1) - cos(angle_1 + angle_2) > 1.
+    """
 
     rules = Rules(move, is_over, observe)
     advance = compiled(rules)

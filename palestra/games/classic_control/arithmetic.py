@@ -29,7 +29,7 @@ C2, C4, C6, C8, C10, C12, C14, C16, C18, C20, C22 = COS[1:]
 
 
 def where(mask: Tensor, yes: Any, no: Any) -> Tensor:
-    """yes where the mask holds, no elsewhere. Not both are plain numbers, unless float32 holds them exactly."""
+    """Yes where the mask holds, no elsewhere. Not both are plain numbers, unless float32 holds them exactly."""
     return torch.where(mask, yes, no)
 
 

@@ -72,8 +72,9 @@ class Rules(NamedTuple):
 
 
 class ClassicControl(TensorGame):
-    """State: the `variables`, float64 (B,) each; rounds int32 (B,), those played so far. Observed: `observation`,
-    float32 (B, O).
+    """State: the `variables`, float64 (B,) each; rounds int32 (B,), those played so far.
+
+    Observed: `observation`, float32 (B, O).
 
     low, high: bounds of the variables at the start, uniform in between. max_rounds: rounds until a
     game is truncated; None: never. The kernel

@@ -32,13 +32,16 @@ class ColumnsFile:
 
     def column(self, name: str) -> Column:
         """Numbers as float64 (N,), NaN where one is missing; texts as str (N,), empty where one is missing; arrays
-        (N, ...) of .npz files in their own dtype. Raises ConfigError, with the path "", for anything else."""
+        (N, ...) of .npz files in their own dtype. Raises ConfigError, with the path "", for anything else.
+        """
         return self._read(name)
 
 
 def read_columns(path: str) -> ColumnsFile:
-    """The columns of a file on this machine; a relative path begins at the working directory. Raises ConfigError, with
-    the path "", for a file that cannot be read."""
+    """The columns of a file on this machine; a relative path begins at the working directory.
+
+    Raises ConfigError, with the path "", for a file that cannot be read.
+    """
     if "://" in path:
         raise _error(f"expected the path of a file on this machine, got the URL {path!r}; fetch it first")
     place = Path(path)

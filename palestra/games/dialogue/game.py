@@ -379,7 +379,8 @@ class DialogueGame(TensorGame):
 
     def scores(self, ends: GameEnds) -> dict[str, float | Share | None]:
         """How often the first verifier is right; and as information/CHANNEL/ROUND what each message tells of the label,
-        in bits."""
+        in bits.
+        """
         label, messages = ends.outcomes["label"], ends.outcomes["messages"]
         found = verdict_scores(ends.outcomes["verdicts"][:, 0], label)
         for name, t, c in message_slots(self.protocol):

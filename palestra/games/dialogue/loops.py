@@ -135,8 +135,10 @@ def look_up_legal(rows: Array, variant: Array, verdicts: Array, flags: Array, ve
 
 @njit(boundscheck=True)
 def write_one_hot(numbers: Array, one_hot: Array) -> None:
-    """one_hot: float32 (M, N), 1 at the numbers, int64 (M,), and zeros where they are below 0. Raises IndexError for a
-    number beyond N."""
+    """one_hot: float32 (M, N), 1 at the numbers, int64 (M,), and zeros where they are below 0.
+
+    Raises IndexError for a number beyond N.
+    """
     one_hot[:] = 0.0
     for m in range(len(numbers)):
         if numbers[m] >= 0:
@@ -156,8 +158,11 @@ def play_round(
     messages: Array,
     verdicts: Array,
 ) -> None:
-    """What is said and decided in a round, written into the last three. choices: by role, int64 (B, its choices).
-    spoken: int64 (R, C), which choice of the role is the token in a channel, -1 where it never speaks."""
+    """What is said and decided in a round, written into the last three.
+
+    choices: by role, int64 (B, its choices). spoken: int64 (R, C), which choice of the role is the token in a channel,
+    -1 where it never speaks.
+    """
     max_rounds = messages.shape[1]
     for world in range(len(rows)):
         t, k = rows[world], variant[world]
@@ -193,9 +198,11 @@ def end_round(
     rewards: Array,
     over: Array,
 ) -> None:
-    """What a round has led to, written into the last four. rows: of the round that was played. payoffs: float32 (3^V,
-    2, R). paid_for: bool (V, R), which roles get `go_on` when a verifier goes on. Raises IndexError for a verdict that
-    is none."""
+    """What a round has led to, written into the last four.
+
+    rows: of the round that was played. payoffs: float32 (3^V, 2, R). paid_for: bool (V, R), which roles get `go_on`
+    when a verifier goes on. Raises IndexError for a verdict that is none.
+    """
     max_rounds, num_verifiers = len(active) - 1, verdicts.shape[1]
     for world in range(len(rows)):
         is_open, number = False, 0

@@ -1,5 +1,7 @@
-"""What a protocol is: who speaks when, who decides, and what they get for it. Plain functions of numbers, which know no
-tensors, so that dialogues of text follow the same classes."""
+"""What a protocol is: who speaks when, who decides, and what they get for it.
+
+Plain functions of numbers, which know no tensors, so that dialogues of text follow the same classes.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -54,8 +56,10 @@ class Protocol(ABC):
     num_variants: int = 1
 
     def __init__(self, config: Any, min_rounds: int, max_rounds: int) -> None:
-        """min_rounds: decisions of a verifier before so many rounds do not count, and cannot be made. max_rounds: after
-        so many rounds without a decision the dialogue is over."""
+        """min_rounds: decisions of a verifier before so many rounds do not count, and cannot be made.
+
+        max_rounds: after so many rounds without a decision the dialogue is over.
+        """
         self.config, self.min_rounds, self.max_rounds = config, min_rounds, max_rounds
         self.rewards: RewardsConfig = config.rewards
 

@@ -77,8 +77,7 @@ class AdpConfig(ProtocolConfig):
 
 
 class MerlinArthur(Protocol):
-    """One of two provers, by a coin that nobody sees, sends one message, the verifier decides (Waeldchen et al.
-    2022)."""
+    """One of two provers, by a coin that nobody sees, sends one message, the verifier decides (Waeldchen et al. 2022)."""
 
     roles = THREE
     verifiers = ("verifier",)

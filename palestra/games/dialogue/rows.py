@@ -91,8 +91,11 @@ class RowsConfig(Config):
 
     @classmethod
     def usual(cls, said: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
-        """What the file tells: provers see all columns, verifiers none unless they are alone. Columns that lack values,
-        and texts with many values, are left out. Raises ConfigError if the file or the label must be given first."""
+        """What the file tells: provers see all columns, verifiers none unless they are alone.
+
+        Columns that lack values, and texts with many values, are left out. Raises ConfigError if the file or the label
+        must be given first.
+        """
         held_out = {"name": "fraction", "fraction": 0.2, "seed": 0}
         told: dict[str, Any] = {"num_tokens": 8, "held_out": held_out, "balanced": True, "standardize": True, **said}
         if not isinstance(told.get("file"), str):
@@ -188,7 +191,7 @@ class Rows(Scenario):
         }
 
     def _held_out_rows(self, columns: Mapping[str, Column], num: int) -> np.ndarray[Any, Any]:
-        """bool (N,)."""
+        """Bool (N,)."""
         how = self.config.held_out
         if isinstance(how, HeldOutColumnConfig):
             return _flags(columns[how.column], "held_out.column", f"the column {how.column!r}") == 1
@@ -254,7 +257,7 @@ class Rows(Scenario):
         return f"symbol {token}"
 
     def describe(self, instance: Mapping[str, Tensor]) -> str:
-        """row 17: age 31, colour red; without arrays."""
+        """Row 17: age 31, colour red; without arrays."""
         row = int(instance["row"])
         values = [(name, column[row]) for name, column in self.told.items() if name != self.config.label]
         texts = [f"{name} {_cell_text(value)}" for name, value in values]

@@ -44,14 +44,19 @@ class Scenario(ABC):
 
     @abstractmethod
     def draw(self, keys: Tensor, held_out: bool) -> tuple[Instances, Tensor]:
-        """One instance per key: tensors (B, ...) by name, and labels, int64 (B,), 0 or 1. keys: int64 (B,), from which
-        all randomness comes (palestra.randomness). held_out: those that training never draws, for evaluations; a
-        scenario whose training may draw any instance need not tell them apart."""
+        """One instance per key: tensors (B, ...) by name, and labels, int64 (B,), 0 or 1.
+
+        keys: int64 (B,), from which all randomness comes (palestra.randomness). held_out: those that training never
+        draws, for evaluations; a scenario whose training may draw any instance need not tell them apart.
+        """
 
     @abstractmethod
     def view(self, instances: Instances, role: str, messages: Tensor) -> dict[str, Tensor]:
-        """What a role sees of the instances, new tensors (B, *space.shape). messages: int64 (B, T, C), the tokens in
-        the channels that the role sees, in the order of the protocol; -1 where nothing was said."""
+        """What a role sees of the instances, new tensors (B, *space.shape).
+
+        messages: int64 (B, T, C), the tokens in the channels that the role sees, in the order of the protocol; -1 where
+        nothing was said.
+        """
 
     def describe_token(self, token: int) -> str:
         """A token as people read it."""

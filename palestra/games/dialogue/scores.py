@@ -25,8 +25,11 @@ MEANINGS = {
 
 
 def declared_scores(protocol: Protocol, information: Sequence[str]) -> tuple[DeclaredScore, ...]:
-    """The scores of a dialogue. Accuracy is wanted by those who are paid for it: verifiers, and provers with shared
-    rewards; a prover who argues for a side wants its return alone. information: the names of what messages tell."""
+    """The scores of a dialogue.
+
+    Accuracy is wanted by those who are paid for it: verifiers, and provers with shared rewards; a prover who argues for
+    a side wants its return alone. information: the names of what messages tell.
+    """
     paid = protocol.roles if protocol.rewards.shared else protocol.verifiers
     wishes = {"accuracy": paid}
     accuracy, *others = (
@@ -63,7 +66,8 @@ def verdict_scores(verdict: Tensor, label: Tensor) -> dict[str, float | Share | 
 
 def mutual_information(tokens: Tensor, label: Tensor, num_tokens: int) -> float | None:
     """The mutual information of a message and the label, in bits, of the counts themselves: it is biased upwards by
-    about (num_tokens - 1) / (2 B ln 2). tokens: int64 (B,), -1 where there is no message; these games do not count."""
+    about (num_tokens - 1) / (2 B ln 2). tokens: int64 (B,), -1 where there is no message; these games do not count.
+    """
     said = tokens >= 0
     if not bool(said.any()):
         return None

@@ -55,8 +55,11 @@ def _utterances(
 def message_tables(
     scenario: Scenario, slots: Sequence[tuple[str, int, int]], channels: Sequence[str], label: Tensor, messages: Tensor
 ) -> Iterator[ShareTable]:
-    """Of each place where messages stand, how often each token was said, by label. slots: round and channel of each, as
-    `message_slots` gives them. label: (B,). messages: (B, T, C), -1 where nothing was said."""
+    """Of each place where messages stand, how often each token was said, by label.
+
+    slots: round and channel of each, as `message_slots` gives them. label: (B,). messages: (B, T, C), -1 where nothing
+    was said.
+    """
     for _, t, c in sorted(slots, key=lambda slot: slot[1:]):
         tokens = messages[:, t, c]
         information = mutual_information(tokens, label, scenario.num_tokens)

@@ -45,8 +45,10 @@ def make_protocol(config: Any) -> Protocol:
 
 
 def make_scenario(config: Any, protocol: Protocol, device: torch.device) -> Scenario:
-    """The scenario of a config. Raises ConfigError, with paths relative to it, for one that cannot be made; one of the
-    user's own is tried."""
+    """The scenario of a config.
+
+    Raises ConfigError, with paths relative to it, for one that cannot be made; one of the user's own is tried.
+    """
     if not isinstance(config, UserConfig):
         scenario: Scenario = config.build(protocol, device)
         return scenario
@@ -138,8 +140,10 @@ def _answer_fault(
 
 
 class ScenarioTrial(CheckedCalls):
-    """One scenario, asked for a few instances to find its faults. Every call is made twice, and once more for one of
-    the worlds alone."""
+    """One scenario, asked for a few instances to find its faults.
+
+    Every call is made twice, and once more for one of the worlds alone.
+    """
 
     def __init__(self, scenario: Scenario, protocol: Protocol) -> None:
         super().__init__(scenario)

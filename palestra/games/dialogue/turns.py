@@ -11,7 +11,9 @@ MOST_LISTED = 4  # rounds; of more that are equally far apart the first two and 
 
 def turns_in_words(name: str, protocol: Protocol) -> list[str]:
     """A line on the whole, one for each channel, and one for each turn: rounds (of a variant) that are alike share one.
-    name: the protocol's."""
+
+    name: the protocol's.
+    """
     rounds, variants = protocol.max_rounds, protocol.num_variants
     drawn = f", in {variants} variants, one of which is drawn for every game" if variants > 1 else ""
     head = f"dialogue {name}: {'at most ' * (rounds > 1)}{rounds} round{'s' * (rounds != 1)}{drawn}"

@@ -43,7 +43,8 @@ class WitnessConfig(Config):
 class Witness(Scenario):
     """Half of the instances, with label 0, have no bit that is 1; the others, with label 1, are uniform among those
     that have one. A token is the index of a bit. Provers see all bits; verifiers see the first `num_seen`, and every
-    bit at which a message in a channel that they see has pointed, whoever sent it."""
+    bit at which a message in a channel that they see has pointed, whoever sent it.
+    """
 
     def __init__(self, config: WitnessConfig, protocol: Protocol, device: torch.device) -> None:
         super().__init__(config, protocol, device)

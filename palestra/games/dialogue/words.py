@@ -29,8 +29,10 @@ class ActionWords:
         return ", ".join(words) or SILENCE
 
     def read(self, text: str) -> list[int]:
-        """The action that somebody has typed as `describe` writes it. They may leave out the channel, where the role
-        speaks in one alone, silence, and "go on". Raises ValueError."""
+        """The action that somebody has typed as `describe` writes it.
+
+        They may leave out the channel, where the role speaks in one alone, silence, and "go on". Raises ValueError.
+        """
         places = {word: (k, choice) for k, words in enumerate(self.choices) for choice, word in enumerate(words)}
         if len(self.channels) == 1:
             places |= {word.removeprefix(f"{self.channels[0]}: "): place for word, place in places.items()}

@@ -274,8 +274,10 @@ def nearest_ids(env_id: str) -> str:
 
 
 def argument_errors(env_id: str, arguments: dict[str, Any], vector: bool) -> list[ConfigErrorItem]:
-    """Arguments that are missing, unknown or of a wrong type, with paths below `arguments`. For an environment that is
-    not in the table, only max_episode_steps is checked, which every environment has."""
+    """Arguments that are missing, unknown or of a wrong type, with paths below `arguments`.
+
+    For an environment that is not in the table, only max_episode_steps is checked, which every environment has.
+    """
     known = known_arguments(env_id, vector)
     if known is None:
         limit = arguments.get("max_episode_steps")  # an argument of gymnasium.make for every environment

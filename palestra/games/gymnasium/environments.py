@@ -31,7 +31,9 @@ EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "opencv": "at
 
 def make_environment(config: EnvironmentConfig) -> gymnasium.Env:
     """One environment in its wrappers, or a stand-in for it (see palestra.games.gymnasium.known_spaces).
-    Raises ConfigError, with paths relative to the config, if it cannot be made."""
+
+    Raises ConfigError, with paths relative to the config, if it cannot be made.
+    """
     uses_stand_in = is_without_environments()
     env = make_stand_in(config) if uses_stand_in else _make_bare(config)
     for index, wrapper in enumerate(config.wrappers):
@@ -62,9 +64,10 @@ def _make_bare(config: EnvironmentConfig) -> gymnasium.Env:
 def make_vector(
     config: EnvironmentConfig, num_worlds: int, key: int, name: str, step_within_s: float | None
 ) -> VectorEnv:
-    """`num_worlds` environments that step together. key: of the stream of the seeds of their episodes; an `entry_point`
-    vector environment is seeded at its first reset instead. name, step_within_s: as of WatchedVectorEnv; only
-    environments in processes of their own can take too long.
+    """`num_worlds` environments that step together.
+
+    key: of the stream of the seeds of their episodes; an `entry_point` vector environment is seeded at its first reset
+    instead. name, step_within_s: as of WatchedVectorEnv; only environments in processes of their own can take too long.
 
     Raises ConfigError if an `entry_point` vector environment cannot be made, and EnvironmentFailed if any other one
     fails, now or when it is used.
@@ -152,8 +155,10 @@ def registered(env_id: str) -> EnvSpec | None:
 
 
 def has_limit(config: EnvironmentConfig) -> bool:
-    """Whether an episode is truncated after so many steps, whatever the environment itself does. True also where that
-    is not known: of vector environments of their own, and of what cannot be imported."""
+    """Whether an episode is truncated after so many steps, whatever the environment itself does.
+
+    True also where that is not known: of vector environments of their own, and of what cannot be imported.
+    """
     if config.is_vector or any(wrapper.name == "gymnasium.wrappers:TimeLimit" for wrapper in config.wrappers):
         return True
     if config.arguments.get("max_num_frames_per_episode") is not None:  # Atari
@@ -166,7 +171,8 @@ def has_limit(config: EnvironmentConfig) -> bool:
 
 def _silence_mujoco(env_id: str) -> None:
     """Without this, MuJoCo would warn at every new environment that gymnasium's own files are out of date, on the
-    terminal and in a file in the working directory."""
+    terminal and in a file in the working directory.
+    """
     spec = gymnasium.registry.get(env_id)
     if spec is not None and "mujoco" in str(spec.entry_point):
         with suppress(ImportError):  # making the environment reports it

@@ -43,8 +43,10 @@ def fault_of_results(reward: Any, terminated: Any, truncated: Any, info: Any) ->
 
 
 def fault_of_observation(space: gymnasium.Space, value: Any, name: str = "the observation") -> str | None:
-    """How an observation differs from its space, or None: in entries, shape, dtype, or choices out of range. Numbers
-    beyond a Box's bounds are allowed, and so is every dtype of the same kind (float64 for float32)."""
+    """How an observation differs from its space, or None: in entries, shape, dtype, or choices out of range.
+
+    Numbers beyond a Box's bounds are allowed, and so is every dtype of the same kind (float64 for float32).
+    """
     match space:
         case gymnasium.spaces.Dict():
             if not isinstance(value, Mapping) or not space.keys() <= value.keys():
@@ -73,7 +75,8 @@ def fault_of_observation(space: gymnasium.Space, value: Any, name: str = "the ob
 
 def fault_of_numbers(values: np.ndarray, name: str, may_be_infinite: bool) -> tuple[int, str] | None:
     """The first world whose floating-point numbers hold nan or, unless they may be infinite, an infinity, and what is
-    wrong; None if all are numbers. values: (B, ...)."""
+    wrong; None if all are numbers. values: (B, ...).
+    """
     is_wrong = np.isnan(values) if may_be_infinite else ~np.isfinite(values)
     if not is_wrong.any():
         return None

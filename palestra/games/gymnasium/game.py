@@ -156,19 +156,23 @@ class GymnasiumGame(WorldGame):
     @property
     def every_row_counts(self) -> bool:
         """Where an episode begins by a step of its own, that step is a row without a decision; a vector environment of
-        the user's own may do so."""
+        the user's own may do so.
+        """
         return getattr(self.config.vectorization, "autoreset", "next_step") != "next_step"
 
     def make_world(self, num_worlds: int, key: int, training: bool) -> GymnasiumWorld:
-        """New worlds; the seeds of their episodes come from `key`. training: whether the worlds update the
-        statistics."""
+        """New worlds; the seeds of their episodes come from `key`.
+
+        training: whether the worlds update the statistics.
+        """
         world = GymnasiumWorld(self, num_worlds, key, training)
         self._worlds.add(world)
         return world
 
     def read_observation(self, role: str, observation: Any) -> tuple[Observation, bool]:
         """The environment's own observations, one or a batch as a vector environment gives them, as tensors; and
-        whether it was a single one."""
+        whether it was a single one.
+        """
         is_single = self.reader.is_single(observation)
         arrays = self.reader.read_list([observation]) if is_single else self.reader.read(observation)
         return self._tensors(arrays), is_single
@@ -251,8 +255,10 @@ class GymnasiumGame(WorldGame):
 
 
 def _reader_and_actions(config: EnvironmentConfig) -> tuple[ObservationReader, ActionSpace, Callable[..., np.ndarray]]:
-    """The reader of an environment's observations, its action space, and what converts actions to Gymnasium's. The
-    environment is made and reset once; raises ConfigError if that fails."""
+    """The reader of an environment's observations, its action space, and what converts actions to Gymnasium's.
+
+    The environment is made and reset once; raises ConfigError if that fails.
+    """
     channels, keeps_precision = config.observation.channels, config.observation.normalize is not None
     if config.is_vector:
         vector = make_vector(config, 1, 0, config.id, None)

@@ -24,16 +24,21 @@ NUMBERS = (int, float, bool)
 
 
 class Fields(NamedTuple):
-    """What a step's info of one environment has of the fields asked for. values: by name, a number or an array of
-    numbers; None of what is neither. names: of all fields, where one that was asked for has not come yet."""
+    """What a step's info of one environment has of the fields asked for.
+
+    values: by name, a number or an array of numbers; None of what is neither. names: of all fields, where one that was
+    asked for has not come yet.
+    """
 
     values: dict[str, Any]
     names: tuple[str, ...]
 
 
 class FieldReader:
-    """Reads the fields asked for from the info of one step after the other. A name leads to inner fields by slashes:
-    episode/r."""
+    """Reads the fields asked for from the info of one step after the other.
+
+    A name leads to inner fields by slashes: episode/r.
+    """
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         self.paths = {name: name.split("/") for name in names}
@@ -55,7 +60,8 @@ class FieldReader:
 
 class GatheredInfos(dict[str, Any]):
     """Of a step of environments that step one by one: `final_obs`, the last observations of episodes whose worlds begin
-    anew in the same step, an array of objects (B,); and fields, by world."""
+    anew in the same step, an array of objects (B,); and fields, by world.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +75,8 @@ class GathersInfo:
 
     def _add_info(self, vector_infos: Any, env_info: Any, env_num: int) -> GatheredInfos:
         """Called by gymnasium with the info of each environment: Fields, what the worker of one makes of these where it
-        resets in the same step, or that of a reset."""
+        resets in the same step, or that of a reset.
+        """
         infos = vector_infos if isinstance(vector_infos, GatheredInfos) else GatheredInfos()
         fields = env_info
         if isinstance(env_info, dict):
@@ -99,9 +106,11 @@ class InfoFields:
         self._found: set[str] = set()  # all fields that steps had while one was missing
 
     def step(self, infos: Infos, valid: np.ndarray | None, ended: np.ndarray | None, is_same_step: bool) -> None:
-        """Add the fields of one step. valid: bool (B,), the worlds that were stepped and not only reset; None: all.
-        ended: bool (B,), the worlds whose episode the step has ended; None: none. is_same_step: whether new episodes
-        have begun in these."""
+        """Add the fields of one step.
+
+        valid: bool (B,), the worlds that were stepped and not only reset; None: all. ended: bool (B,), the worlds whose
+        episode the step has ended; None: none. is_same_step: whether new episodes have begun in these.
+        """
         if self._missing:
             self._found.update(_names_of_step(infos))
         last, where = infos, valid
@@ -160,8 +169,9 @@ class InfoFields:
 
 
 class StepInfo:
-    """Some fields of the last step, one number for each world, as the games of an evaluation need them. A field of
-    arrays or of anything else has no number.
+    """Some fields of the last step, one number for each world, as the games of an evaluation need them.
+
+    A field of arrays or of anything else has no number.
 
     values: by name, the numbers, float64 (B,), and which worlds have one, bool (B,); of a field that no world has,
     nothing. A world whose step has ended its episode has the field of that step.
@@ -202,9 +212,12 @@ class StepInfo:
 
 
 class _Column(NamedTuple):
-    """A field at one step. values: of the worlds that have one, in their order: an array of numbers (n, ...), or a list
-    whose items are numbers, arrays of numbers, or None for what is neither. worlds: int (n,), which these are; a value
-    for all worlds together has worlds of None."""
+    """A field at one step.
+
+    values: of the worlds that have one, in their order: an array of numbers (n, ...), or a list whose items are
+    numbers, arrays of numbers, or None for what is neither. worlds: int (n,), which these are; a value for all worlds
+    together has worlds of None.
+    """
 
     values: list[Any] | np.ndarray
     worlds: np.ndarray | None

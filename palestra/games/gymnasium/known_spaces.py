@@ -65,8 +65,10 @@ class StandIn(gymnasium.Env[Any, Any]):
 
 
 def has_exact_actions(config: EnvironmentConfig) -> bool:
-    """Whether a stand-in has as many actions as the environment. Of most Atari games the number is only known once they
-    are made."""
+    """Whether a stand-in has as many actions as the environment.
+
+    Of most Atari games the number is only known once they are made.
+    """
     arguments = config.arguments
     has_known_set = arguments.get("full_action_space") or arguments.get("continuous") or _atari_actions(config)
     return not is_atari(config.id) or bool(has_known_set)

@@ -1,5 +1,6 @@
 """Memory that an environment and those who call it do not share: an environment may write into what it gave, and into
-its actions, whenever it is called again."""
+its actions, whenever it is called again.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy

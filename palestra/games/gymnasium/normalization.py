@@ -1,5 +1,6 @@
-"""Running statistics: mean and variance of all observations and returns so far, batch by batch, in float64. What is
-counted comes in the environment's own precision; results are float32.
+"""Running statistics: mean and variance of all observations and returns so far, batch by batch, in float64.
+
+What is counted comes in the environment's own precision; results are float32.
 
 Batches are joined by the formulas of Chan, Golub, LeVeque 1979 ("Updating formulae and a pairwise algorithm for
 computing sample variances"). The use follows VecNormalize of Stable-Baselines3 (Raffin et al. 2021): observations lose
@@ -58,7 +59,7 @@ class Moments:
         return ((self._distances(rows) - self.mean) / np.sqrt(self.variance + eps)).astype(np.float32)
 
     def scaled(self, rows: np.ndarray, eps: float) -> np.ndarray:
-        """rows / sqrt(variance + eps), float32."""
+        """Rows / sqrt(variance + eps), float32."""
         return (rows / np.sqrt(self.variance + eps)).astype(np.float32)
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The conversions of palestra.games.gymnasium.spaces, and the normalisation of observations, in operations that
-torch.export traces. Letters: B worlds."""
+torch.export traces. Letters: B worlds.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -101,8 +102,10 @@ def _one_hots(nums: np.ndarray, starts: np.ndarray, device: torch.device) -> Con
 def _actions(
     space: ActionSpace, to_gym_actions: Callable[[np.ndarray], np.ndarray], device: torch.device
 ) -> tuple[Convert, Convert]:
-    """Our actions as Gymnasium's, and back. The conversion gives another shape and type and adds what choices start
-    from, which those of zeros tell."""
+    """Our actions as Gymnasium's, and back.
+
+    The conversion gives another shape and type and adds what choices start from, which those of zeros tell.
+    """
     zeros = np.asarray(to_gym_actions(torch.zeros(1, *space.shape, dtype=space.dtype).numpy()))
     starts = torch.from_numpy(zeros[0].astype(zeros.dtype)).to(device) if zeros[0].ndim else int(zeros[0])
     act = partial(_to_gym, starts=starts, shape=zeros.shape[1:], dtype=getattr(torch, zeros.dtype.name))

@@ -16,8 +16,10 @@ PCG64_INCREMENT = 0x5851F42D4C957F2D14057B7EF767814F  # any odd number picks a s
 
 
 def fold_one(key: int, data: int) -> int:
-    """`palestra.randomness.fold` of one key in plain Python, which is many times faster than a tensor of one. Gives
-    the key modulo 2**64."""
+    """`palestra.randomness.fold` of one key in plain Python, which is many times faster than a tensor of one.
+
+    Gives the key modulo 2**64.
+    """
     x = (key + (data + 1) * GAMMA) & MASK
     x = ((x ^ (x >> 30)) * MULTIPLIER_1) & MASK
     x = ((x ^ (x >> 27)) * MULTIPLIER_2) & MASK

@@ -43,8 +43,9 @@ class UnknownSpace(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of an observation. path: its keys in Gymnasium's observation. read: converts a batch of it to a new
-    array (B, *space.shape).
+    """One entry of an observation.
+
+    path: its keys in Gymnasium's observation. read: converts a batch of it to a new array (B, *space.shape).
 
     is_number: whether it holds measured numbers, which may be normalised. has_channels: whether it is an image with an
     axis of channels. own_dtype: of what `read` gives of numbers where it keeps their precision; else float32.
@@ -60,11 +61,14 @@ class Entry:
 
 
 class ObservationReader:
-    """Converts batches of Gymnasium's observations. entries: in the order of the space. read_whole: converts an
-    observation that is no Dict or Tuple; None for those that are. keeps_precision: whether numbers that float32 cannot
-    hold are read as float64 or integers of 64 bits, as those that are to be normalised. channels: where the channels of
-    images are; None: where their shapes tell. has_channels: whether there is an image that has an axis of them. Raises
-    UnknownSpace for a space that palestra does not support, and UnknownChannels."""
+    """Converts batches of Gymnasium's observations.
+
+    entries: in the order of the space. read_whole: converts an observation that is no Dict or Tuple; None for those
+    that are. keeps_precision: whether numbers that float32 cannot hold are read as float64 or integers of 64 bits, as
+    those that are to be normalised. channels: where the channels of images are; None: where their shapes tell.
+    has_channels: whether there is an image that has an axis of them. Raises UnknownSpace for a space that palestra does
+    not support, and UnknownChannels.
+    """
 
     def __init__(self, space: gymnasium.Space, channels: Channels | None, keeps_precision: bool = False) -> None:
         self.gym_space = space
@@ -202,8 +206,11 @@ def _one_hots(batch: np.ndarray, nums: np.ndarray, starts: np.ndarray) -> np.nda
 
 
 def _image(shape: tuple[int, ...], name: str, channels: Channels | None) -> tuple[tuple[int, ...], Read]:
-    """The shape (C, H, W) of an image, and what converts a batch to it. (H, W) has one channel; of four axes the first
-    is that of a stack, whose frames become further channels. Raises UnknownChannels."""
+    """The shape (C, H, W) of an image, and what converts a batch to it.
+
+    (H, W) has one channel; of four axes the first is that of a stack, whose frames become further channels. Raises
+    UnknownChannels.
+    """
     if len(shape) == 2:
         return (1, *shape), partial(_channels_first, order=(0, 1, 2), shape=(1, *shape))
     *stack, a, b, c = shape
@@ -224,7 +231,8 @@ def _image(shape: tuple[int, ...], name: str, channels: Channels | None) -> tupl
 def _told_channels(a: int, b: int, c: int) -> Channels | None:
     """Where the axis of the channels of an image (a, b, c) is, if that is sure: it is shorter than both others, and
     either it has the length of grey, colours or colours with opacity, as the other end has not, or it is at most half
-    as long as they are."""
+    as long as they are.
+    """
     is_usual = [length in (1, 3, 4) for length in (a, c)]
     if (a < min(b, c)) and (is_usual == [True, False] or 2 * a <= min(b, c)):
         return "first"
@@ -241,8 +249,10 @@ def _channels_first(batch: np.ndarray, order: tuple[int, ...], shape: tuple[int,
 
 
 def action_space(space: gymnasium.Space) -> tuple[ActionSpace, Callable[[np.ndarray], np.ndarray]]:
-    """Our action space for one of Gymnasium's, and what converts a batch of our actions (B, ...) to Gymnasium's. Raises
-    UnknownSpace for a space that palestra does not support."""
+    """Our action space for one of Gymnasium's, and what converts a batch of our actions (B, ...) to Gymnasium's.
+
+    Raises UnknownSpace for a space that palestra does not support.
+    """
     match space:
         case gymnasium.spaces.Discrete():
             start = int(space.start)

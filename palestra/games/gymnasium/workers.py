@@ -182,8 +182,10 @@ class WatchedVectorEnv(GathersInfo, AsyncVectorEnv):
 
 
 def _poll_of(descriptor: int) -> Callable[[float], list[Any]]:
-    """What waits, for so many milliseconds, until there is something to read; gives nothing if there is not. It does
-    the same as Connection.poll, which makes a selector at every call."""
+    """What waits, for so many milliseconds, until there is something to read; gives nothing if there is not.
+
+    It does the same as Connection.poll, which makes a selector at every call.
+    """
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return poll.poll
@@ -204,8 +206,10 @@ def _kill(processes: Sequence[BaseProcess]) -> None:
 def _work(
     index: int, make: Callable[[], gymnasium.Env], pipe: Any, parent_pipe: Any, memory: Any, errors: Any, *others: Any
 ) -> None:
-    """The loop of a process: gymnasium's own, after an answer that says whether the environment was made. The process
-    leads a group of its own, which ends with the owner."""
+    """The loop of a process: gymnasium's own, after an answer that says whether the environment was made.
+
+    The process leads a group of its own, which ends with the owner.
+    """
     owner = parent_process()
     assert owner is not None
     os.setpgid(0, 0)
@@ -222,8 +226,10 @@ def _work(
 
 
 class CheckedSteps(gymnasium.Wrapper):
-    """Raises EnvironmentFailed if a step raises, exits or returns an invalid value. Its info are the fields asked for,
-    so that no others need to go through a pipe."""
+    """Raises EnvironmentFailed if a step raises, exits or returns an invalid value.
+
+    Its info are the fields asked for, so that no others need to go through a pipe.
+    """
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
@@ -246,8 +252,10 @@ class CheckedSteps(gymnasium.Wrapper):
 
 
 class WorkerSignals:
-    """Makes an environment. In a process of its own it first ignores SIGINT (Ctrl-C), which the owner handles, lets
-    SIGTERM end the process, and admits the modules that its owner may import.
+    """Makes an environment.
+
+    In a process of its own it first ignores SIGINT (Ctrl-C), which the owner handles, lets SIGTERM end the process, and
+    admits the modules that its owner may import.
 
     A forked process would otherwise keep the handlers of its owner, which wait for a safe point that never comes; a
     spawned one would not know what its owner admitted.

@@ -57,8 +57,9 @@ class EnvironmentGame(Protocol):
 
 
 class GymnasiumWorld(EnvironmentWorld):
-    """A vector environment. It is opened at its first use; it may be closed at any time, and the next use opens it
-    again where it was.
+    """A vector environment.
+
+    It is opened at its first use; it may be closed at any time, and the next use opens it again where it was.
 
     In every autoreset mode, an outcome holds the true last observation of an episode that ends, a step that only
     begins an episode is not `valid` (its action is ignored, its reward is 0), and an episode that the environment
@@ -128,7 +129,8 @@ class GymnasiumWorld(EnvironmentWorld):
 
     def _ask_for_info(self) -> None:
         """Tell the environments which fields are asked for, once they are open; a vector environment of the user's own
-        gives all that it has."""
+        gives all that it has.
+        """
         if self.info is not None and "_vector" in self.__dict__ and not self.game.config.is_vector:
             self._vector.read_info(list(self.info.paths))
 
@@ -233,7 +235,8 @@ class GymnasiumWorld(EnvironmentWorld):
 
     def restart(self, where: Tensor) -> None:
         """Abandon the running episodes of some worlds, bool (B,), and begin the next ones; not possible in an
-        `entry_point` vector environment."""
+        `entry_point` vector environment.
+        """
         mask = where.cpu().numpy()
         after_reset = self._reset("the reset after episode {episode}", options={"reset_mask": mask})
         self._episodes.begin(mask)
@@ -298,8 +301,10 @@ class GymnasiumWorld(EnvironmentWorld):
         return self._tensors(self.game.transform(arrays))
 
     def _observe_after_reset(self, observation: Observation, where: np.ndarray, arrays: Arrays) -> Observation:
-        """`observation` with new rows where episodes began. The other rows stay as they are, although the statistics
-        have changed since they were normalised."""
+        """`observation` with new rows where episodes began.
+
+        The other rows stay as they are, although the statistics have changed since they were normalised.
+        """
         game = self.game
         if not game.transforms_observations:
             return self._tensors(arrays)
@@ -317,8 +322,11 @@ class GymnasiumWorld(EnvironmentWorld):
     def _transform_rewards(
         self, rewards: np.ndarray, reset_only: np.ndarray | None, ended: np.ndarray | None
     ) -> Tensor:
-        """The rewards to learn from, normalised and clipped as the config says, as float32. reset_only, ended: bool
-        (B,), worlds whose step only began an episode, and those whose episode has ended; None: none."""
+        """The rewards to learn from, normalised and clipped as the config says, as float32.
+
+        reset_only, ended: bool (B,), worlds whose step only began an episode, and those whose episode has ended; None:
+        none.
+        """
         game = self.game
         if game.config.reward.normalize is not None:
             self._returns = self._returns * game.config.reward.normalize.gamma + rewards

@@ -66,8 +66,10 @@ def has_fire(env: gymnasium.Env) -> bool:
 
 
 class Fire(gymnasium.Wrapper):
-    """Presses FIRE after every reset, whose observation is the one after that, and in the step that loses a life. A
-    player that has not yet learned to press it would wait for ever. Raises ValueError for a game without FIRE."""
+    """Presses FIRE after every reset, whose observation is the one after that, and in the step that loses a life.
+
+    A player that has not yet learned to press it would wait for ever. Raises ValueError for a game without FIRE.
+    """
 
     def __init__(self, env: gymnasium.Env) -> None:
         if not has_fire(env):

@@ -143,7 +143,8 @@ class PolyhedraConfig(TensorGameConfig):
 
 def host_subsets(dimension: int) -> list[int]:
     """The host's choices as bitmasks of coordinates, in the order of the action code: all subsets of size >= 2,
-    ascending."""
+    ascending.
+    """
     return [mask for mask in range(2**dimension) if mask.bit_count() >= 2]
 
 
@@ -154,8 +155,10 @@ def _codes_of_masks(dimension: int) -> list[int]:
 
 
 def encode_host_action(coordinates: Tensor) -> Tensor:
-    """Action codes of multi-binary choices. coordinates: (..., n) of 0 and 1; int64 (...). Raises ValueError for
-    fewer than two."""
+    """Action codes of multi-binary choices.
+
+    coordinates: (..., n) of 0 and 1; int64 (...). Raises ValueError for fewer than two.
+    """
     dimension = coordinates.shape[-1]
     bits = (coordinates.long() << torch.arange(dimension, device=coordinates.device)).sum(-1)
     codes = torch.tensor(_codes_of_masks(dimension), device=coordinates.device)[bits]

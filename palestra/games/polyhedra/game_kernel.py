@@ -62,7 +62,8 @@ def end_round(
     axes: Any,
 ) -> None:
     """Update the state in place after the agent's move has changed the boards, and write rewards, float32 (B, 2), over,
-    bool (B, 2), and truncated, bool (B,). max_rounds: -1 for no limit."""
+    bool (B, 2), and truncated, bool (B,). max_rounds: -1 for no limit.
+    """
     for world in range(len(points)):
         num, most = measured(points[world], axes)
         shearing, removed = subset[world] > 0, num_points[world] - num

@@ -137,7 +137,8 @@ def refill_points(points: Tensor, where: Tensor, keys: Tensor, max_value: int, r
 
 def measure(points: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
     """The numbers of points on packed boards, int64 (B,), and their largest coordinates, float64 (B,); 0 and -1 if
-    empty."""
+    empty.
+    """
     if not uses_numba(kernel, points):
         return (points[:, :, 0] >= 0).sum(1), points.amax(dim=(1, 2))
     num_points, largest = np.empty(len(points), dtype=np.int64), np.empty(len(points))

@@ -55,8 +55,10 @@ def reduce_boards(points: Array, out: Array, num_open: Array, vertices: bool | N
 def blow_up_boards(
     subset: Array, axis: Array, boards: Array, num_open: Array, vertices: bool | None, axes: Any
 ) -> None:
-    """Move x_axis <- sum of x_k over k in subset (a bitmask), then reduce. Packed boards, changed in place; subset 0:
-    as it is."""
+    """Move x_axis <- sum of x_k over k in subset (a bitmask), then reduce.
+
+    Packed boards, changed in place; subset 0: as it is.
+    """
     weights = np.empty(len(axes))
     for world in range(len(boards)):
         rows, chosen, moved = boards[world], subset[world], axis[world]
@@ -81,7 +83,8 @@ def random_boards(
     keys: Array, where: Array, out: Array, num_open: Array, high: int, vertices: bool | None, axes: Any
 ) -> None:
     """Fresh boards in the places `where`, bool (B,): the integers of randomness.random_integers(keys, N * n, high), row
-    by row, reduced. keys: int64 (B,). The other boards of `out` stay as they are."""
+    by row, reduced. keys: int64 (B,). The other boards of `out` stay as they are.
+    """
     n = len(axes)
     numbers = np.empty(out.shape[1] * n)
     for world in range(len(keys)):
@@ -119,8 +122,10 @@ def measured(board: Array, axes: Any) -> tuple[int, float]:
 
 @_inner
 def _finish(boards: Array, num_open: Array, vertices: bool | None, axes: Any) -> None:
-    """Boards of num_open minimal rows: keep the vertices if asked for. num_open: 0, or the rows of an undecided
-    board."""
+    """Boards of num_open minimal rows: keep the vertices if asked for.
+
+    num_open: 0, or the rows of an undecided board.
+    """
     if vertices is None:
         for board in range(len(boards)):
             num_open[board] = 0
@@ -202,8 +207,7 @@ def _drop_above_least(rows: Array, num: int, axes: Any) -> int:
 
 @_inner
 def _keep_vertices(boards: Array, num_open: Array, axes: Any) -> None:
-    """Pack the vertices among the num_open Pareto-minimal rows of each board; num_open becomes 0 where that is
-    decided."""
+    """Pack the vertices among the num_open Pareto-minimal rows of each board; num_open becomes 0 where that is decided."""
     n, size = len(axes), boards.shape[1] + len(axes)
     scratch = (
         np.empty((size, n)),  # vectors: differences q - p, then the unit vectors
@@ -309,7 +313,8 @@ def _verdict(
 @_inlined
 def _guess_weights(point: Array, corner: Array, weights: Array, axes: Any) -> None:
     """The weights that are tried first: the normal of x_1 ... x_n = const at the point, the origin one below the
-    corner."""
+    corner.
+    """
     for j in range(len(axes)):
         weight = 1.0
         for k in range(len(axes)):

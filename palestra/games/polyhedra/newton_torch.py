@@ -12,7 +12,7 @@ STATIC_PIVOTS_PER_DIMENSION = 8  # where the loop cannot stop early: twice the l
 
 
 def vertices_or_open(points: Tensor, minimal: Tensor, may_wait: bool) -> tuple[Tensor, Tensor]:
-    """bool (B, N): vertices among the Pareto-minimal points; bool (B,): boards that exact integers have to decide.
+    """Bool (B, N): vertices among the Pareto-minimal points; bool (B,): boards that exact integers have to decide.
 
     The simplex of newton_kernel for all candidates at once: P pairs (board, row); no tensor has P * N * n entries.
     """
@@ -43,7 +43,8 @@ def vertices_or_open(points: Tensor, minimal: Tensor, may_wait: bool) -> tuple[T
 
 def _tolerance(points: Tensor, minimal: Tensor) -> tuple[Tensor, Tensor]:
     """Bound of the rounding error of every decision on a board, (B,): 0 where all arithmetic is exact; and the least
-    value of each coordinate, (B, n)."""
+    value of each coordinate, (B, n).
+    """
     absent = ~minimal.unsqueeze(2)
     low = points.masked_fill(absent, torch.inf).amin(1)
     high = points.masked_fill(absent, -torch.inf).amax(1)
@@ -117,7 +118,7 @@ class _Simplex:
         self.weights = [_product(cofactors.mT, self.is_point.unsqueeze(1)) for cofactors in self.cofactors]
 
     def _prices(self, weights: Tensor, candidate: Tensor) -> Tensor:
-        """weights . (q - candidate) for every row q: (P, N)."""
+        """Weights . (q - candidate) for every row q: (P, N)."""
         total: Tensor | None = None
         for k in range(weights.shape[1]):
             column = self.points[:, :, k].to(weights.dtype)[self.board]
@@ -146,7 +147,8 @@ class _Simplex:
 
 def _guessed_weights(height: Tensor) -> Tensor:
     """The weights that are tried first: the normal of x_1 ... x_n = const at the point, from its coordinates above one
-    below the corner of the board. (P, n) to (P, n)."""
+    below the corner of the board. (P, n) to (P, n).
+    """
     columns = (height + 1.0).unbind(1)
     weights = []
     for j in range(len(columns)):
@@ -166,8 +168,7 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _cofactors(basis: Tensor) -> Tensor:
-    """(P, n, n) to (P, n, n): row j of the result is x -> det(basis with vector j replaced by x), by Laplace
-    expansion."""
+    """(P, n, n) to (P, n, n): row j of the result is x -> det(basis with vector j replaced by x), by Laplace expansion."""
     P, n, _ = basis.shape
     omitting = torch.stack([torch.cat([basis[:, :j], basis[:, j + 1 :]], 1) for j in range(n)], 1)  # (P, n, n - 1, n)
     minors = {0: torch.ones((P, n), dtype=basis.dtype, device=basis.device)}

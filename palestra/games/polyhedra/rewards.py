@@ -27,7 +27,8 @@ class Reward(ABC):
 
 class SumReward(Reward):
     """`per_win` for the host in the round that ends the game, `per_round` in every round and `per_point` for every
-    point that the round removed; the agent earns the negative."""
+    point that the round removed; the agent earns the negative.
+    """
 
     def __init__(self, config: Config, per_win: float, per_round: float, per_point: float) -> None:
         super().__init__(config)

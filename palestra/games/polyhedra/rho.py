@@ -22,8 +22,9 @@ SCORES = (
 
 
 def estimate_rho(finished: Tensor, lengths: Tensor) -> Estimate:
-    """rho = games finished / steps played, over independent games. finished: bool (n,); lengths: rounds played (n,),
-    all >= 1.
+    """Rho = games finished / steps played, over independent games.
+
+    finished: bool (n,); lengths: rounds played (n,), all >= 1.
 
     A ratio of two sums: the interval is the delta method's (Cochran 1977, section 6.3), with residuals f_i - rho * l_i.
     It is clipped to [0, 1]. If no game finished, the residuals are all zero, and the upper end is that of a Poisson

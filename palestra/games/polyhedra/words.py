@@ -77,7 +77,8 @@ def board_text(state: State) -> str:
 
 def plot(points: Points) -> list[str]:
     """Points of the plane, with integer coordinates, on a lattice of letters: `*` a point, `.` none; x1 to the right,
-    x2 upwards. Large boards are drawn to a scale, in which neighbours may share a place."""
+    x2 upwards. Large boards are drawn to a scale, in which neighbours may share a place.
+    """
     most = [max(point[axis] for point in points) for axis in range(2)]
     scales = [max(1, ceil((high + 1) / limit)) for high, limit in zip(most, (MOST_COLUMNS, MOST_ROWS), strict=True)]
     places = {(int(x // scales[0]), int(y // scales[1])) for x, y in points}

@@ -1,5 +1,6 @@
 """Kernels that compute the outputs of plain mlps and networks of sets on a CPU, where calling an operation of torch
-often takes longer than the operation itself."""
+often takes longer than the operation itself.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

@@ -27,7 +27,8 @@ NO_WORKSPACE = np.empty(0, np.float32)
 def learning_net(net: nn.Module) -> "LearningNet | None":
     """The kernels for a plain `mlp` (linear layers, all with relu or all with tanh), `deep_sets` or `newton_sets` of
     float32 on a CPU, whose weights lie in one vector (`flatten_weights`) and stay there; None for any other network,
-    where its code was edited, and where a weight asks for no gradient."""
+    where its code was edited, and where a weight asks for no gradient.
+    """
     layout = set_net_layout(net)
     if layout is None and not is_plain(net, "(Lr)*L|(Lt)*L"):
         return None
@@ -76,7 +77,8 @@ class LearningNet(ABC):
 
     def release(self, workspace: Any) -> None:  # noqa: B027 (a network may have nothing to use again)
         """Give the workspace to the next forward pass; allocating a new one takes a small network as long as its
-        products."""
+        products.
+        """
 
 
 class LearningMLP(LearningNet):
@@ -124,8 +126,10 @@ class LearningSets(LearningNet):
 
 
 class Pass:
-    """A pass of the same rows through one or several networks. It runs forward when it is made; the kernel of an
-    algorithm then computes the derivatives by the outputs, and calls `backward` with them.
+    """A pass of the same rows through one or several networks.
+
+    It runs forward when it is made; the kernel of an algorithm then computes the derivatives by the outputs, and calls
+    `backward` with them.
 
     inputs: of each network, float32 (B, flat_size). outputs: of each network, float32 (B, K).
     """
@@ -138,7 +142,8 @@ class Pass:
 
     def backward(self, output_grads: Sequence[Array], gradient: Array, adds: bool = False) -> None:
         """Write the gradient by the weights of all networks, one after the other, to `gradient`, or add it to what it
-        holds. output_grads: the derivatives of the loss by the outputs of each network, float32 (B, K)."""
+        holds. output_grads: the derivatives of the loss by the outputs of each network, float32 (B, K).
+        """
         start = 0
         for net, x, grads, workspace in zip(self.nets, self.inputs, output_grads, self.workspaces, strict=True):
             stop = start + len(net.weights)

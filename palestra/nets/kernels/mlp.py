@@ -133,7 +133,8 @@ def _num_hidden(widths: Array) -> int:
 @compiled
 def workspace_size(widths: Array) -> int:
     """Numbers per row that the passes through a network need: what hidden layers put out, and twice the
-    gradients of the widest."""
+    gradients of the widest.
+    """
     widest = 0
     for layer in range(1, len(widths) - 1):
         widest = max(widest, widths[layer])
@@ -142,7 +143,7 @@ def workspace_size(widths: Array) -> int:
 
 @_inner
 def _backward_linear(grads: Array, layer: int, weight: Array, spare: Array) -> Array:
-    """grads @ weight, in the halves of `spare` in turns."""
+    """Grads @ weight, in the halves of `spare` in turns."""
     num, num_out = grads.shape
     num_in = len(weight) // num_out
     start = layer % 2 * (len(spare) // 2)
@@ -153,7 +154,7 @@ def _backward_linear(grads: Array, layer: int, weight: Array, spare: Array) -> A
 
 @_inner
 def apply_linear(x: Array, weight: Array, bias: Array, out: Array) -> None:
-    """out = x @ weight.T + bias."""
+    """Out = x @ weight.T + bias."""
     np.dot(x, weight.T, out)
     for row in range(len(x)):
         for o in range(len(bias)):
@@ -162,7 +163,7 @@ def apply_linear(x: Array, weight: Array, bias: Array, out: Array) -> None:
 
 @_inner
 def apply_activation(y: Array, is_tanh: bool) -> None:
-    """tanh or relu, in place."""
+    """Tanh or relu, in place."""
     if is_tanh:
         apply_tanh(y.reshape(-1))
     else:
@@ -185,8 +186,9 @@ def activation_backward(grads: Array, y: Array, is_tanh: bool) -> None:
 
 @_inner
 def apply_tanh(x: Array) -> None:
-    """x * P(x^2) / Q(x^2), in place: the least relative error up to |x| = 9, beyond which tanh is 1 in float32; with
-    the rounding of float32 at most 8 units in the last place."""
+    """X * P(x^2) / Q(x^2), in place: the least relative error up to |x| = 9, beyond which tanh is 1 in float32; with
+    the rounding of float32 at most 8 units in the last place.
+    """
     for k in range(len(x)):
         c = min(max(x[k], np.float32(-9.0)), np.float32(9.0))
         s = c * c

@@ -1,5 +1,6 @@
 """Which networks the kernels of this room compute: plain mlps and networks of sets, of the code that the kernels were
-written for."""
+written for.
+"""
 
 import re
 from collections.abc import Iterable
@@ -45,7 +46,8 @@ def letters_of(layers: Iterable[nn.Module]) -> str:
 
 def is_plain(net: nn.Module, letters: str) -> bool:
     """Whether a network is an `mlp` of such layers (a regular expression), with no weights and no statistics but
-    theirs, and of the code that the kernels were written for."""
+    theirs, and of the code that the kernels were written for.
+    """
     if not isinstance(net, MLP):
         return False
     layers = layers_of(net.layers)
@@ -67,7 +69,8 @@ def _holds_those_of(net: nn.Module, layers: Iterable[nn.Module]) -> bool:
 
 def edit_of(net: nn.Module) -> str | None:
     """What somebody has changed of how an `mlp` or a network of sets computes, in words; None also of any network that
-    no kernel computes."""
+    no kernel computes.
+    """
     if isinstance(net, DeepSets):
         edit, layers = find_edit(SETS, net), layers_of(net.point_layers, net.head, net.output)
     elif isinstance(net, MLP):

@@ -19,9 +19,11 @@ Array = np.ndarray[Any, Any]
 
 
 class Layout(NamedTuple):
-    """Where the set stands in a row: its first column, N and n; rest: the columns of the other entries. is_newton:
-    members are seen from the least corner of their set, on a log scale. point_widths, head_widths: of the layers,
-    beginning with what goes in."""
+    """Where the set stands in a row: its first column, N and n; rest: the columns of the other entries.
+
+    is_newton: members are seen from the least corner of their set, on a log scale. point_widths, head_widths: of the
+    layers, beginning with what goes in.
+    """
 
     start: int
     num_places: int
@@ -33,8 +35,11 @@ class Layout(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """What a backward pass needs of a forward pass. x: (B, width). members: (P, n + r), those of set b are rows
-    starts[b] to starts[b + 1] - 1. features: (P, d). pooled: (B, 2 d + r). The rest are workspaces of the mlps."""
+    """What a backward pass needs of a forward pass.
+
+    x: (B, width). members: (P, n + r), those of set b are rows starts[b] to starts[b + 1] - 1. features: (P, d).
+    pooled: (B, 2 d + r). The rest are workspaces of the mlps.
+    """
 
     x: Array
     members: Array
@@ -168,8 +173,10 @@ def _backward_pool(by_pooled: Array, hidden: Hidden) -> Array:
 
 @inner(error_model="numpy")
 def _backward_corner(by_members: Array, members: Array, n: int) -> None:
-    """From the derivatives by log(1 + x - corner) to those by x, in place, of one set. Members that share the least
-    coordinate share its derivative evenly."""
+    """From the derivatives by log(1 + x - corner) to those by x, in place, of one set.
+
+    Members that share the least coordinate share its derivative evenly.
+    """
     for k in range(n):
         by_corner, num_least = np.float32(0.0), 0
         for i in range(len(members)):

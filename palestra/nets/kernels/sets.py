@@ -18,7 +18,8 @@ compiled = njit(error_model="numpy")
 @compiled
 def find_members(points: Array) -> tuple[Array, Array, Array]:
     """The places of the present rows of points (B, N, n) among all B * N places, the set of each, and `starts`: int64
-    (P,), (P,) and (B + 1,)."""
+    (P,), (P,) and (B + 1,).
+    """
     B, N, n = points.shape
     places, sets, starts = np.empty(B * N, np.int64), np.empty(B * N, np.int64), np.empty(B + 1, np.int64)
     num = 0
@@ -59,8 +60,10 @@ def pool(features: Array, starts: Array, pooled: Array) -> None:
 
 @compiled
 def pool_backward(output_grads: Array, features: Array, starts: Array, pooled: Array, gradient: Array) -> None:
-    """The derivatives by the features, (P, d), from those by what `pool` gave, (B, 2 d or more). Members that
-    share a maximum share its derivative evenly."""
+    """The derivatives by the features, (P, d), from those by what `pool` gave, (B, 2 d or more).
+
+    Members that share a maximum share its derivative evenly.
+    """
     d = features.shape[1]
     zero, one = features.dtype.type(0), features.dtype.type(1)
     by_maximum, by_mean = np.empty(d, features.dtype), np.empty(d, features.dtype)

@@ -17,8 +17,10 @@ from palestra.recording.display.quiet import Display, QuietDisplay
 
 
 def make_display(mode: Literal["auto", "plain", "quiet"], console: Console) -> Display:
-    """`auto`: live on a terminal that can draw it and in a notebook, plain lines elsewhere. A quiet console shows
-    nothing but errors."""
+    """`auto`: live on a terminal that can draw it and in a notebook, plain lines elsewhere.
+
+    A quiet console shows nothing but errors.
+    """
     if mode == "quiet" or console.quiet:
         return QuietDisplay(console)
     if mode == "auto" and console.is_jupyter:

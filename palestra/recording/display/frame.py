@@ -119,7 +119,7 @@ def _time_text(progress: Progress, age_s: float, with_gone: bool) -> str:
 
 
 def _stages_line(progress: Progress, width: int) -> Line:
-    """train 12,000 opt steps   then test 5,000 games."""
+    """Train 12,000 opt steps   then test 5,000 games."""
     texts: list[Line] = []
     for name, stage in progress.stages.items():
         is_on = name == progress.stage

@@ -24,8 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 class LiveLines:
-    """Lines in place, alive between two updates: a thread of its own draws them, and follows the terminal's size. A
-    subclass says which lines.
+    """Lines in place, alive between two updates: a thread of its own draws them, and follows the terminal's size.
+
+    A subclass says which lines.
 
     region: where they are drawn; None: the last lines of the terminal. is_ascii: draw with characters that every
     terminal knows. cpu_s: what drawing has cost so far.

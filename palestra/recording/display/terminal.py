@@ -82,8 +82,11 @@ class Region:
             self._write(self._to_top(is_clear=True) + text + self._frame)
 
     def _to_top(self, is_clear: bool) -> str:
-        """To the frame's first line. Where the terminal has become narrower its lines have been broken: most terminals
-        do that, in those that do not a little of what stands above is overwritten."""
+        """To the frame's first line.
+
+        Where the terminal has become narrower its lines have been broken: most terminals do that, in those that do not
+        a little of what stands above is overwritten.
+        """
         width, height = self.console.size
         rows = self._num_lines * max(1, -(-self._width // max(width, 1)))
         is_narrower = width < self._width
