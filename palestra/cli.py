@@ -1,7 +1,7 @@
 """The command line. Exit codes: 0 done, 1 the run failed, 2 bad input, 128 + n stopped by signal n.
 
-The commands stand in palestra.commands.of_*. Heavy imports stand inside them, so that `palestra --help` answers at
-once.
+The commands stand in train, sweeps, players, runs and configs of palestra.commands. Heavy imports stand inside the
+functions, so that `palestra --help` answers at once.
 """
 
 import atexit
@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from palestra.commands import of_configs, of_players, of_runs, of_sweeps, of_training
+from palestra.commands import configs, players, runs, sweeps, train
 from palestra.runtime.signals import exiting_on_signals
 
 
@@ -39,7 +39,7 @@ def options(
     """palestra: one reinforcement-learning trainer for players of every kind."""
 
 
-for module in (of_training, of_sweeps, of_players, of_runs, of_configs):
+for module in (train, sweeps, players, runs, configs):
     app.add_typer(module.commands)
 
 

@@ -218,7 +218,7 @@ def choice(key: Any, legal: Any) -> Any:
 
 @contextmanager
 def seeded_global_state(key: int) -> Iterator[None]:
-    """Run stock initialisers and dropout inside torch's global generators, seeded with `key`, and restore them after."""
+    """Seed torch's global generators with `key` for stock initialisers and dropout, and restore them after."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     seed = key % 2**63
     with torch.random.fork_rng(devices=devices):

@@ -77,7 +77,7 @@ FRAMES = (
 )
 STACK = "{name: gymnasium.wrappers:FrameStackObservation, arguments: {stack_size: 4, padding_type: reset}}"
 
-pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
+pytestmark = pytest.mark.usefixtures("in_tmp_path")
 
 every_file = pytest.mark.parametrize("file", GYMNASIUM, ids=lambda path: path.stem)
 every_file_with_a_replay_buffer = pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The command line: what it prints, what it leaves, and its exit codes.
 
-Covers palestra.__main__, palestra.commands.catalogue, palestra.commands.failures, palestra.commands.of_configs,
-palestra.commands.of_players, palestra.commands.of_runs, palestra.commands.of_training, palestra.commands.shell.
+Covers palestra.__main__, palestra.commands.catalogue, palestra.commands.failures, palestra.commands.configs,
+palestra.commands.players, palestra.commands.runs, palestra.commands.train, palestra.commands.shell.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ REPOSITORY = Path(__file__).parent.parent
 PALESTRA = (sys.executable, "-c", "from palestra.cli import main; main()")
 COMMANDS = tuple(get_command(app).commands)  # type: ignore[attr-defined]
 
-pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
+pytestmark = pytest.mark.usefixtures("in_tmp_path")
 
 
 def palestra(*arguments: object, code: int = 0) -> Result:

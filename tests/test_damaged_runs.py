@@ -34,8 +34,6 @@ from palestra.training.trainer import Trainer
 
 Told = (ConfigError, RunFolderError, CheckpointError)
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:

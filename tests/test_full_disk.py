@@ -31,8 +31,6 @@ from tests.sweeps.ended import JOURNAL, ended_sweep, told
 
 MakeConfig = Callable[..., dict[str, Any]]
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:

@@ -33,7 +33,6 @@ NORMALIZE = {
     "observation": {"normalize": {"eps": 1e-8}, "clip": 10.0, "channels": None},
     "reward": {"normalize": {"gamma": 0.99, "eps": 1e-8}, "clip": 10.0},
 }
-pytestmark = pytest.mark.usefixtures("no_plots")
 
 
 def how(name: str, mode: str) -> Data:

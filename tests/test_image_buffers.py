@@ -22,7 +22,6 @@ from palestra.storage.run_folder import RunFolder
 from tests.forked import Forked
 
 pytest.importorskip("ale_py")
-pytestmark = pytest.mark.usefixtures("no_plots")
 PATIENCE_S = 120.0
 PRIORITIZED = {
     "name": "prioritized",

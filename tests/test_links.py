@@ -22,7 +22,6 @@ from palestra.storage.run_folder import OUR_FILES, OUR_FOLDERS, RunFolder
 MakeConfig = Callable[..., dict[str, Any]]
 Tree = dict[str, tuple[bytes, int]]
 
-pytestmark = pytest.mark.usefixtures("no_plots")
 
 PRECIOUS = (
     *(".hidden", ".00000000.tmp/manifest.json", ".00000001.removed/thesis.tex", "00000000/notes.txt", "notes.txt"),

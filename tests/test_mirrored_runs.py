@@ -29,8 +29,6 @@ from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 def mirror(url: object, **changes: Any) -> dict[str, Any]:
     keys: dict[str, Any] = {"url": str(url), "options": {}, "attempts": 1, "first_wait_s": 0.0, "end_wait_s": 60.0}

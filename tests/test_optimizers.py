@@ -1,6 +1,6 @@
 """The optimizers are torch's, on one vector; compiled or not.
 
-Covers palestra.optimizers.of_torch, palestra.optimizers.optimizer, palestra.optimizers.ours.
+Covers palestra.optimizers.torch_optim, palestra.optimizers.optimizer, palestra.optimizers.ours.
 """
 
 import copy

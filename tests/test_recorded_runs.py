@@ -47,8 +47,6 @@ class Killer(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 """
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,8 +45,6 @@ PATIENCE_S = 300.0
 
 MakeConfig = Callable[..., dict[str, Any]]
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 def _torch(name: str, **arguments: Any) -> dict[str, Any]:
     usual = TorchOptimizerConfig.in_full(f"torch.optim:{name}")

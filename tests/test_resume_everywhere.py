@@ -19,8 +19,6 @@ from palestra.evaluation.evaluations import Evaluations
 from palestra.runs.branching import tree_differences
 from palestra.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 # Each stops a run once at a random moment of that phase.
 STOPS: dict[str, Callable[[random.Random], AbstractContextManager[Any]]] = {
     "warm-up": lambda rng: at_call(Trainer, "safe_point", rng.randint(1, 3), rng.choice([ask_to_leave, kill])),

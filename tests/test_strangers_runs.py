@@ -24,7 +24,6 @@ from palestra.runs.config import RunConfig
 Data = dict[str, Any]
 MakeConfig = Callable[..., Data]
 
-pytestmark = pytest.mark.usefixtures("no_plots")
 
 EVIL = "from pathlib import Path\nPath(__file__).with_name('canary').write_text('imported')\n"
 GYM = {

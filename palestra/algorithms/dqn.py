@@ -192,7 +192,7 @@ class DQN(replay.LearnsByReplay):
         }
 
     def priorities(self, outputs: Tensor, value_target: Tensor, batch: Transitions) -> Tensor:
-        """By how much prioritized replay draws the rows again, (B,): the TD error, of a return distribution the loss."""
+        """The priorities of rows in prioritized replay, (B,): the TD error, or the loss of a return distribution."""
         return self.config.value.priorities(of_action(outputs, batch.action), value_target, batch.extras)
 
     def gradient(self, batch: Transitions) -> tuple[Tensor, Metrics, Tensor | None]:

@@ -121,7 +121,7 @@ class FlatNet:
 
     @torch.no_grad()
     def follow(self, other: "FlatNet", share: float) -> None:
-        """Move weights and buffers (statistics of batch norm) a share of the way to those of networks of the same kind."""
+        """Move weights and buffers (such as batch norm's) a share of the way to those of networks of the same kind."""
         self.weights.lerp_(other.weights, share)
         for old, new in zip(self.buffers, other.buffers, strict=True):
             old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)

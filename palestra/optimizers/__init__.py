@@ -9,9 +9,9 @@ rate from its schedule before every opt step. By hand they work as torch's do: `
 from typing import Annotated
 
 from palestra.config import ByName, UserConfig
-from palestra.optimizers.of_torch import TorchOptimizer, TorchOptimizerConfig
 from palestra.optimizers.optimizer import Optimizer, clip, learning_rate_factors
 from palestra.optimizers.ours import SGD, Adam, AdamConfig, SGDConfig
+from palestra.optimizers.torch_optim import TorchOptimizer, TorchOptimizerConfig
 
 __all__ = [
     "SGD",

@@ -72,7 +72,7 @@ class Feed:
         self._wake.set()
 
     def wait(self) -> None:
-        """Wait until all is filed, the recorder has failed once more, or it has given no sign of life for PATIENCE_S."""
+        """Wait until all is filed, the recorder has failed again, or it has shown no sign of life for PATIENCE_S."""
         while self._thread.is_alive():
             self._thread.join(timeout=0.05)
             alive_at = self._alive_at

@@ -228,7 +228,7 @@ def by_name(evaluations: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
 
 
 def standings(evaluations: Sequence[Evaluation]) -> list[PairResult]:
-    """The results of the last evaluation, then earlier ones of pairings in which no player learns, which do not change."""
+    """The results of the last evaluation, then earlier ones of pairings without a learner, which do not change."""
     found: dict[tuple[Seat, ...], PairResult] = {}
     for evaluation in reversed(evaluations):
         for pair in evaluation.pairs:

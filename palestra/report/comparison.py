@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from palestra.recording.results import Score, Seat, games_text
-from palestra.report.evaluations import evaluation_names, pairing_text, pairings
+from palestra.report.evaluation_tables import evaluation_names, pairing_text, pairings
 from palestra.report.groups import FEWEST_OF_A_BAND, NUM_RESAMPLES, Group, mean_score, standings_of
 from palestra.report.overview import differing_keys
 from palestra.runtime.statistics import (

@@ -20,7 +20,7 @@ from matplotlib.textpath import TextPath
 from palestra.config import ConfigError
 from palestra.recording.results import Score, Seat, label, printable, score_text
 from palestra.report.comparison import ScoreRow, compare_groups
-from palestra.report.evaluations import evaluation_names
+from palestra.report.evaluation_tables import evaluation_names
 from palestra.report.groups import Group, group_runs, mean_score, standings_of
 from palestra.report.moments import read_moments
 from palestra.report.plots import STYLE, Plot, Series, check_format, figure_title, saved

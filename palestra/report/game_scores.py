@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from palestra.recording.results import PairResult, Seat, label, score_text
 from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Heading, Section, Table
-from palestra.report.evaluations import evaluation_names, pairing_text, pairings
+from palestra.report.evaluation_tables import evaluation_names, pairing_text, pairings
 from palestra.report.figures import Figures, paint_curves, thinned
 from palestra.report.groups import Group, score_curve, step_unit
 from palestra.report.learning import legend

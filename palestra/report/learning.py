@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from palestra.recording.results import PairResult, Seat, label, metric_text, score_text
 from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Heading, Legend, Note, Section, Table, scored
-from palestra.report.evaluations import evaluation_names, pairing_text, pairings
+from palestra.report.evaluation_tables import evaluation_names, pairing_text, pairings
 from palestra.report.figures import Figures, Level, paint_curves, thinned
 from palestra.report.groups import FEWEST_OF_A_BAND, Curve, Group, metric_curve, metric_names, score_curve, step_unit
 

@@ -7,7 +7,7 @@ from typing import Any
 from palestra.config.rendering import inline_flow
 from palestra.recording.results import duration_text
 from palestra.report.blocks import Block, Cell, Code, Facts, Heading, Note, Section, Table, count, scored
-from palestra.report.evaluations import pairing_text
+from palestra.report.evaluation_tables import pairing_text
 from palestra.report.groups import Group, experiment
 from palestra.report.reading import RunData, under
 from palestra.runs.branching import tree_differences

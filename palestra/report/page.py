@@ -12,7 +12,7 @@ from markupsafe import Markup
 from palestra.recording.results import printable
 from palestra.report.blocks import Section
 from palestra.report.comparison_table import comparison_section
-from palestra.report.evaluations import evaluations_section
+from palestra.report.evaluation_tables import evaluations_section
 from palestra.report.figures import Figures
 from palestra.report.game_scores import scores_section
 from palestra.report.groups import Group, group_runs

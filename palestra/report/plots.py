@@ -19,7 +19,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from palestra.config import ConfigError
 from palestra.recording.plots import LEARNED_COLOURS, LEVEL_COLOURS
 from palestra.recording.results import Score, label, path_of_pairing, printable
-from palestra.report.evaluations import evaluation_names, pairings
+from palestra.report.evaluation_tables import evaluation_names, pairings
 from palestra.report.figures import thinned
 from palestra.report.groups import FEWEST_OF_A_BAND, NUM_RESAMPLES, Group, group_runs, reported_score
 from palestra.report.reading import read_runs, under

@@ -251,7 +251,7 @@ class FusedGame:
     def _end_move(
         self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor, move_keys: Tensor
     ) -> None:
-        """Count the games that end, and begin new ones in their worlds, unless a seat waits for its next observation."""
+        """Count the games that end, and begin new ones in worlds where no seat waits for its next observation."""
         if runs_on_cpu(truncated):
             num_refilled, refilled = self._update_statistics_on_cpu(worlds, rewards, terminated, truncated)
             if num_refilled == 0:

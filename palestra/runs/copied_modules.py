@@ -45,7 +45,7 @@ def build_module(name: str, config: TorchModuleConfig, game: Game, role: str, co
 
 
 def copy_module(name: str, policy: ModulePolicy, folder: Folder) -> None:
-    """Write a module's weights into a folder: the file that its config names, or if it names none, those that it has."""
+    """Write a module's weights into a folder: the file that its config names, else the weights that it has."""
     folder.make()
     facts, weights = _files_of(name)
     content = policy.weights

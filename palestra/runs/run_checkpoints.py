@@ -169,7 +169,7 @@ class RunCheckpoints:
         return loaded
 
     def go_back_to(self, loaded: LoadedCheckpoint, buffers: Mapping[str, ReplayBuffer]) -> None:
-        """Bring back replay rows, records and seconds of training as they were when a checkpoint of this run was saved."""
+        """Bring back replay rows, records and seconds of training as they were when this checkpoint was saved."""
         self._rewind(loaded)
         self.run.set_time_before()
         self.restore_rows(loaded, buffers)

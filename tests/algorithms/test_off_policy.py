@@ -35,7 +35,6 @@ from tests.algorithms.test_two_states import off_policy as of_two_states
 from tests.gym_probes import two_states_backup
 from tests.probes import Kind
 
-pytestmark = pytest.mark.usefixtures("no_plots")
 Data = dict[str, Any]
 HERE = __name__
 MLP: Data = {"name": "mlp", "net_arch": [8], "activation": "tanh"}

@@ -809,7 +809,6 @@ def probe_config(kind: str, continuous: bool, **changes: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.usefixtures("no_plots")
 @pytest.mark.parametrize("continuous", [False, True])
 @pytest.mark.parametrize("kind", PROBES)
 def test_probes_are_learned_to_their_known_values(kind: str, continuous: bool, tmp_path: Path) -> None:
@@ -826,7 +825,6 @@ def test_probes_are_learned_to_their_known_values(kind: str, continuous: bool, t
         assert torch.equal(torch.sign(action.flatten() - (0.0 if continuous else 0.5)), torch.tensor(moves))
 
 
-@pytest.mark.usefixtures("no_plots")
 @pytest.mark.parametrize(
     "changes", [{"body": shared()}, {"box_actions": SQUASHED}, {"objective": PENALTY | {"target": 0.01}}]
 )
@@ -837,7 +835,6 @@ def test_the_hardest_probe_is_learned_in_other_ways(changes: dict[str, Any], tmp
     assert found.tolist() == pytest.approx([DISCOUNTED] * 2, abs=0.1)
 
 
-@pytest.mark.usefixtures("no_plots")
 def test_cartpole_is_solved(tmp_path: Path) -> None:
     """A mean return of 475 over 100 episodes, with the shipped settings, in palestra's own CartPole."""
     file = Path(__file__).parents[2] / "configs" / "ppo-cartpole.yml"

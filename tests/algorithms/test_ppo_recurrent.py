@@ -368,7 +368,6 @@ def learned_return(body: dict[str, Any], run: Path) -> tuple[float, Any]:
 LEARNING_RATE = {"name": "linear", "initial": 1e-2, "final": 0.0}
 
 
-@pytest.mark.usefixtures("no_plots")
 @pytest.mark.parametrize("body", [shared(MEMORY), separate(MEMORY | {"cell": "gru"})], ids=["lstm", "gru"])
 def test_what_was_seen_at_the_start_is_acted_on_at_the_end(body: dict[str, Any], tmp_path: Path) -> None:
     mean, ppo = learned_return(body, tmp_path / "run")
@@ -381,7 +380,6 @@ def test_what_was_seen_at_the_start_is_acted_on_at_the_end(body: dict[str, Any],
         )
 
 
-@pytest.mark.usefixtures("no_plots")
 def test_who_has_no_memory_cannot_know_it(tmp_path: Path) -> None:
     """Every right move at the end is as likely as the wrong one: a return of 1 in half of the games."""
     mean, _ = learned_return(separate(MLP | {"net_arch": [32]}), tmp_path / "run")
@@ -389,7 +387,6 @@ def test_who_has_no_memory_cannot_know_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_plots")
 @pytest.mark.parametrize(
     ("net", "least", "most"),
     [

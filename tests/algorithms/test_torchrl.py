@@ -54,7 +54,6 @@ from tests.algorithms.test_two_states import falling
 if find_spec("torchrl") is None:
     pytest.skip("torchrl is not installed", allow_module_level=True)
 objectives = torchrl_module("torchrl.objectives")
-pytestmark = pytest.mark.usefixtures("no_plots")
 Data = dict[str, Any]
 HERE = __name__
 NIM: Data = {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": {"normalize": None, "clip": None}}

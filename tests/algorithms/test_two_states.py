@@ -18,7 +18,6 @@ from tests.algorithms.test_ppo import BASE, constant, probe_config, separate
 from tests.games.gym_worlds import MODES, gym_data
 from tests.gym_probes import two_states_backup
 
-pytestmark = pytest.mark.usefixtures("no_plots")
 every_mode = pytest.mark.parametrize("mode", MODES)
 STATES = {"observation": torch.eye(2)}
 GAMMA = 0.9

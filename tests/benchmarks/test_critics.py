@@ -15,7 +15,6 @@ def test_both_runs_are_the_same_but_for_the_critic() -> None:
     assert (one["seed"], one["stop"]["after"], one["execution"]["num_threads"]) == (3, 4, 1)
 
 
-@pytest.mark.usefixtures("no_plots")
 def test_a_share_is_that_of_the_best_mean_return(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of players that have hardly learned: that of the rounds in which all are right."""
     monkeypatch.setattr(critics, "NUM_WORLDS", 8)

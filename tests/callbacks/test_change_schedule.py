@@ -30,8 +30,6 @@ from palestra.training.trainer import Trainer
 MakeConfig = Callable[..., dict[str, Any]]
 CONFIGS = Path(__file__).parents[2] / "configs"
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 @pytest.mark.parametrize(
     "schedule",

@@ -20,8 +20,6 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 ADAM = {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01}
 SGD = {"name": "sgd", "momentum": 0.9, "weight_decay": 0.01}
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 class Watch(Callback):
     """Keeps the parameters of a network after every opt step, by name."""

@@ -29,8 +29,6 @@ NEVER_BETTER = {"of": RHO, "goal": "max", "min_delta": 1000.0, "patience": 2}  #
 STOPPING = {"name": "early_stopping", **NEVER_BETTER}
 REDUCING = {"name": "reduce_on_plateau", "player": "host", "key": "learning_rate", "factor": 0.5, **NEVER_BETTER}
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 @pytest.mark.parametrize(
     ("goal", "min_delta", "values", "acted"),

@@ -16,8 +16,6 @@ from palestra.training.trainer import Trainer
 MakeConfig = Callable[..., dict[str, Any]]
 PAGE = (Path(__file__).parents[2] / "docs" / "callbacks.md").read_text()
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 def members(protocol: type) -> set[str]:
     return {name for name in vars(protocol) if not name.startswith("_")}

@@ -36,7 +36,7 @@ ALGORITHMS = ("dqn-cartpole", "dqn-pong", "ppo-cartpole", "ppo-pendulum", "ppo-p
 LACKS = "only this machine lacks, so that train refuses it here: "
 NEEDS_AN_EXTRA = re.compile(r"needs an extra: pip install")
 
-pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
+pytestmark = pytest.mark.usefixtures("in_tmp_path")
 
 
 class Started(Exception):

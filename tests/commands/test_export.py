@@ -29,7 +29,6 @@ from palestra.config import load_yaml
 from tests.conftest import TINY
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.usefixtures("no_plots")
 ALONE = """
 import sys, torch
 sys.modules["palestra"] = None

@@ -75,7 +75,7 @@ class Skilled(OnPolicyLoss):
         return {"loss_all": batch.mean(both)}
 """
 
-pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
+pytestmark = pytest.mark.usefixtures("in_tmp_path")
 
 
 def palestra(*arguments: str, code: int = 0) -> Result:

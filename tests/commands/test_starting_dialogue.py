@@ -18,7 +18,7 @@ from palestra.storage.records_file import read_records
 PROTOCOLS = [name for name in names_of(members_of(AnyProtocolConfig)) if ":" not in name]
 FEW = ["num_worlds=8", "stop.after=2", "evaluations.0.num_games=4", "evaluations.0.final_num_games=4"]
 
-pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
+pytestmark = pytest.mark.usefixtures("in_tmp_path")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

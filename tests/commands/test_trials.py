@@ -19,7 +19,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 
 from palestra.commands.dry_sweep import RunTime, dry_run
-from palestra.commands.sweep import read_new
+from palestra.commands.sweep_work import read_new
 from palestra.commands.trials import to_csv
 from palestra.config import render
 from palestra.recording.results import duration_text

@@ -45,8 +45,6 @@ class Silent(Recorder):
 
 MakeConfig = Callable[..., dict[str, Any]]
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 def train(make_config: MakeConfig, run: Path, changes: dict[str, Any]) -> list[int]:
     """The numbers of the checkpoints that were kept."""

@@ -20,8 +20,6 @@ from palestra.storage.run_folder import RunFolder
 
 MakeConfig = Callable[..., dict[str, Any]]
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 def filed(run: Path) -> dict[str, int]:
     """The files in evaluations/, and the games that they tell of."""

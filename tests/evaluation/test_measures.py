@@ -28,8 +28,6 @@ MakeConfig = Callable[..., dict[str, Any]]
 ROLES, PAIRING = ["host", "agent"], {"host": "mine", "agent": "random"}
 LENGTHS, WORTH = torch.tensor([1, 2, 3, 10]), torch.tensor([0.0, 1.0, 1.0, 1.0], dtype=torch.float64)
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 class Named:
     """What a measure needs of an evaluation."""

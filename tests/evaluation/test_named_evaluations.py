@@ -26,8 +26,6 @@ from tests.report.parsing import Parsed
 
 MakeConfig = Callable[..., dict[str, Any]]
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 def named(config: dict[str, Any], name: str, **changes: Any) -> dict[str, Any]:
     """One more evaluation like the first, under another name and with other values."""

@@ -70,8 +70,6 @@ OWN = {
 }
 BEST = {"evaluation": "own", "pairing": None, "measure": "weight", "goal": "min"}
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 @pytest.fixture
 def config(make_config: MakeConfig, in_tmp_path: Path) -> Iterator[dict[str, Any]]:

@@ -74,9 +74,7 @@ def test_rewards_and_observations_are_those_of_a_plain_loop(table: Any, num_roun
         # row's first choice is better whatever column does; then column's first one is its best
     ],
 )
-def test_players_find_the_only_equilibrium(
-    payoffs: Any, returns: list[float], trainer: str, tmp_path: Path, no_plots: None
-) -> None:
+def test_players_find_the_only_equilibrium(payoffs: Any, returns: list[float], trainer: str, tmp_path: Path) -> None:
     rules = [f"game.payoffs={payoffs}", "game.num_rounds=1"]
     data = starting_config("ppo", ["matrix", *rules]).model_dump()
     data |= {"trainer": {"name": trainer}, "num_worlds": 32, "stop": {"after": 20, "unit": "epochs"}}

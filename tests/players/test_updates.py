@@ -35,7 +35,6 @@ from palestra.training.trainer import Trainer
 Data = dict[str, Any]
 MakeConfig = Callable[..., Data]
 
-pytestmark = pytest.mark.usefixtures("no_plots")
 
 N_STEP: Data = {"transitions": {"name": "n_step", "steps": 3}, "warmup_env_steps": 0}
 FIRST_TWO_OF_THREE: Data = {"name": "contiguous_periodic", "period": 3, "first": 0, "last": 2}

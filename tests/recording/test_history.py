@@ -40,7 +40,7 @@ def test_what_is_no_number_in_a_record_has_no_curve_and_null_is_nan() -> None:
     assert history.points("nobody") == {}
 
 
-def test_a_resumed_run_shows_the_whole_curve(make_config: MakeConfig, tmp_path: Path, no_plots: None) -> None:
+def test_a_resumed_run_shows_the_whole_curve(make_config: MakeConfig, tmp_path: Path) -> None:
     trainer = Trainer(make_config(), run=tmp_path / "run")
     trainer.fit()
     resumed = Trainer.load(tmp_path / "run")

@@ -202,7 +202,7 @@ def test_what_is_closed_twice_is_drawn_once() -> None:
 # ---- a run ---------------------------------------------------------------------------------------------
 
 
-def test_a_run_on_a_terminal_of_80x24(make_config: MakeConfig, tmp_path: Path, no_plots: None) -> None:
+def test_a_run_on_a_terminal_of_80x24(make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config({"output.display": "auto"})
     with Terminal(80, 24) as terminal:
         trainer = Trainer(config, run=tmp_path / "run", console=terminal.console)

@@ -241,7 +241,7 @@ def test_mlflow_has_every_record_once_in_one_run(tmp_path: Path, monkeypatch: py
 
 
 def test_checkpoints_are_artifacts_that_can_be_played_with(
-    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_plots: None
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a run that was stopped, and went on."""
     monkeypatch.chdir(tmp_path)

@@ -34,8 +34,6 @@ from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import read_records
 from tests.records import POLYHEDRA, evaluation_of, played_pair
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 import palestra
 from palestra.cli import app
-from palestra.report.evaluations import pairings
+from palestra.report.evaluation_tables import pairings
 from palestra.report.groups import group_runs, score_curve
 from palestra.report.page import write_report
 from palestra.report.plots import panel_texts, plot_runs

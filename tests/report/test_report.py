@@ -1,6 +1,6 @@
 """Reports: the numbers of the records, of any run that there may be, in a page that harms nobody.
 
-Covers palestra.report.blocks, palestra.report.evaluations, palestra.report.learning, palestra.report.media,
+Covers palestra.report.blocks, palestra.report.evaluation_tables, palestra.report.learning, palestra.report.media,
 palestra.report.overview, palestra.report.page, palestra.report.timings.
 """
 
@@ -33,8 +33,6 @@ from palestra.storage.records_file import read_records
 from tests.report.parsing import Parsed
 
 MakeConfig = Callable[..., dict[str, Any]]
-
-pytestmark = pytest.mark.usefixtures("no_plots")
 
 
 @pytest.fixture(scope="module")

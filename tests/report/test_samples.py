@@ -20,7 +20,7 @@ from palestra.storage.records_file import read_records
 from tests.report.dialogues import train_dialogue
 from tests.report.parsing import Parsed
 
-pytestmark = pytest.mark.usefixtures("no_plots", "few_figures")
+pytestmark = pytest.mark.usefixtures("few_figures")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ ALTERNATING = [
     for phase, player in enumerate(("prover", "verifier"))
 ]
 
-pytestmark = pytest.mark.usefixtures("no_plots", "few_figures")
+pytestmark = pytest.mark.usefixtures("few_figures")
 
 
 @pytest.fixture

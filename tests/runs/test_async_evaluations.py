@@ -30,8 +30,6 @@ BESIDE: Data = {
     "max_restarts": 1,
 }
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 @pytest.fixture(autouse=True)
 def forked_evaluators(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,8 +29,6 @@ MakeConfig = Callable[..., dict[str, Any]]
 
 HOST = "players.host.algorithm"
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 def state(run: Path, which: str | int = "latest") -> dict[str, Any]:
     return Checkpoints(RunFolder.open(run), keep_last=1, keep_every=None).load(which).state

@@ -21,7 +21,6 @@ from palestra.runs.stored import StoredRun
 
 MakeConfig = Callable[..., dict[str, Any]]
 
-pytestmark = pytest.mark.usefixtures("no_plots")
 
 SETS = {"name": "newton_sets", "point_widths": [8], "head_widths": [8]}
 

@@ -73,8 +73,6 @@ class Last(ScriptedPolicy):
         return legal.shape[1] - 1 - legal.flip(1).int().argmax(dim=1)
 """
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 @pytest.fixture
 def here(in_tmp_path: Path, make_config: MakeConfig) -> Iterator[Path]:

@@ -68,8 +68,6 @@ REDUCING = {
 
 MOMENTS = random.Random(0)
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 @dataclass
 class Fakes:

@@ -38,8 +38,6 @@ Trainer.after_step = killing
 main()
 """
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 def shell(*arguments: str, code: int = 0) -> str:
     result = CliRunner().invoke(app, arguments)

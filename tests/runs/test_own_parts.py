@@ -29,8 +29,6 @@ WARMUP = {"name": "warmup:Warmup", "peak": 0.01, "num_steps": 4}
 TOLERANT = {"name": "tolerant:Tolerant", "tolerance": WARMUP | {"peak": 1.0}}
 RECENT = {"name": "recent:Recent", "capacity": 40, "layout": "whole", "scratch_folder": None, "power": 2.0}
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 @pytest.fixture
 def here(in_tmp_path: Path) -> Iterator[Path]:

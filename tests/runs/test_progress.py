@@ -15,8 +15,6 @@ from palestra.callbacks import Callback
 from palestra.recording.display import QuietDisplay
 from palestra.recording.results import Progress
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Progress, str, list[tuple[str, int, int]]]]:

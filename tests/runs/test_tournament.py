@@ -29,7 +29,7 @@ from tests.sweeps.made_runs import tree
 MakeConfig = Callable[..., dict[str, Any]]
 Write = Callable[..., Path]
 
-pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
+pytestmark = pytest.mark.usefixtures("in_tmp_path")
 
 EXECUTION = {"device": "cpu", "num_threads": 1, "kernel": "numba", "step_within_s": None}
 

@@ -34,8 +34,6 @@ from palestra.training.trainer import Trainer
 MakeConfig = Callable[..., dict[str, Any]]
 CONFIGS = Path(__file__).parents[2] / "configs"
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 def small(file: str) -> dict[str, Any]:
     config = load_yaml(CONFIGS / f"{file}.yml")

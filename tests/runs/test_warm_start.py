@@ -23,8 +23,6 @@ MakeConfig = Callable[..., dict[str, Any]]
 
 SEPARATE = {"name": "separate", "policy": MLP, "value": MLP}
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 def weights(player: Player) -> list[Tensor]:
     return [value.clone() for net in player.nets.values() for value in net.state_dict().values()]

@@ -11,7 +11,7 @@ from rich.segment import Segment, SegmentLines
 from rich.table import Table
 from rich.text import Text
 
-from palestra.commands.of_runs import table
+from palestra.commands.runs import table
 from palestra.commands.shell import console
 from palestra.config import render
 from palestra.runs.config import RunConfig, read_config

@@ -31,8 +31,6 @@ ALLOCATIONS: list[Callable[[], object]] = [
     lambda: bytearray(10**30),
 ]
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 def test_a_lack_of_a_compiler_is_told() -> None:
     import torch._dynamo.exc

@@ -22,8 +22,6 @@ GENEROUS_S = 60.0  # the bound of what is stuck is 0.3 s, that of the others 600
 
 MakeConfig = Callable[..., dict[str, Any]]
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 @pytest.mark.parametrize("options", [[], pytest.param(["--both"], marks=pytest.mark.slow)], ids=["one", "both"])
 def test_a_signal_in_any_phase_leaves_within_the_bound_and_a_resume_gives_the_same_bits(options: list[str]) -> None:

@@ -101,7 +101,7 @@ def test_on_cuda_events_are_read_only_once_the_gpu_has_passed_them(monkeypatch: 
 
 
 def test_a_run_records_where_its_time_went(
-    make_config: MakeConfig, tmp_path: Path, now: list[float], monkeypatch: pytest.MonkeyPatch, no_plots: None
+    make_config: MakeConfig, tmp_path: Path, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slowed(owner: type, name: str, seconds: float) -> None:
         method = getattr(owner, name)

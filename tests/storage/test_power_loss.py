@@ -21,8 +21,6 @@ from tests.storage.power_loss import RecordingDisk, Sync, states_after_power_los
 
 MakeConfig = Callable[..., dict[str, Any]]
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 @pytest.fixture
 def changes() -> dict[str, Any]:

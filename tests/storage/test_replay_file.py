@@ -16,8 +16,6 @@ from palestra.storage.replay_file import load_replay, save_replay
 from palestra.storage.segments import DamagedError
 from palestra.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 def buffer_of(trainer: Trainer) -> ReplayBuffer:
     buffer: ReplayBuffer = trainer.host_replay_buffer

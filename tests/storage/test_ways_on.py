@@ -117,7 +117,7 @@ KINDS: dict[Callable[..., Any], list[str]] = {
 
 
 @pytest.fixture(autouse=True)
-def _script(monkeypatch: pytest.MonkeyPatch, in_tmp_path: Path, no_plots: None) -> None:
+def _script(monkeypatch: pytest.MonkeyPatch, in_tmp_path: Path) -> None:
     Path("script.py").write_text("# of which this process is said to be the run")
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(Path("script.py").absolute()), raising=False)
     monkeypatch.setattr(sys.modules["__main__"], "Watcher", Watcher, raising=False)

@@ -19,7 +19,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from terminals import Terminal
 
-from palestra.commands.sweep import summary
+from palestra.commands.sweep_work import summary
 from palestra.config import render
 from palestra.runs.config import RunConfig, read_config
 from palestra.storage.lock import Lock

@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from palestra.cli import app
-from palestra.commands.sweep import work_on
+from palestra.commands.sweep_work import work_on
 from palestra.commands.trials import counts, ranked, trial_lines
 from palestra.config import load_yaml
 from palestra.report.sweep_reading import SweepData

@@ -32,8 +32,6 @@ MakeConfig = Callable[..., dict[str, Any]]
 ALTERNATING = Path(__file__).parents[2] / "docs" / "examples" / "alternating.py"
 NAMED = {"name": "own_trainer:Alternating", "num_turns": 3}
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 @pytest.fixture
 def own(in_tmp_path: Path) -> Path:

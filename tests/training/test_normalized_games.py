@@ -37,7 +37,6 @@ from palestra.training.trainer import Trainer
 Data = dict[str, Any]
 MakeConfig = Callable[..., Data]
 
-pytestmark = pytest.mark.usefixtures("no_plots")
 
 NORMALIZE: Data = {"normalize": {"eps": 1e-8}, "clip": 10.0}
 NIM: Data = {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": NORMALIZE}

@@ -32,7 +32,6 @@ from tests.docs.examples import block
 Data = dict[str, Any]
 MakeConfig = Callable[..., Data]
 
-pytestmark = pytest.mark.usefixtures("no_plots")
 
 OWN_EVALUATION: Data = {
     "name": "own",

@@ -27,7 +27,6 @@ from palestra.training.trainer import Trainer
 Data = dict[str, Any]
 MakeConfig = Callable[..., Data]
 
-pytestmark = pytest.mark.usefixtures("no_plots")
 
 HOST: Data = {"algorithm": PPO, "warm_start": None, "updates": {"name": "constant"}}
 AGENT: Data = {

@@ -47,8 +47,6 @@ from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
 
-pytestmark = pytest.mark.usefixtures("no_plots")
-
 
 def trained(config: dict[str, Any], run: Path, *callbacks: Callback) -> Trainer:
     trainer = Trainer(config, run=run, callbacks=callbacks)

@@ -111,7 +111,7 @@ def config(make_config: Any, in_tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def test_a_training_without_games_counts_and_records_what_it_declares(config: dict[str, Any], no_plots: None) -> None:
+def test_a_training_without_games_counts_and_records_what_it_declares(config: dict[str, Any]) -> None:
     trainer = make_trainer(config, run="run")
     trainer.fit()
     assert (trainer.rows, trainer.opt_steps, trainer.epochs) == (55, 55, 5)
@@ -124,7 +124,7 @@ def test_a_training_without_games_counts_and_records_what_it_declares(config: di
     assert len(numbers) == 4
 
 
-def test_a_training_without_games_that_is_killed_goes_on_from_the_shell(config: dict[str, Any], no_plots: None) -> None:
+def test_a_training_without_games_that_is_killed_goes_on_from_the_shell(config: dict[str, Any]) -> None:
     make_trainer(config, run="alone").fit()
     Path("run.yml").write_text(yaml.safe_dump(config, sort_keys=False))
     with at_call(Training, "safe_point", 37, kill), pytest.raises(Killed):
@@ -187,7 +187,7 @@ EVALUATORS = {"num_processes": 1, "results": {"after": 3, "unit": "opt_steps"}, 
 
 @pytest.mark.parametrize("changes", [{}, GYMNASIUM, {"evaluators": EVALUATORS}])
 def test_a_run_that_is_trained_piece_by_piece_ends_in_the_bits_of_one_piece(
-    changes: dict[str, Any], make_config: MakeConfig, tmp_path: Path, no_plots: None
+    changes: dict[str, Any], make_config: MakeConfig, tmp_path: Path
 ) -> None:
     fit(tmp_path / "whole", make_config(changes))
     trainer = Trainer(make_config(changes), run=tmp_path / "run")
@@ -199,9 +199,7 @@ def test_a_run_that_is_trained_piece_by_piece_ends_in_the_bits_of_one_piece(
     assert_same_bits(tmp_path / "run", tmp_path / "whole")
 
 
-def test_a_fit_of_some_steps_is_saved_and_another_process_goes_on(
-    make_config: MakeConfig, tmp_path: Path, no_plots: None
-) -> None:
+def test_a_fit_of_some_steps_is_saved_and_another_process_goes_on(make_config: MakeConfig, tmp_path: Path) -> None:
     fit(tmp_path / "whole", make_config())
     Trainer(make_config(), run=tmp_path / "run").fit(num_steps=5, unit="opt_steps")
     loaded = Trainer.load(tmp_path / "run")
@@ -215,9 +213,7 @@ def test_a_fit_of_some_steps_is_saved_and_another_process_goes_on(
     assert_same_bits(tmp_path / "run", tmp_path / "whole")
 
 
-def test_a_fit_of_some_steps_takes_each_unit_and_says_what_is_none(
-    make_config: MakeConfig, tmp_path: Path, no_plots: None
-) -> None:
+def test_a_fit_of_some_steps_takes_each_unit_and_says_what_is_none(make_config: MakeConfig, tmp_path: Path) -> None:
     trainer = Trainer(make_config(), run=tmp_path / "run")
     trainer.fit(num_steps=1, unit="epochs")
     assert trainer.epochs == 1
@@ -249,7 +245,7 @@ def state_of(trainer: Trainer) -> tuple[Any, dict[str, torch.Tensor]]:
 
 @pytest.mark.parametrize("changes", [{}, GYMNASIUM, {"players.host.algorithm": PPO}])
 def test_a_copy_learns_what_its_original_learns_and_touches_it_not(
-    changes: dict[str, Any], make_config: MakeConfig, tmp_path: Path, no_plots: None
+    changes: dict[str, Any], make_config: MakeConfig, tmp_path: Path
 ) -> None:
     trainer = Trainer(make_config(changes), run=tmp_path / "run")
     with pytest.raises(RuntimeError, match=r"^copy: expected a run with a checkpoint, got one that has none"):
@@ -278,7 +274,7 @@ def test_a_copy_learns_what_its_original_learns_and_touches_it_not(
 
 @pytest.mark.parametrize("is_loaded", [False, True])
 def test_a_trainer_that_is_extended_learns_what_an_extended_run_learns(
-    is_loaded: bool, make_config: MakeConfig, in_tmp_path: Path, no_plots: None
+    is_loaded: bool, make_config: MakeConfig, in_tmp_path: Path
 ) -> None:
     Trainer(make_config(), run="run").fit()
     result = CliRunner().invoke(app, ["extend", "run", "stop.after=40"])
@@ -297,7 +293,7 @@ def test_a_trainer_that_is_extended_learns_what_an_extended_run_learns(
 
 
 def test_a_trainer_is_extended_once_it_has_begun_and_beyond_where_it_is(
-    make_config: MakeConfig, tmp_path: Path, no_plots: None
+    make_config: MakeConfig, tmp_path: Path
 ) -> None:
     trainer = Trainer(make_config({"output.save": None}), run=tmp_path / "run")
     with pytest.raises(RuntimeError, match=r"^extend: expected a run that has begun, got one without a folder"):
@@ -315,7 +311,7 @@ def test_a_trainer_is_extended_once_it_has_begun_and_beyond_where_it_is(
 
 
 def test_a_finished_trainer_says_how_it_goes_on(
-    make_config: MakeConfig, tmp_path: Path, no_plots: None, capfd: pytest.CaptureFixture[str]
+    make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     trainer = Trainer(make_config({"output.display": "plain"}), run=tmp_path / "run")
     trainer.fit()

@@ -126,7 +126,7 @@ class PPOGradient:
         value_coefficient: float,
         normalize_advantages: bool,
     ) -> tuple[Tensor, dict[str, float]]:
-        """The gradient by all weights of one minibatch, the rows `index`, which the next call overwrites; and metrics."""
+        """The gradient of the minibatch of rows `index` by all weights, which the next call overwrites; and metrics."""
         index, total, totals, mean, scale = _normalization(arrays.rows, index, len(self.roles), normalize_advantages)
         terms = Terms(
             clip_range,

@@ -164,7 +164,7 @@ class LossBatch:
 
 
 class Now:
-    """What the networks make of the rows of a minibatch now; computed once, with gradients, when it is first asked for."""
+    """What the networks compute from the rows of a minibatch: once, with gradients, when it is first asked for."""
 
     def __init__(self, net: HeadedNet, rows: Experience) -> None:
         self.net, self.rows = net, rows
@@ -223,7 +223,7 @@ class OnPolicyLoss(ABC):
 
     @abstractmethod
     def terms(self, batch: LossBatch) -> dict[str, Tensor]:
-        """Terms by name, numbers without axes: those named loss_* add up to what is learned, the others are recorded."""
+        """Return terms by name, scalars: those named loss_* add up to the loss, the others are recorded."""
 
     def is_last_pass(self, metrics: Mapping[str, Tensor]) -> bool:
         """Whether no more passes are to be made over the roll-out.

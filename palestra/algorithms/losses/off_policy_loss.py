@@ -251,7 +251,7 @@ class OffPolicyLoss(ABC):
 
     @abstractmethod
     def terms(self, batch: ReplayBatch) -> dict[str, Tensor]:
-        """Terms by name, numbers without axes: those named loss_* add up to what is learned, the others are recorded."""
+        """Return terms by name, scalars: those named loss_* add up to the loss, the others are recorded."""
 
     def priorities(self, batch: ReplayBatch) -> Tensor:
         """By how much prioritized replay draws the rows again, (M,): their TD errors, say.

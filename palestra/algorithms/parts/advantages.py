@@ -172,7 +172,7 @@ def values(critic: Part, observation: Mapping[str, Tensor], memory: Memory) -> T
 
 
 def values_at_roll_out(critic: Part | None, batch: Transitions) -> Tensor:
-    """The values at the observations of a roll-out, (M,): those that its player kept, or the critic's; 0 without one."""
+    """The values of the observations of a roll-out, (M,): those that its player kept, or the critic's, or 0."""
     if critic is None:
         return torch.zeros_like(batch.reward)
     extras = batch.extras

@@ -117,7 +117,7 @@ class Passes:
         self.experience = in_sequences(experience, batch, sequences) if self.is_recurrent else experience
 
     def minibatches(self, num: int) -> tuple[Tensor, ...]:
-        """The numbers of sequences in each of `num` minibatches of the next pass, or of as many as there are sequences."""
+        """Draw the sequences of each of `num` minibatches of the next pass, or of one minibatch per sequence."""
         assert self.experience is not None
         num_sequences = self.experience.episode_start.shape[1]
         order = random_permutation(fold(self.key, self.num_made), num_sequences)

@@ -77,7 +77,7 @@ class AdpConfig(ProtocolConfig):
 
 
 class MerlinArthur(Protocol):
-    """One of two provers, by a coin that nobody sees, sends one message, the verifier decides (Waeldchen et al. 2022)."""
+    """A hidden coin picks one of two provers, it sends one message, the verifier decides (Waeldchen et al. 2022)."""
 
     roles = THREE
     verifiers = ("verifier",)

@@ -207,7 +207,7 @@ def _drop_above_least(rows: Array, num: int, axes: Any) -> int:
 
 @_inner
 def _keep_vertices(boards: Array, num_open: Array, axes: Any) -> None:
-    """Pack the vertices among the num_open Pareto-minimal rows of each board; num_open becomes 0 where that is decided."""
+    """Pack the vertices among the num_open Pareto-minimal rows of each board; num_open is 0 where all is decided."""
     n, size = len(axes), boards.shape[1] + len(axes)
     scratch = (
         np.empty((size, n)),  # vectors: differences q - p, then the unit vectors

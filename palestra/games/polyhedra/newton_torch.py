@@ -168,7 +168,7 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _cofactors(basis: Tensor) -> Tensor:
-    """(P, n, n) to (P, n, n): row j of the result is x -> det(basis with vector j replaced by x), by Laplace expansion."""
+    """Return (P, n, n): row j is x -> det(basis with vector j replaced by x), by Laplace expansion."""
     P, n, _ = basis.shape
     omitting = torch.stack([torch.cat([basis[:, :j], basis[:, j + 1 :]], 1) for j in range(n)], 1)  # (P, n, n - 1, n)
     minors = {0: torch.ones((P, n), dtype=basis.dtype, device=basis.device)}

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from rich.console import Console
 
 import palestra
@@ -15,7 +14,6 @@ from palestra.players.player import Player
 from palestra.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[3]
-pytestmark = pytest.mark.usefixtures("no_plots")
 
 
 class Penalized(DQN):

@@ -593,7 +593,6 @@ def last_accuracy(run: str) -> float:
     return accuracy
 
 
-@pytest.mark.usefixtures("no_plots")
 def test_a_run_does_not_go_on_once_its_file_has_changed() -> None:
     write_csv(ROWS)
     palestra.make_trainer(config(stop={"after": 8, "unit": "opt_steps"}), run="run").fit()
@@ -635,7 +634,6 @@ def test_an_evaluation_with_rows_that_players_would_see_otherwise_is_refused() -
     palestra.make_trainer(data, run="run")
 
 
-@pytest.mark.usefixtures("no_plots")
 @pytest.mark.parametrize("net", ["nature_cnn", "impala_cnn"])
 def test_networks_for_images_read_them(net: str) -> None:
     random = np.random.default_rng(0)
@@ -658,7 +656,6 @@ def test_networks_for_images_read_them(net: str) -> None:
 LEARNING: Data = {"num_worlds": 512, "stop": {"after": 480, "unit": "opt_steps"}}
 
 
-@pytest.mark.usefixtures("no_plots")
 def test_a_lone_verifier_comes_to_the_accuracy_of_the_bayes_rule() -> None:
     """A number and a colour, of which each combination has a probability of the label 1."""
     random = np.random.default_rng(0)
@@ -684,7 +681,6 @@ def test_a_lone_verifier_comes_to_the_accuracy_of_the_bayes_rule() -> None:
     assert last_accuracy("run") == pytest.approx(bayes, abs=0.02)
 
 
-@pytest.mark.usefixtures("no_plots")
 def test_a_prover_tells_a_verifier_what_only_the_prover_sees() -> None:
     """They agree on what symbols mean."""
     random = np.random.default_rng(0)

@@ -122,7 +122,7 @@ def resume(
 
             raise ConfigError.at("--retry-failed", f"expected the folder of a sweep, got {run}")
         if is_sweep_folder(path):
-            from palestra.commands.sweep import open_sweep, work_on
+            from palestra.commands.sweep_work import open_sweep, work_on
 
             work_on(open_sweep(run, [], into, None, None, trust, shown), shown, retry_failed)
         elif is_folder_of_seeds(path) and into is None:

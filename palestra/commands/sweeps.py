@@ -38,7 +38,7 @@ def sweep(
 ) -> None:
     """Search for better hyperparameters: many runs of a config, chosen by Optuna."""
     with one_line_errors(quiet):
-        from palestra.commands.sweep import open_sweep, work_on
+        from palestra.commands.sweep_work import open_sweep, work_on
 
         if dry_run:
             _dry_run(file, overrides or [], seeds, at)
@@ -49,7 +49,7 @@ def sweep(
 
 def _dry_run(file: str, overrides: list[str], seeds: str | None, at: int | None) -> None:
     from palestra.commands.dry_sweep import dry_run
-    from palestra.commands.sweep import read_new
+    from palestra.commands.sweep_work import read_new
     from palestra.config import ConfigError, checking
     from palestra.sweeps.folder import is_sweep_folder
 

@@ -229,7 +229,7 @@ SWEEPS = [
         ("for key in shared or first if key in names", "for key in first if key in names"),
     ),
     *mutants(
-        "commands/sweep.py",
+        "commands/sweep_work.py",
         f"{WHOLE}::test_a_sweep_of_which_all_trials_fail_ends_with_1",
         ('if progress.counts.get("failed"):', "if False:"),
     ),
