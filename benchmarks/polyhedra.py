@@ -30,6 +30,7 @@ from palestra.games.polyhedra.newton import Reduction, reduce_points
 from palestra.players import make_script
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.fused import FusedGame
+from palestra.rollouts.transitions import join_roles
 from palestra.runs.config import read_config
 from palestra.runs.parts import build_parts
 from palestra.runtime.threads import limited_threads
@@ -310,7 +311,8 @@ def train_bare(config: RunConfig, steps: Steps) -> Training:
             assert isinstance(dqn, DQN)
             assert buffer is not None
             fused_game.policies = {p.roles[0]: p.policy(explore=True) for p in players.values()}
-            transitions = player.join([fused_game.collect(worlds[name], player.roles, dqn.config.rollout_length)])
+            by_role = fused_game.collect(worlds[name], player.roles, dqn.config.rollout_length)
+            transitions = join_roles(by_role, player.moves, player.num_worlds)
             buffer.add(transitions.rows(), transitions.valid)
             player.env_steps += player.num_worlds * dqn.config.rollout_length
             if player.env_steps < dqn.config.warmup_env_steps:

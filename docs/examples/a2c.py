@@ -66,7 +66,7 @@ class A2C(Algorithm):
 
     def learn(self, turn):
         for _ in turn.once("update"):
-            batch = self.player.join(turn.collect(self.config.rollout_length))
+            batch = turn.collect(self.config.rollout_length)
             turn.before_step()
             turn.after_step(self.opt_step(batch))
 

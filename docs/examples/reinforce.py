@@ -52,7 +52,7 @@ class Reinforce(Algorithm):
 
     def learn(self, turn):
         for _ in turn.once("update"):
-            batch = self.player.join(turn.collect(self.config.rollout_length))
+            batch = turn.collect(self.config.rollout_length)
             turn.before_step()
             turn.after_step(self.opt_step(batch))
 

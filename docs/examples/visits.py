@@ -19,13 +19,12 @@ class Visits(Callback):
         super().__init__(config)
         self.seen = {}  # by role: all different observations, flattened, (number, ...)
 
-    def after_roll_out(self, training, player, roll_out):
-        for experience in roll_out:
-            for role, rows in experience.items():
-                training.note(f"actions/{role}", rows.action[rows.valid])
-                seen = torch.cat([entry[rows.valid].flatten(1) for entry in rows.observation.values()], dim=1).cpu()
-                self.seen[role] = torch.cat([self.seen.get(role, seen[:0]), seen]).unique(dim=0)
-                training.note(f"visited/{role}", len(self.seen[role]))
+    def after_roll_out(self, training, player, by_role):
+        for role, rows in by_role.items():
+            training.note(f"actions/{role}", rows.action[rows.valid])
+            seen = torch.cat([entry[rows.valid].flatten(1) for entry in rows.observation.values()], dim=1).cpu()
+            self.seen[role] = torch.cat([self.seen.get(role, seen[:0]), seen]).unique(dim=0)
+            training.note(f"visited/{role}", len(self.seen[role]))
 
     def state_dict(self):
         return {"seen": self.seen}

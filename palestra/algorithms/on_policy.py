@@ -241,7 +241,7 @@ class OnPolicy(PlaysByHeads):
     def learn(self, turn: Turn) -> None:
         config = self.config
         for _ in turn.once("roll_out"):
-            self.prepare(self.player.join(turn.collect(config.rollout_length)))
+            self.prepare(turn.collect(config.rollout_length))
             self.loss.before_turn()
         for number in turn.times("passes", 0 if self.passes.experience is None else config.num_passes):
             turn.before_step()

@@ -255,7 +255,7 @@ class PPO(ProximalLoss, PlaysByHeads):
     def learn(self, turn: Turn) -> None:
         config = self.config
         for _ in turn.once("roll_out"):
-            self.prepare(self.player.join(turn.collect(config.rollout_length)))
+            self.prepare(turn.collect(config.rollout_length))
         for number in turn.times("passes", config.num_passes):
             turn.before_step()
             metrics = self.make_pass()

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from palestra.players.player import Metrics, Player
-from palestra.rollouts.transitions import RollOut
+from palestra.rollouts.transitions import Transitions
 
 
 class Turn(ABC):
@@ -14,7 +14,7 @@ class Turn(ABC):
     written as loops, which know by themselves what is done:
 
         for _ in turn.once("roll_out"):
-            rows = self.player.join(turn.collect(16))
+            rows = turn.collect(16)
             self.buffer.add(rows.rows(), rows.valid)
         for _ in turn.times("updates", 8):
             turn.before_step()
@@ -30,9 +30,10 @@ class Turn(ABC):
         self._begun: set[str] = set()
 
     @abstractmethod
-    def collect(self, num_rounds: int) -> RollOut:
-        """Play the player's worlds on, in which all learning players explore, and give its experience by role, as a
-        list with one entry. Where roles do not matter, `player.join` makes one batch of it. Counts env steps.
+    def collect(self, num_rounds: int) -> Transitions:
+        """Play the player's worlds on, in which all learning players explore, and return its experience.
+
+        Its rows go round by round, in a round move by move, in a move world by world. Counts env steps.
         """
 
     @abstractmethod

@@ -19,7 +19,6 @@ from palestra.config import (
 )
 from palestra.randomness import U_GAMMA, mix, random_floats
 from palestra.runtime.compiling import njit
-from palestra.runtime.timing import timed
 from palestra.schedules import ScheduleConfig
 
 
@@ -69,27 +68,29 @@ class PrioritizedReplay(ReplayBuffer):
             places.copy_(self.tree.find(shares * self.tree.total()))
         self.drawn = places
 
-    @timed("memory")
     def importance(self, opt_steps: int) -> Tensor:
         """The weights in the loss of the rows drawn last, at most 1: float32 (batch,), on the device."""
-        beta = self.config.beta(opt_steps)
-        if self._on_cpu:
-            weights = torch.from_numpy(_weigh(self.tree.leaves.numpy(), self.drawn.numpy(), beta))
-            return weights.to(self.device)
-        priorities = self.tree.leaves[self.drawn]
-        return (priorities.min() / priorities).pow(beta).float()
+        with self.time_log.during("memory"):
+            beta = self.config.beta(opt_steps)
+            if self._on_cpu:
+                weights = torch.from_numpy(_weigh(self.tree.leaves.numpy(), self.drawn.numpy(), beta))
+                return weights.to(self.device)
+            priorities = self.tree.leaves[self.drawn]
+            return (priorities.min() / priorities).pow(beta).float()
 
-    @timed("memory")
     def update_priorities(self, td_error: Tensor) -> None:
         """Give the rows drawn last the priorities that follow from their TD errors: float32 (batch,)."""
-        config, tree = self.config, self.tree
-        if self._on_cpu:
-            errors, places = td_error.detach().to(self.home).numpy(), self.drawn.numpy()
-            _prioritize(tree.nodes.numpy(), tree.starts, places, errors, config.eps, config.alpha, self.largest.numpy())
-            return
-        priorities = (td_error.detach().double().abs() + config.eps).pow(config.alpha)
-        tree.set(self.drawn, priorities)
-        torch.maximum(self.largest, priorities.max(), out=self.largest)
+        with self.time_log.during("memory"):
+            config, tree = self.config, self.tree
+            if self._on_cpu:
+                errors, places = td_error.detach().to(self.home).numpy(), self.drawn.numpy()
+                _prioritize(
+                    tree.nodes.numpy(), tree.starts, places, errors, config.eps, config.alpha, self.largest.numpy()
+                )
+                return
+            priorities = (td_error.detach().double().abs() + config.eps).pow(config.alpha)
+            tree.set(self.drawn, priorities)
+            torch.maximum(self.largest, priorities.max(), out=self.largest)
 
     def state_dict(self) -> dict[str, Any]:
         held = {"priorities": self.tree.leaves[: len(self)].clone(), "largest": self.largest.clone()}

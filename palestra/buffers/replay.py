@@ -15,7 +15,7 @@ from palestra.buffers.rows import BYTES_PER_WORD, RowLayout
 from palestra.config import Config, InBranch, NonEmptyStr, PositiveInt, UserConfig, check
 from palestra.randomness import U_GAMMA, base_key, fold, mix, random_integers
 from palestra.runtime.compiling import njit
-from palestra.runtime.timing import TimeLog, timed
+from palestra.runtime.timing import TimeLog
 
 Layout = Literal["whole", "frames_once"]
 PIECE = 512  # rows of which images are whole at once, while they are read or written
@@ -115,29 +115,29 @@ class ReplayBuffer:
         self._known_filled = self._known_filled or self.num_added > 0
         return not self._known_filled
 
-    @timed("memory")
     def add(self, rows: Mapping[str, Tensor], valid: Tensor) -> None:
         """Append the rows of a batch for which `valid` is true, in order.
 
         Raises ValueError if the batch exceeds the capacity or its rows are not such as the buffer holds, NoRoom if
         memory or disk do not suffice.
         """
-        if len(valid) > self.capacity:
-            raise ValueError(
-                f"expected a batch of at most {self.capacity} rows, the buffer's capacity, got {len(valid)}"
-            )
-        if not self._storage:
-            self._allocate(rows)
-        if len(valid) not in self._staged:
-            _require_same(rows, self._kinds)
-        staged, valid = self._preallocated(self._staged, len(valid)), valid.to(self.home)
-        if self._planes is not None:
-            first = self.num_added
-            self._forget(first, first + int(valid.sum()))
-            rows = self._planes.hold(rows, valid)
-        for name, value in staged.rows.items():
-            value.copy_(rows[name])
-        self._append(staged, valid)
+        with self.time_log.during("memory"):
+            if len(valid) > self.capacity:
+                raise ValueError(
+                    f"expected a batch of at most {self.capacity} rows, the buffer's capacity, got {len(valid)}"
+                )
+            if not self._storage:
+                self._allocate(rows)
+            if len(valid) not in self._staged:
+                _require_same(rows, self._kinds)
+            staged, valid = self._preallocated(self._staged, len(valid)), valid.to(self.home)
+            if self._planes is not None:
+                first = self.num_added
+                self._forget(first, first + int(valid.sum()))
+                rows = self._planes.hold(rows, valid)
+            for name, value in staged.rows.items():
+                value.copy_(rows[name])
+            self._append(staged, valid)
 
     def _forget(self, start: int, stop: int) -> None:
         """Release the frames of the rows that rows start..stop-1 will replace."""
@@ -155,24 +155,24 @@ class ReplayBuffer:
             self._words.index_copy_(0, staged.places, staged.words)
             self._added += valid.sum()
 
-    @timed("memory")
     def sample(self, batch_size: int) -> dict[str, Tensor]:
         """`batch_size` rows on the device, drawn uniformly with replacement. Raises ValueError if the buffer is empty.
 
         The next sample of the same size overwrites these tensors: clone what you keep.
         """
-        if self.is_empty:
-            raise ValueError("expected transitions in the replay buffer before sampling, got an empty buffer")
-        batch = self._preallocated(self._drawn, batch_size)
-        self.draw(batch.places)
-        self.num_samples += 1
-        torch.index_select(self._words, 0, batch.places, out=batch.words)
-        rows = batch.rows
-        if self._planes is not None:
-            if batch_size not in self._images:
-                self._images[batch_size] = self._planes.empty_images(batch_size)
-            rows = self._planes.with_images(rows, self._images[batch_size])
-        return rows if self.home == self.device else {name: value.to(self.device) for name, value in rows.items()}
+        with self.time_log.during("memory"):
+            if self.is_empty:
+                raise ValueError("expected transitions in the replay buffer before sampling, got an empty buffer")
+            batch = self._preallocated(self._drawn, batch_size)
+            self.draw(batch.places)
+            self.num_samples += 1
+            torch.index_select(self._words, 0, batch.places, out=batch.words)
+            rows = batch.rows
+            if self._planes is not None:
+                if batch_size not in self._images:
+                    self._images[batch_size] = self._planes.empty_images(batch_size)
+                rows = self._planes.with_images(rows, self._images[batch_size])
+            return rows if self.home == self.device else {name: value.to(self.device) for name, value in rows.items()}
 
     def draw(self, places: Tensor) -> None:
         """Fill `places` with drawn places of stored rows, each below `len(self)`: int64 (batch,), on `home`.

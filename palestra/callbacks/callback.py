@@ -7,7 +7,7 @@ from typing import Any
 from palestra.callbacks.training import AnyTraining, PlayingTraining
 from palestra.config import Config, ConfigErrorItem, PartError
 from palestra.players.player import Metrics, Player
-from palestra.rollouts.transitions import RollOut
+from palestra.rollouts.transitions import Transitions
 
 
 class Callback:
@@ -32,10 +32,10 @@ class Callback:
     def before_epoch(self, training: AnyTraining) -> None:
         """Called before each pass of the training logic."""
 
-    def after_roll_out(self, training: AnyTraining, player: Player, roll_out: RollOut) -> None:
+    def after_roll_out(self, training: AnyTraining, player: Player, by_role: Mapping[str, Transitions]) -> None:
         """Called after each roll-out.
 
-        roll_out: what the player has just experienced, a list with one entry, by role; not to be changed.
+        by_role: what the player has just experienced in each of its roles; not to be changed.
         """
 
     def before_step(self, training: AnyTraining, player: Player) -> None:

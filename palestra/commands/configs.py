@@ -25,13 +25,14 @@ def profile(
 ) -> None:
     """Train a short stretch of a config under torch's profiler: where the time goes, by phase and by operator."""
     with one_line_errors():
-        from palestra.commands.named_configs import find_config
+        from palestra.commands.named_configs import find_config, naming_remedies
         from palestra.commands.profile import profile_config, render_profile
 
         named = find_config(file, overrides or [])
         _print_note(named.note)
         try:
-            found = profile_config(named.config, named.overrides, steps, out)
+            with naming_remedies(named):
+                found = profile_config(named.config, named.overrides, steps, out)
         except OSError as error:
             errors.print(f"--out: {out} cannot be written: {error.strerror}")
             raise typer.Exit(2) from None

@@ -16,17 +16,27 @@ from palestra.sweeps.config import is_sweep
 
 @contextmanager
 def naming_remedies(found: "NamedConfig") -> Iterator[None]:
-    """Let errors that follow from another environment, game, algorithm or loss by override name the command that prints
-    a config which fits: at the end of the last error.
+    """Let errors name the command that helps: that of sweeps if the file is one, else the one that prints a config.
+
+    The latter is named at the end of the last error, if an override names another game, algorithm or loss.
     """
     try:
         yield
     except ConfigError as error:
+        if _is_sweep(found.config):
+            file = found.config
+            raise ConfigError.at(str(file), f"this is a sweep; to work on it: palestra sweep {file}") from None
         unknown = any(re.fullmatch(r"game(\.id)?|.*\.(name|module)", item.path) for item in error.errors)
         if unknown or not (remedy := _remedy(found)):
             raise
         *others, last = error.errors
         raise ConfigError([*others, ConfigErrorItem(last.path, f"{last.message}; {remedy}")]) from error
+
+
+def _is_sweep(config: Path | RunConfig) -> bool:
+    with suppress(ConfigError):
+        return isinstance(config, Path) and is_sweep(load_yaml(config))
+    return False
 
 
 def _remedy(found: "NamedConfig") -> str | None:
@@ -98,8 +108,6 @@ def find_config(file: str, words: Sequence[str]) -> NamedConfig:
             else NamedConfig(file, file, changed, [], None)
         )
     if path is not None:
-        if is_sweep(load_yaml(path)):
-            raise ConfigError.at(str(path), f"this is a sweep; to work on it: palestra sweep {path}")
         note = f"{path}: this file is used, not the config {file} that palestra ships" if file in shipped else None
         return NamedConfig(str(path), path.stem, path, list(words), note)
     if file in shipped_tournaments() and not Path(file).exists():

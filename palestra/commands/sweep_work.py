@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from palestra.commands.named_configs import find_config
+from palestra.commands.named_configs import find_config, naming_remedies
 from palestra.commands.seeds import parse_seeds
 from palestra.config import ConfigError, load_yaml, render, trusting
 from palestra.config.files import full_key
@@ -102,7 +102,8 @@ def _grid_by_hand(
     for name in names:
         found = find_config(name, [*game, *fixed])
         source, changes = found.config, found.overrides
-        base = read_config(source, changes)
+        with naming_remedies(found):
+            base = read_config(source, changes)
         if not isinstance(base, RunConfig):
             raise ConfigError.at(name, "expected a run in which players play, got another")
         if found.name in bases:

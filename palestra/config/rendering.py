@@ -21,7 +21,8 @@ def render(config: Config | dict[str, Any], model: type[Config]) -> str:
     `load_yaml` reads it back to equal data. Raises ConfigError if the data do not fit the model.
     """
     data = config.model_dump() if isinstance(config, Config) else config
-    check(data, model)
+    if not isinstance(config, Config):
+        check(data, model)
     return "\n".join(_mapping(data, Place(model), 0)) + "\n"
 
 

@@ -19,7 +19,6 @@ from palestra.randomness import base_key, world_keys
 from palestra.recording.values import Recordable
 from palestra.rollouts.fused import Worlds
 from palestra.rollouts.solo import SoloWorlds
-from palestra.rollouts.transitions import RollOut, Transitions, join_roles
 from palestra.runtime.counter import Counter, set_counts
 from palestra.schedules import Schedule, read_schedule, schedules_in
 
@@ -130,10 +129,6 @@ class Player:
         A scripted player always can, because it is made for its seat.
         """
         return self.script is not None or (self.spaces == spaces and self.action_space == action_space)
-
-    def join(self, roll_out: RollOut) -> Transitions:
-        """The experience of all its roles as one: round by round, in a round move by move, in a move world by world."""
-        return join_roles(roll_out, self.moves, self.num_worlds)
 
     def policy(self, explore: bool, role: str | None = None) -> Policy:
         """How this player acts with its current weights, with or without exploration.

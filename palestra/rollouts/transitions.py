@@ -91,28 +91,19 @@ class Transitions:
         return Transitions(**{name: pick(value) for name, value in vars(self).items()})
 
 
-# What a roll-out brings: for each shard of the worlds (today there is one, with all of them) the experience by role.
-RollOut = list[dict[str, Transitions]]
+def join_roles(by_role: Mapping[str, Transitions], moves: Sequence[str], num_worlds: int) -> Transitions:
+    """Join the experience of the roles: M = T * moves * B rows, by round, in a round by move, in a move by world.
 
-
-def join_roles(roll_out: Sequence[Mapping[str, Transitions]], moves: Sequence[str], num_worlds: int) -> Transitions:
-    """A roll-out as one: M = T * moves * B rows, round by round, in a round move by move, in a move world by world.
-
-    roll_out: of each role its rows in the same order. moves: the role of each move in a round. num_worlds: B, of all
-    shards together.
+    by_role: rows in the same order. moves: the role of each move in a round. num_worlds: B.
     """
-    pieces = [(role, rows) for shard in roll_out for role, rows in shard.items()]
-    if len(pieces) == 1:
-        return pieces[0][1]
-    num_moves = {role: list(moves).count(role) for role in moves}
-    num_rows = sum(len(rows.valid) for _, rows in pieces)
+    if len(by_role) == 1:
+        return next(iter(by_role.values()))
+    num_rows = sum(len(rows.valid) for rows in by_role.values())
     num_rounds = num_rows // (len(moves) * num_worlds)
-    numbers: dict[str, list[Tensor]] = {role: [] for role in num_moves}  # of the rows in `pieces`, each (T, moves, B)
-    start = 0
-    for role, rows in pieces:
-        own = torch.arange(start, start + len(rows.valid), device=rows.valid.device)
-        numbers[role].append(own.view(num_rounds, num_moves[role], -1))
-        start += len(own)
-    by_move = {role: iter(torch.cat(of_shards, dim=2).unbind(1)) for role, of_shards in numbers.items()}
+    by_move, start = {}, 0
+    for role, rows in by_role.items():  # the numbers of its rows after concatenation, each entry (T, B)
+        numbers = torch.arange(start, start + len(rows.valid), device=rows.valid.device)
+        by_move[role] = iter(numbers.view(num_rounds, -1, num_worlds).unbind(1))
+        start += len(rows.valid)
     order = torch.stack([next(by_move[role]) for role in moves], dim=1)
-    return Transitions.concatenate([rows for _, rows in pieces]).at(order.flatten())
+    return Transitions.concatenate(list(by_role.values())).at(order.flatten())

@@ -1,20 +1,16 @@
 """The time of a run by phase, measured without waiting for a GPU."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
 from time import perf_counter
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
+from typing import Any, Literal
 
 import torch
 
 Phase = Literal["play", "memory", "update", "evaluation", "saving", "other"]
 PHASES: tuple[Phase, ...] = ("play", "memory", "update", "evaluation", "saving", "other")
 MOST_UNREAD = 1024  # events
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class TimeLog:
@@ -47,15 +43,9 @@ class TimeLog:
             self._mark(self._stream)
         self.phase = phase
 
-    @contextmanager
-    def during(self, phase: Phase) -> Iterator[None]:
+    def during(self, phase: Phase) -> "_During":
         """Inside the block the time counts for `phase`."""
-        before = self.phase
-        self.switch(phase)
-        try:
-            yield
-        finally:
-            self.switch(before)
+        return _During(self, phase)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -107,35 +97,24 @@ class TimeLog:
         self._taken = {phase: seconds.get(phase, 0.0) for phase in PHASES}
 
 
+class _During:
+    """What a `with` statement enters: replay buffers do so at every sample, and a generator would take longer."""
+
+    __slots__ = ("before", "log", "phase")
+
+    def __init__(self, log: TimeLog, phase: Phase) -> None:
+        self.log, self.phase, self.before = log, phase, log.phase
+
+    def __enter__(self) -> None:
+        if self.log.phase != self.phase:
+            self.log.switch(self.phase)
+
+    def __exit__(self, *error: object) -> None:
+        if self.log.phase != self.before:
+            self.log.switch(self.before)
+
+
 def summed_times(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """The seconds by phase, summed over records."""
     times = [record.get("clock", {}).get("time", {}) for record in records]
     return {phase: sum(time.get(phase, 0.0) for time in times) for phase in PHASES}
-
-
-class HasTimeLog(Protocol):
-    time_log: TimeLog
-
-
-S = TypeVar("S", bound=HasTimeLog)
-
-
-def timed(phase: Phase) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
-    """A decorator: the time of a method counts for `phase` in the `time_log` of its object."""
-
-    def decorated(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-        @wraps(method)
-        def call(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
-            log: TimeLog = self.time_log
-            before = log.phase
-            if before == phase:
-                return method(self, *args, **kwargs)
-            log.switch(phase)
-            try:
-                return method(self, *args, **kwargs)
-            finally:
-                log.switch(before)
-
-        return call
-
-    return decorated

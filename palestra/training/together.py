@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from palestra.recording.results import Stage
-from palestra.rollouts.transitions import RollOut
+from palestra.rollouts.transitions import Transitions
 from palestra.runs.config import RunConfig
 from palestra.runtime.limits import memory_needed
 from palestra.training.descriptions import shared_turns_in_words, updates_in_words
@@ -41,7 +41,7 @@ class Together(Trainer):
         super()._build()
         self.waiting: list[str] = []
         self.without_experience: list[str] = []
-        self._shared: tuple[int, RollOut] | None = None
+        self._shared: tuple[int, dict[str, Transitions]] | None = None
 
     def _make_worlds(self) -> dict[str, Any]:
         num_worlds = self.learners[0].num_worlds
@@ -78,7 +78,7 @@ class Together(Trainer):
         if self.waiting:
             self.safe_point()
 
-    def _roll_out(self, role: str, num_rounds: int) -> RollOut:
+    def _roll_out(self, role: str, num_rounds: int) -> Transitions:
         """The part of the player in that seat in the roll-out of this epoch."""
         player = self.player_of(role)
         if player.name not in self.without_experience:
@@ -90,9 +90,7 @@ class Together(Trainer):
         if num_rounds != shared_rounds:
             expected = f"expected roll-outs of one length with 'together', {shared_rounds} rounds"
             raise RuntimeError(f"{expected} as of the first player, got {num_rounds} of {player.name!r}")
-        roll_out: RollOut = [{own: shard[own] for own in player.roles} for shard in shared]
-        self.after_roll_out(player, roll_out)
-        return roll_out
+        return self._handed_out(player, {role: shared[role] for role in player.roles})
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"waiting": list(self.waiting)}

@@ -21,7 +21,7 @@ from palestra.nets.weights import layers_of
 from palestra.players.player import Metrics, Player
 from palestra.recording.results import Stage
 from palestra.rollouts import fuse
-from palestra.rollouts.transitions import RollOut
+from palestra.rollouts.transitions import Transitions, join_roles
 from palestra.runs.async_evaluations import AsyncEvaluating
 from palestra.runs.branching import begins_anew, run_of, tree_differences
 from palestra.runs.config import RunConfig
@@ -61,7 +61,7 @@ class PlayerTurn(Turn):
         super().__init__(player)
         self.trainer = trainer
 
-    def collect(self, num_rounds: int) -> RollOut:
+    def collect(self, num_rounds: int) -> Transitions:
         return self.trainer._roll_out(self.player.roles[0], num_rounds)
 
     def before_step(self) -> None:
@@ -210,15 +210,18 @@ class Trainer(Training):
             raise ValueError(f"expected a player that learns, got {got}")
         PlayerTurn(self, player).run()
 
-    def _roll_out(self, role: str, num_rounds: int) -> RollOut:
-        """Play on in the worlds of the player in that seat, and give its experience; counts env steps."""
+    def _roll_out(self, role: str, num_rounds: int) -> Transitions:
+        """Play on in the worlds of the player in that seat, and return its experience; counts env steps."""
         player = self.player_of(role)
-        roll_out = self._play([player], num_rounds)
-        self.after_roll_out(player, roll_out)
-        return roll_out
+        return self._handed_out(player, self._play([player], num_rounds))
 
-    def _play(self, collecting: Sequence[Player], num_rounds: int) -> RollOut:
-        """Play on in worlds that these players have in common, and give the experience of all of them.
+    def _handed_out(self, player: Player, by_role: Mapping[str, Transitions]) -> Transitions:
+        """Show a roll-out of a player to the callbacks, and return its rows as one batch."""
+        self.after_roll_out(player, by_role)
+        return join_roles(by_role, player.moves, player.num_worlds)
+
+    def _play(self, collecting: Sequence[Player], num_rounds: int) -> dict[str, Transitions]:
+        """Play on in worlds that these players have in common, and return the experience of their roles.
 
         All learning players explore, so that each also meets moves that its opponent would not choose by itself.
         """
@@ -226,13 +229,13 @@ class Trainer(Training):
         seats = {seat: self.player_of(seat) for seat in self.game.roles}
         self.fused_game.policies = {seat: sitter.policy(sitter.learning, seat) for seat, sitter in seats.items()}
         roles = tuple(role for player in collecting for role in player.roles)
-        roll_out: RollOut = [self.fused_game.collect(collecting[0].worlds, roles, num_rounds)]
+        by_role = self.fused_game.collect(collecting[0].worlds, roles, num_rounds)
         num_steps = num_rounds * collecting[0].num_worlds
         for each in (*collecting, self):
             count(each, env_steps=num_steps)
         self.epoch_counts["roll_outs"] += 1
         self.run.time_log.switch("memory")
-        return roll_out
+        return by_role
 
     def _count_opt_steps(self, player: Player, num: int) -> None:
         count(player, opt_steps=num)
@@ -266,9 +269,9 @@ class Trainer(Training):
                 self.metrics.by_player[player.name].add({"learns": float(not player.frozen)})
         super().before_epoch()
 
-    def after_roll_out(self, player: Player, roll_out: RollOut) -> None:
+    def after_roll_out(self, player: Player, by_role: Mapping[str, Transitions]) -> None:
         for callback in self.callbacks:
-            callback.after_roll_out(self, player, roll_out)
+            callback.after_roll_out(self, player, by_role)
 
     def before_step(self, player: Player) -> None:
         for callback in self.callbacks:

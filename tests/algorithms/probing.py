@@ -15,7 +15,7 @@ from palestra.games.spaces import ActionSpace, Space
 from palestra.games.world import TensorWorld
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.solo import SoloGame
-from palestra.rollouts.transitions import RollOut, Transitions
+from palestra.rollouts.transitions import Transitions
 from palestra.runs.branching import tree_differences
 from palestra.storage.states import decode, encode
 
@@ -46,13 +46,12 @@ class ProbeTurn(Turn):
         self.metrics: list[Metrics] = []
         self.collected: list[Transitions] = []
 
-    def collect(self, num_rounds: int) -> RollOut:
+    def collect(self, num_rounds: int) -> Transitions:
         self.calls.append(f"collect {num_rounds}")
         self.game.policies = {"agent": self.player.policy(explore=True)}
         self.player.env_steps += NUM_WORLDS * num_rounds
-        roll_out = self.game.collect(self.worlds, ("agent",), num_rounds)
-        self.collected.append(roll_out["agent"])
-        return [roll_out]
+        self.collected.append(self.game.collect(self.worlds, ("agent",), num_rounds)["agent"])
+        return self.collected[-1]
 
     def before_step(self) -> None:
         self.calls.append("before")

@@ -82,7 +82,7 @@ class Play:
 
     def prepare(self, ppo: PPO) -> None:
         roll_out = self.collect(ppo.config.rollout_length)
-        ppo.prepare(join_roles([{role: roll_out[role] for role in ppo.player.roles}], ppo.player.moves, NUM_WORLDS))
+        ppo.prepare(join_roles({role: roll_out[role] for role in ppo.player.roles}, ppo.player.moves, NUM_WORLDS))
 
 
 # ---- what a roll-out brings ------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from palestra.optimizers import OptimizerConfig, SGDConfig
 from palestra.players.player import Metrics, Player
 from palestra.randomness import world_keys
 from palestra.rollouts.fused import FusedGame
-from palestra.rollouts.transitions import RollOut, Transitions
+from palestra.rollouts.transitions import Transitions, join_roles
 from tests.algorithms.probing import assert_goes_on_in_a_fresh_object
 
 CPU = torch.device("cpu")
@@ -377,12 +377,13 @@ class RecordingTurn(Turn):
         self.player.worlds = self.player.worlds or self.fused_game.new_worlds(32, 0, "play")
         self.calls: list[str] = []
 
-    def collect(self, num_rounds: int) -> RollOut:
+    def collect(self, num_rounds: int) -> Transitions:
         self.calls.append(f"collect {num_rounds}")
         assert self.player.worlds is not None
         self.fused_game.policies = dict.fromkeys(GAME.roles, self.player.policy(explore=True))
         self.player.env_steps += 32 * num_rounds
-        return [self.fused_game.collect(self.player.worlds, self.player.roles, num_rounds)]
+        by_role = self.fused_game.collect(self.player.worlds, self.player.roles, num_rounds)
+        return join_roles(by_role, self.player.moves, 32)
 
     def before_step(self) -> None:
         self.calls.append("before")

@@ -89,8 +89,8 @@ class Play:
 
     def collect(self) -> Transitions:
         self.game.policies = dict.fromkeys(self.game.game.roles, self.ppo.policy(explore=True))
-        roll_out = [self.game.collect(self.worlds, self.ppo.player.roles, self.ppo.config.rollout_length)]
-        return join_roles(roll_out, self.ppo.player.moves, len(self.worlds.keys))
+        by_role = self.game.collect(self.worlds, self.ppo.player.roles, self.ppo.config.rollout_length)
+        return join_roles(by_role, self.ppo.player.moves, len(self.worlds.keys))
 
 
 class Reference:

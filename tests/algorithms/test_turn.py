@@ -11,7 +11,7 @@ from palestra.algorithms.algorithm import Algorithm
 from palestra.algorithms.turn import Turn
 from palestra.games.spaces import Discrete
 from palestra.players.player import Metrics, Player
-from palestra.rollouts.transitions import RollOut
+from palestra.rollouts.transitions import Transitions
 
 Learn = Callable[["Listed", Turn], None]
 
@@ -48,7 +48,7 @@ class LeavingTurn(Turn):
         super().__init__(player)
         self.leave_at, self.num_safe_points = leave_at, 0
 
-    def collect(self, num_rounds: int) -> RollOut:
+    def collect(self, num_rounds: int) -> Transitions:
         raise NotImplementedError
 
     def before_step(self) -> None:

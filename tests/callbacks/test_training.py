@@ -10,7 +10,7 @@ import pytest
 from palestra.callbacks import Callback
 from palestra.callbacks.training import AnyTraining, PlayingTraining
 from palestra.players.player import Player
-from palestra.rollouts.transitions import RollOut
+from palestra.rollouts.transitions import Transitions
 from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
@@ -51,9 +51,9 @@ class Looking(Callback):
         self.collected: list[tuple[str, int, int]] = []
         self.saved: list[tuple[Path, Mapping[str, Any]]] = []
 
-    def after_roll_out(self, training: Any, player: Player, roll_out: RollOut) -> None:
+    def after_roll_out(self, training: Any, player: Player, by_role: Mapping[str, Transitions]) -> None:
         assert training.epoch_counts["roll_outs"] > 0
-        self.collected.append((player.name, training.env_steps, len(player.join(roll_out).valid)))
+        self.collected.append((player.name, training.env_steps, sum(len(rows.valid) for rows in by_role.values())))
 
     def after_save(self, training: Any, checkpoint: Path) -> None:
         self.saved.append((checkpoint, {path.name: path.stat().st_size for path in checkpoint.iterdir()}))

@@ -1,11 +1,14 @@
 """docs/architecture.md names files and names that are there, and shows the arrows of today."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from docs import draw_house
+from tests.forked import Forked
 from tests.house import ORDER
 
 ROOT = Path(__file__).parents[2]
@@ -27,11 +30,14 @@ def test_what_a_walk_names_stands_in_its_file(file: str, told: str) -> None:
     assert here or not names, f"none of {names} stands in {file}"
 
 
-def test_the_walks_open_few_files() -> None:
-    walks = re.findall(
-        r"^\*\*(?:[^\n]|\n(?!\*\*|##))*", TEXT.partition("## Three walks")[2].partition("## What")[0], re.M
-    )
-    assert [len(re.findall(r"^\d+\. ", walk, re.M)) for walk in walks] == [5, 9, 10]
+def test_the_walks_are_those_of_a_real_run_and_open_few_files() -> None:
+    with Forked([sys.executable, "-m", "docs.trace_walks"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        printed = process.communicate()[0]
+    assert re.findall(r"palestra/\S+\.py", printed) == [file for file, _ in STEPS]
+    value, batch, checkpoint = map(int, re.findall(r": (\d+) files$", printed, re.M))
+    assert value <= 9
+    assert batch <= 9
+    assert checkpoint <= 10
 
 
 def test_the_lines_that_register_parts_are_there() -> None:

@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from palestra.config import load_config, load_yaml, render
 from palestra.games import make_game
 from palestra.players.player import Player
 from palestra.recording.recorders import without_clock
-from palestra.rollouts.transitions import RollOut
+from palestra.rollouts.transitions import Transitions
 from palestra.runs.config import RunConfig
 from palestra.storage.records_file import read_records
 from palestra.testing import check_algorithm
@@ -236,10 +236,10 @@ def test_the_recorder_files_what_lies_above_its_limit(place: Path) -> None:
 def test_every_position_is_visited_and_every_action_is_counted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     num_actions, after_roll_out = Counter[str](), Trainer.after_roll_out
 
-    def look(trainer: Trainer, player: Player, roll_out: RollOut) -> None:
-        for role, rows in roll_out[0].items():
+    def look(trainer: Trainer, player: Player, by_role: Mapping[str, Transitions]) -> None:
+        for role, rows in by_role.items():
             num_actions[role] += int(rows.valid.sum())
-        after_roll_out(trainer, player, roll_out)
+        after_roll_out(trainer, player, by_role)
 
     monkeypatch.setattr(Trainer, "after_roll_out", look)
     train("visits", *FEW_GAMES)
@@ -331,7 +331,7 @@ def test_the_rows_of_a_roll_out_lie_as_the_page_says(
     trainer = Trainer(config, run="run")
     player = trainer.players["agent"]
     trainer._roll_out(roles[0], num_rounds)  # decisions that wait in its end are rows of the next one
-    batch = player.join(trainer._roll_out(roles[0], num_rounds))
+    batch = trainer._roll_out(roles[0], num_rounds)
     assert player.moves == tuple(roles)
     num_rows = num_rounds * num_moves * num_worlds
     assert batch.valid.shape == batch.reward.shape == batch.action.shape == (num_rows,)
@@ -356,7 +356,7 @@ def test_rows_that_do_not_count_change_nothing_that_a2c_learns(box: dict[str, An
     config["game"] = CARTPOLE if box is None else PENDULUM
     config["players"]["agent"]["algorithm"]["box_actions"] = box
     trainer = Trainer(config, run="run")
-    batch = trainer.players["agent"].join(trainer._roll_out("agent", 8))
+    batch = trainer._roll_out("agent", 8)
     batch.valid[1::3] = False  # all of one world
     algorithm: Any = trainer.players["agent"].algorithm
     before = loss_of(algorithm, batch)
@@ -386,7 +386,7 @@ def test_sarsa_learns_from_the_action_that_was_taken_next(place: Path) -> None:
     config["game"] = CARTPOLE | {"max_rounds": 11}
     config["players"]["agent"]["algorithm"]["rollout_length"] = 40
     trainer = Trainer(config, run="run")
-    batch = trainer.players["agent"].join(trainer._roll_out("agent", 40))
+    batch = trainer._roll_out("agent", 40)
     batch.reward = torch.arange(120.0)
     algorithm: Any = trainer.players["agent"].algorithm
     target, counts = algorithm.target(batch)

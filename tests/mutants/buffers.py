@@ -43,7 +43,7 @@ BUFFERS = [
         "buffers/replay.py",
         FRAMES,
         ("if batch_size not in self._images:", "if not self._images:"),
-        ("            self._forget(first, first + int(valid.sum()))\n", ""),
+        ("                self._forget(first, first + int(valid.sum()))\n", ""),
         ("self._forget(start, start + num)", "pass"),
         (
             "rows = self._planes.hold(rows, torch.zeros(num_rows(rows), dtype=torch.bool))",

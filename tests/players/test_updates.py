@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from palestra.players.updates import (
     UpdatesConfig,
     idle_epoch,
 )
-from palestra.rollouts.transitions import RollOut
+from palestra.rollouts.transitions import Transitions
 from palestra.runs.config import read_config
 from palestra.storage.records_file import read_records
 from palestra.training import make_trainer
@@ -56,7 +56,7 @@ class Seen(Callback):
     def __init__(self) -> None:
         super().__init__(None)
         self.states: list[dict[str, Data]] = []
-        self.roll_outs: dict[tuple[str, int], RollOut] = {}
+        self.roll_outs: dict[tuple[str, int], Mapping[str, Transitions]] = {}
         self.waiting: list[int] = []
 
     def before_epoch(self, training: Any) -> None:
@@ -65,8 +65,8 @@ class Seen(Callback):
         waiting = training.players["agent"].algorithm.transition_builder.waiting
         self.waiting.append(-1 if waiting is None else int(waiting["valid"].sum()))
 
-    def after_roll_out(self, training: Any, player: Player, roll_out: RollOut) -> None:
-        self.roll_outs[player.name, training.epochs] = roll_out
+    def after_roll_out(self, training: Any, player: Player, by_role: Mapping[str, Transitions]) -> None:
+        self.roll_outs[player.name, training.epochs] = by_role
 
     def after_epoch(self, training: Any) -> None:
         self.states.append(states_of(training))
@@ -158,8 +158,8 @@ def test_who_thaws_learns_from_no_decision_of_before(make_config: MakeConfig, tr
     make_trainer(config, run=tmp_path / "run", callbacks=[seen]).fit()
     num_valid = {
         (name, epoch): int(rows.valid[:8].sum())  # of the first round in 8 worlds
-        for (name, epoch), (shard,) in seen.roll_outs.items()
-        for rows in shard.values()
+        for (name, epoch), by_role in seen.roll_outs.items()
+        for rows in by_role.values()
     }
     assert {epoch for (name, epoch), number in num_valid.items() if name == "host" and number == 0} == {0, 3, 6}
     assert {epoch for (name, epoch), number in num_valid.items() if name == "agent" and number == 0} == {1, 4, 7}

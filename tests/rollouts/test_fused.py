@@ -226,7 +226,7 @@ def plain_play(name: str, roles: tuple[str, ...]) -> tuple[Counter[Any], dict[st
 def collected(fused_game: FusedGame, worlds: Worlds, roles: tuple[str, ...], num_rounds: int) -> Transitions:
     """`collect`, of all roles together, which see things of the same shape."""
     moves = [role for move in fused_game.game.moves for role in move if role in roles]
-    return join_roles([fused_game.collect(worlds, roles, num_rounds)], moves, len(worlds.keys))
+    return join_roles(fused_game.collect(worlds, roles, num_rounds), moves, len(worlds.keys))
 
 
 def collected_rows(fused_game: FusedGame, worlds: Worlds, roles: tuple[str, ...], num_rounds: int) -> Counter[Any]:

@@ -213,7 +213,7 @@ def test_in_a_game_of_two_roles_every_seat_is_a_chain(roles: tuple[str, ...]) ->
     chains, num_told, num_sums = [Chain() for _ in range(8 * len(moves))], 0, 0
     nexts: list[torch.Tensor] = []
     for _ in range(5):
-        rows = join_roles([played.collect(worlds, roles, 3)], moves, 8)
+        rows = join_roles(played.collect(worlds, roles, 3), moves, 8)
         rows.extras = {"number": torch.arange(len(rows.valid)) + len(nexts)}
         for place in rows.valid.nonzero().squeeze(1).tolist():
             kind = "terminated" if rows.terminated[place] else "truncated" if rows.truncated[place] else "goes on"

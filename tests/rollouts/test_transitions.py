@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palestra.rollouts.transitions import RollOut, Transitions, join_roles
+from palestra.rollouts.transitions import Transitions, join_roles
 
 
 def transitions(always_legal: bool) -> Transitions:
@@ -65,21 +65,17 @@ def numbered(numbers: list[int]) -> Transitions:
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     moves=st.lists(st.sampled_from("ab"), min_size=1, max_size=4),
-    shards=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    num_worlds=st.integers(1, 5),
     num_rounds=st.integers(1, 4),
 )
-def test_roles_and_shards_are_joined_in_the_order_in_which_they_have_moved(
-    moves: list[str], shards: list[int], num_rounds: int
+def test_roles_are_joined_in_the_order_in_which_they_have_moved(
+    moves: list[str], num_worlds: int, num_rounds: int
 ) -> None:
     """Rows are numbered as they are decided: round by round, in a round move by move, in a move world by world."""
-    num_worlds, roll_out = sum(shards), RollOut()
-    for shard, size in enumerate(shards):
-        worlds = range(sum(shards[:shard]), sum(shards[:shard]) + size)
-        numbers: dict[str, list[int]] = {role: [] for role in sorted(set(moves))}
-        for number, (move, role), world in product(range(num_rounds), enumerate(moves), worlds):
-            numbers[role].append((number * len(moves) + move) * num_worlds + world)
-        roll_out.append({role: numbered(of_role) for role, of_role in numbers.items()})
-    joined = join_roles(roll_out, moves, num_worlds)
+    numbers: dict[str, list[int]] = {role: [] for role in sorted(set(moves))}
+    for number, (move, role), world in product(range(num_rounds), enumerate(moves), range(num_worlds)):
+        numbers[role].append((number * len(moves) + move) * num_worlds + world)
+    joined = join_roles({role: numbered(of_role) for role, of_role in numbers.items()}, moves, num_worlds)
     in_order = list(range(num_rounds * len(moves) * num_worlds))
     assert joined.action.tolist() == joined.observation["seen"].tolist() == in_order
     assert len(joined.valid) == len(joined.legal) == len(in_order)

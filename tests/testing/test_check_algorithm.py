@@ -53,7 +53,7 @@ class Sound(Algorithm):
 
     def learn(self, turn: Any) -> None:
         if not self.has_rolled_out:
-            batch = self.player.join(turn.collect(self.config.rollout_length))
+            batch = turn.collect(self.config.rollout_length)
             self.rows = {"action": batch.action, **{f"seen.{name}": v for name, v in batch.observation.items()}}
             self.updates_left, self.has_rolled_out = 2, True
             turn.safe_point()
@@ -92,7 +92,7 @@ class Looped(Sound):
 
     def learn(self, turn: Any) -> None:
         for _ in turn.once("roll_out"):
-            batch = self.player.join(turn.collect(self.config.rollout_length))
+            batch = turn.collect(self.config.rollout_length)
             self.rows = {"action": batch.action, **{f"seen.{name}": v for name, v in batch.observation.items()}}
         for _ in turn.times("updates", 2):
             turn.before_step()
@@ -140,7 +140,7 @@ def in_a_local(self: Any, turn: Any) -> None:
     """What the roll-out has found is forgotten where the second loop goes on."""
     largest = torch.zeros(())
     for _ in turn.once("roll_out"):
-        batch = self.player.join(turn.collect(self.config.rollout_length))
+        batch = turn.collect(self.config.rollout_length)
         self.rows = {"action": batch.action, **{f"seen.{name}": v for name, v in batch.observation.items()}}
         largest = 1.0 + batch.reward.abs().max()
     for _ in turn.times("updates", 2):

@@ -3,7 +3,7 @@
 Covers palestra.training.descriptions.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from palestra.evaluation.evaluations import Evaluations
 from palestra.evaluation.evaluator import Watch
 from palestra.players.player import Player
 from palestra.recording.results import Stage, stage_text
-from palestra.rollouts.transitions import RollOut
+from palestra.rollouts.transitions import Transitions
 from palestra.runs.config import read_config
 from palestra.runtime.signals import Interrupted
 from palestra.training import make_trainer
@@ -437,7 +437,7 @@ class Watching(Callback):
     def before_train(self, training: Any) -> None:
         self.note("before_train", training)
 
-    def after_roll_out(self, training: Any, player: Player, roll_out: RollOut) -> None:
+    def after_roll_out(self, training: Any, player: Player, by_role: Mapping[str, Transitions]) -> None:
         self.note("after_roll_out", training)
 
     def before_step(self, training: Any, player: Player) -> None:

@@ -1,7 +1,7 @@
 """One roll-out for all: shared worlds, the weights of the epoch's start, the same bits after any stop."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import palestra
 from palestra.callbacks import Callback
 from palestra.config import ConfigError
 from palestra.players.player import Player
-from palestra.rollouts.transitions import RollOut
+from palestra.rollouts.transitions import Transitions
 from palestra.runtime.counter import set_counts
 from palestra.storage.records_file import read_records
 from palestra.training import make_trainer
@@ -46,7 +46,7 @@ class OnePiece(DQN):
         pass
 
     def learn(self, turn):
-        rows = self.transition_builder(self.player.join(turn.collect(self.config.rollout_length)))
+        rows = self.transition_builder(turn.collect(self.config.rollout_length))
         self.buffer.add(rows.rows(), rows.valid)
         if not self.is_warming_up():
             turn.before_step()
@@ -69,7 +69,7 @@ class Seen(Callback):
 
     def __init__(self) -> None:
         super().__init__(None)
-        self.roll_outs: dict[str, RollOut] = {}
+        self.roll_outs: dict[str, Mapping[str, Transitions]] = {}
         self.weights: dict[str, Tensor] = {}
         self.worlds: Data = {}
 
@@ -78,8 +78,8 @@ class Seen(Callback):
         (worlds,) = training.worlds.values()
         self.worlds = copy.deepcopy(worlds.state_dict())
 
-    def after_roll_out(self, training: Any, player: Player, roll_out: RollOut) -> None:
-        self.roll_outs[player.name] = roll_out
+    def after_roll_out(self, training: Any, player: Player, by_role: Mapping[str, Transitions]) -> None:
+        self.roll_outs[player.name] = by_role
 
 
 def weights_of(player: Player) -> Tensor:
@@ -111,9 +111,9 @@ def test_all_learn_from_the_same_games_with_the_weights_of_the_epochs_start(
         set_counts(player, opt_steps=opt_steps)
     (worlds,) = then.worlds.values()
     worlds.load_state_dict(seen.worlds)
-    ((again,),) = [then._play(then.learners, 3)]
+    again = then._play(then.learners, 3)
     for player in trainer.learners:
-        ((got,),) = [seen.roll_outs[player.name]]
+        got = seen.roll_outs[player.name]
         assert set(got) == set(player.roles)
         for role, rows in got.items():
             assert_equal(vars(rows), vars(again[role]))

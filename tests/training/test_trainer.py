@@ -682,7 +682,7 @@ def test_set_training_switches_every_net(make_config: MakeConfig) -> None:
 @pytest.mark.parametrize(("role", "num_actions"), [("host", 4), ("agent", 3)])
 def test_a_roll_out_gives_the_experience_of_its_role(role: str, num_actions: int, make_config: MakeConfig) -> None:
     trainer = Trainer(make_config())
-    transitions = trainer.player_of(role).join(trainer._roll_out(role, 5))
+    transitions = trainer._roll_out(role, 5)
     assert transitions.next_legal.shape == (40, num_actions)
     assert 0 < int(transitions.valid.sum()) <= 40
     assert int(transitions.action[transitions.valid].max()) < num_actions

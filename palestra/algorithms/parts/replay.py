@@ -13,7 +13,7 @@ from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig, UserRepla
 from palestra.config import ByName, Config, ConfigErrorItem, Fraction, InBranch, PositiveInt
 from palestra.players.player import Player
 from palestra.rollouts.n_step import NStepConfig, TransitionBuilder
-from palestra.rollouts.transitions import RollOut
+from palestra.rollouts.transitions import Transitions
 
 AnyReplayConfig = Annotated[
     UniformReplayConfig | PrioritizedReplayConfig | UserReplayConfig,
@@ -64,9 +64,9 @@ class LearnsByReplay(Algorithm):
         )
         player.replay_buffer = self.buffer
 
-    def remember(self, roll_out: RollOut) -> None:
+    def remember(self, experience: Transitions) -> None:
         """Add what a roll-out of the player brings."""
-        transitions = self.transition_builder(self.player.join(roll_out))
+        transitions = self.transition_builder(experience)
         self.buffer.add(transitions.rows(), transitions.valid)
 
     def is_warming_up(self) -> bool:

@@ -74,7 +74,7 @@ def test_frames_stay_bytes_from_the_roll_out_to_the_replay_buffer() -> None:
     data["num_worlds"] = 1
     trainer = palestra.Trainer(data)
     player = trainer.players["agent"]
-    seen = player.join(trainer._roll_out("agent", 2))
+    seen = trainer._roll_out("agent", 2)
     assert seen.observation["observation"].dtype == torch.uint8
     assert player.replay_buffer is not None
     player.replay_buffer.add(seen.rows(), seen.valid)
