@@ -129,6 +129,18 @@ def test_two_bases_stand_above_a_trainer() -> None:
     assert Together.__bases__ == (Trainer,)
 
 
+def test_no_class_of_the_algorithms_watches_its_attributes() -> None:
+    """What counts of a changed loss is decided once, when a run begins (palestra.runtime.guard)."""
+    defined = {
+        f"{module}: {node.name}"
+        for module, tree in TREES.items()
+        if module.startswith(("palestra.algorithms", "palestra.runtime.guard"))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name in ("__setattr__", "__delattr__", "__init_subclass__")
+    }
+    assert defined == set()
+
+
 # who else changes files, and why that cannot harm a run's surroundings
 WRITERS = {
     "palestra.storage.disk": "the one door",
