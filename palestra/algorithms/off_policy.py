@@ -155,8 +155,7 @@ def check_loss(loss: OffPolicyLoss, config: OffPolicyConfig) -> None:
     if critics and isinstance(config.body, actor_critic.SharedConfig):
         message = f"expected 'separate' (the head {critics[0]!r} observes actions, the others do not), got 'shared'"
         faults.append(ConfigErrorItem("body.name", message))
-    if faults:
-        raise ConfigError(faults)
+    ConfigError.require_none(faults)
     actor_critic.check_heads(config.body, names)
 
 

@@ -155,8 +155,7 @@ def check_loss(loss: losses.OnPolicyLoss, config: OnPolicyConfig) -> None:
         actor_critic.check_heads(config.body, names)
     except ConfigError as error:
         faults = [*error.errors, *faults]
-    if faults:
-        raise ConfigError(faults)
+    ConfigError.require_none(faults)
 
 
 def check_estimator(loss: losses.OnPolicyLoss, estimator: Estimator, config: OnPolicyConfig, player: Player) -> None:
@@ -178,8 +177,7 @@ def check_estimator(loss: losses.OnPolicyLoss, estimator: Estimator, config: OnP
             "expected an estimator that skips rows that do not count, which roll-outs of this game have (in games of "
             f"several roles, and where an environment begins anew by a step of its own), got {name!r}"
         )
-    if faults:
-        raise ConfigError([ConfigErrorItem("estimator.name", fault) for fault in faults])
+    ConfigError.require_none(ConfigErrorItem("estimator.name", fault) for fault in faults)
 
 
 class OnPolicy(PlaysByHeads):

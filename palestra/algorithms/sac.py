@@ -214,9 +214,8 @@ def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
             errors["log_std"] = "expected null (the actions are discrete), got a mapping"
         if kind == "per_dimension":
             errors[kind_key] = f"expected per_log_actions or number (the actions are discrete), got {kind!r}"
-    if errors:
-        with below(f"players.{player.name}.algorithm"):
-            raise ConfigError([ConfigErrorItem(key, message) for key, message in errors.items()])
+    with below(f"players.{player.name}.algorithm"):
+        ConfigError.require_none(ConfigErrorItem(*error) for error in errors.items())
     if isinstance(space, Box):
         assert config.log_std is not None
         return BoxHead(space, (config.log_std.min, config.log_std.max), player.device)

@@ -168,8 +168,7 @@ def bounds(config: TD3Config, player: Player) -> tuple[Tensor, Tensor]:
     space = player.action_space
     assert isinstance(space, Box)
     with below(f"players.{player.name}.algorithm"):
-        if errors := [ConfigErrorItem(key, message) for key, message in box_errors(player).items()]:
-            raise ConfigError(errors)
+        ConfigError.require_none(ConfigErrorItem(*error) for error in box_errors(player).items())
     return torch.tensor(space.low, device=player.device), torch.tensor(space.high, device=player.device)
 
 

@@ -11,12 +11,13 @@ from palestra.config.base import (
     NonEmptyStr,
     NonNegativeFloat,
     NonNegativeInt,
-    Noun,
     PositiveFloat,
     PositiveInt,
+    replaced,
+    walk,
 )
-from palestra.config.errors import ConfigError, ConfigErrorItem, MissingExtra
-from palestra.config.files import apply_overrides, listed, load_yaml
+from palestra.config.errors import ConfigError, ConfigErrorItem, MissingExtra, PartError, below
+from palestra.config.files import apply_overrides, list_of_overrides, load_yaml
 from palestra.config.library import LibraryClass
 from palestra.config.own_modules import (
     IMPORT_PATH,
@@ -27,7 +28,6 @@ from palestra.config.own_modules import (
     importing_no_others,
     trusting,
 )
-from palestra.config.parts import PartError, below, replaced, walk
 from palestra.config.places import find_defaults, find_undescribed
 from palestra.config.rendering import render
 from palestra.config.validation import check, check_overridden, load_config, load_stored_config
@@ -38,7 +38,6 @@ from palestra.config.variants import (
     UserConfig,
     admit_modules,
     admits,
-    admitted_class,
     admitted_function,
     failure,
     has_unread,
@@ -48,56 +47,3 @@ from palestra.config.variants import (
     load_named,
     user_class_hashes,
 )
-
-__all__ = [
-    "IMPORT_PATH",
-    "ByKey",
-    "ByName",
-    "Config",
-    "ConfigError",
-    "ConfigErrorItem",
-    "Discount",
-    "Fraction",
-    "InBranch",
-    "LibraryClass",
-    "MissingExtra",
-    "NonEmptyStr",
-    "NonNegativeFloat",
-    "NonNegativeInt",
-    "Noun",
-    "PartError",
-    "PositiveFloat",
-    "PositiveInt",
-    "UnreadConfig",
-    "UntrustedError",
-    "UserConfig",
-    "admit",
-    "admit_modules",
-    "admits",
-    "admitted_class",
-    "admitted_function",
-    "apply_overrides",
-    "below",
-    "check",
-    "check_overridden",
-    "checking",
-    "failure",
-    "find_defaults",
-    "find_undescribed",
-    "has_unread",
-    "import_own",
-    "import_path",
-    "importing_no_others",
-    "listed",
-    "load_class",
-    "load_config",
-    "load_function",
-    "load_named",
-    "load_stored_config",
-    "load_yaml",
-    "render",
-    "replaced",
-    "trusting",
-    "user_class_hashes",
-    "walk",
-]

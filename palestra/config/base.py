@@ -1,10 +1,13 @@
-"""The base class of every config model, and the types of numbers that configs use."""
+"""The base class of every config model, walks through a config, and the types of numbers that configs use."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+C = TypeVar("C", bound="Config")
 
 
 class Config(BaseModel):
@@ -36,7 +39,7 @@ class Config(BaseModel):
 
 @dataclass(frozen=True)
 class Noun:
-    """What errors call a value: "expected a discount between 0 and 1" instead of "a number between 0 and 1"."""
+    """The word by which errors call a value: "expected a discount between 0 and 1", not "a number between 0 and 1"."""
 
     word: str
 
@@ -48,15 +51,40 @@ def _in_64_bits(value: int) -> int:
 
 
 class InBranch(Enum):
-    """Whether a branch of a run may change a field of its config, as an annotation of the field.
+    """An annotation of a config's field that says whether a branch of a run may change the field.
 
-    It holds for all that lies below, but for fields with an annotation of their own; a field without any, above or at
-    it, may change.
+    It holds for everything below the field, too, except for fields with an annotation of their own. A field may change
+    if neither it nor one above it has an annotation.
     """
 
     FIXED = "what a checkpoint consists of depends on it"
     SAME_PART = "the part stays the one that it is; its other keys may change"
     FREE = "it may change, although what it belongs to is fixed"
+
+
+def walk(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Give everything that a config is made of, each value with the keys that lead to it."""
+    yield keys, value
+    items: Any = ()
+    if isinstance(value, Config | dict):
+        items = dict(value).items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    for key, inner in items:
+        yield from walk(inner, (*keys, str(key)))
+
+
+def replaced(config: C, path: str, value: Any) -> C:
+    """A copy of a config with another value at a dotted path. The value is not checked."""
+    copied: C = _replaced(config, path, value)
+    return copied
+
+
+def _replaced(container: Any, path: str, value: Any) -> Any:
+    name, _, rest = path.partition(".")
+    if isinstance(container, dict):
+        return container | {name: _replaced(container[name], rest, value) if rest else value}
+    return container.model_copy(update={name: _replaced(getattr(container, name), rest, value) if rest else value})
 
 
 PositiveInt = Annotated[int, Field(ge=1), AfterValidator(_in_64_bits)]

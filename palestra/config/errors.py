@@ -1,10 +1,13 @@
-"""The error that names everything that is wrong with a config, one line each."""
+"""The error that names everything that is wrong with a config, one line each, and the words of its messages."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Self
+
+from palestra.config.base import Config, walk
 
 GLUED = re.compile(r"[A-Za-z_]\w*:[^\s/].*")
 """A key and its value without a space between them; or package.module:Class"""
@@ -38,8 +41,14 @@ class ConfigError(ValueError):
 
     @classmethod
     def at(cls, path: str, message: str) -> Self:
-        """One thing that is wrong, at a dotted path."""
+        """Make the error with one fault, at a dotted path."""
         return cls([ConfigErrorItem(path, message)])
+
+    @staticmethod
+    def require_none(errors: Iterable[ConfigErrorItem]) -> None:
+        """Raise a ConfigError with these faults, each once, if there are any."""
+        if faults := list(dict.fromkeys(errors)):
+            raise ConfigError(faults)
 
     def __str__(self) -> str:
         return "\n".join(" ".join(str(error).splitlines()) for error in self.errors)
@@ -49,13 +58,46 @@ class MissingExtra(ConfigError):
     """A part of a config needs a package that is not installed: nothing else is known of the part."""
 
 
+class PartError(ConfigError):
+    """What is wrong with one part of a config, and appears only when the part is built.
+
+    Its paths are relative to the part.
+    """
+
+    def __init__(self, part: object, errors: Sequence[ConfigErrorItem]) -> None:
+        super().__init__(errors)
+        self.part = part
+
+    def within(self, whole: Config, path: str) -> ConfigError:
+        """The same errors with full paths: `path` is the path of `whole`, the config that contains the part."""
+        place = next((keys for keys, value in walk(whole) if value is self.part), ())
+        return ConfigError(_moved(self.errors, (path, *place)))
+
+
+@contextmanager
+def below(path: str) -> Iterator[None]:
+    """Put `path` before the paths of a ConfigError that is raised inside this context."""
+    try:
+        yield
+    except ConfigError as error:
+        kind = MissingExtra if isinstance(error, MissingExtra) else ConfigError
+        raise kind(_moved(error.errors, (path,))) from error
+
+
+def _moved(errors: Sequence[ConfigErrorItem], keys: tuple[str, ...]) -> list[ConfigErrorItem]:
+    return [ConfigErrorItem(".".join(filter(None, (*keys, error.path))), error.message) for error in errors]
+
+
+# ---- the words of messages ---------------------------------------------------------------------------
+
+
 def likeness(word: str, other: str) -> float:
     """How similar two words are, 0..1, without regard to case."""
     return SequenceMatcher(None, word.lower(), other.lower()).ratio()
 
 
 def initials(key: str) -> str | None:
-    """Of a key of several words, as `lr` of `learning_rate`; None of any other."""
+    """The initials of a key of several words, such as `lr` for `learning_rate`; None for a key of one word."""
     words = key.split("_")
     return "".join(word[:1] for word in words) if len(words) > 1 else None
 
@@ -82,28 +124,28 @@ def shown(value: object) -> str:
 
 
 def mapping_hint(value: object) -> str:
-    """For a text that stands in place of a mapping: what is missing if it looks like a key and its value."""
+    """A hint for a text in place of a mapping: what it lacks if it looks like a key and its value; else empty."""
     return "; a key needs a space after its colon" if isinstance(value, str) and GLUED.fullmatch(value) else ""
 
 
 def comma_hint(value: object) -> str:
-    """For a text that stands in place of a number: how to write it if it has a decimal comma."""
+    """A hint for a text in place of a number: how to write it if it has a decimal comma; else empty."""
     is_number = isinstance(value, str) and DECIMAL_COMMA.fullmatch(value)
     return f"; write {str(value).replace(',', '.')}, with a decimal point" if is_number else ""
 
 
 def typed(value: object) -> str:
-    """A value as error messages quote it if its type is wrong: `the string 'x'`, `the integer 3`, `a list`, `null`."""
+    """A value as messages quote it when its type is wrong: `the string 'x'`, `the integer 3`, `a list`, `null`."""
     names = {bool: "boolean", int: "integer", float: "float", str: "string"}
     name = names.get(type(value))
     return shown(value) if name is None else f"the {name} {shown(value)}"
 
 
 def enumerated(words: Sequence[str]) -> str:
-    """Words as a sentence has them: `a, b and c`."""
+    """Join words as a sentence does: `a, b and c`."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def listed(values: Iterable[object]) -> str:
-    """Values separated by commas, for a message: `'dqn', 'ppo'`."""
+    """Join values by commas, as a message quotes them: `'dqn', 'ppo'`."""
     return ", ".join(shown(value) for value in values)

@@ -14,9 +14,8 @@ from typing import Any
 import yaml
 
 from palestra.config.base import Config
-from palestra.config.errors import GLUED, ConfigError, ConfigErrorItem, initials, likeness, shown, typed
+from palestra.config.errors import GLUED, ConfigError, ConfigErrorItem, below, initials, likeness, shown, typed
 from palestra.config.other_names import ours_of
-from palestra.config.parts import below
 from palestra.config.places import Place
 from palestra.config.usual import in_full, with_another_name
 
@@ -24,21 +23,17 @@ INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
 FLOAT = re.compile(
     r"[-+]?((0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+|(0|[1-9][0-9]*)(?=[eE]))([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan"
 )
-ALIKE = 0.6  # of two keys
+ALIKE = 0.6  # the likeness that two keys need, so that one may be meant by the other
 WORDS = {"null": None, "~": None, "": None, "true": True, "false": False}
 
 
 def load_yaml(source: Path | str) -> dict[str, Any]:
     """The mapping in a YAML file (a Path) or in a YAML text (a str). Raises ConfigError, naming line and key."""
-    if isinstance(source, str):
-        where, text = "config", source
-    else:
-        where, text = str(source), _read(source)
+    where, text = ("config", source) if isinstance(source, str) else (str(source), _read(source))
     value = _parse(text, where)
-    if value is None:
-        raise ConfigError.at(where, "expected a mapping of keys to values, got nothing")
     if not isinstance(value, dict):
-        raise ConfigError.at(where, f"expected a mapping of keys to values, got {typed(value)}")
+        got = "nothing" if value is None else typed(value)
+        raise ConfigError.at(where, f"expected a mapping of keys to values, got {got}")
     return value
 
 
@@ -57,16 +52,16 @@ def _read(path: Path) -> str:
 
 
 class _Loader(yaml.BaseLoader):
-    """Composes nodes whose scalars are still text. Raises on anchors, aliases and tags."""
+    """Composes nodes whose scalars are still text. Raises MarkedYAMLError on anchors, aliases and tags."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()
+        event, problem = self.peek_event(), None
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise yaml.MarkedYAMLError(
-                problem="expected plain values, got an anchor or alias; repeat the value", problem_mark=event.start_mark
-            )
-        if getattr(event, "tag", None):
-            raise yaml.MarkedYAMLError(problem="expected a plain value, got a tag", problem_mark=event.start_mark)
+            problem = "expected plain values, got an anchor or alias; repeat the value"
+        elif getattr(event, "tag", None):
+            problem = "expected a plain value, got a tag"
+        if problem is not None:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
         return super().compose_node(parent, index)
 
 
@@ -81,18 +76,16 @@ def _parse(text: str, where: str) -> Any:
         problem = f"invalid YAML{at}: {error.problem or error.context}"
         raise ConfigError.at(where, f"{problem}{_glued_line(text, mark)}") from None
     except yaml.reader.ReaderError as error:
-        raise ConfigError.at(
-            where, f"invalid YAML: the character U+{error.character:04X} at {error.position}"
-        ) from None
+        problem = f"invalid YAML: the character U+{error.character:04X} at {error.position}"
+        raise ConfigError.at(where, problem) from None
     except RecursionError:
         raise ConfigError.at(where, "invalid YAML: nested too deeply") from None
-    if faults:
-        raise ConfigError(faults)
+    ConfigError.require_none(faults)
     return value
 
 
 def _glued_line(text: str, mark: yaml.Mark | None) -> str:
-    """The last line up to a fault in which a space is missing after a key's colon, in words; "" if there is none."""
+    """A hint about the last line up to a fault in which a key's colon lacks its space; "" if there is none."""
     lines = text.splitlines()[: None if mark is None else mark.line + 1]
     for number in reversed(range(len(lines))):
         key = lines[number].strip().removeprefix("- ")
@@ -117,9 +110,8 @@ def _value(node: yaml.Node, path: str, faults: list[ConfigErrorItem]) -> Any:
                 problem = "expected plain keys, got a merge (<<); repeat the keys"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
         if key in lines:
-            faults.append(
-                ConfigErrorItem(path + key, f"expected each key once, got it in lines {lines[key]} and {line}")
-            )
+            message = f"expected each key once, got it in lines {lines[key]} and {line}"
+            faults.append(ConfigErrorItem(path + key, message))
         if not key_node.style and GLUED.fullmatch(key) and value_node.value == "" and not value_node.style:
             message = f"expected a space after the colon of a key, got {key!r} in line {line}"
             faults.append(ConfigErrorItem(path + key.partition(":")[0], message))
@@ -142,8 +134,8 @@ def resolve(text: str) -> Any:
 # ---- overrides -----------------------------------------------------------------------------------
 
 
-def listed(overrides: Iterable[str]) -> list[str]:
-    """Overrides as a list. Raises ConfigError for one text alone, which would count letter by letter, and a mapping."""
+def list_of_overrides(overrides: Iterable[str]) -> list[str]:
+    """Overrides as a list. Raises ConfigError for a mapping, and for a single text, whose letters would count."""
     if isinstance(overrides, str | Mapping):
         raise ConfigError.at("overrides", f"expected a list of texts, such as ['seed=1'], got {typed(overrides)}")
     return list(overrides)
@@ -154,11 +146,11 @@ def apply_overrides(
 ) -> dict[str, Any]:
     """A copy of `data` with values replaced: `evaluations.0.num_games=3000`, the value read as in a file.
 
-    An override replaces an existing value. It adds a key only where the model of the data has it and the data do not,
-    as where another one has given the `name` of a class of the user's own, and to mappings whose keys no model knows,
-    as the arguments of an environment. The last part of a key, or the last parts,
-    may stand for it if no other key ends so. With the model, a number stands for a constant schedule where the model
-    expects a schedule, and a name for a part with its usual keys. Raises ConfigError with all errors at once.
+    An override replaces an existing value. It adds a key in two cases: if the model of the data has the key and the
+    data lack it (an earlier override may have named a class of the user's own), and in mappings whose keys no model
+    knows (the arguments of an environment). The last words of a dotted key may stand for the whole key if no other key
+    ends in them. With the model, a number stands for a constant schedule where the model expects a schedule, and a name
+    for a part with its usual keys. Raises ConfigError with all errors at once.
     """
     data = copy.deepcopy(data)
     faults: list[ConfigErrorItem] = []
@@ -174,8 +166,7 @@ def apply_overrides(
                 _replace(data, full_key(data, path), value, model)
         except ConfigError as error:
             faults.extend(error.errors)
-    if faults:
-        raise ConfigError(faults)
+    ConfigError.require_none(faults)
     return data
 
 
@@ -191,10 +182,10 @@ def replace_values(data: dict[str, Any], values: Mapping[str, Any], model: type[
 
 
 def full_key(data: Any, path: str) -> str:
-    """The dotted key that a path means: itself, or the one key that ends in it.
+    """The dotted key that a path means: the path itself, or the one key that ends in it.
 
-    Raises ConfigError if there is none, or if several end so, also as the last word of a name: `learning_rate` ends
-    `policy_learning_rate` too.
+    Raises ConfigError if there is none, or if several keys end in the path. `policy_learning_rate`, too, counts as
+    ending in `learning_rate`.
     """
     if (found := find_key(data, path)) is not None:
         return found
@@ -210,7 +201,7 @@ def full_key(data: Any, path: str) -> str:
 
 
 def find_key(data: Any, path: str) -> str | None:
-    """The same; None if there is no such key."""
+    """The dotted key that a path means, as in `full_key`; None if there is no such key."""
     known = list(_paths(data))
     if path in known:
         return path
@@ -237,8 +228,9 @@ def _replace(data: Any, path: str, value: Any, model: type[Config] | None) -> No
 
 
 def _add(data: Any, path: str, value: Any, model: type[Config] | None) -> bool:
-    """Add a key that the data lack and their model has, or may have, as an argument of an environment; whether it is
-    one.
+    """Add a key that the data lack and that their model has, or allows, such as an argument of an environment.
+
+    Gives whether the key was added.
     """
     above, _, key = path.rpartition(".")
     if model is None or not above or find_key(data, path) is not None:
@@ -268,7 +260,7 @@ def value_at(data: Any, path: str) -> Any:
 
 
 def _steps(data: Any, path: str) -> Iterator[str | int]:
-    """The keys and places on the way to a dotted path that exists. A key may have dots, as in a sweep's space."""
+    """The keys and indices that lead to a dotted path that exists. A key may contain dots, as in a sweep's space."""
     while path:
         if isinstance(data, list):
             name, _, path = path.partition(".")
@@ -281,9 +273,11 @@ def _steps(data: Any, path: str) -> Iterator[str | int]:
 
 
 def _meant_paths(paths: Sequence[str], path: str, ours: Sequence[str]) -> list[str]:
-    """The paths that were probably meant: those of the keys that other libraries call so, or whose initials these are
-    (`lr`), or the most similar one, in full or in as many last parts, where one that ends in the same key is preferred,
-    and all that end as it does. ours: our keys, if another library has this name.
+    """The paths, out of `paths`, that were probably meant by an unknown one.
+
+    These are the paths of `ours`, our keys for what another library calls by this name; else those of keys with these
+    initials (`lr`); else the most similar path, compared in full and by as many last keys, and all that end as it does.
+    Of similar paths, one that ends in the same key is preferred.
     """
     *above, last = path.split(".")
 

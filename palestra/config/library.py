@@ -1,4 +1,4 @@
-"""Classes of a library, which a file names by their path, with all the arguments that their signatures have:
+"""Classes of a library, which a file names by their path, with all the arguments that their signatures have.
 
     optimizer: {name: "torch.optim:RMSprop", arguments: {alpha: 0.99, eps: 1.0e-8, ...}}
 
@@ -25,10 +25,10 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 
 class LibraryClass(Config):
-    """Base of the configs that name a class of a library. A subclass has the fields `name`, a text, and `arguments`.
+    """Base of the configs that name a class of a library. A subclass describes the fields `name` and `arguments`.
 
-    library: the module with the classes. base: the one from which they derive, as package.module:Class. classes: those
-    that a file may name; (): all. not_said: arguments that no file says, and why.
+    library: the module with the classes. base: the class from which they derive, as package.module:Class. classes:
+    those that a file may name; (): all. not_said: the arguments that a file may not say, each with the reason.
     """
 
     library: ClassVar[str]
@@ -44,7 +44,7 @@ class LibraryClass(Config):
 
     @classmethod
     def is_name(cls, name: str) -> bool:
-        """Whether a name is that of a class of the library's package, by its path alone."""
+        """Whether a name is the path of a class in the library's package. The class need not exist."""
         package = cls.library.partition(".")[0]
         return bool(IMPORT_PATH.fullmatch(name)) and name.partition(":")[0].partition(".")[0] == package
 
@@ -78,16 +78,14 @@ class LibraryClass(Config):
             expected = f"one of {listed(sorted_names)}"
         else:
             things = [key for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)]
-            near, expected = (
-                nearest(name, [f"{place}:{key}" for key in things]),
-                f"a class of {place} that derives from {base_name}",
-            )
+            near = nearest(name, [f"{place}:{key}" for key in things])
+            expected = f"a class of {place} that derives from {base_name}"
         hint = f"; did you mean {near!r}?" if near else ""
         raise ConfigError.at("name", f"expected {expected}, got {name!r}{hint}")
 
     @classmethod
     def parameters(cls, found: Any) -> dict[str, inspect.Parameter]:
-        """Those of a class, by name, that a file must say: also of the classes to which it hands others on."""
+        """The parameters that a file must say of a class, by name, with those of bases to which it hands **kwargs."""
         parameters: dict[str, inspect.Parameter] = {}
         for base in found.__mro__:
             init: Any = vars(base).get("__init__")
@@ -101,21 +99,22 @@ class LibraryClass(Config):
 
     @classmethod
     def is_said(cls, parameter: inspect.Parameter) -> bool:
-        """Whether a file says an argument."""
+        """Whether a file must say an argument."""
         return parameter.name not in ("self", *cls.not_said)
 
     @classmethod
     def in_full(cls, name: str) -> dict[str, Any]:
-        """What a name stands for in an override: the config of the class, with the library's own values, and null for
-        arguments without one.
+        """The config that a name alone stands for in an override.
+
+        It has the library's own values, and null for arguments that have none.
         """
         parameters = cls.parameters(cls.load(name)).values()
         return {"name": name, "arguments": {each.name: _usual(each) for each in parameters}}
 
     def called_with(self) -> dict[str, Any]:
-        """The arguments as the class is called with them: lists become tuples.
+        """The arguments with which the class is called; lists become tuples.
 
-        Raises ConfigError unless they are all that it has.
+        Raises ConfigError if one is missing, unknown, or of a wrong type.
         """
         parameters, faults = self.parameters(self.load(self.name)), {}
         for key, parameter in parameters.items():
@@ -131,8 +130,7 @@ class LibraryClass(Config):
             reason = self.not_said.get(key)
             unknown = f"unknown argument of {self.name}; {hint}"
             faults[key] = unknown if reason is None else f"expected no such key, because {reason}"
-        if faults:
-            raise ConfigError([ConfigErrorItem(f"arguments.{key}", faults[key]) for key in sorted(faults)])
+        ConfigError.require_none(ConfigErrorItem(f"arguments.{key}", faults[key]) for key in sorted(faults))
         return {key: tuple(value) if isinstance(value, list) else value for key, value in self.arguments.items()}
 
 
@@ -147,8 +145,10 @@ def _annotation(parameter: inspect.Parameter) -> str:
 
 
 def _misfit(value: Any, annotation: str) -> tuple[str, Any] | None:
-    """What is of none of the types that an annotation names, and where below the argument, as ".0"; None where
-    everything is of one, or the annotation names others than plain ones.
+    """Find the first value that has none of the types that an annotation names: an argument, or an item of a list.
+
+    Gives its place below the argument, such as ".0", and the value. Gives None if all values fit, or if the annotation
+    names types that are not in KINDS.
     """
     outside, inside = re.sub(r"\[.*?\]", "", annotation), "".join(re.findall(r"\[(.*?)\]", annotation))
     values = {"": value} | ({f".{place}": each for place, each in enumerate(value)} if isinstance(value, list) else {})

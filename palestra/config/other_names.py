@@ -11,16 +11,16 @@ OURS = re.compile(r"([a-z_]\w*(?:\.\w+)*)(?:=\S+)?")
 
 
 def ours_of(key: str) -> tuple[str, ...]:
-    """Our keys for what another library calls by the last part of `key`; () if none does, or by the same name."""
+    """Our keys for what another library calls by the last word of `key`; () if none does, or if we call it so, too."""
     ours = other_names().get(name := _name(key), ())
     return () if name in (each.rpartition(".")[2] for each in ours) else ours
 
 
 @cache
 def other_names() -> dict[str, tuple[str, ...]]:
-    """Our keys by each name that another library has for them, both without what stands above them in a file.
+    """Our keys, by each name that another library has for them; both without the keys above them in a file.
 
-    Several of our keys share what is one there, or take its place in different files.
+    One name may mean several of our keys: they share its meaning, or stand for it in different files.
     """
     page = next((page for page in PAGES if page.is_file()), None)
     found: dict[str, tuple[str, ...]] = {}
@@ -42,11 +42,11 @@ def other_names() -> dict[str, tuple[str, ...]]:
 
 
 def _before_colon(cell: str) -> str:
-    """What comes before an explanation."""
+    """The part of a table's cell before its explanation, which follows a colon."""
     return re.split(r"`:", cell)[0] + "`" if "`:" in cell else cell
 
 
 def _name(code: str) -> str:
-    """The bare name in what another library writes: of `--num-envs`, `optim.args.lr`, `ent_coef="auto"`."""
+    """The bare name in what another library writes, such as `--num-envs`, `optim.args.lr` or `ent_coef="auto"`."""
     name = re.split(r"[=( ]", code.removeprefix("--"))[0].rpartition(".")[2].replace("-", "_")
     return name if name.isidentifier() else ""

@@ -99,7 +99,7 @@ def _source_of(line: bytes) -> Source | None:
 
 
 def _file_error(done: str, error: OSError) -> UntrustedError:
-    """The list is the user's, and no key of the config that names a module."""
+    """The error for a list of trusted modules that cannot be read or written. No key of a config is at fault."""
     return UntrustedError(
         f"the list of modules that you trust, {trusted_file()}, cannot be {done}: {error.strerror}; another folder can "
         "hold it: set XDG_STATE_HOME to one that you may write to"
@@ -114,8 +114,8 @@ class Imports:
     """What happens to the modules that a config names while it is read.
 
     all: they are imported, because the config is the user's own. trust: they are imported, and trusted from now on.
-    check: they are imported, and not trusted by that: the config is only checked.
-    trusted: the trusted ones are imported, the others noted in `refused`. no_others: the trusted ones are imported.
+    check: they are imported, but not trusted, because the config is only checked. trusted: the trusted ones are
+    imported, and the others noted in `refused`. no_others: only the trusted ones are imported.
     """
 
     kind: Literal["all", "trust", "check", "trusted", "no_others"]
@@ -139,9 +139,9 @@ def _entered(imports: Imports) -> Iterator[None]:
 
 @contextmanager
 def trusting(trust: bool = True) -> Iterator[None]:
-    """Trusts the sources that configs name inside from now on.
+    """A context in which the sources that configs name become trusted, for good.
 
-    Trusts none with trust=False, inside `checking`, and inside the reading of a stored config.
+    None do with trust=False, inside `checking`, and while a stored config is read.
     """
     outside = _imports.get()
     with _entered(Imports("trust") if trust and outside.kind in ("all", "trust") else outside):
@@ -150,9 +150,9 @@ def trusting(trust: bool = True) -> Iterator[None]:
 
 @contextmanager
 def checking() -> Iterator[None]:
-    """Inside, the modules that configs name are imported, but not trusted by that.
+    """A context in which the modules that configs name are imported, but do not become trusted.
 
-    Inside the reading of a stored config still the trusted ones alone are imported.
+    While a stored config is read, only the trusted ones are imported here, too.
     """
     outside = _imports.get()
     with _entered(outside if outside.kind in STRICT else Imports("check")):
@@ -161,24 +161,24 @@ def checking() -> Iterator[None]:
 
 @contextmanager
 def importing_no_others() -> Iterator[None]:
-    """Inside, no module is imported that the user does not trust: the sections of its classes stay plain mappings."""
+    """A context in which only trusted modules are imported: sections of classes of others stay plain mappings."""
     with _entered(Imports("no_others")):
         yield
 
 
 @contextmanager
 def reading_stored(path: Path) -> Iterator[None]:
-    """For reading the config of a stored run at `path`, which another person may have written.
+    """A context for reading the config of a stored run at `path`, which another person may have written.
 
-    Raises UntrustedError, before any other error of the config, if it names sources that are not trusted. Those are not
-    imported.
+    Sources that are not trusted are not imported. Raises UntrustedError, in place of any other error of the config, if
+    it names such sources.
     """
     outside = _imports.get()
     imports = Imports("trusted") if outside.kind in ("all", "check") else outside
     try:
         with _entered(imports):
             yield
-    except Exception:  # a section that was not read can make whatever needs it raise anything
+    except Exception:  # a section that was not read can make the code that needs it raise anything
         if not imports.refused:
             raise
     if imports.refused:
@@ -210,8 +210,8 @@ def admit(module_name: str) -> bool:
 def admit_outside(place: str, why: str) -> bool:
     """Whether a config may make palestra use a place outside its own folder, such as a database.
 
-    why: what it is used for. A stored run or sweep may only if the user trusts it, by the same list and the same option
-    as modules.
+    why: what it is used for. The config of a stored run or sweep may do so only if the user trusts the place, by the
+    same list and the same option as modules.
     """
     imports, source = _imports.get(), Source(why, place, "")
     if imports.kind == "trust":
@@ -223,17 +223,17 @@ def admit_outside(place: str, why: str) -> bool:
 
 
 def admitted() -> frozenset[Source]:
-    """The sources that this process may import, for a process that it starts."""
+    """The sources that this process may import, to be handed to a process that it starts."""
     return frozenset(_admitted)
 
 
 def admit_sources(sources: Iterable[Source]) -> None:
-    """Let this process import the sources that the one that started it may import."""
+    """Let this process import the sources that the process which started it may import."""
     _admitted.update(sources)
 
 
 def _untrusted(sources: Sequence[Source]) -> list[str]:
-    """One line for each of the sources that is not trusted."""
+    """The refusals of those sources that are not trusted, one line each."""
     trusted = read_trusted()
     earlier = {(source.module, source.file) for source in trusted}
     return [_refusal(source, (source.module, source.file) in earlier) for source in sources if source not in trusted]
@@ -252,10 +252,10 @@ def _refusal(source: Source, has_changed: bool) -> str:
 
 
 def find_sources(module_name: str) -> list[Source]:
-    """The files that run when a module is imported, those of the packages above it first. Finding them runs none.
+    """Find the files that run when a module is imported, those of the packages above it first. None is run here.
 
-    A package without `__init__.py` has no such file; what the module itself imports is not among them. Raises
-    ValueError for a module without source (compiled, built in), ModuleNotFoundError for one that does not exist.
+    A package without `__init__.py` has no such file. The files that the module itself imports are not among them.
+    Raises ValueError for a module without source (compiled, built in), ModuleNotFoundError for one that does not exist.
     """
     if not re.fullmatch(r"\w+(\.\w+)*", module_name):
         raise ValueError(f"expected the name of a module, got {module_name!r}")
@@ -281,7 +281,7 @@ def _find(name: str, path: list[str] | None) -> tuple[str | None, list[str] | No
         inside = getattr(loaded, "__path__", None)
         return getattr(loaded, "__file__", None), None if inside is None else list(inside)
     places = [os.getcwd(), *sys.path] if path is None else path
-    last = name.rpartition(".")[2]  # of the whole name it would want the packages above it in sys.modules
+    last = name.rpartition(".")[2]  # for the whole name, it would expect the packages above it in sys.modules
     spec = importlib.machinery.PathFinder.find_spec(last, places)
     others = (finder for finder in sys.meta_path if finder is not importlib.machinery.PathFinder)
     for finder in others if spec is None else ():
@@ -295,8 +295,10 @@ def _find(name: str, path: list[str] | None) -> tuple[str | None, list[str] | No
 
 
 def import_own(module_name: str) -> ModuleType:
-    """Import a module of the user's own from the current directory or Python's path: exactly the source that was
-    admitted or is trusted. Raises ValueError if the import fails, UntrustedError if it is not allowed.
+    """Import a module of the user's own from the current directory or Python's path.
+
+    Only a source that was admitted or is trusted runs. Raises ValueError if the import fails, UntrustedError if it is
+    not allowed.
     """
     if module_name in sys.modules:
         return sys.modules[module_name]

@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
     @property
     def holds_anything(self) -> bool:
-        """Whether this is a mapping of whatever keys and values, as the arguments of somebody's class."""
+        """Whether this is a mapping with any keys and values, such as the arguments of a library's class."""
         return get_origin(self.kind) is dict and get_args(self.kind)[1] is Any
 
     def alternatives(self) -> tuple[Any, ...]:
@@ -63,7 +63,7 @@ class Place(NamedTuple):
         return place_of(kinds[0]) if kinds else Place(Any)
 
     def below_or_any(self, key: str | int, value: Any) -> "Place":
-        """As `below`; any value where the types do not say what lies below, or where `value` is wrong."""
+        """The place below this one; one for any value if the types do not say what lies below, or `value` is wrong."""
         if self.variants is None and len(self.alternatives()) > 1:
             return Place(Any)
         try:
@@ -72,12 +72,12 @@ class Place(NamedTuple):
             return Place(Any)
 
     def model_of(self, value: Any) -> type[BaseModel] | None:
-        """The model of a mapping at this place; None if there is none, or the mapping does not tell."""
+        """The model of a mapping at this place; None if it has none, or if the mapping does not tell which."""
         try:
-            kind = self.chosen(value).kind
+            place = self.chosen(value)
         except (ConfigError, PydanticCustomError):
             return None
-        return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+        return place.kind if place.is_model else None
 
 
 def place_of(annotation: Any, constraints: tuple[Any, ...] = ()) -> Place:
@@ -120,7 +120,7 @@ KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a st
 
 
 def describe(place: Place) -> str:
-    """What is expected at a place: "an integer >= 1", "a discount between 0 and 1", "a list, each item a string"."""
+    """Describe what is expected at a place: "an integer >= 1", "a list, each item a string", "a string or null"."""
     text = _describe(place)
     return f"{text} or null" if place.is_nullable else text
 

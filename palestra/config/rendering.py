@@ -40,7 +40,7 @@ def _entry(key: str, comment: str | None, value: Any, place: Place, indent: int)
     """One key with its comment and its value: in one line if they fit, otherwise the value below the key."""
     text = inline(value)
     fits = text is not None and len(key) + 1 + len(text) <= WIDTH
-    has_lines = isinstance(value, dict | list | tuple) and bool(value)  # that may stand below the key
+    has_lines = isinstance(value, dict | list | tuple) and bool(value)  # lines that may stand below the key
     line = key if has_lines and not fits else f"{key} {text}"
     below = [] if line != key else _block(value, place, indent + 2)
     if comment is None:

@@ -20,14 +20,13 @@ from typing import Any, get_origin
 
 from pydantic import BaseModel
 
-from palestra.config.errors import ConfigError, typed
-from palestra.config.parts import below
+from palestra.config.errors import ConfigError, below, typed
 from palestra.config.places import Place, kind_of_extras, place_of, place_of_field
 from palestra.config.variants import UNSAID, ByName, members_of
 
 
 def usual_of(model: type[BaseModel], said: Mapping[str, Any], about: Any = UNSAID) -> dict[str, Any]:
-    """The usual values of a model's keys, its own before those of its bases. about: UNSAID leaves out functions."""
+    """The usual values of a model's keys; its own replace those of its bases. about: UNSAID leaves out functions."""
     found: dict[str, Any] = {}
     for base in reversed(model.__mro__):
         own = vars(base).get("usual", {})
@@ -41,10 +40,10 @@ def usual_of(model: type[BaseModel], said: Mapping[str, Any], about: Any = UNSAI
 
 
 def completed(value: Any, place: Place, about: Any = UNSAID, said: Mapping[str, Any] | None = None) -> Any:
-    """A value with all that a first file says at its place, as far as the value lacks it.
+    """Complete a value with everything that a first file says at its place and that the value lacks.
 
-    value: UNSAID for nothing; short forms count. said: what functions are told that the file says here; None: the
-    value. Gives UNSAID, and leaves out keys, where nothing is usual. Raises ConfigError.
+    value: UNSAID stands for none; short forms are written out. said: what the functions are told that the file says
+    here; None: the value. Where nothing is usual the result is UNSAID, and a mapping lacks the key. Raises ConfigError.
     """
     variants = place.variants
     if value is UNSAID and place.is_nullable:
@@ -78,7 +77,7 @@ def completed(value: Any, place: Place, about: Any = UNSAID, said: Mapping[str, 
 
 
 def joined(usual: Any, said: Any) -> Any:
-    """What a file says, with the usual values of keys that it leaves out, if it names no other part."""
+    """Join what a file says with the usual values of keys that it leaves out, unless it names another part."""
     if said is UNSAID:
         return usual
     if isinstance(usual, str) and isinstance(said, dict):
@@ -106,9 +105,10 @@ def lacking(value: Any, place: Place, path: str = "") -> Iterator[str]:
 
 
 def in_full(value: Any, place: Place) -> Any:
-    """The value of an override as a file must write it: a number or a name as a mapping where a mapping is expected
-    that these may stand for, also inside of mappings and lists. A name stands for a part with its usual keys if it is
-    whole by these, and for a class of the user's own in any case.
+    """Write out the value of an override as a file must write it.
+
+    A number or a name becomes the mapping that it may stand for, also inside mappings and lists. A name stands for a
+    part with its usual keys if the part is complete with these, and for a class of the user's own in any case.
     """
     if isinstance(value, dict):
         return {key: in_full(item, place.below_or_any(key, value)) for key, item in value.items()}
@@ -124,8 +124,10 @@ def in_full(value: Any, place: Place) -> Any:
 
 
 def with_another_name(value: dict[str, Any], place: Place) -> dict[str, Any]:
-    """A mapping whose `name` was replaced: without the keys of the part before, and with the usual ones of the new
-    part, if it is whole by that; else as it is.
+    """Bring a mapping whose `name` was replaced to the keys of the new part.
+
+    Keys of the part before go, and usual ones of the new part come, if the part is complete with these; otherwise the
+    mapping stays as it is.
     """
     model = place.model_of(value)
     if model is None:
@@ -135,7 +137,7 @@ def with_another_name(value: dict[str, Any], place: Place) -> dict[str, Any]:
 
 
 def rebased(value: Any, before: Any, after: Any) -> Any:
-    """A value that was made from `before`, as it would have been made from `after`."""
+    """Change a value that was made from `before` into what it would be if it had been made from `after`."""
     if before == after:
         return value
     if not (isinstance(value, dict) and isinstance(before, dict) and isinstance(after, dict)):

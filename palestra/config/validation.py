@@ -1,4 +1,4 @@
-"""Checks a plain mapping: gives the config, or all of its errors in the form "expected X, got Y"."""
+"""Checks plain data: gives the config, or all errors in the form "expected X, got Y"."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,7 +18,7 @@ from palestra.config.errors import (
     shown,
     typed,
 )
-from palestra.config.files import apply_overrides, listed, load_yaml
+from palestra.config.files import apply_overrides, list_of_overrides, load_yaml
 from palestra.config.other_names import ours_of
 from palestra.config.own_modules import reading_stored
 from palestra.config.places import Place, describe, place_of
@@ -27,7 +27,7 @@ from palestra.config.variants import ByKey, members_of
 
 M = TypeVar("M", bound=Config)
 Model = type[M] | Callable[[Any], type[M]]
-"""A model, or what tells it from the data."""
+"""A model, or a function that finds it for plain data."""
 
 PASSED_THROUGH = ("value_error", "assertion_error")
 UNKNOWN_KEY = ("extra_forbidden", "invalid_key")
@@ -40,8 +40,10 @@ def load_config(path: str | Path, overrides: Iterable[str], model: Model[M]) -> 
 
 
 def load_stored_config(path: Path, overrides: Iterable[str], model: Model[M]) -> M:
-    """The config of a stored run, which another person may have written: as `load_config`, but imports only those of
-    the modules it names that the user trusts. Raises UntrustedError if it names others.
+    """The config of a stored run, which another person may have written, loaded as `load_config` does.
+
+    Of the modules that it names, only those are imported that the user trusts. Raises UntrustedError if it names
+    others.
     """
     with reading_stored(path):
         return load_config(path, overrides, model)
@@ -50,7 +52,7 @@ def load_stored_config(path: Path, overrides: Iterable[str], model: Model[M]) ->
 def check_overridden(data: dict[str, Any], overrides: Iterable[str], model: Model[M]) -> M:
     """The config that plain data describe after the overrides. Raises ConfigError with the errors of both together."""
     errors: list[ConfigErrorItem] = []
-    for override in listed(overrides):
+    for override in list_of_overrides(overrides):
         try:
             data = apply_overrides(data, [override], _model_of(data, model))
         except ConfigError as error:
@@ -60,13 +62,12 @@ def check_overridden(data: dict[str, Any], overrides: Iterable[str], model: Mode
         config = check(data, chosen)
     except ConfigError as error:
         errors += error.errors
-    if errors:
-        raise ConfigError(errors)
+    ConfigError.require_none(errors)
     return config
 
 
 def _model_of(data: dict[str, Any], model: Model[M]) -> type[M] | None:
-    """The model of data that are not yet overridden; None if they do not tell."""
+    """The model of data before their overrides; None if the data do not tell it yet."""
     try:
         return model if isinstance(model, type) else model(data)
     except ConfigError:
@@ -86,9 +87,9 @@ def check(data: Any, model: type[M]) -> M:
 
 
 def checked(said: Any, union: Any) -> Any:
-    """The config of a part of a union of which a first file says so much; None if that lacks keys.
+    """The config of a member of a union, completed with its usual values; None if keys are missing even then.
 
-    Raises ConfigError.
+    said: what a first file says of it. Raises ConfigError.
     """
     place = place_of(union)
     data = completed(said, place)
@@ -105,7 +106,7 @@ class _Fault(NamedTuple):
 
     @classmethod
     def at(cls, details: ErrorDetails, data: Any, model: type[Config]) -> "_Fault":
-        """Follow an error's location through the types, and leave out what pydantic adds: tags of unions, '[key]'."""
+        """Follow an error's location through the types. The path lacks what pydantic adds: tags of unions, '[key]'."""
         place = parent = Place(model)
         value, path = data, []
         for key in details["loc"]:
@@ -130,7 +131,7 @@ def _value_at(value: Any, key: str | int) -> Any:
 
 
 def _items(faults: list[_Fault]) -> list[ConfigErrorItem]:
-    """The faults in words, each place once; a missing key and its misspelling are one error."""
+    """Put the faults into words, each once. A missing key and its misspelling are one error."""
     misspelt = _misspelt(faults)
     items: dict[tuple[str, str], ConfigErrorItem] = {}
     for fault in faults:
@@ -149,7 +150,7 @@ def _items(faults: list[_Fault]) -> list[ConfigErrorItem]:
 
 
 def _misspelt(faults: list[_Fault]) -> dict[tuple[str | int, ...], _Fault]:
-    """For the path of each unknown key, the missing key of the same mapping that was probably meant."""
+    """Find the missing key that each unknown key of the same mapping probably means, by the unknown key's path."""
     missing = [fault for fault in faults if fault.details["type"] == "missing"]
     meant = {}
     for fault in faults:
@@ -177,9 +178,9 @@ def _unknown_key(fault: _Fault, meant: _Fault | None) -> str:
 
 
 def _meant_key(key: str, known: Iterable[str], at_least: float) -> str | None:
-    """The known key that was probably meant: by its name in other libraries, by its initials, or one that is like it.
+    """The known key that was probably meant: by its name in other libraries, by its initials, or by likeness.
 
-    Of a key with others below it, as `objective.epsilon`, the first part.
+    If another library's name means a key below others, such as `objective.epsilon`, the first of them is found.
     """
     known, ours = list(known), [each.partition(".")[0] for each in ours_of(key)]
     named = [each for each in known if each in ours] or [each for each in known if initials(each) == key]
@@ -187,7 +188,7 @@ def _meant_key(key: str, known: Iterable[str], at_least: float) -> str | None:
 
 
 def _message(fault: _Fault) -> str:
-    """What was expected, and what the config has instead."""
+    """Say what was expected, and what the config has instead."""
     kind, value, place = fault.details["type"], fault.details["input"], fault.place
     expected = f"expected {describe(place)}"
     if kind == "missing":

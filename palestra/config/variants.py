@@ -24,22 +24,13 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 from pydantic import ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from palestra.config.base import Config
-from palestra.config.errors import (
-    ConfigError,
-    comma_hint,
-    likeness,
-    listed,
-    mapping_hint,
-    nearest,
-    typed,
-)
+from palestra.config.base import Config, walk
+from palestra.config.errors import ConfigError, comma_hint, likeness, listed, mapping_hint, nearest, typed
 from palestra.config.library import LibraryClass
 from palestra.config.own_modules import IMPORT_PATH, OF_A_SCRIPT, admit, find_sources, import_own
-from palestra.config.parts import walk
 
 T = TypeVar("T")
-UNSAID: Any = ...  # what stands for a value of which nothing is said
+UNSAID: Any = ...  # stands for the value of a key of which nothing is said
 
 
 class UserConfig(Config):
@@ -55,8 +46,20 @@ class UserConfig(Config):
 
     @classmethod
     def model_of(cls, name: str, base: type) -> "type[UserConfig]":
-        """The config model of what a name means, a subclass of `base`. Raises ValueError."""
-        return user_config_model(name, base, cls)
+        """The config model of the class that a name means, a subclass of `base`.
+
+        It is the class's attribute `Config`, or the class itself, and a subclass of this one. Raises ValueError.
+        """
+        found: type = load_class(name, base)
+        model = found if issubclass(found, cls) else getattr(found, "Config", None)
+        if not (isinstance(model, type) and issubclass(model, cls)):
+            expected = f"an attribute Config of {name!r}, a subclass of {cls.__module__}.{cls.__name__}"
+            raise ValueError(f"expected {expected}, got {model!r}")
+        builder = next(owner for owner in model.__mro__ if "build" in vars(owner))
+        if not issubclass(builder, UserConfig):  # it would build the class that it stands beside, not the user's
+            expected = f"class Config({cls.__name__}, {builder.__name__})"
+            raise ValueError(f"expected {expected} in {name!r}, got one that builds another class")
+        return model
 
     def build(self, *arguments: Any, **named: Any) -> Any:
         """An object of the user's class, called with this config and then the arguments of its kind."""
@@ -103,17 +106,15 @@ class Variants(ABC):
         """What is expected, for an error message."""
 
     def named(self, members: tuple[type[Config], ...], value: Any) -> Any:
-        """The mapping that a value stands for in an override, with the keys that the value says; every other value as
-        it is.
-        """
+        """The mapping that a short value stands for in an override; any other value as it is."""
         return value
 
     def hint(self, members: tuple[type[Config], ...], value: Any) -> str:
-        """What to write in place of a value that is no mapping, if that is plain; else empty."""
+        """A hint at what to write in place of a value that is no mapping; empty if that is not plain."""
         return mapping_hint(value)
 
     def member(self, members: tuple[type[Config], ...], value: Any) -> type[Config]:
-        """The member that any value means; for a config object its own class."""
+        """The member that a value means; for a config object, its class. Raises ConfigError."""
         if isinstance(value, members):
             for name in value.user_names():
                 admits(name)
@@ -197,7 +198,9 @@ class ByName(Variants):
                 for library in libraries_of(members):
                     if library.has_made(named) and not issubclass(named, self.user_class):
                         return library
-                model = user_member(members).model_of(name, self.user_class)
+                model = next((m for m in members if issubclass(m, UserConfig)), UserConfig).model_of(
+                    name, self.user_class
+                )
             except ValueError as error:
                 raise ConfigError.at("name", str(error)) from error
             if self.but_not is not None and isinstance(named, type) and issubclass(named, self.but_not):
@@ -253,11 +256,6 @@ class ByKey(Variants):
         return f"either {' or '.join(kinds)}"
 
 
-def user_member(members: tuple[type[Config], ...]) -> type[UserConfig]:
-    """The member that stands for the user's own classes: what their `Config` derives from."""
-    return next((member for member in members if issubclass(member, UserConfig)), UserConfig)
-
-
 def libraries_of(members: tuple[type[Config], ...]) -> list[type[LibraryClass]]:
     """The members that stand for classes of a library."""
     return [member for member in members if issubclass(member, LibraryClass)]
@@ -309,18 +307,14 @@ def admits(name: str) -> bool:
     return match is None or admit(match[1])
 
 
-def admitted_class(name: str, base: type[T]) -> type[T] | None:
-    """As `load_class`; None for a class whose module may not be imported here."""
-    return load_class(name, base) if admits(name) else None
+def load_named(name: str, kind: str = "Class") -> Any:
+    """The object that `package.module:name` names, imported if it may be; None if the module has none of that name.
 
-
-def load_named(name: str) -> Any:
-    """What `package.module:name` names, imported if it may be; None if the module has nothing of that name.
-
-    Raises ValueError if there is no such module, or if a script holds it that is not this one.
+    kind: what it should be, for messages. Raises ValueError if there is no such module, or if the name belongs to
+    another script than this one.
     """
     if not IMPORT_PATH.fullmatch(name):
-        raise ValueError(f"expected 'package.module:Class', got {name!r}")
+        raise ValueError(f"expected 'package.module:{kind}', got {name!r}")
     module_name, inside = name.split(":")
     found = getattr(import_own(module_name), inside, None)
     if found is None and module_name == "__main__":
@@ -331,8 +325,7 @@ def load_named(name: str) -> Any:
 def import_path(named: Any) -> str:
     """The `package.module:name` by which a function or a class can be imported.
 
-    Raises ValueError if there is none, as for a lambda, for what was defined in a function, and for what stands in a
-    notebook or a script.
+    Raises ValueError if there is none: for a lambda, for a definition inside a function, in a notebook or in a script.
     """
     name = f"{getattr(named, '__module__', None)}:{getattr(named, '__qualname__', None)}"
     module = sys.modules.get(name.partition(":")[0])
@@ -348,72 +341,52 @@ def load_class(name: str, base: type[T]) -> type[T]:
     Raises ValueError if there is no such module or class, or if the class is no subclass of `base`.
     """
     found = load_named(name)
-    module_name, class_name = name.split(":")
-    module = import_own(module_name)
     if not isinstance(found, type):
-        things = [(key, thing) for key, thing in vars(module).items() if isinstance(thing, type) and thing is not base]
-        classes = [key for key, thing in things if issubclass(thing, base)]
-        raise ValueError(
-            f"expected a class of module {module_name!r} ({listed(classes) or 'none'}), got {class_name!r}"
-        )
+        raise _missing(name, "class", lambda it: isinstance(it, type) and it is not base and issubclass(it, base))
     if not issubclass(found, base):
         raise ValueError(f"expected a subclass of {base.__module__}.{base.__qualname__}, got {name!r}")
     return found
 
 
 def admitted_function(name: str) -> Callable[..., Any] | None:
-    """As `load_function`; None for a function whose module may not be imported here."""
+    """The function that `package.module:function` names; None if its module may not be imported. Raises ValueError."""
     return load_function(name) if admits(name) else None
 
 
 def load_function(name: str) -> Callable[..., Any]:
     """The function that `package.module:function` names, imported as `load_class` does. Raises ValueError."""
-    if not IMPORT_PATH.fullmatch(name):
-        raise ValueError(f"expected 'package.module:function', got {name!r}")
-    module_name, function_name = name.split(":")
-    module = import_own(module_name)
-    found = getattr(module, function_name, None)
+    found: Callable[..., Any] = load_named(name, "function")
     if not callable(found) or isinstance(found, type):
-        functions = [key for key, thing in vars(module).items() if isinstance(thing, FunctionType)]
-        known = listed(functions) or "none"
-        raise ValueError(f"expected a function of module {module_name!r} ({known}), got {function_name!r}")
+        raise _missing(name, "function", lambda it: isinstance(it, FunctionType))
     return found
 
 
+def _missing(name: str, kind: str, is_one: Callable[[Any], bool]) -> ValueError:
+    """The error for a name that is none of its module's classes or functions, which it lists."""
+    module_name, inside = name.split(":")
+    known = [key for key, thing in vars(import_own(module_name)).items() if is_one(thing)]
+    return ValueError(f"expected a {kind} of module {module_name!r} ({listed(known) or 'none'}), got {inside!r}")
+
+
 def failure(error: BaseException) -> str:
-    """What went wrong in a user's own code, and where: `ValueError: too small (mine.py, line 34)`."""
+    """Say what went wrong in a user's own code, and where: `ValueError: too small (mine.py, line 34)`."""
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     ours = ("site-packages", str(Path(__file__).parent.parent))
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(place in f.filename for place in ours)]
     return f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else text
 
 
-def user_config_model(name: str, base: type, config_base: type[UserConfig] = UserConfig) -> type[UserConfig]:
-    """The config model of a user's own class, a subclass of `base`: its attribute `Config`, a subclass of
-    `config_base`; the class itself, if it is one. Raises ValueError.
-    """
-    found: type = load_class(name, base)
-    model = found if issubclass(found, config_base) else getattr(found, "Config", None)
-    if not (isinstance(model, type) and issubclass(model, config_base)):
-        expected = f"an attribute Config of {name!r}, a subclass of {config_base.__module__}.{config_base.__name__}"
-        raise ValueError(f"expected {expected}, got {model!r}")
-    builder = next(owner for owner in model.__mro__ if "build" in vars(owner))
-    if not issubclass(builder, UserConfig):  # it would build the class that it stands beside, not the user's
-        expected = f"class Config({config_base.__name__}, {builder.__name__})"
-        raise ValueError(f"expected {expected} in {name!r}, got one that builds another class")
-    return model
-
-
 def admit_modules(config: Any) -> None:
-    """Admit the modules of the user's own that a config names, as checking it does."""
+    """Admit the modules of the user's own that a config names, as a check of the config does."""
     for _, value in walk(config):
         for module in value.own_modules() if isinstance(value, Config) else ():
             admit(module)
 
 
 def user_class_hashes(config: Any) -> dict[str, str]:
-    """The SHA-256 of the source file of each of the user's own classes and functions in a config, by
-    `package.module:name`. Raises ConfigError for one without a source file.
+    """The SHA-256 of the source of each class and function of the user's own in a config, by `package.module:name`.
+
+    Raises ConfigError for one without a source file.
     """
     names = [name for _, value in walk(config) if isinstance(value, Config) for name in value.user_names()]
     try:

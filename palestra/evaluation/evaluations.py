@@ -74,8 +74,7 @@ class Evaluations:
         errors = [
             item for index, config in enumerate(configs) for item in self._make_stand_ins(index, config, fit_player)
         ]
-        if errors:
-            raise ConfigError(list(dict.fromkeys(errors)))
+        ConfigError.require_none(errors)
 
     def _held_out(self, game: Game) -> Game:
         """The game with the instances that training never draws; observations are transformed as in the run's game.

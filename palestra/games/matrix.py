@@ -45,8 +45,7 @@ class MatrixConfig(TensorGameConfig):
                 if len(pair) != 2:
                     message = f"expected two numbers, what row gets and what column gets, got {len(pair)}"
                     errors.append(ConfigErrorItem(f"payoffs.{index}.{place}", message))
-        if errors:
-            raise ConfigError(errors)
+        ConfigError.require_none(errors)
         return self
 
     def build(self, device: torch.device, kernel: Kernel) -> "MatrixGame":

@@ -24,9 +24,7 @@ class UserGameConfig(UserConfig, GameConfig):
     def build(self, device: torch.device, kernel: Kernel) -> TensorGame:
         """Make the game and try it for a few moves. Raises ConfigError with everything that is wrong with it."""
         game = self._make(device)
-        faults = try_game(game, NUM_TRIED_MOVES)
-        if faults:
-            raise ConfigError([ConfigErrorItem("game", str(fault)) for fault in faults])
+        ConfigError.require_none(ConfigErrorItem("game", str(fault)) for fault in try_game(game, NUM_TRIED_MOVES))
         game.observation_transform = make_transform(self.observations(), game.spaces, device)
         return game
 
@@ -40,8 +38,7 @@ class UserGameConfig(UserConfig, GameConfig):
     def _made_with_roles(self) -> TensorGame:
         game = self._make(torch.device("cpu"))
         faults = faults_of_roles(game) or faults_of_declared(game)
-        if faults:
-            raise ConfigError([ConfigErrorItem("game", str(fault)) for fault in faults])
+        ConfigError.require_none(ConfigErrorItem("game", str(fault)) for fault in faults)
         return game
 
     def _make(self, device: torch.device) -> TensorGame:

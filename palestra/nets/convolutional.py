@@ -41,8 +41,7 @@ class NatureCNNConfig(Config):
             for key, sizes in lists.items()
             if len(sizes) != len(self.channels)
         ]
-        if errors:
-            raise ConfigError(errors)
+        ConfigError.require_none(errors)
         return self
 
     def build(self, spaces: dict[str, Space], num_outputs: int) -> "NatureCNN":

@@ -42,8 +42,7 @@ def _check_layers(value: Any) -> Any:
                 "{repeat: ..., net_arch: [...]}"
             )
             errors.append(ConfigErrorItem(str(index), f"expected {expected}, got {item!r}"))
-    if errors:
-        raise ConfigError(errors)
+    ConfigError.require_none(errors)
     return value
 
 

@@ -61,5 +61,4 @@ def _check_entries(config: MultiInputConfig, spaces: dict[str, Space]) -> None:
     ]
     known = f"unknown key; the entries of this observation: {', '.join(spaces)}"
     unknown = [ConfigErrorItem(f"entries.{name}", known) for name in config.entries.keys() - spaces]
-    if missing or unknown:
-        raise ConfigError(sorted(missing + unknown, key=lambda error: error.path))
+    ConfigError.require_none(sorted(missing + unknown, key=lambda error: error.path))

@@ -216,8 +216,7 @@ def learning_rate_factors(factors: Mapping[str, float], parameters: Mapping[str,
             if twice := [name for name in names if name in matches[other]]:
                 message = f"expected one factor for {twice[0]}, got two, by {other!r} and {pattern!r}"
                 faults.append(ConfigErrorItem(pattern, message))
-    if faults:
-        raise ConfigError(faults)
+    ConfigError.require_none(faults)
     by_name = {name: factors[pattern] for pattern, names in matches.items() for name in names}
     parts = [torch.full((each.numel(),), by_name.get(name, 1.0)) for name, each in parameters.items()]
     return torch.cat(parts).to(next(iter(parameters.values())).device)

@@ -37,8 +37,7 @@ def make_recorders(configs: Sequence[AnyRecorder]) -> dict[str, Recorder]:
             else:
                 raise
             faults.append(ConfigErrorItem(f"output.recorders.{index}", message))
-    if faults:
-        raise ConfigError(faults)
+    ConfigError.require_none(faults)
     return recorders
 
 
@@ -50,6 +49,5 @@ def check_recorders(configs: Sequence[AnyRecorder]) -> Sequence[AnyRecorder]:
         for index, name in enumerate(names)
         if name in names[:index]
     ]
-    if faults:
-        raise ConfigError(faults)
+    ConfigError.require_none(faults)
     return configs

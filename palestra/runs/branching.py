@@ -89,8 +89,7 @@ def extend(run: Path, overrides: Sequence[str], reached: Reached | None = None) 
         elif count is not None and count >= extended.stop.after:
             expected = f"expected more than the {count} {extended.stop.unit} that the run has reached"
             faults.append(ConfigErrorItem("stop.after", f"{expected}, got {extended.stop.after:g}"))
-        if faults:
-            raise ConfigError(faults)
+        ConfigError.require_none(faults)
         noted = _noted(folder)
         note_changes(folder, changes, counters)
         try:
@@ -135,8 +134,7 @@ def branched_config(checkpoint: Path, overrides: Sequence[str], calls: Sequence[
         and not (has_same_worlds and change.key == "num_worlds")
         and not any(f"{change.key}.".startswith((f"players.{name}.", f"num_worlds.{name}.")) for name in not_learning)
     ]
-    if faults:
-        raise ConfigError(faults)
+    ConfigError.require_none(faults)
     return branched
 
 
@@ -187,8 +185,7 @@ def seat_overrides(checkpoint: Path, freeze: Sequence[str], replace: Mapping[str
         for name in freeze
         if name in replace
     ]
-    if faults:
-        raise ConfigError(faults)
+    ConfigError.require_none(faults)
     configs: dict[str, dict[str, str]] = {name: {"scripted": script} for name, script in replace.items()}
     origin = {"from_run": str(run.path.absolute()), "checkpoint": checkpoint.name}
     configs |= {name: origin | {"player": name} for name in freeze}

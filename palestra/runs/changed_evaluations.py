@@ -90,8 +90,7 @@ def require_fitting(evaluations: Sequence[EvaluationConfig | UserEvaluationConfi
     """Raise ConfigError if the roles, players or games of evaluations do not fit a run."""
     roles, scripts = config.game.declared_roles(), scripts_in(config.players)
     errors = list(evaluation_errors(evaluations, config.game, roles, scripts))
-    if errors:
-        raise ConfigError(errors)
+    ConfigError.require_none(errors)
 
 
 @contextmanager

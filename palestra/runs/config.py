@@ -7,6 +7,7 @@ further keys. RunConfig is the kind in which players play games.
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -33,9 +34,10 @@ from palestra.config import (
     PositiveInt,
     UserConfig,
     admit_modules,
-    admitted_class,
+    admits,
     check_overridden,
     has_unread,
+    load_class,
     load_config,
     load_stored_config,
     load_yaml,
@@ -250,8 +252,7 @@ class BaseRunConfig(Config):
             for keys, value in counting
             if value.unit not in self.units
         ]
-        if errors:
-            raise ConfigError(errors)
+        ConfigError.require_none(errors)
         return self
 
 
@@ -264,8 +265,7 @@ def _check_num_worlds(value: Any) -> Any:
             errors.append(ConfigErrorItem(str(player), f"expected an integer >= 1{more}, got {typed(number)}"))
         elif number < 1:
             errors.append(ConfigErrorItem(str(player), f"expected an integer >= 1, got {number}"))
-    if errors:
-        raise ConfigError(errors)
+    ConfigError.require_none(errors)
     return value
 
 
@@ -321,8 +321,7 @@ class RunConfig(BaseRunConfig):
             expected = f"expected [], because the game {self.game.name!r} has no info fields"
             message = f"{expected}, got {', '.join(self.output.info)}"
             errors.append(ConfigErrorItem("output.info", message))
-        if errors:
-            raise ConfigError(errors)
+        ConfigError.require_none(errors)
         return self
 
     def _games_of_evaluations(self) -> dict[str, GameConfig]:
@@ -461,13 +460,11 @@ def kind_of_run(data: Any) -> type[BaseRunConfig]:
         raise ConfigError.at("", message)
     trainer = data.get("trainer") if isinstance(data, dict) else None
     name = trainer.get("name") if isinstance(trainer, dict) else None
-    if not isinstance(name, str) or ":" not in name:
-        return RunConfig
-    try:
-        found = admitted_class(name, TrainerBase)
-    except ValueError:
-        return RunConfig
-    return RunConfig if found is None else found.run_config
+    if isinstance(name, str) and ":" in name:
+        with suppress(ValueError):
+            if admits(name):
+                return load_class(name, TrainerBase).run_config
+    return RunConfig
 
 
 def read_config(config: str | Path | dict[str, Any] | BaseRunConfig, overrides: Sequence[str] = ()) -> Any:

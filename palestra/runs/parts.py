@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Seat
-from palestra.config import Config, ConfigError, ConfigErrorItem, PartError, below
+from palestra.config import Config, ConfigError, PartError, below
 from palestra.evaluation.config import EvaluationConfig, UserEvaluationConfig
 from palestra.evaluation.evaluations import Evaluations
 from palestra.games import GameConfig
@@ -166,10 +166,8 @@ def build_algorithm(config: Any, player: Player) -> Algorithm:
 
 def check_seat(config: Any, player: str, seat: Seat) -> None:
     """Raise ConfigError if the config of a learning player's algorithm does not fit its seat."""
-    faults = config.seat_errors(seat) if isinstance(config, AlgorithmConfig) else []
-    if faults:
-        path = f"players.{player}.algorithm"
-        raise ConfigError([ConfigErrorItem(f"{path}.{item.path}", item.message) for item in faults])
+    with below(f"players.{player}.algorithm"):
+        ConfigError.require_none(config.seat_errors(seat) if isinstance(config, AlgorithmConfig) else ())
 
 
 # ---- players of other runs -----------------------------------------------------------------------------

@@ -86,8 +86,7 @@ class TournamentConfig(Config):
         for number, entry in enumerate(self.pairings):
             for pairing in _combinations(entry, roles):
                 errors += pairing_errors(f"pairings.{number}", pairing, self.game, roles, scripts)
-        if errors:
-            raise ConfigError(list(dict.fromkeys(errors)))
+        ConfigError.require_none(errors)
         return self
 
     def _player_errors(self) -> Iterator[ConfigErrorItem]:

@@ -61,8 +61,7 @@ class MirrorConfig(Config):
     @classmethod
     def _check_options(cls, options: dict[str, Any], before: ValidationInfo) -> dict[str, Any]:
         errors = list(option_errors(before.data["url"], options)) if "url" in before.data else []
-        if errors:
-            raise ConfigError(errors)
+        ConfigError.require_none(errors)
         return options
 
     def require_backend(self) -> None:

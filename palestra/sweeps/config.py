@@ -126,8 +126,7 @@ class SweepConfig(Config):
                 errors.append(ConfigErrorItem(f"base.{number}", f"expected each file once, got {file!r} again"))
         if not self.space and len(self.base) == 1:
             errors.append(ConfigErrorItem("space", "expected a key, or several files in base, got neither"))
-        if errors:
-            raise ConfigError(errors)
+        ConfigError.require_none(errors)
         return self
 
     def _grid_errors(self) -> list[ConfigErrorItem]:

@@ -56,8 +56,7 @@ class Plan:
                     ConfigErrorItem(item.path, f"{item.message}{where}") for item in _errors_of_parts(config, base)
                 ]
         errors = errors or _errors_of_units(config, bases)
-        if errors:
-            raise ConfigError(errors)
+        ConfigError.require_none(errors)
         self._num_allowed = self._require_points()
         self._corners = self._checked_corners()
 
@@ -138,7 +137,8 @@ class Plan:
         points = self.space.points() if is_grid else self.space.samples(SAMPLES)
         if not self.constraints:
             return len(self.space.points()) if is_grid else 1
-        allowed, fault = 0, None
+        allowed = 0
+        fault: list[ConfigErrorItem] = []
         for point in points:
             try:
                 allowed += self.excluded_by(self.space.config_at(point)) is None
@@ -151,8 +151,8 @@ class Plan:
                 return allowed
         if not allowed:
             what = "no point of the grid fulfils" if is_grid else f"none of {SAMPLES} random points fulfils"
-            message = f"expected some that can be fulfilled, but {what} them"
-            raise ConfigError(fault or [ConfigErrorItem("constraints", message)])
+            ConfigError.require_none(fault)
+            raise ConfigError.at("constraints", f"expected some that can be fulfilled, but {what} them")
         return allowed
 
     def _checked_corners(self) -> dict[str, list[RunConfig]]:
@@ -188,8 +188,7 @@ class Plan:
         if budget is not None and budget < least < math.inf:
             message = f"expected at least {least:.0f}, the env steps of one trial, got {budget}"
             errors.append(ConfigErrorItem("budget.env_steps", message))
-        if errors:
-            raise ConfigError(errors)
+        ConfigError.require_none(errors)
         return corners
 
 

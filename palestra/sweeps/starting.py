@@ -81,6 +81,5 @@ def read_bases(files: Sequence[str], beside: Path) -> dict[str, RunConfig]:
                 ConfigErrorItem(f"base.{number}{': ' * bool(item.path)}{item.path}", item.message)
                 for item in error.errors
             ]
-    if errors:
-        raise ConfigError(errors)
+    ConfigError.require_none(errors)
     return found

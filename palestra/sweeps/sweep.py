@@ -91,9 +91,9 @@ class Sweep:
         with reading():
             stored = folder.data()
             config = check_overridden(stored, overrides, SweepConfig)
-            if changed := [key for key in FIXED if config.model_dump()[key] != stored[key]]:
-                message = "expected the value with which the sweep began (budget, place and max_restarts may change)"
-                raise ConfigError([ConfigErrorItem(key, f"{message}, got another") for key in changed])
+            changed = [key for key in FIXED if config.model_dump()[key] != stored[key]]
+            message = "expected the value with which the sweep began (budget, place and max_restarts may change)"
+            ConfigError.require_none(ConfigErrorItem(key, f"{message}, got another") for key in changed)
             bases = {Path(name).stem: read_config(plain_path(folder.bases, Path(name).name)) for name in config.base}
         with reading():  # all that is named so far may be imported; the plan reads what the values of the space name
             plan = Plan(config, bases)

@@ -84,8 +84,7 @@ def check_algorithm(
                 unable.append(str(error))
     if len(unable) == len(kinds):  # one kind of actions is enough
         faults += [ConfigErrorItem("", line) for line in unable]
-    if faults:
-        raise ConfigError(list(dict.fromkeys(faults)))
+    ConfigError.require_none(faults)
 
 
 # ---- one game --------------------------------------------------------------------------------------------

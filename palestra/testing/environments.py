@@ -38,8 +38,7 @@ def check_environment(environment: Environment | Callable[[], Environment]) -> N
         warnings.simplefilter("ignore")
         with suppress(_CannotGoOn):
             trial.check(environment)
-    if trial.faults:
-        raise ConfigError(list(trial.faults))
+    ConfigError.require_none(trial.faults)
 
 
 class _CannotGoOn(Exception):

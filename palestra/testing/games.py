@@ -19,5 +19,4 @@ def check_game(game: TensorGame) -> None:
     if not isinstance(game, TensorGame):
         raise TypeError(f"expected a TensorGame, got {type(game).__name__}")
     faults = try_game(game, NUM_MOVES)
-    if faults:
-        raise ConfigError(faults)
+    ConfigError.require_none(faults)

@@ -130,8 +130,8 @@ def check_algorithms(config: RunConfig, algorithms: tuple[type[AlgorithmConfig],
         for name, player in config.players.items()
         if isinstance(player, LearningPlayerConfig) and not isinstance(player.algorithm, algorithms)
     ]
-    if names and others:
-        raise ConfigError(others)
+    if names:
+        ConfigError.require_none(others)
 
 
 def check_checkpoint_folder(config: BaseRunConfig) -> None:
@@ -158,8 +158,7 @@ def check_scratch_folders(config: BaseRunConfig) -> None:
         if not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
             path = f"players.{name}.algorithm.replay_buffer.scratch_folder"
             faults.append(ConfigErrorItem(path, f"expected a folder in which files can be made, got {folder!r}"))
-    if faults:
-        raise ConfigError(faults)
+    ConfigError.require_none(faults)
 
 
 def scratch_folders(config: BaseRunConfig) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from palestra.callbacks import Callback
-from palestra.config import listed, trusting
+from palestra.config import list_of_overrides, trusting
 from palestra.runs.branching import branched_config, changes_since, note_changes, run_of, seat_overrides
 from palestra.runs.config import TrainerBase, read_stored_config
 from palestra.runs.user_nets import Models, Nets, by_role, calls_of
@@ -83,7 +83,7 @@ def branch(
     with trusting(trust):
         nets_of = by_role(read_stored_config(source.config), models)
         seats = seat_overrides(origin, freeze, replace or {})
-        config = branched_config(origin, [*seats, *listed(overrides)], calls_of(nets_of))
+        config = branched_config(origin, [*seats, *list_of_overrides(overrides)], calls_of(nets_of))
         built = class_for(cls, config, source)
         training = built(config, run=run, callbacks=callbacks, console=console, origin=origin)
     return _with_models(training, nets_of, f"{source.path.name}-branch")

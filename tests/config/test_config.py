@@ -1,5 +1,4 @@
-"""Covers palestra.config, palestra.config.base, palestra.config.comments, palestra.config.errors,
-palestra.config.files,
+"""Covers palestra.config, palestra.config.base, palestra.config.comments, palestra.config.files,
 palestra.config.places, palestra.config.rendering, palestra.config.validation, palestra.config.variants.
 """
 

@@ -80,8 +80,7 @@ def check_heads(body: SeparateConfig | SharedConfig, heads: Collection[str]) -> 
     ]
     known = f"unknown key; the heads of this algorithm are {', '.join(heads)}"
     unknown = [ConfigErrorItem(f"body.{key}", known) for key in body.nets if key not in heads]
-    if missing or unknown:
-        raise ConfigError([*unknown, *missing])
+    ConfigError.require_none([*unknown, *missing])
 
 
 def check_critic(body: SeparateConfig | SharedConfig, centralized: bool) -> None:

@@ -164,11 +164,11 @@ class Rows(Scenario):
     def __init__(self, config: RowsConfig, protocol: Protocol, device: torch.device) -> None:
         super().__init__(config, protocol, device)
         self.num_tokens = config.num_tokens
-        _raise(_fault_of_sees(config, protocol))
+        ConfigError.require_none(ConfigErrorItem(*fault) for fault in _faults_of_sees(config, protocol))
         with below("file"):
             file = read_columns(config.file)
         self.files = {config.file: file.sha256}
-        _raise(_unknown_columns(config, file))
+        ConfigError.require_none(ConfigErrorItem(*fault) for fault in _unknown_columns(config, file))
         names = list(dict.fromkeys(name for columns in config.sees.values() for name in columns))
         columns = {name: _column(file, name, path) for path, name in _named(config)}
         _check_columns(config, columns)
@@ -285,13 +285,7 @@ def _cell_text(value: Any) -> str:
 # ---- what does not fit ---------------------------------------------------------------------------------
 
 
-def _raise(faults: Iterator[tuple[str, str]]) -> None:
-    """Raise ConfigError if there are faults, each a path and a message."""
-    if items := [ConfigErrorItem(path, message) for path, message in faults]:
-        raise ConfigError(items)
-
-
-def _fault_of_sees(config: RowsConfig, protocol: Protocol) -> Iterator[tuple[str, str]]:
+def _faults_of_sees(config: RowsConfig, protocol: Protocol) -> Iterator[tuple[str, str]]:
     roles = ", ".join(protocol.roles)
     for role in protocol.roles:
         if role not in config.sees:

@@ -39,8 +39,7 @@ def make_protocol(config: Any) -> Protocol:
         raise
     except Exception as error:
         faults = [f"{config.name!r} cannot be made: {failure(error)}"]
-    if faults:
-        raise ConfigError([ConfigErrorItem("", fault) for fault in faults])
+    ConfigError.require_none(ConfigErrorItem("", fault) for fault in faults)
     return protocol
 
 
@@ -62,9 +61,8 @@ def make_scenario(config: Any, protocol: Protocol, device: torch.device) -> Scen
     trial = ScenarioTrial(scenario, protocol)
     with restored_global_states(), torch.no_grad(), suppress(CannotGoOn):
         trial.play()
-    if trial.faults:
-        name = type(scenario).__name__
-        raise ConfigError([ConfigErrorItem("", f"{name}.{method}: {told}") for method, told in trial.faults.values()])
+    name = type(scenario).__name__
+    ConfigError.require_none(ConfigErrorItem("", f"{name}.{method}: {told}") for method, told in trial.faults.values())
     return scenario
 
 

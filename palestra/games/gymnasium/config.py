@@ -100,6 +100,5 @@ class EnvironmentConfig(GameConfig):
         if self.is_vector and self.wrappers:
             message = f"expected [], because entry_point environments take no wrappers, got {len(self.wrappers)}"
             errors.append(ConfigErrorItem("wrappers", message))
-        if errors:
-            raise ConfigError(errors)
+        ConfigError.require_none(errors)
         return self

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.config import ConfigError, ConfigErrorItem, check, failure
+from palestra.config import ConfigError, below, check, failure
 from palestra.config.errors import listed
 from palestra.config.places import Place
 from palestra.config.usual import completed
@@ -117,15 +117,14 @@ class GymnasiumGame(WorldGame):
         self.config, self.device, self.can_restart = config, device, not config.is_vector
         self.is_on_cpu = device.type == "cpu"
         try:
-            self.reader, self.action_space, self.to_gym_actions = _reader_and_actions(config)
+            with below("game"):
+                self.reader, self.action_space, self.to_gym_actions = _reader_and_actions(config)
         except UnknownChannels as error:
             raise ConfigError.at(
                 "game.observation.channels", f"{error}; give it, as game.observation.channels=last"
             ) from error
         except UnknownSpace as error:
             raise ConfigError.at("game.id", f"{config.id!r} cannot be played: {error}") from error
-        except ConfigError as error:
-            raise ConfigError([ConfigErrorItem(f"game.{item.path}", item.message) for item in error.errors]) from error
         self.spaces = {"agent": {entry.name: entry.space for entry in self.reader.entries}}
         self.action_spaces = {"agent": self.action_space}
         numbers = [entry for entry in self.reader.entries if entry.is_number]

@@ -118,8 +118,7 @@ class PolyhedraConfig(TensorGameConfig):
                     errors.append(ConfigErrorItem(f"initial_points.{i}.{j}", f"expected {expected}, got {point}"))
         if self.initial_points == []:
             errors.append(ConfigErrorItem("initial_points", "expected at least one board, or null, got []"))
-        if errors:
-            raise ConfigError(errors)
+        ConfigError.require_none(errors)
         return self
 
     def build(self, device: torch.device, kernel: Kernel) -> "PolyhedraGame":

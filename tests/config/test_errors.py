@@ -1,7 +1,4 @@
-"""What shows only when a part of a config is built is told at its place in the file.
-
-Covers palestra.config.parts.
-"""
+"""What shows only when a part of a config is built is told at its place in the file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -43,3 +40,9 @@ def test_a_network_that_cannot_see_the_game_is_told_by_its_path(
         match=r"^players.host.algorithm.net.name: expected one image, uint8 of shape \(C, H, W\), for 'nature_cnn'",
     ):
         palestra.Trainer(config, run=tmp_path / "run").fit()
+
+
+def test_faults_are_raised_together_and_each_once() -> None:
+    ConfigError.require_none([])
+    with pytest.raises(ConfigError, match=r"^x: wrong\ny: wrong$"):
+        ConfigError.require_none(ConfigErrorItem(key, "wrong") for key in ("x", "y", "x"))
