@@ -25,11 +25,11 @@ from palestra.config import ConfigError
 from palestra.recording.results import Evaluation
 from palestra.report.reading import RunData
 from palestra.storage.checkpoints import Checkpoints
-from palestra.storage.disk import RunFolderError, write_text
+from palestra.storage.disk import RunFolderError, write_bytes
 from palestra.storage.facts import to_json
-from palestra.storage.records_file import RecordsThen, part_of
+from palestra.storage.records_file import RecordsThen, beginning_of
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import CheckpointError, StoredFile
+from palestra.storage.stored_files import CheckpointError, StoredFile
 from palestra.training.trainer import Trainer
 
 Told = (ConfigError, RunFolderError, CheckpointError)
@@ -42,7 +42,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config["output"] |= {"save": {"every": 4, "unit": "opt_steps"}, "keep_last": 3}
     with stopping_at(30):
         fit(run, config)
-    write_text(run / "changes.jsonl", '{"key": "seed", "before": 1, "after": 0, "counters": {"opt_steps": 0}}\n')
+    write_bytes(run / "changes.jsonl", b'{"key": "seed", "before": 1, "after": 0, "counters": {"opt_steps": 0}}\n')
     return run
 
 
@@ -171,7 +171,7 @@ def test_a_line_that_is_gone_or_came_in_between_moves_no_other(stopped: Path) ->
     for changed in ([*lines[:1], *lines[2:]], [lines[0], lines[0], *lines[1:]]):
         path.write_bytes(b"".join(changed))
         with RunFolder(stopped).root.reading("records.jsonl") as file:
-            part = part_of(file, RecordsThen.of(b"".join(lines)))
+            part = beginning_of(file, RecordsThen.of(b"".join(lines)))
         assert part.length == len(b"".join(changed))
         assert (part.is_intact, part.num_lost) == (False, 0)
 

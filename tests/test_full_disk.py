@@ -23,7 +23,7 @@ from palestra.recording.to_tensorboard import TensorBoardConfig, TensorBoardReco
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import CheckpointError
+from palestra.storage.stored_files import CheckpointError
 from palestra.sweeps.display import make_sweep_display
 from palestra.sweeps.sweep import Sweep
 from palestra.training.trainer import Trainer

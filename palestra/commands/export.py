@@ -24,7 +24,7 @@ from palestra.games.game import Game
 from palestra.games.outside import Outside
 from palestra.games.policy import Memory
 from palestra.players.player import Player
-from palestra.storage.disk import write_text
+from palestra.storage.disk import write_bytes
 from palestra.storage.facts import to_json
 
 OUTPUTS = ["action", "q_values_or_logits"]
@@ -107,7 +107,7 @@ def _write(
         act, names = _write_onnx(program_module, example, shapes, path)
         description |= names
         checked[path.name] = compare(act, decisions, space, outside, path)
-    write_text(folder / "policy.json", to_json(description))
+    write_bytes(folder / "policy.json", to_json(description).encode())
     return checked
 
 

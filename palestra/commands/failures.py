@@ -30,7 +30,7 @@ def one_line_errors(quiet: bool = True) -> Iterator[None]:
         from palestra.games.world import EnvironmentFailed
         from palestra.runs.stored import EvaluationFailed
         from palestra.storage.checkpoints import CheckpointError
-        from palestra.storage.segments import MissingCheckpointError
+        from palestra.storage.stored_files import MissingCheckpointError
         from palestra.training.checks import TrainingFailed
 
     with one_line_errors_of_reading():

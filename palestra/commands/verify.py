@@ -26,7 +26,8 @@ from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.storage.manifest import MANIFEST
 from palestra.storage.records_file import parse_record
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import CheckpointPlace, read_checked
+from palestra.storage.segments import CheckpointPlace
+from palestra.storage.stored_files import read_checked
 from palestra.training.checks import TrainingEnds, TrainingFailed
 from palestra.training.trainer import Trainer
 from palestra.training.training import Training

@@ -12,7 +12,7 @@ from palestra.report.reading import Evaluated, RunData, StoredCheckpoint, read_r
 from palestra.runs.stored import StoredRun
 from palestra.storage.disk import RunFolderError
 from palestra.storage.loaded_checkpoint import AT, numbers_in_words
-from palestra.storage.segments import CheckpointError
+from palestra.storage.stored_files import CheckpointError
 
 
 class Moment(NamedTuple):

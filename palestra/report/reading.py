@@ -22,7 +22,7 @@ from palestra.storage.loaded_checkpoint import NOT_OURS
 from palestra.storage.manifest import Manifest
 from palestra.storage.records_file import iterate_records, parse_record
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import CheckpointError
+from palestra.storage.stored_files import CheckpointError
 
 T = TypeVar("T")
 

@@ -1,29 +1,29 @@
-"""The weights of pretrained torch modules in the folder of the run in which they play, so that the run does not need
-the file from which they came.
+"""Copies the weights of pretrained torch modules into the folder of the run in which they play, and reads them there.
+
+The run then no longer needs the file from which they came.
 """
 
 from urllib.parse import quote
-
-from pydantic import ValidationError
 
 from palestra.config import ConfigError
 from palestra.games.game import Game
 from palestra.players.torch_modules import ModulePolicy, TorchModuleConfig, read_weights
 from palestra.storage.disk import Folder
 from palestra.storage.facts import Entry, to_json
-from palestra.storage.segments import (
+from palestra.storage.stored_files import (
     DamagedError,
     StoredFile,
-    parse_json,
-    raising_damaged,
+    checked_entry,
     read_checked,
+    read_json,
     tensors_to_bytes,
 )
 
 
 class CopiedModule(Entry):
-    """What the config says of a module, and the size and SHA-256 of its weights: those of the file that the config
-    names, byte for byte.
+    """What the config says of a module, and the size and SHA-256 of the file with its weights.
+
+    If the config names a file, the copy is equal to it byte for byte.
     """
 
     torch_module: str
@@ -32,8 +32,9 @@ class CopiedModule(Entry):
 
 
 def build_module(name: str, config: TorchModuleConfig, game: Game, role: str, copies: Folder | None) -> ModulePolicy:
-    """A pretrained module for a role, with the weights that the run has copied, or if it has none yet, with those that
-    the config names. Raises ConfigError.
+    """A pretrained module for a role, with the weights that the run has copied.
+
+    If it has copied none yet, they are those that the config names. Raises ConfigError.
     """
     try:
         content = None if copies is None else _read_copy(name, config, copies)
@@ -65,20 +66,16 @@ def _read_copy(name: str, config: TorchModuleConfig, folder: Folder) -> bytes | 
     facts, weights = _files_of(name)
     if folder.kind(facts) is None:
         return None
-    with raising_damaged(facts):
-        found = parse_json(folder.read(facts), facts)
+    found = read_json(folder, facts)
     if not isinstance(found, dict) or "torch_module" not in found:
-        return None  # of a player of another run
-    try:
-        copied = CopiedModule.model_validate(found)
-    except ValidationError as error:
-        raise DamagedError(f"{facts} differs from what was written: {error.errors()[0]['msg']}") from error
+        return None  # a copy of a player of another run
+    copied = checked_entry(found, facts, CopiedModule)
     if (copied.torch_module, copied.source) != (config.torch_module, config.weights):
         return None
     return read_checked(folder, weights, copied.weights)
 
 
 def _files_of(name: str) -> tuple[str, str]:
-    """The names of a module's files: what is known of it, which is written last; its weights."""
+    """The names of a module's files: its facts, which are written last, and its weights."""
     stem = quote(name, safe="")
     return f"{stem}.json", f"{stem}.safetensors"

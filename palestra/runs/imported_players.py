@@ -1,13 +1,9 @@
-"""Players of other runs: reads them from the run that trained them, and copies them into the folder of the run that
-imports them.
-"""
+"""Players of other runs: reads them there, and copies them into the folder of the run in which they play."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import quote
-
-from pydantic import Field, ValidationError
 
 from palestra.games.config import GameConfig
 from palestra.players import FromRunConfig
@@ -17,14 +13,14 @@ from palestra.runs.config import RunConfig, read_stored_config
 from palestra.runs.copied_modules import copy_module
 from palestra.runs.shipped_runs import find_run
 from palestra.storage.checkpoints import Checkpoints
-from palestra.storage.disk import Folder, RunFolderError
-from palestra.storage.facts import Entry, to_json
+from palestra.storage.disk import Folder, RunFolderError, writing
+from palestra.storage.facts import Count, Entry, to_json
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import (
+from palestra.storage.stored_files import (
     DamagedError,
     StoredFile,
-    parse_json,
-    raising_damaged,
+    checked_entry,
+    read_json,
     read_tensors,
     tensors_to_bytes,
 )
@@ -42,9 +38,9 @@ class TrainedPlayer:
     state: dict[str, Any]
 
     def require_same_observations(self, played: GameConfig) -> None:
-        """Raise RunFolderError if the player would observe a game of this config otherwise than its own.
+        """Raise RunFolderError if the player would observe a game of this config in another way than its own game.
 
-        Shapes are not compared here, but when its weights are loaded.
+        Shapes are not compared here, but when the weights are loaded.
         """
         fault = self.game.misfit(played)
         if fault is not None:
@@ -52,8 +48,9 @@ class TrainedPlayer:
         self.require_no_statistics(played)
 
     def require_no_statistics(self, played: GameConfig) -> None:
-        """Raise RunFolderError if what it or the game of this config observes is normalised, because its networks know
-        the statistics of its own run alone, or if it is clipped otherwise.
+        """Raise RunFolderError if observations are normalised in its run or here, or clipped in another way.
+
+        Its networks know the statistics of its own run alone.
         """
         if self.game.observations() != played.observations():
             raise _other_key("observation")
@@ -84,13 +81,12 @@ def read_player(config: FromRunConfig) -> TrainedPlayer:
 
 
 def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, copies: Folder | None) -> None:
-    """Copy the players of other runs and the weights of torch modules into a new run's folder, so that it no longer
-    needs those runs and files.
+    """Copy the players of other runs and the weights of torch modules into a new run's folder.
 
-    copies: the folder that holds copies of them already, if any, as for `build_parts`. Raises RunFolderError if the
-    folder cannot be written.
+    The run then no longer needs those runs and files. copies: a folder that holds copies of them already, if any, as
+    for `build_parts`. Raises RunFolderError if the folder cannot be written.
     """
-    try:
+    with writing(folder.path):
         for name, config in run.players.items():
             if isinstance(config, FromRunConfig):
                 source = RunFolder(find_run(config.from_run).folder).root, "config.yml"
@@ -99,8 +95,6 @@ def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, 
                 _copy_player(players[name], config, source[0].read(source[1]), folder)
             elif isinstance(script := players[name].script, ModulePolicy):
                 copy_module(name, script, folder)
-    except OSError as error:
-        raise RunFolderError(f"{folder.path} cannot be written: {error}") from error
 
 
 def files_of_copies(run: RunConfig) -> set[str]:
@@ -131,8 +125,8 @@ class CopiedPlayer(Entry):
     from_run: str
     player: str
     checkpoint: str
-    opt_steps: Annotated[int, Field(ge=0)]
-    env_steps: Annotated[int, Field(ge=0)]
+    opt_steps: Count
+    env_steps: Count
     weights: StoredFile
 
 
@@ -141,8 +135,7 @@ def read_copy(folder: Folder, name: str, config: FromRunConfig) -> TrainedPlayer
 
     Raises DamagedError if the files differ from what was written.
     """
-    copied = _find_copy(folder, name, config)
-    if copied is None:
+    if (copied := _find_copy(folder, name, config)) is None:
         return None
     _, text, weights = _files_of(name)
     if folder.kind(text) != "file":
@@ -156,21 +149,17 @@ def read_copy(folder: Folder, name: str, config: FromRunConfig) -> TrainedPlayer
 
 
 def _find_copy(folder: Folder, name: str, config: FromRunConfig) -> CopiedPlayer | None:
-    """What `copy_players` has written of the player of this config; None if it has not.
+    """The facts that `copy_players` has written of the player of this config; None if it has written none.
 
-    A branch may name another player than its origin, also in the place of a torch module. Raises DamagedError.
+    A branch may name another player than its origin, also in place of a torch module. Raises DamagedError.
     """
     facts = _files_of(name)[0]
     if folder.kind(facts) is None:
         return None
-    with raising_damaged(facts):
-        found = parse_json(folder.read(facts), facts)
+    found = read_json(folder, facts)
     if not isinstance(found, dict) or "from_run" not in found:
-        return None  # of a torch module
-    try:
-        copied = CopiedPlayer.model_validate(found)
-    except ValidationError as error:
-        raise DamagedError(f"{facts} differs from what was written: {error.errors()[0]['msg']}") from error
+        return None  # a copy of a torch module
+    copied = checked_entry(found, facts, CopiedPlayer)
     is_same = copied.model_dump(include=set(FromRunConfig.model_fields)) == config.model_dump()
     return copied if is_same else None
 

@@ -15,7 +15,7 @@ from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.disk import RunFolderError
 from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.storage.mirror import Mirror
-from palestra.storage.records_file import part_of
+from palestra.storage.records_file import beginning_of
 from palestra.storage.remote import RemoteError
 
 Steps = Mapping[str, int]
@@ -191,7 +191,7 @@ class RunCheckpoints:
         if loaded is not None:
             self.stands_on = loaded.manifest.number
             self.number = self.stands_on - (not loaded.manifest.is_due)
-            step, length = step_of(loaded.counters), part_of(records.jsonl.file, loaded.records).length
+            step, length = step_of(loaded.counters), beginning_of(records.jsonl.file, loaded.records).length
             fault = self.stored.fault_of_records(loaded, records.jsonl.file, records.jsonl.path)
             if fault is not None:
                 self.run.display.error(fault)

@@ -29,32 +29,34 @@ from palestra.storage.loaded_checkpoint import (
     checkpoint_folder,
     checkpoints_in_words,
     find_checkpoint,
-    name_in,
+    number_in,
     numbers_in,
     read_checkpoint,
 )
 from palestra.storage.manifest import FORMAT, MANIFEST, STATE, TENSORS, Manifest
-from palestra.storage.records_file import RecordsThen, measured, part_of
+from palestra.storage.records_file import RecordsThen, beginning_of, measured
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import (
     BUFFERS_FROM_CHECKPOINT,
     SEGMENT_NAME,
     SEGMENT_ROWS,
-    CheckpointError,
     CheckpointPlace,
-    DamagedError,
-    MissingCheckpointError,
     Segment,
     SegmentedRows,
-    StoredFile,
     rows_per_segment,
     store_full_segments,
     store_rows,
-    tensors_to_bytes,
 )
 from palestra.storage.states import encode
+from palestra.storage.stored_files import (
+    CheckpointError,
+    DamagedError,
+    MissingCheckpointError,
+    StoredFile,
+    tensors_to_bytes,
+)
 
-# The names of what a kill may leave: a checkpoint partly written or removed, and files partly written.
+# The names of what a kill may leave: checkpoints and files that are written or removed in part.
 LEFTOVER_FOLDER = re.compile(rf"\.{NAME}\.(tmp|removed(-[0-9]+)?)")
 LEFTOVER_FILE = re.compile(r"\.(latest|best)\.[0-9]+\.tmp")
 SEGMENT = re.compile(SEGMENT_NAME)
@@ -102,13 +104,13 @@ class Checkpoints:
     ) -> str:
         """Write checkpoint `number`, make it the latest, and apply retention. Gives the folder's name.
 
+        state: dicts (keys all str or all int), lists and tuples of tensors, ints, floats, str, bool and None.
         is_due: False for a checkpoint that is saved because the run stops between two intervals. It is kept in addition
         to what retention keeps, until the next one that is due replaces it under the same number.
 
-        state: dicts (keys all str or all int), lists and tuples of tensors, ints, floats, str, bool and None.
-        Checkpoints of a higher number come from a later part of the run that was abandoned; they are removed, unless
-        one is the best. Raises CheckpointError if the disk fails, and leaves the earlier checkpoints as they were.
-        Raises TypeError for a state of other types.
+        Checkpoints of a higher number were saved later in the run, and abandoned when it went back; they are removed,
+        unless one is the best. Raises CheckpointError if the disk fails, and leaves the earlier checkpoints as they
+        were. Raises TypeError for a state of other types.
         """
         name = f"{number:08d}"
         tensors: dict[str, Tensor] = {}
@@ -149,7 +151,7 @@ class Checkpoints:
         return name
 
     def write_ahead(self, buffers: Mapping[str, SegmentedRows]) -> None:
-        """Write the segments that were filled since the last save, so that the next one need not: images take seconds.
+        """Write the segments that were filled since the last save, because images take the next one seconds otherwise.
 
         An error of the disk is ignored here, because the next save meets and raises it.
         """
@@ -184,13 +186,11 @@ class Checkpoints:
 
     def latest(self) -> int | None:
         """The number of the latest checkpoint; None if none is marked."""
-        name = self._pointer("latest")
-        return None if name is None else int(name)
+        return number_in(self.folder, "latest")
 
     def best(self) -> int | None:
         """The number of the best checkpoint; None if none is marked."""
-        name = self._pointer("best")
-        return None if name is None else int(name)
+        return number_in(self.folder, "best")
 
     def remove_unkept(self, latest: int) -> None:
         """Remove the checkpoints that retention does not keep if `latest` is the latest, except those in use.
@@ -217,8 +217,9 @@ class Checkpoints:
         return None
 
     def load(self, which: int | str | Path, check_rows: bool = True) -> LoadedCheckpoint:
-        """Read a checkpoint: "latest", "best", a number, "@" and an opt step, or a path (of this run or another; see
-        `checkpoint_folder`).
+        """Read a checkpoint.
+
+        which: "latest", "best", a number, "@" and an opt step, or a path of this run or another (`checkpoint_folder`).
 
         Every SHA-256 is checked; those of replay rows, which may be large, only if `check_rows`. If the latest is
         damaged, earlier ones are tried, and `warnings` names the damaged ones. Raises CheckpointError if all are
@@ -257,12 +258,12 @@ class Checkpoints:
                 buffers[key].load_rows(start, rows)
 
     def fault_of_records(self, loaded: LoadedCheckpoint, records: OpenFile, path: Path) -> str | None:
-        """What is wrong with the part of records.jsonl that existed when a checkpoint was saved; None if nothing is."""
-        then, part = loaded.records, part_of(records, loaded.records)
-        if part.is_intact:
+        """Say what is wrong with the lines of records.jsonl that a checkpoint counts; None if nothing is."""
+        then, beginning = loaded.records, beginning_of(records, loaded.records)
+        if beginning.is_intact:
             return None
-        if part.num_lost:
-            lost = f"{part.num_lost} of the {then.num_lines} lines that it had at checkpoint {loaded.folder.name}"
+        if beginning.num_lost:
+            lost = f"{beginning.num_lost} of the {then.num_lines} lines that it had at checkpoint {loaded.folder.name}"
             return f"{path} is damaged: it lacks the last {lost}; these are lost"
         first = 1
         for number in self.numbers():
@@ -277,33 +278,28 @@ class Checkpoints:
         if re.fullmatch(f"{AT}?{NUMBER}", str(which)):
             return [self._place(find_checkpoint(self.folder, str(which)))]
         if which == "best":
-            name = self._pointer("best")
-            if name is None:
+            if (best := self.best()) is None:
                 raise MissingCheckpointError(f"no checkpoint in {self.folder.path} is marked as the best")
-            if int(name) not in self.numbers():
-                raise CheckpointError(f"{self.folder.path / 'best'} names checkpoint {name}, which does not exist")
-            return [self._place(int(name))]
+            if best not in self.numbers():
+                raise CheckpointError(f"{self.folder.path / 'best'} names checkpoint {best:08d}, which does not exist")
+            return [self._place(best)]
         if which != "latest":
             if isinstance(which, str) and os.sep not in which and not os.path.exists(which):  # no path, but misspelt
                 expected = f"expected latest, best, or one of {checkpoints_in_words(self.folder)}"
                 raise MissingCheckpointError(f"there is no checkpoint {which} in {self.folder.path}; {expected}")
             return [CheckpointPlace.at(checkpoint_folder(Path(str(which))))]
-        latest = self._pointer("latest")
         numbers = self.numbers()
-        if latest is not None:
-            numbers = [number for number in numbers if number < int(latest)] + [int(latest)]
+        if (latest := self.latest()) is not None:
+            numbers = [number for number in numbers if number < latest] + [latest]
         return [self._place(number) for number in reversed(numbers)]
 
     def _place(self, number: int) -> CheckpointPlace:
         return CheckpointPlace(self.folder.below(f"{number:08d}"), self.buffers)
 
-    def _pointer(self, file: str) -> str | None:
-        return name_in(self.folder, file)
-
     def _publish(self, unfinished: Folder, name: str) -> None:
         if self.folder.kind(name) is not None:
-            # left by a kill before `latest` moved, from an abandoned later part of the run, or saved for a stop
-            if self._pointer("best") == name:
+            # a kill left it before `latest` moved, or the run went back before it, or it was saved for a stop
+            if self.best() == int(name):
                 self.folder.remove("best")
             self._discard(name)  # and after a kill here, `_restore_replaced` brings it back
         self.folder.rename(unfinished.path.name, name)
@@ -311,8 +307,9 @@ class Checkpoints:
         self.folder.write("latest", f"{name}\n".encode())
 
     def _discard(self, name: str) -> None:
-        """Rename a checkpoint so that it counts as a leftover: after a kill while its files are removed, it must not
-        look like a damaged checkpoint.
+        """Rename a checkpoint so that it counts as a leftover.
+
+        After a kill that comes while its files are removed, it must not look like a damaged checkpoint.
         """
         removed, count = f".{name}.removed", 1
         while self.folder.kind(removed) is not None:  # it still holds a user's files
@@ -321,7 +318,7 @@ class Checkpoints:
 
     def _restore_replaced(self) -> None:
         """Bring the latest checkpoint back if a kill or an error has come between the two renames of `_publish`."""
-        latest = self._pointer("latest")
+        latest = None if (number := self.latest()) is None else f"{number:08d}"
         if self.numbers() if latest is None else self.folder.kind(latest) is not None:
             return
         for name in self.folder.names():
@@ -331,7 +328,7 @@ class Checkpoints:
                     return self.folder.rename(name, discarded[1])
 
     def _remove_leftovers(self) -> None:
-        """Remove what a kill has left. A user's files in such folders stay."""
+        """Remove what a kill has left. Files of the user's own in such folders stay."""
         self._restore_replaced()
         self.folder.remove_files(LEFTOVER_FILE.fullmatch)
         self.buffers.remove_files(LEFTOVER_SEGMENT.fullmatch)
@@ -358,8 +355,9 @@ class Checkpoints:
 def kept_numbers(
     past: Sequence[int], keep_last: int, keep_every: int | None, best: int | None, between_dues: int | None
 ) -> set[int]:
-    """The numbers that retention keeps, out of those up to the latest, `past`, in ascending order: the last, every
-    n-th, the best of all, and the latest if it was not due.
+    """The numbers of the checkpoints that retention keeps: the last, every n-th, the best, and the latest if not due.
+
+    past: the numbers up to the latest, in ascending order. between_dues: the latest if it was not due.
     """
     due = [number for number in past if number != between_dues]
     every = {number for number in due if keep_every is not None and number % keep_every == 0}

@@ -12,37 +12,36 @@ names the best. The digits after the number are the first of the manifest's SHA-
 different name: no file of an existing checkpoint is ever overwritten, and the mirror needs no pointer files.
 """
 
-import hashlib
-import json
 import re
 from collections.abc import Iterable
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from palestra.storage.facts import Entry, to_json
-from palestra.storage.segments import CheckpointError, DamagedError, StoredFile
+from palestra.storage.facts import FileName
+from palestra.storage.manifest import MANIFEST
+from palestra.storage.stored_files import SealedEntry, StoredFile, having
 
 FORMAT: Literal[3] = 3  # 2 added the size of every file, 3 the players
 FOLDER_NAME = re.compile(r"([0-9]{8,})-[0-9a-f]{8}")
 CONTENTS = "contents.json"
 RECORDS = "records.jsonl"
 EVALUATION = re.compile(r"[^./\\\x00][^/\\\x00]*-opt-step-[0-9]+(-[0-9a-f]+)?\.(json|mp4)")  # a file's name
-RUN_FILES = ("run.json", "config.yml", "changes.jsonl", RECORDS)
+CHANGES = "changes.jsonl"  # which only some runs have
+RUN_FILES = ("run.json", "config.yml", CHANGES, RECORDS)
 
 
-FileName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]
+class Contents(SealedEntry):
+    """What belongs to a checkpoint on the mirror: the size and SHA-256 of each file, by name.
 
-
-class Contents(Entry):
-    """Size and SHA-256 of each file in a checkpoint's folder, of each segment in `buffers/` that it needs, and of each
-    file in `players/`, by name.
-
+    files: those in the checkpoint's folder. segments: those in `buffers/` that it needs. players: those in `players/`.
     best: the folder of the best checkpoint of the run so far.
     """
 
+    file: ClassVar = CONTENTS
+
     format: Literal[3]
-    files: dict[FileName, StoredFile]
+    files: Annotated[dict[FileName, StoredFile], having(*{*RUN_FILES, MANIFEST} - {CHANGES})]
     segments: dict[FileName, StoredFile]
     players: dict[FileName, StoredFile]
     best: Annotated[str, Field(pattern=f"^{FOLDER_NAME.pattern}$")] | None
@@ -51,31 +50,6 @@ class Contents(Entry):
         """The paths on the mirror of all files of the checkpoint whose folder has that name."""
         own = {f"checkpoints/{name}/{file}" for file in self.files}
         return own | {f"buffers/{segment}" for segment in self.segments} | {f"players/{file}" for file in self.players}
-
-    def to_bytes(self) -> bytes:
-        document = self.model_dump()
-        sha256 = hashlib.sha256(to_json(document).encode()).hexdigest()
-        return to_json(document | {"sha256": sha256}).encode()
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Self:
-        """The inverse of `to_bytes`. Raises DamagedError for other bytes, CheckpointError for another format."""
-        try:
-            document = json.loads(content)
-            found = document["format"]
-            if isinstance(found, int) and found != FORMAT:
-                raise CheckpointError(f"expected format {FORMAT} of {CONTENTS}, got {found}")
-            document.pop("sha256", None)
-            contents = cls.model_validate(document)
-            if contents.to_bytes() != content:
-                raise ValueError("its SHA-256 differs")
-            if not {*RUN_FILES, "manifest.json"} - {"changes.jsonl"} <= contents.files.keys():
-                raise ValueError("it lacks files of a checkpoint")
-        except ValidationError as error:
-            raise DamagedError(f"{CONTENTS} differs from what was written ({error.errors()[0]['msg']})") from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise DamagedError(f"{CONTENTS} differs from what was written ({error})") from error
-        return contents
 
 
 def number_of(name: str) -> int:

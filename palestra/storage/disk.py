@@ -89,7 +89,7 @@ class OpenFile:
             raise
 
     def pieces(self, length: int, start: int = 0) -> Iterator[bytes]:
-        """The first `length` bytes, or all if the file is shorter, from `start` on, in pieces."""
+        """Read the bytes from `start` on, up to the first `length` of the file or to its end, in pieces."""
         place = start
         while place < length and (piece := os.pread(self.descriptor, min(PIECE, length - place), place)):
             place += len(piece)
@@ -146,8 +146,9 @@ class Folder:
             return None
 
     def require_plain(self, name: str, one_name: bool = True) -> None:
-        """Raise RefusedPathError if there is anything of this name but a regular file, without a second name unless
-        `one_name` is False.
+        """Raise RefusedPathError if this name belongs to anything but a regular file.
+
+        With `one_name`, a file that has a second name is refused, too.
         """
         with self._opened() as folder:
             if (kind := _kind(folder, name)) not in ("file", None):
@@ -186,7 +187,7 @@ class Folder:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[OpenFile]:
-        """A regular file, open for reading inside."""
+        """A context in which a regular file is open for reading."""
         file = self.open(name)
         try:
             yield file
@@ -212,12 +213,12 @@ class Folder:
     def write(self, name: str, content: bytes) -> None:
         """Write a file atomically: after a crash it has either the old or the new content.
 
-        Another hard link to the old file keeps it.
+        Another hard link to the old file keeps the old content.
         """
         self.write_pieces(name, (content,))
 
     def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
-        """As `write`, for content that comes in pieces."""
+        """Write a file atomically, as `write` does, with content that comes in pieces."""
         short = os.fsdecode(os.fsencode(name)[:200])  # a name has at most 255 bytes
         unfinished = f".{short}.{os.getpid()}.tmp"
         with self._opened() as folder:
@@ -276,13 +277,13 @@ class Folder:
             DISK.remove(folder, _checked(name))
 
     def remove_files(self, is_ours: Callable[[str], object]) -> None:
-        """Remove the regular files for whose names `is_ours` is true; everything else stays."""
+        """Remove the regular files with names for which `is_ours` is true; everything else stays."""
         for name in self.names():
             if is_ours(name) and self.kind(name) == "file":
                 self.remove(name)
 
     def remove_empty(self) -> bool:
-        """Remove this folder if it is empty; gives whether it is gone."""
+        """Remove this folder if it is empty. Gives whether the folder is gone."""
         with Folder(self.root, *self.parts[:-1])._opened() as folder:
             try:
                 DISK.remove_folder(folder, self.parts[-1])
@@ -333,6 +334,15 @@ class Folder:
         raise RefusedPathError(f"{self.path / name} is {WORDS[kind]}, which palestra neither follows nor changes")
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError inside this context into a RunFolderError, which says that `path` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be written: {error}") from error
+
+
 def write_traceback(folder: Folder, error: BaseException) -> str:
     """Write the traceback of an exception into failure.txt; gives a phrase that names the file, for a message."""
     path = folder.path / FAILURE
@@ -353,13 +363,8 @@ def write_bytes(path: Path, content: bytes) -> None:
     Folder(path.parent).write(path.name, content)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file in UTF-8 atomically."""
-    write_bytes(path, text.encode())
-
-
 def plain_path(folder: Folder, name: str) -> Path:
-    """The path of a file that another person may have made, to read it there.
+    """The path of a file that another person may have made, to be read.
 
     Raises RefusedPathError for a link, a pipe, or a file that is larger than any config.
     """
@@ -369,15 +374,15 @@ def plain_path(folder: Folder, name: str) -> Path:
 
 
 def written_name(name: str) -> str:
-    """The name that a file was to have which `Folder.write` was killed while it wrote; any other name as it is."""
+    """The name that `Folder.write` was to give to the unfinished file of this name; any other name as it is."""
     match = re.fullmatch(r"\.(.+)\.[0-9]+\.tmp", name)
     return match[1] if match else name
 
 
 def _create(folder: int, name: str, pieces: Iterable[bytes]) -> None:
-    """Make a new file with that content, and wait until it is on the disk.
+    """Make a new file with this content, and wait until it is on the disk.
 
-    An existing file of the name is removed, never written into.
+    An existing file of the name is removed, and never written into.
     """
     try:
         file = DISK.create(folder, _checked(name))

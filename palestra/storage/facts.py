@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from palestra.storage.secrets import redacted
 
 RUN_FORMAT: Literal[2] = 2  # of all that a run's folder holds; since 2 records say what their scores are
 
+Count = Annotated[int, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+FileName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]
 
 
 class Entry(BaseModel):
@@ -31,12 +33,18 @@ class Entry(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
+def fault_in_words(error: ValidationError) -> str:
+    """The first fault of an entry, with the key where it lies."""
+    first = error.errors()[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+
+
 class RunFacts(Entry):
     """The content of run.json.
 
     format: of the folder. versions, machine, commit, command: at the start of the run. user_classes: SHA-256 of the
-    sources of the user's own classes. set_in_python: calls that gave the trainer objects which no config
-    names. trainer_in_python: the class that trains the run, if it is not the one in the config. branched_from: the
+    sources of the user's own classes. set_in_python: calls that gave the trainer objects which no config names.
+    trainer_in_python: the class that trains the run, if it is not the one in the config. branched_from: the
     checkpoint that the run branches off. mirror: URL of its mirror. checkpoint_folder: the folder of its checkpoints
     and replay rows, if outside of the run's folder. ended: why the run ended before its `stop`.
     """

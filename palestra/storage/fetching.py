@@ -1,6 +1,6 @@
 """Restores a run from its mirror: the newest complete checkpoint and the best one, into a new local folder.
 
-Or brings what is needed to look at it: no replay rows.
+Without replay rows, the run can only be looked at.
 """
 
 import hashlib
@@ -13,12 +13,12 @@ from tempfile import TemporaryDirectory
 
 from palestra.storage.checkpoints import OUR_FILE
 from palestra.storage.contents import CONTENTS, EVALUATION, RUN_FILES, Contents, evaluations_in, folders_in, number_of
-from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.manifest import MANIFEST
 from palestra.storage.remote import MissingError, Remote
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.secrets import may_hold_secret, redacted, where_secrets_lie, where_users_stand
-from palestra.storage.segments import CheckpointError, DamagedError, StoredFile
+from palestra.storage.stored_files import CheckpointError, DamagedError, StoredFile
 
 ATTEMPTS = 4
 FIRST_WAIT_S = 1.0
@@ -34,10 +34,10 @@ def is_url(run: str | Path) -> bool:
 def fetch(url: str, into: Path | None, with_rows: bool = True) -> tuple[RunFolder, list[str]]:
     """Fetch the run whose mirror lies at a URL into a new folder. Gives the run, and one line per damaged checkpoint.
 
-    into: the folder, which must not exist; None: runs/<the last part of the URL>. with_rows: whether replay rows come,
-    without which the run can be looked at, but not go on. Every SHA-256 is checked. Raises RunFolderError if there is
-    no run, or if the folder cannot be made; CheckpointError if no checkpoint there is complete; RemoteError if the URL
-    cannot be reached.
+    into: the folder, which must not exist; None: runs/<the last name in the URL>. with_rows: whether replay rows come,
+    without which the run can be looked at, but cannot go on. Every SHA-256 is checked. Raises RunFolderError if there
+    is no run, or if the folder cannot be made; CheckpointError if no checkpoint there is complete; RemoteError if the
+    URL cannot be reached.
     """
     remote = _remote(url)
     path = into or Path("runs") / name_of(url)
@@ -51,20 +51,19 @@ def fetch(url: str, into: Path | None, with_rows: bool = True) -> tuple[RunFolde
     unfinished = path.with_name(f".{path.name}.fetched")
     _remove(unfinished)  # a fetch that was killed may have left one
     try:
-        warnings = _fill(RunFolder.create_at(unfinished), remote, there, with_rows)
-        os.rename(unfinished, path)
-        Folder(path.parent).sync()
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be written: {error}") from error
+        with writing(path):
+            warnings = _fill(RunFolder.create_at(unfinished), remote, there, with_rows)
+            os.rename(unfinished, path)
+            Folder(path.parent).sync()
     finally:
         _remove(unfinished)
     return RunFolder(path), warnings
 
 
 def fetch_new_checkpoints(url: str, folder: RunFolder) -> None:
-    """Bring all checkpoints of a mirror that a folder, which `fetch` has made, lacks, without replay rows.
+    """Fetch the checkpoints of a mirror that are missing in a folder which `fetch` has made, without replay rows.
 
-    Those that are damaged or vanish meanwhile are left out. Raises RemoteError.
+    Checkpoints that are damaged, or that vanish meanwhile, are left out. Raises RemoteError.
     """
     remote = _remote(url)
     there = remote.files()
@@ -78,7 +77,7 @@ def fetch_new_checkpoints(url: str, folder: RunFolder) -> None:
 
 
 def _is_here(local: Folder, name: str) -> bool:
-    """Whether a local folder has the checkpoint of that name on the mirror, which has the digest of its manifest."""
+    """Whether a local folder holds the checkpoint with that name on the mirror. The name has its manifest's digest."""
     if local.kind(MANIFEST) is None:
         return False
     return name.endswith(hashlib.sha256(local.read(MANIFEST)).hexdigest()[:8])
@@ -86,28 +85,24 @@ def _is_here(local: Folder, name: str) -> bool:
 
 @contextmanager
 def local_folders(runs: Sequence[str]) -> Iterator[list[Path]]:
-    """The folders of runs, to be read.
+    """A context with the folders of runs, to read them there.
 
-    Mirrors are fetched, without replay rows, into folders of their names that are gone at the end. Raises what `fetch`
-    raises.
+    Mirrors are fetched, without replay rows, into folders of their names, which are removed at the end. Raises what
+    `fetch` raises.
     """
     with TemporaryDirectory(prefix="palestra-") as place:
         folders = []
         for number, run in enumerate(runs):
-            into = Path(place, str(number))
-            folders.append(
-                fetch(run, _made(into) / name_of(run), with_rows=False)[0].path if is_url(run) else Path(run)
-            )
+            if is_url(run):
+                into = Path(place, str(number), name_of(run))
+                folders.append(fetch(run, into, with_rows=False)[0].path)
+            else:
+                folders.append(Path(run))
         yield folders
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
-
-
 def _remote(url: str) -> Remote:
-    """Raises RunFolderError for a URL with a secret, or of no file system."""
+    """The mirror at a URL. Raises RunFolderError for a URL with a secret, or of no file system."""
     if may_hold_secret(url):
         where = f"{where_secrets_lie(url)}{where_users_stand(url)}"
         raise RunFolderError(f"the URL may contain a secret, which other users of this machine could read; {where}")
@@ -133,7 +128,7 @@ def _remove(unfinished: Path) -> None:
 
 
 def name_of(url: str) -> str:
-    """The name of the run at a URL: its last part. Raises RunFolderError if it has none."""
+    """The name of the run at a URL, which is the last name in it. Raises RunFolderError if it has none."""
     name = PurePosixPath(url.partition("::")[0].partition("://")[2]).name
     if not name:
         raise RunFolderError(f"expected a URL that ends in a run's name, or --run DIR, got {url}")
@@ -209,11 +204,8 @@ def _fetch_file(
         remote.get(path, folder.path / name)
     except MissingError:
         raise DamagedError(f"{path} is missing") from None
-    try:
-        with folder.reading(name) as file:
-            is_whole = StoredFile.of_pieces(file.pieces(file.size)) == stored
-        if not is_whole:
-            raise DamagedError(f"{path} differs from what was written: its SHA-256 differs")
-    except DamagedError:
+    with folder.reading(name) as file:
+        is_whole = StoredFile.of_pieces(file.pieces(file.size)) == stored
+    if not is_whole:
         folder.remove(name)
-        raise
+        raise DamagedError(f"{path} differs from what was written: its SHA-256 differs")

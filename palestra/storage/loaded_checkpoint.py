@@ -12,23 +12,22 @@ from palestra.config import ConfigError
 from palestra.storage.disk import Folder
 from palestra.storage.manifest import FORMAT, MANIFEST, STATE, TENSORS, Manifest
 from palestra.storage.records_file import RecordsThen
-from palestra.storage.segments import (
+from palestra.storage.segments import CheckpointPlace, StoredRows
+from palestra.storage.states import decode
+from palestra.storage.stored_files import (
     CheckpointError,
-    CheckpointPlace,
     DamagedError,
     MissingCheckpointError,
-    StoredRows,
     parse_json,
     read_checked,
     read_tensors,
 )
-from palestra.storage.states import decode
 
 NAME = r"[0-9]{8,18}"
 NUMBER = "[0-9]{1,18}"
 AT = "@"  # before an opt step
 MOST_LISTED = 20
-# Errors of reading content whose SHA-256 are right but which palestra did not write.
+# The errors of reading content whose SHA-256 is right, but which palestra did not write.
 NOT_OURS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 
 
@@ -58,7 +57,7 @@ class LoadedCheckpoint:
 
     @contextmanager
     def fitting(self) -> Iterator[None]:
-        """For loading the state into objects: an error inside becomes a CheckpointError."""
+        """A context for loading the state into objects, in which errors become a CheckpointError."""
         try:
             yield
         except ConfigError:
@@ -68,26 +67,27 @@ class LoadedCheckpoint:
 
 
 def checkpoint_folder(path: Path) -> Path:
-    """The folder of the checkpoint at a path, which is that folder; or beside it the file `latest` or `best`, a number,
-    or @ and an opt step.
+    """The folder of the checkpoint that a path means.
 
-    Raises MissingCheckpointError.
+    path: the folder itself, or in place of its name `latest`, `best`, a number, or @ and an opt step. Raises
+    MissingCheckpointError.
     """
     if os.path.isdir(path):  # unlike Path.is_dir, this never raises
         return path
     folder = Folder(path.parent)
     if re.fullmatch(NUMBER, path.name) or path.name.startswith(AT):
         return path.with_name(f"{find_checkpoint(folder, path.name):08d}")
-    name = name_in(folder, path.name) if path.name in ("latest", "best") else None
-    if name is None:
+    number = number_in(folder, path.name) if path.name in ("latest", "best") else None
+    if number is None:
         expected = f"expected latest, best, a folder, or one of {checkpoints_in_words(folder)}"
         raise MissingCheckpointError(f"there is no checkpoint {path}; {expected}")
-    return path.with_name(name)
+    return path.with_name(f"{number:08d}")
 
 
 def find_checkpoint(folder: Folder, which: str) -> int:
-    """The number of a checkpoint in the folder of all, by its number, as `3`, or by its opt step, as `@2100`: the
-    newest one there. Raises MissingCheckpointError.
+    """The number of a checkpoint in the folder of all, by its number, such as `3`, or by its opt step, such as `@2100`.
+
+    Of several at an opt step, it is the newest. Raises MissingCheckpointError.
     """
     if re.fullmatch(NUMBER, which):
         if (number := int(which)) in numbers_in(folder):
@@ -119,8 +119,9 @@ def checkpoints_in_words(folder: Folder) -> str:
 
 
 def numbers_in_words(numbered: Sequence[tuple[int, int | None]]) -> str:
-    """Numbers of checkpoints with their opt steps (None: damaged), as a message lists them; of many the first and the
-    last: `0 (@0), 1 (@1000), 2 (@2100)`.
+    """List numbers of checkpoints with their opt steps, for a message: `0 (@0), 1 (@1000), 2 (@2100)`.
+
+    An opt step of None means that the checkpoint is damaged. Of many checkpoints, the first and the last are listed.
     """
     words = [f"{number} ({'damaged' if step is None else f'{AT}{step}'})" for number, step in numbered]
     if len(words) > MOST_LISTED:
@@ -128,19 +129,18 @@ def numbers_in_words(numbered: Sequence[tuple[int, int | None]]) -> str:
     return f"{', '.join(words)} (@: opt steps)" if words else "none"
 
 
-def name_in(folder: Folder, file: str) -> str | None:
-    """The checkpoint's name in the file `latest` or `best`; None if the file is missing or holds no such name."""
-    try:
+def number_in(folder: Folder, file: str) -> int | None:
+    """The number of the checkpoint that the file `latest` or `best` names; None if there is no such name."""
+    with suppress(OSError):
         name = folder.read(file, max_bytes=32).strip().decode("ascii", errors="replace")
-    except OSError:
-        return None
-    return name if re.fullmatch(NAME, name) else None
+        return int(name) if re.fullmatch(NAME, name) else None
+    return None
 
 
 def read_checkpoint(place: CheckpointPlace, warnings: list[str], check_rows: bool) -> LoadedCheckpoint:
-    """The checkpoint in a folder.
+    """Read the checkpoint in a folder. Raises DamagedError and CheckpointError.
 
-    Checks every file; replay rows only if `check_rows`. Raises DamagedError and CheckpointError.
+    Every file is checked; replay rows only if `check_rows`.
     """
     folder = place.folder
     manifest = Manifest.read(folder)

@@ -1,5 +1,7 @@
-"""A mirror on a disk of this machine: the calls of fsspec that `Remote` makes, but no link below the root is followed,
-and a file is written under another name, so that another name of the old one keeps its content.
+"""A mirror on a disk of this machine, for which `Remote` makes the same calls as for a file system of fsspec.
+
+Unlike that of fsspec, it follows no link below the root, and writes each file under another name first, so that a
+second hard link to the old file keeps the old content.
 """
 
 from pathlib import Path
@@ -9,10 +11,10 @@ from palestra.storage.disk import Folder
 
 
 class LocalFiles:
-    """root: the mirror's folder, which may itself be a link.
+    """The files of a mirror, by paths relative to its folder.
 
-    Paths are relative to it. Raises OSError, and RefusedPathError for a link or a pipe in the place of a file or
-    folder.
+    root: that folder, which may itself be a link. Raises OSError, and RefusedPathError for a link or a pipe in place of
+    a file or folder.
     """
 
     def __init__(self, root: Path) -> None:

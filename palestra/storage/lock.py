@@ -11,8 +11,8 @@ from contextlib import suppress
 from palestra.storage.disk import Folder, OpenFile
 
 POLL_S = 0.01
-TELL_S = 10.0  # after which a process that waits says for whom
-NAME_S = 0.5  # within which who has taken a lock has written its id
+TELL_S = 10.0  # after this time, a process that waits says which one it waits for
+NAME_S = 0.5  # within this time, a process that has taken a lock has written its id
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,10 @@ class Lock:
 
     @classmethod
     def take(cls, folder: Folder, name: str, wait: bool = False) -> "Lock | None":
-        """None if another process holds it, unless `wait`. Raises OSError, RefusedPathError for anything but a file."""
+        """Take the lock of that name; None if another process holds it and `wait` is False.
+
+        Raises OSError, and RefusedPathError for anything but a file.
+        """
         file = folder.append(name)
         tell_at_s = time.monotonic() + TELL_S
         while not _is_locked(file, fcntl.LOCK_EX):
@@ -55,7 +58,7 @@ def is_held(folder: Folder, name: str) -> bool:
 
 
 def in_use(folder: Folder) -> str:
-    """That another process holds the lock of a folder, in words."""
+    """Say that another process holds the lock of a folder, for a message."""
     return f"{folder.path} is in use by process {holder(folder, 'lock')}; wait for it or stop it"
 
 
@@ -73,7 +76,7 @@ def holder(folder: Folder, name: str) -> str:
 def lock_within(file: OpenFile, seconds: float) -> bool:
     """Lock a file that has content of its own, until it is closed.
 
-    False if another process still holds it after so many seconds.
+    Gives False if another process still holds it after so many seconds.
     """
     end_s = time.monotonic() + seconds
     while not _is_locked(file, fcntl.LOCK_EX):
@@ -84,7 +87,7 @@ def lock_within(file: OpenFile, seconds: float) -> bool:
 
 
 def _is_locked(file: OpenFile, how: int) -> bool:
-    """Lock a file, unless another process holds it."""
+    """Lock a file, unless another process holds it. Gives whether it is locked."""
     try:
         fcntl.flock(file.descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -25,7 +25,7 @@ from palestra.storage.manifest import MANIFEST, Manifest
 from palestra.storage.remote import Remote, RemoteError, require_backend
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.secrets import MAY_HOLD, may_hold_secret, option_errors, where_secrets_lie, where_users_stand
-from palestra.storage.segments import DamagedError, StoredFile, raising_damaged
+from palestra.storage.stored_files import DamagedError, StoredFile, raising_damaged
 
 # ---- what a run must say -----------------------------------------------------------------------------
 
@@ -111,7 +111,10 @@ class Mirror:
         self._evaluations: dict[str, tuple[int, int]] = {}  # size and time of the results that were sent
 
     def __enter__(self) -> Self:
-        """Raises RemoteError if the URL cannot be reached or written, RunFolderError if it belongs to another run."""
+        """Claim the mirror and start the thread.
+
+        Raises RemoteError if the URL cannot be reached or written, RunFolderError if it belongs to another run.
+        """
         self._claim()
         threading.Thread(target=self._work, name="mirror", daemon=True).start()
         return self
@@ -123,7 +126,7 @@ class Mirror:
         self._close()
 
     def send(self, latest: int) -> None:
-        """Let the thread send what the mirror lacks; returns at once. latest: the number of the latest checkpoint."""
+        """Let the thread send what the mirror lacks, and return at once. latest: the number of the last checkpoint."""
         checkpoints = self.checkpoints
         past = [number for number in checkpoints.numbers() if number <= latest]
         kept = sorted(checkpoints.kept(past), reverse=True)
@@ -166,7 +169,7 @@ class Mirror:
         others = sorted(path for path in self._there if written_name(path) != "run.json")
         if claimed is None and others:
             raise RunFolderError(f"output.mirror.url: expected a new folder, got {self.remote.url}, with {others[0]}")
-        if claimed is None:  # run.json is missing, or a kill has left a part of it
+        if claimed is None:  # run.json is missing, or a kill has left an unfinished one
             self._write("run.json", own)
         elif not isinstance(claimed, dict) or claimed.get("id") != json.loads(own)["id"]:
             raise RunFolderError(f"output.mirror.url: expected a new folder, got {self.remote.url} of another run")
@@ -252,7 +255,7 @@ class Mirror:
     def _upload(self, number: int, name: str, manifest: Manifest, best: str | None) -> Contents:
         folder, segments = self.checkpoints.folder.below(f"{number:08d}"), manifest.segments()
         for segment, stored in segments.items():
-            if self._there.get(f"buffers/{segment}") != stored.size:  # a kill may have left a part of it
+            if self._there.get(f"buffers/{segment}") != stored.size:  # a kill may have left an unfinished one
                 self._put(f"buffers/{segment}", self.folder.buffers.path / segment)
         players = self._send_players()
         files = dict(manifest.files)
@@ -272,7 +275,7 @@ class Mirror:
         return contents
 
     def _send_players(self) -> dict[str, StoredFile]:
-        """Send the copies of players that others have trained, which never change, and give their sizes and digests."""
+        """Send the copies of other runs' players, which never change. Gives their sizes and digests by file."""
         place, players = self.folder.players, {}
         for file in place.names():
             if place.kind(file) == "file":
@@ -293,8 +296,9 @@ class Mirror:
                     self._evaluations[file] = status.st_size, status.st_mtime_ns
 
     def _remove_unkept(self, job: Job, names: Mapping[int, str], whole: dict[str, Contents]) -> None:
-        """Apply the retention rules of the run's folder to the checkpoints on the mirror; remove also abandoned later
-        checkpoints and what a kill has left. contents.json is removed first.
+        """Apply the retention rules of the run's folder to the checkpoints on the mirror.
+
+        Abandoned later checkpoints and what a kill has left go, too. contents.json is removed first.
         """
         past = sorted({number_of(name) for name in whole if number_of(name) <= job.latest})
         rules = self.checkpoints.keep_last, self.checkpoints.keep_every

@@ -1,6 +1,4 @@
-"""What a record must hold, so that whatever reads it can rely on that: another person or a broken disk may have
-written it.
-"""
+"""What a record must hold. Another person or a broken disk may have written it; what reads it relies on this check."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -15,18 +13,18 @@ Interval = Annotated[list[float | None], Field(min_length=2, max_length=2)]
 Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
-class _Part(BaseModel):
+class _Section(BaseModel):
     """A mapping of a record; it may have further keys."""
 
     model_config = ConfigDict(strict=True)
 
 
-class _Clock(_Part):
+class _Clock(_Section):
     train_seconds: Seconds = 0.0
     time: dict[str, Seconds] = {}
 
 
-class _Record(_Part):
+class _Record(_Section):
     """A record of any kind."""
 
     kind: str = ""
@@ -37,7 +35,7 @@ class _Record(_Part):
     clock: _Clock = _Clock()
 
 
-class _PlayerMetrics(_Part):
+class _PlayerMetrics(_Section):
     episodes: dict[str, Any] = {}
 
 
@@ -45,7 +43,7 @@ class _Training(_Record):
     players: dict[str, _PlayerMetrics] = {}
 
 
-class _DeclaredScore(_Part):
+class _DeclaredScore(_Section):
     name: Annotated[str, Field(min_length=1)]
     meaning: str
     unit: str
@@ -54,7 +52,7 @@ class _DeclaredScore(_Part):
     shown: bool
 
 
-class _Pair(_Part):
+class _Pair(_Section):
     players: Annotated[dict[str, str], Field(min_length=1)]
     learned: list[str]
     same_as: dict[str, str] | None = None

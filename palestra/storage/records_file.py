@@ -8,23 +8,20 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
-
-from pydantic import Field
+from typing import Any, NamedTuple, Self
 
 from palestra.storage.disk import Folder, OpenFile
-from palestra.storage.facts import Entry, Sha256
+from palestra.storage.facts import Count, Entry, Sha256
 from palestra.storage.record_shape import require_shape
 
 MAX_LINE = 64 << 20  # bytes: many times those of the longest record
 MAX_DIGITS = 300  # of a whole number: a float cannot be much larger
 
-Count = Annotated[int, Field(ge=0)]
-
 
 class RecordsThen(Entry):
-    """records.jsonl at the time of a checkpoint: length in bytes, number of lines, SHA-256 of the whole and of its last
-    line (of the empty text if it has no line).
+    """The state of records.jsonl at the time of a checkpoint.
+
+    length: in bytes. sha256: of the whole. last_line: the SHA-256 of the last line; of the empty text if there is none.
     """
 
     length: Count
@@ -40,7 +37,7 @@ class RecordsThen(Entry):
 
 
 class Measure:
-    """Computes `RecordsThen` of content that comes in pieces. Text after the last newline does not count as a line."""
+    """Computes `RecordsThen` for content that comes in pieces. Text after the last newline does not count as a line."""
 
     def __init__(self) -> None:
         self.length = self.num_lines = 0
@@ -51,9 +48,9 @@ class Measure:
         self._all.update(piece)
         first, *others = piece.split(b"\n")
         self._line.update(first)
-        for part in others:
+        for line in others:
             self._line.update(b"\n")
-            self._last, self._line = self._line, hashlib.sha256(part)
+            self._last, self._line = self._line, hashlib.sha256(line)
         self.num_lines += len(others)
 
     def then(self) -> RecordsThen:
@@ -77,10 +74,10 @@ class Line(NamedTuple):
     is_whole: bool
 
 
-class Part(NamedTuple):
-    """The part of a file that existed when a checkpoint was saved.
+class Beginning(NamedTuple):
+    """The beginning of a file, as it existed when a checkpoint was saved.
 
-    is_intact: it is equal to the bit. num_lost: the lines missing at its end.
+    length: in bytes. is_intact: whether it is equal to the bit. num_lost: how many lines are missing at its end.
     """
 
     length: int
@@ -89,38 +86,39 @@ class Part(NamedTuple):
 
 
 def measured(file: OpenFile, length: int) -> RecordsThen:
-    """`RecordsThen` of the first `length` bytes of a file, or of all if it is shorter."""
+    """Compute `RecordsThen` for the first `length` bytes of a file, or for all if it is shorter."""
     measure = Measure()
     for piece in file.pieces(length):
         measure.add(piece)
     return measure.then()
 
 
-def part_of(file: OpenFile, then: RecordsThen) -> Part:
-    """The part of the file that existed `then`: up to the line that was the last; if that line is not found, up to the
-    same number of lines.
+def beginning_of(file: OpenFile, then: RecordsThen) -> Beginning:
+    """Find the beginning of the file that existed `then`.
+
+    It ends with the line that was the last; if that line is not found, after the same number of lines.
     """
     if measured(file, then.length) == then:
-        return Part(then.length, True, 0)
-    counted = Part(0, False, then.num_lines)
+        return Beginning(then.length, True, 0)
+    counted = Beginning(0, False, then.num_lines)
     for num_lines, line in enumerate(lines_of(file, file.size), start=1):
         if not line.is_whole:
             break
         if num_lines <= then.num_lines:
-            counted = Part(line.stop, False, then.num_lines - num_lines)
+            counted = Beginning(line.stop, False, then.num_lines - num_lines)
         if line.content is not None and hashlib.sha256(line.content + b"\n").hexdigest() == then.last_line:
-            return Part(line.stop, False, 0)
+            return Beginning(line.stop, False, 0)
     return counted
 
 
 def lines_of(file: OpenFile, length: int, start: int = 0) -> Iterator[Line]:
-    """Every line in the first `length` bytes of a file, from `start` on, where one begins."""
+    """The lines in the first `length` bytes of a file, from `start` on, where a line must begin."""
     begun, is_too_long, stop = b"", False, start
     for piece in file.pieces(length, start):
         *whole, rest = piece.split(b"\n")
-        for part in whole:
-            stop += len(part) + 1
-            yield Line(None if is_too_long else begun + part, stop, True)
+        for end in whole:
+            stop += len(end) + 1
+            yield Line(None if is_too_long else begun + end, stop, True)
             begun, is_too_long = b"", False
         stop += len(rest)
         is_too_long = is_too_long or len(begun) + len(rest) > MAX_LINE

@@ -1,4 +1,4 @@
-"""Remote storage through fsspec (s3, sftp, memory, ...; of file: local_files.py): the few calls that a mirror needs.
+"""Remote storage through fsspec (s3, sftp, memory, ...): the few calls that a mirror needs. For file: local_files.py.
 
 A failed call is repeated with exponential backoff, unless the error is of a kind that stays. No call renames anything,
 and every call may be repeated.
@@ -17,7 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from palestra.storage.disk import RefusedPathError
 from palestra.storage.local_files import LocalFiles
 from palestra.storage.secrets import redacted
-from palestra.storage.segments import CheckpointError
+from palestra.storage.stored_files import CheckpointError
 
 T = TypeVar("T")
 
@@ -155,7 +155,7 @@ def _list(fs: Any, root: str, folder: str) -> list[tuple[str, str, int]]:
 
 
 def _make_folder(fs: Any, path: str) -> None:
-    """Make a folder and those above it, but no bucket: a mistyped name must not create one."""
+    """Make a folder and those above it, but no bucket, because a mistyped name must not create one."""
     try:
         fs.mkdir(path, create_parents=False)
     except FileExistsError:

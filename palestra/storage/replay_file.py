@@ -1,41 +1,35 @@
-"""The rows of one replay buffer alone, in a folder of its own: to begin another run with them, or to look at them.
+"""Saves the rows of one replay buffer in a folder of their own: to begin another run with them, or to look at them.
 
 rows/replay.json          which rows, in which files, with the SHA-256 of each; the rest of the buffer's state
-     state.safetensors    the tensors of that state, as priorities
+     state.safetensors    the tensors of that state, such as priorities
      replay-0-8192-0a1b2c3d.safetensors, ...    the rows, in segments
 """
 
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from pydantic import ValidationError
 from torch import Tensor
 
-from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.facts import Entry, to_json
 from palestra.storage.segments import (
     SEGMENT_ROWS,
     CheckpointPlace,
-    DamagedError,
     SegmentedRows,
-    StoredFile,
     StoredRows,
     held_rows,
-    parse_json,
-    raising_damaged,
-    read_tensors,
     rows_per_segment,
     segment_bounds,
-    tensors_to_bytes,
     write_segment,
 )
 from palestra.storage.states import decode, encode
+from palestra.storage.stored_files import StoredFile, checked_entry, read_json, read_tensors, tensors_to_bytes
 
 FACTS, STATE = "replay.json", "state.safetensors"
 
 
 class SavedBuffer(SegmentedRows, Protocol):
-    """What saving and loading alone needs of a replay buffer."""
+    """What saving a replay buffer apart from its run needs of the buffer, besides its rows."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -59,7 +53,9 @@ def save_replay(buffer: SavedBuffer, path: str | Path) -> None:
     Raises RunFolderError if there is one already, or if the disk refuses.
     """
     place = Path(path)
-    try:
+    if place.exists():
+        raise RunFolderError(f"{place} exists already; expected a folder that does not")
+    with writing(place):
         place.mkdir(parents=True)
         folder = Folder(place)
         bounds = segment_bounds(*held_rows(buffer), rows_per_segment(buffer, SEGMENT_ROWS))
@@ -77,24 +73,16 @@ def save_replay(buffer: SavedBuffer, path: str | Path) -> None:
             tensors=StoredFile.of(content),
         )
         folder.write(FACTS, to_json(facts.model_dump()).encode())  # last: it makes the rows exist
-    except FileExistsError:
-        raise RunFolderError(f"{place} exists already; expected a folder that does not") from None
-    except OSError as error:
-        raise RunFolderError(f"{place} cannot be written: {error}") from error
 
 
 def load_replay(buffer: SavedBuffer, path: str | Path) -> None:
-    """Load what `save_replay` wrote into an empty replay buffer of the same kind and capacity: it then draws what the
-    saved one would have drawn. Raises ValueError for another buffer, DamagedError if a file differs from what was
-    written; the buffer may then hold some of the rows.
+    """Load what `save_replay` wrote into an empty replay buffer of the same kind and capacity.
+
+    The buffer then draws what the saved one would have drawn. Raises ValueError for another buffer, DamagedError if a
+    file differs from what was written; the buffer may then hold some of the rows.
     """
     folder = Folder(Path(path))
-    with raising_damaged(f"{path}/{FACTS}"):
-        content = folder.read(FACTS)
-    try:
-        facts = ReplayFacts.model_validate(parse_json(content, FACTS))
-    except ValidationError as error:
-        raise DamagedError(f"{path}/{FACTS} differs from what was written: {error.errors()[0]['msg']}") from error
+    facts = checked_entry(read_json(folder, FACTS), f"{path}/{FACTS}", ReplayFacts)
     expected, got = (facts.kind, facts.capacity), (type(buffer).__name__, buffer.capacity)
     if expected != got:
         raise ValueError(f"expected a {expected[0]} of capacity {expected[1]}, as the saved one, got {got}")

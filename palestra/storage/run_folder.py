@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from palestra.storage.disk import FAILURE, WORDS, Folder, RunFolderError, plain_path, written_name
-from palestra.storage.facts import RUN_FORMAT, RunFacts, to_json
+from palestra.storage.facts import RUN_FORMAT, RunFacts, fault_in_words, to_json
 from palestra.storage.lock import Lock, in_use
 from palestra.storage.ways_on import WaysOn
 
@@ -154,10 +154,7 @@ class RunFolder:
         except FileNotFoundError:
             raise RunFolderError(f"{self.path} is not a run: {self.run} is missing") from None
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            fault = f"{where}: {first['msg']}" if where else first["msg"]
-            raise RunFolderError(f"{self.run} is damaged: {fault}") from error
+            raise RunFolderError(f"{self.run} is damaged: {fault_in_words(error)}") from error
         except (OSError, ValueError, RecursionError) as error:
             raise RunFolderError(f"{self.run} is damaged: {error}") from error
 
@@ -170,12 +167,13 @@ class RunFolder:
         return WaysOn(self.path, facts, has_checkpoint)
 
     def write_facts(self, facts: RunFacts) -> None:
-        """Raises OSError."""
+        """Write run.json. Raises OSError."""
         self.root.write(self.run.name, to_json(facts.model_dump()).encode())
 
     def keep_checkpoints_in(self, place: Path, run_id: str) -> Path:
-        """Make a new folder in `place`, for instance on another disk, for checkpoints and replay rows, and give its
-        path, which `facts` must name. To be called before anything is saved. Raises RunFolderError.
+        """Make a new folder in `place`, for instance on another disk, for checkpoints and replay rows.
+
+        Gives its path, which run.json must name. To be called before anything is saved. Raises RunFolderError.
         """
         own = place / f"{self.path.resolve().name}-{run_id[:8]}"
         owner = {"id": run_id, "run": str(self.path.resolve())}
@@ -200,9 +198,10 @@ class RunFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def require_begun_only(self, copies: Collection[str] = ()) -> None:
-        """Raise RunFolderError, which names the reason, unless the folder is that of a run which was killed before it
-        was one: without run.json, and with nothing but a config, copies of players, and empty folders. copies: the
-        names of the files in `players/`.
+        """Raise RunFolderError, which names the reason, unless a kill came before the folder was a run.
+
+        Such a folder has no run.json, and nothing but a config, copies of players, and empty folders. copies: the names
+        of the files in `players/`.
         """
         for folder, files in self._begun(copies):
             for name in folder.names():
@@ -216,7 +215,7 @@ class RunFolder:
                     )
 
     def remove_begun(self, copies: Collection[str] = ()) -> None:
-        """Remove the folder, for which `require_begun_only` holds, else raise RunFolderError. No other file goes."""
+        """Remove a folder that passes `require_begun_only`, which raises RunFolderError. No other file goes."""
         self.require_begun_only(copies)
         for folder, files in self._begun(copies):
             folder.remove_files(partial(_is_of, files=files))
@@ -225,7 +224,7 @@ class RunFolder:
         Folder(self.path.parent, self.path.name).remove_empty()
 
     def _begun(self, copies: Collection[str]) -> Iterator[tuple[Folder, Collection[str]]]:
-        """The folders that there are before there is a run, the outer one last, each with the names of its files."""
+        """The folders that exist before there is a run, each with the names of its files; the outer one comes last."""
         for name in BEGUN_FOLDERS:
             yield self.root.below(name), copies if name == self.players.path.name else ()
         yield self.root, BEGUN_FILES
@@ -246,8 +245,9 @@ class RunFolder:
             raise RunFolderError(f"{expected}: {error}") from None
 
     def require_rebuildable(self, calls: Sequence[str] = ()) -> None:
-        """Raise RunFolderError if the run has networks that its config does not name (`Trainer.set_model`), and others
-        than `calls` hand over again.
+        """Raise RunFolderError unless `calls` hand over the networks that the config does not name.
+
+        These are the networks of `Trainer.set_model`, as run.json has the calls.
         """
         needed = {call for call in self.facts().set_in_python if call.startswith("set_model")}
         if needed != set(calls):
@@ -267,7 +267,7 @@ class RunFolder:
         )
 
     def require_named_trainer(self) -> None:
-        """Raise RunFolderError for a run that a class trains which its config does not name."""
+        """Raise RunFolderError for a run that is trained by a class which its config does not name."""
         if self.facts().trainer_in_python is not None:
             raise self.other_trainer_needed()
 
@@ -345,7 +345,5 @@ class RunFolder:
 
 
 def _is_of(name: str, files: Collection[str]) -> bool:
-    """Whether a name is that of one of some files, or of one of them or run.json that a process was killed while it
-    wrote.
-    """
+    """Whether a name belongs to one of these files, or to an unfinished one of them or of run.json."""
     return name in files or (written_name(name) != name and written_name(name) in (*files, "run.json"))

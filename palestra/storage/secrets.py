@@ -1,9 +1,9 @@
-"""Keeps secrets out of a run's folder and off the screen: decides which URLs and options a config may contain, and
-removes secrets from texts (`redacted`).
+"""Keeps secrets out of a run's folder and off the screen.
 
-Options are an allow-list: any option that is not known to be harmless is an error, which names the environment variable
-to use instead. The lists come from the signatures of fsspec's own file systems, s3fs, botocore and paramiko, and from
-the documentation of gcsfs, adlfs and webdav4.
+It decides which URLs and options a config may contain, and removes secrets from texts (`redacted`). Options are an
+allow-list: any option that is not known to be harmless is an error, which names the environment variable to use
+instead. The lists come from the signatures of fsspec's own file systems, s3fs, botocore and paramiko, and from the
+documentation of gcsfs, adlfs and webdav4.
 """
 
 import os
@@ -125,8 +125,10 @@ _ASSIGNED = re.compile(rf"(?:{_SECRET}[\w-]*|\b{_SHORT_SECRET})=", re.IGNORECASE
 
 
 def may_hold_secret(url: str) -> bool:
-    """Whether a URL may contain a user, a token or a signature, percent-encoded or not: `user@`, a port that is no
-    number, `?`, `#`, `sig=`. Checks every link of a chain of URLs (zip://run::s3://...).
+    """Whether a URL may contain a user, a token or a signature, percent-encoded or not.
+
+    Signs are `user@`, a port that is no number, `?`, `#`, and names such as `sig=`, in every link of a chain of URLs
+    (zip://run::s3://...).
     """
     text = _decoded(url)
     return bool(re.search("[?#]", text) or _ASSIGNED.search(text) or _TOKEN.search(text)) or any(
@@ -135,8 +137,9 @@ def may_hold_secret(url: str) -> bool:
 
 
 def may_hold_secret_beside_user(url: str) -> bool:
-    """The same for a URL that may name a user, as that of a database: a plain name, which is no token, and of which
-    nothing that is percent-encoded makes a password.
+    """Whether a URL that may name a user, such as that of a database, may contain a secret besides the name.
+
+    The name must be plain: no token, and without a password, also when it is percent-encoded.
     """
     scheme, slashes, rest = url.partition("://")
     user, _, host = rest.partition("@")
@@ -195,7 +198,7 @@ def option_errors(url: str, options: Mapping[str, Any]) -> Iterator[ConfigErrorI
 
 
 def _faults(options: Mapping[Any, Any], harmless: Harmless, path: str) -> Iterator[tuple[str, str]]:
-    """The path of what may be a secret, and what else is wrong with it, if anything."""
+    """The paths of the options that may hold a secret, each with its fault if it has another one, else with ""."""
     for key, value in options.items():
         below, inner = f"{path}.{key}".lstrip("."), harmless.get(key)
         if key not in harmless:
@@ -237,7 +240,7 @@ _RULES = [
     _hide(r"""(?P<kept>(?<![\w.])(?:set-)?cookie['"]?\s*:\s*)(?![\s*])(?:b?"[^"\n]*"|b?'[^'\n]*'|[^'"\n]+)"""),
     _hide(r"\b(?P<kept>bearer\s+)[\w.~+/=-]+"),
     _hide(r"\b(?P<kept>Basic\s+)(?=\S*[0-9A-Z=])[\w+/=-]{6,}", re.NOFLAG),
-    # of URLs the user, then query and fragment; these of paths alone, too
+    # the user of a URL, then its query and fragment; the query of a bare path, too
     _hide(rf"""(?P<kept>{_NOT_ON_DISK}://|%(?:25)*3A%(?:25)*2F%(?:25)*2F)[^\s'"<>@]*?(?=@|%(?:25)*40)"""),
     _hide(r"""(?P<kept>://[^\s'"<>?#]*[?#])[^\s'"<>)]+"""),
     _hide(r"""(?P<kept>(?<=[\w/])(?:\?|%(?:25)*3F))(?=[^\s'"<>]*(?:=|%(?:25)*3D))[^\s'"<>)]+"""),
@@ -252,8 +255,10 @@ _MIN_LENGTH = 6  # of a value to hide: shorter ones occur in ordinary words
 
 
 def redacted(text: str) -> str:
-    """A text with `***` for everything that may be a secret: users and queries of URLs, values of names such as token
-    or Authorization, and the values of this process's secret environment variables and of fsspec's config.
+    """Replace everything in a text that may be a secret by `***`.
+
+    These are users and queries of URLs, values of names such as token or Authorization, and the values of this
+    process's secret environment variables and of fsspec's config.
     """
     for value in sorted(_known_secrets(), key=len, reverse=True):
         for form in (value, quote(value, safe=""), quote(value)):

@@ -5,25 +5,19 @@ C of them. Segment k is the rows k * S to (k + 1) * S - 1. A checkpoint needs th
 lie in `buffers/` and are shared among checkpoints, and the unfinished tail, which lies in the checkpoint's folder.
 """
 
-import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol, Self
+from typing import Annotated, NamedTuple, Protocol, Self
 from urllib.parse import quote
 
-import torch
 from pydantic import AfterValidator, Field, model_validator
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from palestra.buffers.packed import is_planes, num_rows, part
-from palestra.runtime.limits import NO_MORE_FILES
-from palestra.storage.disk import Folder, RefusedPathError
-from palestra.storage.facts import Entry, Sha256
+from palestra.storage.disk import Folder
+from palestra.storage.facts import Entry
+from palestra.storage.stored_files import DamagedError, StoredFile, read_checked, tensors_in, tensors_to_bytes
 
 SEGMENT_ROWS = 8192
 SEGMENT_BYTES = 64 << 20  # at most, of rows with images; images that share their frames need a few MiB of it
@@ -47,24 +41,13 @@ class SegmentedRows(Protocol):
         """The bytes of one row with its images; 1 before the first row."""
 
     def packed_rows(self, start: int, stop: int) -> dict[str, Tensor]:
-        """Rows start to stop - 1, which the buffer must still hold: tensors of shape (stop - start, ...), except for
-        lists of planes (see palestra.buffers.packed).
+        """The rows start to stop - 1, which the buffer must still hold.
+
+        Tensors of shape (stop - start, ...), except for lists of planes (see palestra.buffers.packed).
         """
 
     def load_rows(self, start: int, packed: dict[str, Tensor]) -> None:
         """Restore rows start, start + 1, ... from CPU tensors. Calls come in ascending order, without gaps."""
-
-
-class CheckpointError(Exception):
-    """A checkpoint cannot be saved or loaded. The message names it and the reason."""
-
-
-class MissingCheckpointError(CheckpointError):
-    """The checkpoint that was asked for does not exist."""
-
-
-class DamagedError(CheckpointError):
-    """A file of a checkpoint is missing or differs from what was written."""
 
 
 def _require_place(file: str) -> str:
@@ -76,27 +59,8 @@ def _require_place(file: str) -> str:
 RowNumber = Annotated[int, Field(ge=0, lt=1 << 62)]
 
 
-class StoredFile(Entry):
-    """The size and SHA-256 of a file when it was written."""
-
-    size: Annotated[int, Field(ge=0)]
-    sha256: Sha256
-
-    @classmethod
-    def of(cls, content: bytes) -> Self:
-        return cls.of_pieces([content])
-
-    @classmethod
-    def of_pieces(cls, pieces: Iterable[bytes]) -> Self:
-        size, sha256 = 0, hashlib.sha256()
-        for piece in pieces:
-            size += len(piece)
-            sha256.update(piece)
-        return cls(size=size, sha256=sha256.hexdigest())
-
-
 class Segment(Entry):
-    """Rows start to stop - 1 of one buffer in one file, whose path is relative to the checkpoint's folder."""
+    """The rows start to stop - 1 of one buffer, in a file whose path is relative to the checkpoint's folder."""
 
     file: Annotated[str, AfterValidator(_require_place)]
     start: RowNumber
@@ -118,7 +82,7 @@ class StoredRows(Entry):
 
     @model_validator(mode="after")
     def _require_every_row_once(self) -> Self:
-        """The first segment may begin with rows that are no longer held."""
+        """Require segments that follow each other; the first may begin with rows that are no longer held."""
         reached, first = self.start, True
         for segment in self.segments:
             if not (segment.start == reached or (first and segment.start < reached)) or segment.stop <= reached:
@@ -162,7 +126,7 @@ class CheckpointPlace(NamedTuple):
 
 
 def segment_bounds(start: int, stop: int, segment_rows: int) -> Iterator[tuple[int, int]]:
-    """Rows start to stop - 1, cut at the multiples of `segment_rows`: pairs of (start, stop), ascending."""
+    """Cut the rows start to stop - 1 at the multiples of `segment_rows`: gives pairs of (start, stop), ascending."""
     while start < stop:
         boundary = min(stop, (start // segment_rows + 1) * segment_rows)
         yield start, boundary
@@ -170,7 +134,10 @@ def segment_bounds(start: int, stop: int, segment_rows: int) -> Iterator[tuple[i
 
 
 def rows_per_segment(buffer: SegmentedRows, at_most: int) -> int:
-    """A power of two, small because every save writes the unfinished segment again; `at_most` if that is smaller."""
+    """The number of rows in a full segment: a power of two, or `at_most` if that is smaller.
+
+    It is small because every save writes the unfinished segment again.
+    """
     num = max(1, SEGMENT_BYTES // buffer.row_bytes)
     return min(at_most, 1 << num.bit_length() - 1)
 
@@ -178,7 +145,7 @@ def rows_per_segment(buffer: SegmentedRows, at_most: int) -> int:
 def store_full_segments(
     name: str, buffer: SegmentedRows, known: Iterable[Segment], buffers_folder: Folder, segment_rows: int
 ) -> tuple[Segment, ...]:
-    """Write the full segments of the rows that `buffer` holds, except those that `known` has; gives all of them.
+    """Write the full segments of the rows that `buffer` holds, except those in `known`. Gives all of them.
 
     If more rows than the capacity came between two saves, the buffer holds only the last part of its oldest segment.
     Then that part is written.
@@ -234,59 +201,3 @@ def write_segment(folder: Folder, name: str, buffer: SegmentedRows, start: int, 
     file = f"{quote(name, safe='').replace('.', '%2E')}-{start}-{stop}-{stored.sha256[:8]}.safetensors"
     folder.write(file, content)
     return Segment(file=file, start=start, stop=stop, stored=stored)
-
-
-# ---- tensors as bytes --------------------------------------------------------------------------------
-
-
-def tensors_to_bytes(tensors: dict[str, Tensor]) -> bytes:
-    """A safetensors file with dense CPU copies of `tensors`.
-
-    Views, and tensors that share memory, are each written in full.
-    """
-    return save({name: torch.empty(t.shape, dtype=t.dtype).copy_(t.detach()) for name, t in tensors.items()})
-
-
-def read_tensors(folder: Folder, name: str, stored: StoredFile) -> dict[str, Tensor]:
-    """The CPU tensors of a safetensors file. Raises DamagedError if it differs from what was written."""
-    return tensors_in(read_checked(folder, name, stored), name)
-
-
-def tensors_in(content: bytes, name: str) -> dict[str, Tensor]:
-    """The CPU tensors in the content of the safetensors file `name`. Raises DamagedError."""
-    try:
-        return load(content)
-    except (SafetensorError, KeyError) as error:
-        raise DamagedError(f"{name} does not hold tensors ({error})") from error
-
-
-def read_checked(folder: Folder, name: str, stored: StoredFile) -> bytes:
-    """The content of a file. Raises DamagedError if it differs from what was written."""
-    with raising_damaged(name):
-        content, sha256 = folder.read_exactly(name, stored.size)
-    if sha256 != stored.sha256:
-        raise DamagedError(f"{name} differs from what was written: its SHA-256 differs from the manifest's")
-    return content
-
-
-@contextmanager
-def raising_damaged(name: str) -> Iterator[None]:
-    """Inside, an error of reading a file becomes a DamagedError: unreadable, no regular file, or of another size."""
-    try:
-        yield
-    except RefusedPathError as error:
-        raise DamagedError(f"{name} differs from what was written: {error}") from error
-    except OSError as error:
-        if error.errno in NO_MORE_FILES:  # the file may be whole
-            raise
-        raise DamagedError(f"{name} cannot be read ({error.strerror})") from error
-
-
-def parse_json(content: bytes, name: str) -> Any:
-    """The data in JSON text. Raises DamagedError if it is no JSON, or nested too deeply."""
-    try:
-        return json.loads(content)
-    except RecursionError:
-        raise DamagedError(f"{name} is nested too deeply") from None
-    except ValueError as error:
-        raise DamagedError(f"expected JSON in {name} ({error})") from error

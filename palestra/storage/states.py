@@ -19,7 +19,7 @@ TENSOR_DTYPES = {
 
 
 def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """`value` as JSON data; adds its tensors to `tensors` under their paths. Raises TypeError for other types."""
+    """Encode a value as JSON data, and add its tensors to `tensors` by path. Raises TypeError for other types."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -49,12 +49,12 @@ def _encode_tensor(tensor: Tensor, path: str, tensors: dict[str, Tensor]) -> dic
 
 
 def _escape(key: str) -> str:
-    """Escapes a key as JSON pointers do (RFC 6901), so that different paths have different names."""
+    """Escape a key as JSON pointers do (RFC 6901), so that different paths have different names."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
 def decode(document: Any, tensors: dict[str, Tensor]) -> Any:
-    """The inverse of `encode`."""
+    """Decode what `encode` gave."""
     if isinstance(document, list):
         return [decode(item, tensors) for item in document]
     if not isinstance(document, dict):
@@ -76,7 +76,7 @@ def decode(document: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """The value, with its tensors copied to the CPU."""
+    """Copy a tree of state; its tensors are copied to the CPU."""
     if isinstance(value, Tensor):
         return torch.empty(value.shape, dtype=value.dtype).copy_(value.detach())
     if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
 """The commands by which people go on with a run.
 
-This file alone decides which ones a run accepts, for every message that advises one: what the shell refuses is advised
-in Python, and nothing is advised that no run like this can do.
+This file alone decides which ones a run accepts, for every message that advises one. Messages advise Python where the
+shell refuses a run, and nothing that a run cannot do.
 """
 
 import re
@@ -55,7 +55,7 @@ class WaysOn:
         return not (self._calls or self._is_of_a_script or self.trainer_class != STOCK)
 
     def in_python(self, method: str, arguments: str, *then: str) -> str:
-        """The lines of Python that train: `method` of the trainer's class with these arguments, and what follows."""
+        """The lines of Python that train: a call of a class's `method` with these arguments, and what follows."""
         models = f", models={{{', '.join(f'{role}: ...' for role in self.models)}}}" if self.models else ""
         loaded = f"trainer = {self.trainer_class}.{method}({arguments}{models})"
         others = [f"trainer.{call}" for call in self._calls if not call.startswith("set_model")]
@@ -68,19 +68,19 @@ class WaysOn:
     # ---- the ways ------------------------------------------------------------------------------------------
 
     def to_resume(self) -> str | None:
-        """How it goes on from its last checkpoint, and hands out what its recorders and its mirror lack."""
+        """The way on from the last checkpoint, which also sends what the recorders and the mirror lack."""
         if not self.has_checkpoint:
             return None
         return f"palestra resume {self._quoted}" if self._shell_can_train else self._in_python("load", self._written)
 
     def to_resume_mirror(self, url: str) -> str:
-        """How it goes on from its mirror, in a new folder."""
+        """The way on from the mirror, in a new folder."""
         if self._shell_can_train:
             return f"palestra resume {url} --run DIR"
         return self._in_python("load", f"{url!r}, into='DIR'")
 
     def to_extend(self, change: str) -> str | None:
-        """How it gets another end, such as stop.after=100."""
+        """The way to another end of the run, such as stop.after=100."""
         if not self.has_checkpoint:
             return None
         if self._shell_can_train:
@@ -88,7 +88,7 @@ class WaysOn:
         return self._in_python("load", self._written, f"trainer.extend([{change!r}])")
 
     def to_branch(self, checkpoint: str = "latest", change: str = "KEY=VALUE") -> str | None:
-        """How a new run begins with the state of a checkpoint and a changed key.
+        """The way to a new run that begins with the state of a checkpoint and a changed key.
 
         checkpoint: latest, best, or the name of its folder.
         """
@@ -100,14 +100,14 @@ class WaysOn:
         return self._in_python("branch", f"{str(place)!r}, [{change!r}]")
 
     def to_evaluate(self, roles: Mapping[str, str] | None, has_evaluations: bool) -> str | None:
-        """How its players are evaluated from the shell. roles: who sits where; None for a run in which nobody plays."""
+        """The way to evaluate its players from the shell. roles: who sits where; None if nobody plays in the run."""
         if not self.has_checkpoint or self.models or self._is_of_a_script or roles is None:
             return None
         pairing = "" if has_evaluations else f" --pairing {','.join(f'{role}={name}' for role, name in roles.items())}"
         return f"palestra evaluate {self._quoted}{pairing}"
 
     def to_see(self) -> str:
-        """How its page is written, which every run has."""
+        """The way to see the run as a page, which every run has."""
         return f"palestra report {self._quoted}"
 
     @property

@@ -12,7 +12,7 @@ from palestra.storage.disk import RunFolderError, open_plain
 from palestra.storage.manifest import Manifest
 from palestra.storage.records_file import lines_of, parse_record
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import CheckpointError
+from palestra.storage.stored_files import CheckpointError
 from palestra.sweeps.config import ObjectiveConfig
 
 COUNTERS = ("env_steps", "opt_steps", "epochs")

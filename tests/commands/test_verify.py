@@ -21,7 +21,7 @@ from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError
 from palestra.storage.facts import to_json
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import StoredFile, tensors_in, tensors_to_bytes
+from palestra.storage.stored_files import StoredFile, tensors_in, tensors_to_bytes
 from palestra.training.trainer import Trainer
 from tests.sweeps.made_runs import make_run
 from tests.sweeps.small_runs import write_base

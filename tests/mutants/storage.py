@@ -24,7 +24,7 @@ STORAGE = [
         ),
         ("due = [number for number in past if number != between_dues]", "due = list(past)"),
         ("kept = self.kept(past) | self.in_use()", "kept = self.kept(past)"),
-        ("numbers = [number for number in numbers if number < int(latest)] + [int(latest)]", "pass"),
+        ("numbers = [number for number in numbers if number < latest] + [latest]", "pass"),
         (
             "return [self._place(number) for number in reversed(numbers)]",
             "return [self._place(number) for number in numbers]",
@@ -96,12 +96,16 @@ STORAGE = [
     *mutants(
         "storage/segments.py",
         DAMAGE,
-        ("    if sha256 != stored.sha256:", "    if False:"),
         ("        if reached != self.num_added:", "        if False:"),
         ("            if any(value.shape[:1] != (expected,) for", "            if any(value.dim() < 0 for"),
     ),
     *mutants(
-        "storage/segments.py",
+        "storage/stored_files.py",
+        DAMAGE,
+        ("    if sha256 != stored.sha256:", "    if False:"),
+    ),
+    *mutants(
+        "storage/stored_files.py",
         CHECKPOINTS,
         ("torch.empty(t.shape, dtype=t.dtype).copy_(t.detach())", "t.detach()"),
     ),
@@ -116,14 +120,11 @@ STORAGE = [
         ("for key in sorted(value)]", "for key in value]"),
     ),
     *mutants(
-        "storage/manifest.py",
+        "storage/stored_files.py",
         DAMAGE,
-        (
-            '        if document.pop("sha256", "") != _digest(document):',
-            '        document.pop("sha256", "")\n        if False:',
-        ),
-        ("if isinstance(found, int) and found > FORMAT:", "if isinstance(found, int) and found > FORMAT + 1:"),
-        ("    if not {STATE, TENSORS} <= files.keys():", "    if not files:"),
+        ("        is_whole = content == _sealed(document)", "        is_whole = True"),
+        ("(found > expected or (found", "(found > expected + 1 or (found"),
+        ("        if not {*names} <= files.keys():", "        if not files:"),
     ),
     *mutants(
         "storage/disk.py",
@@ -153,11 +154,11 @@ STORAGE = [
         RECORDS,
         ("        self.num_lines += len(others)", "        self.num_lines += len(others) + 1"),
         (
-            "            self._last, self._line = self._line, hashlib.sha256(part)",
+            "            self._last, self._line = self._line, hashlib.sha256(line)",
             "            self._last, self._line = self._line, hashlib.sha256()",
         ),
-        ("            return Part(line.stop, False, 0)", "            return Part(counted.length, False, 0)"),
-        ("            stop += len(part) + 1\n", "            stop += len(part)\n"),
+        ("            return Beginning(line.stop, False, 0)", "            return Beginning(counted.length, False, 0)"),
+        ("            stop += len(end) + 1\n", "            stop += len(end)\n"),
         ('            begun, is_too_long = b"", False\n        stop', '            begun = b""\n        stop'),
     ),
     *mutants(

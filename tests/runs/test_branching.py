@@ -22,7 +22,7 @@ from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import CheckpointError, MissingCheckpointError
+from palestra.storage.stored_files import CheckpointError, MissingCheckpointError
 from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]

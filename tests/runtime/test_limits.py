@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from palestra.cli import app
 from palestra.config import ConfigError
 from palestra.runtime.limits import is_short_of_memory, lack, memory_needed
-from palestra.storage.segments import DamagedError, raising_damaged
+from palestra.storage.stored_files import DamagedError, raising_damaged
 
 MakeConfig = Callable[..., dict[str, Any]]
 ALLOCATIONS: list[Callable[[], object]] = [

@@ -18,7 +18,7 @@ from palestra.storage.mirror import Mirror, MirrorConfig
 from palestra.storage.records_file import RecordsThen
 from palestra.storage.remote import Remote
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import DamagedError
+from palestra.storage.stored_files import DamagedError
 from tests.storage.ring import Ring
 
 URL = "memory://mirrors"

@@ -16,7 +16,7 @@ import pytest
 from palestra.storage.fetching import fetch
 from palestra.storage.remote import MissingError, Remote, RemoteError
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import CheckpointError
+from palestra.storage.stored_files import CheckpointError
 from tests.storage.mirroring import Run, fetched, numbers_on_mirror, on_mirror, run_of
 
 pytest.importorskip("s3fs")

@@ -25,7 +25,7 @@ from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import DISK
 from palestra.storage.records_file import RecordsThen
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import CheckpointError, MissingCheckpointError, StoredFile
+from palestra.storage.stored_files import CheckpointError, MissingCheckpointError, StoredFile
 from tests.forked import run as run_forked
 from tests.storage.ring import NONE, Ring
 

@@ -24,7 +24,7 @@ from palestra.runs.branching import tree_differences
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.facts import to_json
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import CheckpointError, StoredFile
+from palestra.storage.stored_files import CheckpointError, StoredFile
 from tests.storage.ring import NONE, Ring
 
 CAPACITY = 14

@@ -19,7 +19,8 @@ from palestra.storage.disk import RunFolderError
 from palestra.storage.fetching import fetch, fetch_new_checkpoints
 from palestra.storage.manifest import Manifest
 from palestra.storage.remote import RemoteError
-from palestra.storage.segments import CheckpointError, CheckpointPlace, DamagedError, StoredFile
+from palestra.storage.segments import CheckpointPlace
+from palestra.storage.stored_files import CheckpointError, DamagedError, StoredFile
 from tests.storage.mirroring import (
     PLACE,
     URL,
@@ -98,7 +99,7 @@ def test_a_contents_json_of_a_newer_format_is_refused_with_its_version(tmp_path:
         save_in_turn(run, range(2))
     [path] = (tmp_path / "mirror").glob("run/checkpoints/00000001-*/contents.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 7}))
-    with pytest.raises(CheckpointError, match=r"expected format 3 of contents\.json, got 7"):
+    with pytest.raises(CheckpointError, match=r"contents\.json: expected format 3, got 7 of a later palestra"):
         fetch(f"file://{tmp_path}/mirror/run", tmp_path / "again")
 
 

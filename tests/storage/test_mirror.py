@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from palestra.storage.disk import RunFolderError
 from palestra.storage.fetching import fetch
 from palestra.storage.remote import Remote, RemoteError
-from palestra.storage.segments import CheckpointError
+from palestra.storage.stored_files import CheckpointError
 from tests.storage.mirroring import (
     PLACE,
     URL,

@@ -16,7 +16,7 @@ from palestra.storage.disk import RunFolderError
 from palestra.storage.manifest import Manifest
 from palestra.storage.records_file import measured
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import CheckpointError
+from palestra.storage.stored_files import CheckpointError
 from tests.storage.power_loss import RecordingDisk, Sync, states_after_power_loss
 
 MakeConfig = Callable[..., dict[str, Any]]

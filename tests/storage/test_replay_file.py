@@ -13,7 +13,7 @@ from palestra.buffers.prioritized import PrioritizedReplay
 from palestra.buffers.replay import ReplayBuffer
 from palestra.storage.disk import RunFolderError
 from palestra.storage.replay_file import load_replay, save_replay
-from palestra.storage.segments import DamagedError
+from palestra.storage.stored_files import DamagedError
 from palestra.training.trainer import Trainer
 
 

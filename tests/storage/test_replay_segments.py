@@ -12,7 +12,7 @@ from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import DISK
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import CheckpointError
+from palestra.storage.stored_files import CheckpointError
 from tests.storage.ring import NONE, Ring
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from palestra.storage.disk import RunFolderError, write_text
+from palestra.storage.disk import RunFolderError, write_bytes
 from palestra.storage.facts import run_facts, to_json
 from palestra.storage.run_folder import RunFolder
 from tests.forked import Forked
@@ -41,7 +41,7 @@ def test_a_folder_without_config_is_not_opened_as_a_run(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"not a run.*config\.yml"):
         RunFolder.open(tmp_path)
     created = RunFolder.create(tmp_path, "dqn")
-    write_text(created.config, "seed: 1\n")
+    write_bytes(created.config, b"seed: 1\n")
     assert RunFolder.open(created.path).config.read_text() == "seed: 1\n"
 
 
@@ -61,14 +61,14 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run.json"
-    write_text(path, to_json({"a": 1}))
+    write_bytes(path, to_json({"a": 1}).encode())
 
     def fail(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space"):
-        write_text(path, to_json({"a": 2}))
+        write_bytes(path, to_json({"a": 2}).encode())
     assert json.loads(path.read_text()) == {"a": 1}
     assert list(tmp_path.iterdir()) == [path]
 
@@ -98,7 +98,7 @@ with RunFolder.open(Path(sys.argv[1])).lock():
 
 def test_the_lock_admits_one_process_names_it_and_ends_with_a_kill(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "dqn")
-    write_text(run.config, "")
+    write_bytes(run.config, b"")
     holder = Forked([sys.executable, "-c", HOLD_LOCK, str(run.path)], stdout=subprocess.PIPE)
     try:
         assert holder.stdout is not None
@@ -122,6 +122,6 @@ def test_the_lock_is_free_again_after_its_block(tmp_path: Path) -> None:
 
 def test_a_folder_whose_run_was_killed_before_it_was_one_is_named(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "dqn")
-    write_text(run.config, "seed: 0\n")
+    write_bytes(run.config, b"seed: 0\n")
     with pytest.raises(RunFolderError, match=r"dqn-1 is not a run: .*dqn-1/run\.json is missing$"):
         RunFolder.open(run.path).facts()

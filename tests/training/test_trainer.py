@@ -41,7 +41,7 @@ from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import CheckpointError
+from palestra.storage.stored_files import CheckpointError
 from palestra.training.checks import TrainingFailed
 from palestra.training.trainer import Trainer
 
