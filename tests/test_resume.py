@@ -408,7 +408,7 @@ def test_what_is_not_as_it_was_is_named(
     monkeypatch.setattr(palestra.runs.run, kind, lambda: before | {key: "another"})
     capfd.readouterr()
     fit(tmp_path / "run")
-    line = f"{kind}: {key} was {before[key]}, is another; equal bits are not promised"
+    line = f"{kind}.{key} was {before[key]}, is another; equal bits are not promised"
     assert line in capfd.readouterr().out.replace("\n", "")
 
 

@@ -28,12 +28,9 @@ def make_callback(config: CallbackConfig | UserConfig | dict[str, Any]) -> Callb
 
 
 def required_callbacks(given: object) -> list[Callback]:
-    """What a program gives as callbacks. Raises TypeError for anything else than a list of objects of `Callback`s."""
+    """The callbacks that a program gives. Raises TypeError for anything but a list of Callback objects."""
     wrong = [each for each in given if not isinstance(each, Callback)] if isinstance(given, list | tuple) else [given]
     if wrong:
         expected = "expected a list of objects of classes that derive from palestra.Callback"
         raise TypeError(f"callbacks: {expected}, got {wrong[0]!r:.80}")
     return list(given)  # type: ignore[call-overload]
-
-
-__all__ = ["AnyCallbackConfig", "Callback", "make_callback", "required_callbacks"]

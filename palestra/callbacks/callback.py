@@ -1,4 +1,4 @@
-"""The base of callbacks."""
+"""The base class of callbacks, and of the configs of those with a name."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,12 +22,13 @@ class Callback:
         self.config = config
 
     def check(self, training: AnyTraining) -> None:
-        """Called at the beginning of `fit`, before anything is written: raise PartError(self.config, ...) where the
-        config does not fit the run.
+        """Called at the beginning of `fit`, before anything is written.
+
+        It raises PartError(self.config, ...) where the config does not fit the run.
         """
 
     def before_train(self, training: AnyTraining) -> None:
-        """Called when all parts are built, or restored from a checkpoint."""
+        """Called when everything is built, or restored from a checkpoint."""
 
     def before_epoch(self, training: AnyTraining) -> None:
         """Called before each pass of the training logic."""
@@ -48,10 +49,10 @@ class Callback:
         """Called when the result of an evaluation counts. record: as it stands in records.jsonl."""
 
     def after_save(self, training: AnyTraining, checkpoint: Path) -> None:
-        """Called when a checkpoint was written.
+        """Called when a checkpoint was written, for copies and messages.
 
-        checkpoint: its folder. For copies and messages: state that this changes is only in the next checkpoint, and a
-        run that is resumed from this one does not call it again.
+        checkpoint: its folder. Only the next checkpoint holds state that this changes, and a run that is resumed from
+        this one does not call it again.
         """
 
     def after_epoch(self, training: AnyTraining) -> None:
@@ -61,9 +62,7 @@ class Callback:
         """Called when the run is done, or when a signal has asked it to leave."""
 
     def begin_branch(self) -> None:
-        """Called after `load_state_dict` if this run branches off another one: reset the state that belongs only to
-        that run.
-        """
+        """Called after `load_state_dict` if this run branches off another one, to reset state of that run alone."""
 
     def state_dict(self) -> dict[str, Any]:
         """The state that checkpoints hold: texts, numbers, tensors, lists and dicts of these."""
@@ -74,7 +73,7 @@ class Callback:
 
 
 class CallbackConfig(Config):
-    """Base of the configs of callbacks with a name; each stands beside its callback, and builds it."""
+    """Base of the configs of callbacks with a name. Each stands beside its callback, and builds it."""
 
     name: str
 

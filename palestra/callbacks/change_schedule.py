@@ -1,4 +1,4 @@
-"""`change_schedule`: another schedule from a moment on."""
+"""The callback `change_schedule`: replaces a schedule from a moment on."""
 
 from typing import Any, Literal
 

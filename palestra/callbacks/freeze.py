@@ -1,4 +1,4 @@
-"""`freeze`: weights that stay as they are, by name, for some opt steps or all."""
+"""The callback `freeze`: keeps weights as they are, by name, for some opt steps or for all."""
 
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -62,7 +62,7 @@ class Freeze(Callback):
             self.mask = None
 
     def _mask(self, training: AnyTraining) -> Tensor:
-        """Which weights of the network are frozen, as one vector: bool (P,).
+        """The weights of the network that are frozen, as one mask: bool (P,).
 
         Raises PartError for names of no network or parameter.
         """
@@ -81,5 +81,5 @@ class Freeze(Callback):
         if faults:
             raise PartError(config, faults)
         frozen = [any(fnmatchcase(name, pattern) for pattern in config.weights) for name in parameters]
-        parts = [torch.full((p.numel(),), is_frozen) for p, is_frozen in zip(parameters.values(), frozen, strict=True)]
-        return torch.cat(parts).to(player.device)
+        masks = [torch.full((p.numel(),), is_frozen) for p, is_frozen in zip(parameters.values(), frozen, strict=True)]
+        return torch.cat(masks).to(player.device)

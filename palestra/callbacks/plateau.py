@@ -1,4 +1,4 @@
-"""`early_stopping` and `reduce_on_plateau`: what is done when a measure no longer improves."""
+"""The callbacks `early_stopping` and `reduce_on_plateau`, which act when a measure no longer improves."""
 
 import math
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class TrainingMeasureConfig(Config):
 
 
 class PlateauConfig(CallbackConfig):
-    """The keys of both callbacks."""
+    """The keys that both callbacks have."""
 
     of: Annotated[EvaluationMeasureConfig | TrainingMeasureConfig, ByName()]
     """what is measured"""
@@ -143,7 +143,7 @@ class Plateau(Callback):
             self.on_plateau(training)
 
     def reason(self) -> str:
-        """A sentence on what has not improved."""
+        """Say what has not improved."""
         of, best = self.config.of, "no number" if self.best is None else f"{self.best:g}"
         if isinstance(of, TrainingMeasureConfig):
             what = f"the training returns of {of.role!r} have"

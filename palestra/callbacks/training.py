@@ -1,4 +1,4 @@
-"""What callbacks and evaluations may use of a training."""
+"""The protocols of trainings that list what callbacks and evaluations may use of them."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -14,7 +14,7 @@ from palestra.runs.config import BaseRunConfig, RunConfig, read_config
 from palestra.runs.tournament import Tournament, read_tournament
 from palestra.runtime.device import find_device
 from palestra.training import make_trainer
-from palestra.training.naming import named_class
+from palestra.training.naming import named_classes
 from palestra.training.trainable import apart_from_this_machine, check_trainable, lacks_of_this_machine
 
 
@@ -55,7 +55,7 @@ def require_printable(config: RunConfig) -> None:
 
 
 def _plan(config: BaseRunConfig) -> list[str]:
-    trainer = named_class(config)
+    trainer = named_classes(config)[0]
     stages = {"train": trainer.train_stage(config), "test": trainer.test_stage(config)}
     lines = [stage_text(name, stage) for name, stage in stages.items()]
     if isinstance(config, RunConfig):

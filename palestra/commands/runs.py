@@ -107,7 +107,7 @@ def table(
     """Write the records of runs as a tidy table: run, seed, env_steps, opt_steps, name, value."""
     with one_line_errors():
         from palestra.report.page import write_page
-        from palestra.runs.frames import rows_of_runs, to_csv, to_parquet, write_csv
+        from palestra.runs.tables import rows_of_runs, to_csv, to_parquet, write_csv
         from palestra.storage.fetching import local_folders
 
         with local_folders(with_runs_of_sweeps(runs)) as folders:

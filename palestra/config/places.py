@@ -5,7 +5,6 @@ import types
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
@@ -155,32 +154,24 @@ def _describe_container(place: Place, origin: Any) -> str:
     return f"a list{size}, each item {describe(place_of(kinds[0]))}"
 
 
+LIMITS = {"ge": ">= {}", "gt": "> {}", "le": "<= {}", "lt": "< {}"}
+OTHERS = {
+    "multiple_of": "a multiple of {}",
+    "min_length": "of length >= {}",
+    "max_length": "of length <= {}",
+    "pattern": "that matches {!r}",
+}
+
+
 def bounds(place: Place) -> str:
     """The bounds of a place in words: ">= 1", "between 0 and 1", "of length >= 1"; empty without bounds."""
-    lower, upper, others = "", "", []
-    for item in place.constraints:
-        match item:
-            case annotated_types.Ge(ge=limit):
-                lower = f">= {limit}"
-            case annotated_types.Gt(gt=limit):
-                lower = f"> {limit}"
-            case annotated_types.Le(le=limit):
-                upper = f"<= {limit}"
-            case annotated_types.Lt(lt=limit):
-                upper = f"< {limit}"
-            case annotated_types.MultipleOf(multiple_of=factor):
-                others.append(f"a multiple of {factor}")
-            case annotated_types.MinLen(min_length=length):
-                others.append(f"of length >= {length}")
-            case annotated_types.MaxLen(max_length=length):
-                others.append(f"of length <= {length}")
-            case _ if getattr(item, "pattern", None):
-                others.append(f"that matches {item.pattern!r}")
-    if lower.startswith(">=") and upper.startswith("<="):
-        others.insert(0, f"between {lower[3:]} and {upper[3:]}")
-    elif lower or upper:
-        others.insert(0, " and ".join(filter(None, (lower, upper))))
-    return ", ".join(others)
+    pairs = ((key, getattr(item, key, None)) for key in LIMITS | OTHERS for item in place.constraints)
+    found = {key: value for key, value in pairs if value is not None}
+    limits = " and ".join(LIMITS[key].format(found[key]) for key in LIMITS if key in found)
+    if found.keys() >= {"ge", "le"}:
+        limits = f"between {found['ge']} and {found['le']}"
+    others = (OTHERS[key].format(found[key]) for key in OTHERS if key in found)
+    return ", ".join(filter(None, (limits, *others)))
 
 
 # ---- what holds for every model -------------------------------------------------------------------

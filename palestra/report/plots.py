@@ -23,7 +23,7 @@ from palestra.report.evaluation_tables import evaluation_names, pairings
 from palestra.report.figures import thinned
 from palestra.report.groups import FEWEST_OF_A_BAND, NUM_RESAMPLES, Group, group_runs, reported_score
 from palestra.report.reading import read_runs, under
-from palestra.runs.frames import COUNTERS, rows_of_records
+from palestra.runs.tables import COUNTERS, rows_of_records
 from palestra.runtime.statistics import interquartile_mean_curve
 
 SHARE = 0.95  # of the resamples, that lies in a band

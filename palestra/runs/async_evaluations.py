@@ -1,9 +1,9 @@
 """Asynchronous evaluations: other processes play them while training goes on.
 
 They play with a copy of the players and of the game's running statistics, made at the safe point where the evaluation
-is due. Its result counts at the first safe point `results.after` steps later, no matter when it arrived, so that
-everything that depends on it is the same in every run. Evaluations that do not count yet are part of the run's state;
-a resumed run plays them again.
+is due. Its result counts at the first safe point `results.after` steps later, no matter when it arrives, so that
+everything that depends on it is the same in every run. Evaluations that do not count yet belong to the run's state; a
+resumed run plays them again.
 """
 
 import json
@@ -41,8 +41,8 @@ class PendingEvaluation(NamedTuple):
 class Batch:
     """The evaluations that were requested at one safe point.
 
-    state: that of the learning players and of the game, as in a checkpoint. pending: by the evaluation's name; empty
-    until they are handed to the processes.
+    state: that of the learning players and of the game, as in a checkpoint. pending: those that were handed to the
+    processes, by name.
     """
 
     request: EvaluationRequest
@@ -172,7 +172,7 @@ class AsyncEvaluating(Evaluating):
     # ---- state -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Those evaluations whose results do not count yet are part of it."""
+        """The state, with the evaluations whose results do not count yet."""
         return super().state_dict() | {
             "requests": [{"request": asdict(batch.request), **batch.state} for batch in self.batches]
         }

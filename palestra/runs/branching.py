@@ -50,8 +50,14 @@ def tree_differences(before: Any, after: Any, path: str = "") -> Iterator[Change
         yield Change(path, before, after)
 
 
+def unequal_bits(before: Any, after: Any, path: str) -> Iterator[str]:
+    """A line for each difference of two trees, on which the bits of a run depend."""
+    for key, was, is_now in tree_differences(before, after, path):
+        yield f"{key} was {was}, is {is_now}; equal bits are not promised"
+
+
 class Reached(NamedTuple):
-    """How far a run has come. ended: why it ended before its `stop`, if it did."""
+    """How far a run has come. ended: the reason why it ended before its `stop`, if it did."""
 
     counters: Mapping[str, int]
     ended: str | None
@@ -60,9 +66,9 @@ class Reached(NamedTuple):
 def extend(run: Path, overrides: Sequence[str], reached: Reached | None = None) -> BaseRunConfig:
     """Give a run another end: rewrite its config, and note the change. `Trainer.load(run).fit()` then goes on.
 
-    overrides: as "stop.after=100000". reached: how far the run has come; None: as far as its last checkpoint. Gives the
-    new config. Raises ConfigError for a change of any key but `stop`, if nothing changes, and for an end that the run
-    has already reached; RunFolderError, CheckpointError.
+    overrides: such as "stop.after=100000". reached: how far the run has come; None: as far as its last checkpoint.
+    Gives the new config. Raises ConfigError for a change of any key but `stop`, if nothing changes, and for an end that
+    the run has already reached; RunFolderError, CheckpointError.
     """
     folder = RunFolder.open(run)
     with folder.lock():
@@ -112,10 +118,9 @@ def _reached(folder: RunFolder, config: BaseRunConfig) -> Reached:
 def branched_config(checkpoint: Path, overrides: Sequence[str], calls: Sequence[str] = ()) -> BaseRunConfig:
     """The config of a run that branches off a checkpoint.
 
-    calls: of `set_model`, with the networks that are handed over again.
-
-    A player may learn no more, and be scripted or held fixed instead. Raises ConfigError for other changes that the
-    checkpoint's state does not allow, RunFolderError where there is no run.
+    calls: those of `set_model`, with the networks that are handed over again. A player may stop learning, and be
+    scripted or held fixed instead. Raises ConfigError for other changes that the checkpoint's state does not allow,
+    RunFolderError where there is no run.
     """
     folder = run_of(checkpoint)
     folder.require_rebuildable(calls)
@@ -139,7 +144,7 @@ def branched_config(checkpoint: Path, overrides: Sequence[str], calls: Sequence[
 
 
 def is_fixed(path: str, config: Config) -> bool:
-    """Whether the field at a dotted path says that it stays as it is in a branch. config: of the run that branches."""
+    """Whether the field at a dotted path must stay as it is in a branch. config: that of the run that branches."""
     place, rule = Place(type(config)), InBranch.FREE
     here: Any = config.model_dump()
     for key in path.split("."):
@@ -153,7 +158,7 @@ def is_fixed(path: str, config: Config) -> bool:
 
 
 def _has_same_worlds(before: BaseRunConfig, after: BaseRunConfig) -> bool:
-    """Whether each player that learns on has as many worlds as before, whichever way that is written."""
+    """Whether each player that goes on learning has as many worlds as before, however the config writes it."""
     if not (isinstance(before, RunConfig) and isinstance(after, RunConfig)):
         return False
     learning = [name for name in after.learners() if name in before.learners()]
@@ -164,8 +169,8 @@ def seat_overrides(checkpoint: Path, freeze: Sequence[str], replace: Mapping[str
     """The overrides of a branch in which other players sit.
 
     freeze: learning players that are held fixed as they are in the checkpoint. replace: scripted players, by the names
-    of those whose places they take. Whoever learns no more has no number of worlds. Raises ConfigError for unknown
-    players, and for players to freeze that do not learn.
+    of those whose places they take. Players that stop learning lose their numbers of worlds. Raises ConfigError for
+    unknown players, and for players to freeze that do not learn.
     """
     run = run_of(checkpoint)
     stored = read_stored_config(run.config)
@@ -213,7 +218,7 @@ def changes_since(checkpoint: Path, config: Config) -> list[Change]:
 
 
 def stored_config(config: Config) -> dict[str, Any]:
-    """The part of a config that a checkpoint stores: all keys that its bits depend on."""
+    """The keys of a config that a checkpoint stores: those on which its bits depend."""
     return config.model_dump(mode="json", exclude={"stop": True, "output": True, "execution": {"step_within_s"}})
 
 
@@ -237,7 +242,7 @@ def require_same_experiment(loaded: LoadedCheckpoint, config: Config) -> None:
 def note_changes(folder: RunFolder, changes: Sequence[Change], counters: Mapping[str, int]) -> None:
     """Add changes to a run's `changes.jsonl`, all or none.
 
-    If a kill came after they were written, they are its last lines already, and nothing is added.
+    Nothing is added if they are its last lines already, because a kill came after they were written.
     """
     before = _noted(folder)
     new = "".join(json.dumps({**change._asdict(), "counters": dict(counters)}) + "\n" for change in changes).encode()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, check_overridden
 from palestra.evaluation.config import AnyEvaluationConfig, EvaluationConfig, UserEvaluationConfig, evaluation_errors
@@ -13,7 +14,7 @@ from palestra.games import AnyGameConfig
 from palestra.players import scripts_in
 from palestra.runs.config import RunConfig
 
-ASKED = {
+ASKED: dict[str, Any] = {
     "name": "asked",
     "interval": None,
     "at_start": False,
@@ -23,7 +24,7 @@ ASKED = {
     "seed": None,
     "game": None,
 }
-"""the evaluation in which pairings are played where a run's config has none"""
+"""the evaluation in which pairings are played if the run's config has no evaluation"""
 
 
 class _Changeable(Config):
@@ -37,19 +38,19 @@ class _Changeable(Config):
 
 @dataclass(frozen=True)
 class Changes:
-    """What is asked of the evaluations of a run.
+    """The changes that are asked for in the evaluations of a run.
 
-    overrides: of `evaluations` and `game`, as `evaluations.0.max_rounds=50` or `game.dimension=4`; the game is that of
-    the evaluations that have none of their own. pairings: in place of those of every evaluation, or if the run has no
-    evaluation, in that of ASKED: role -> player, where the roles that are left out keep the run's players; none: the
-    evaluations' own.
+    overrides: of `evaluations` and `game`, such as `evaluations.0.max_rounds=50` or `game.dimension=4`; the game is
+    that of the evaluations without a game of their own. pairings: role -> player, in place of the pairings of every
+    evaluation, or of ASKED if the run has no evaluation; roles that are left out keep the run's players. No pairings
+    leave those of the evaluations.
     """
 
     overrides: Sequence[str]
     pairings: Sequence[Mapping[str, str]]
 
     def lines(self) -> list[str]:
-        """The changes as one writes them for a command."""
+        """The changes, as one types them for a command."""
         texts = [",".join(f"{role}={player}" for role, player in pairing.items()) for pairing in self.pairings]
         return [*self.overrides, *(f"--pairing {text}" for text in texts)]
 
@@ -73,34 +74,27 @@ class Changes:
         return evaluations
 
     def asked_path(self, path: str) -> str:
-        """The path of an error in what was asked: `--pairing`, and `game` where that was changed."""
-        place = re.fullmatch(r"evaluations\.\d+\.(?:(pairings)\.\d+\.(.*)|(game)(\..*)?)", path)
-        if place is not None and place[1] and self.pairings:
-            return f"--pairing {place[2]}"
-        if (
-            place is not None
-            and place[3]
-            and any(override.startswith(("game.", "game=")) for override in self.overrides)
-        ):
-            return f"game{place[4] or ''}"
+        """The path of an error as the user typed it: `--pairing`, and `game` if an override changes the game."""
+        if self.pairings and (pairing := re.fullmatch(r"evaluations\.\d+\.pairings\.\d+\.(.*)", path)):
+            return f"--pairing {pairing[1]}"
+        if any(override.startswith(("game.", "game=")) for override in self.overrides):
+            return re.sub(r"^evaluations\.\d+\.game(?=\.|$)", "game", path)
         return path
 
 
 def require_fitting(evaluations: Sequence[EvaluationConfig | UserEvaluationConfig], config: RunConfig) -> None:
     """Raise ConfigError if the roles, players or games of evaluations do not fit a run."""
     roles, scripts = config.game.declared_roles(), scripts_in(config.players)
-    errors = list(evaluation_errors(evaluations, config.game, roles, scripts))
-    ConfigError.require_none(errors)
+    ConfigError.require_none(evaluation_errors(evaluations, config.game, roles, scripts))
 
 
 @contextmanager
 def errors_at(path_of: Callable[[str], str]) -> Iterator[None]:
-    """Inside the block errors of configs have other paths. path_of: gives the path for one of the config."""
+    """A context that changes the paths of errors in configs. path_of: gives the new path for one of the config."""
     try:
         yield
     except ConfigError as error:
-        items = [ConfigErrorItem(path_of(each.path), each.message) for each in error.errors]
-        raise ConfigError(list(dict.fromkeys(items))) from error
+        ConfigError.require_none(ConfigErrorItem(path_of(each.path), each.message) for each in error.errors)
 
 
 def digest(evaluation: EvaluationConfig | UserEvaluationConfig) -> str:

@@ -6,7 +6,7 @@ further keys. RunConfig is the kind in which players play games.
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -104,7 +104,7 @@ class PlayExecutionConfig(Config):
     in processes of their own (vectorization async); null: any time; it changes no bit"""
 
     def step_errors(self, games: Mapping[str, GameConfig]) -> Iterator[ConfigErrorItem]:
-        """Whether nothing could keep to `step_within_s` in one of a config's games, which are given by their paths."""
+        """A fault if `step_within_s` cannot be kept in one of a config's games, which are given by their paths."""
         if self.step_within_s is None:
             return
         environments = {path: game for path, game in games.items() if game.environment_id() is not None}
@@ -149,7 +149,7 @@ class OutputConfig(Config):
     }
 
     display: Literal["auto", "plain", "quiet"]
-    """auto: a live frame on a terminal and in a notebook, plain lines elsewhere; plain: plain lines; quiet: only
+    """auto: a live display on a terminal and in a notebook, plain lines elsewhere; plain: plain lines; quiet: only
     errors"""
     record: Interval | None
     """when the metrics of training are recorded; null: only at the end"""
@@ -257,7 +257,7 @@ class BaseRunConfig(Config):
 
 
 def _check_num_worlds(value: Any) -> Any:
-    """Name each wrong number with its player; pydantic names none inside a union."""
+    """Check the numbers of worlds, and name each wrong one with its player, which pydantic does not in a union."""
     errors = []
     for player, number in (value if isinstance(value, dict) else {"": value}).items():
         if type(number) is not int:
@@ -296,12 +296,9 @@ class RunConfig(BaseRunConfig):
 
     @model_validator(mode="after")
     def _check_seats(self) -> Self:
-        parts = (
-            self.game,
-            *(part for each in self.evaluations for part in (each.game, getattr(each, "played_by", None))),
-        )
-        if any(map(has_unread, parts)):
-            return self  # its roles or scores are unknown
+        of_evaluations = (part for each in self.evaluations for part in (each.game, getattr(each, "played_by", None)))
+        if any(map(has_unread, (self.game, *of_evaluations))):
+            return self  # roles or scores are unknown
         scripts = scripts_in(self.players)
         roles = self.game.declared_roles()
         errors = [
@@ -313,31 +310,23 @@ class RunConfig(BaseRunConfig):
             *best_errors(self.best, self.evaluations, roles, self.measures_of_games(), self.learners()),
         ]
         if self.evaluators is not None and not self.evaluations:
-            errors.append(
-                ConfigErrorItem("evaluators", "expected null, because there are no evaluations, got a mapping")
-            )
-        errors += self.execution.step_errors({"game": self.game} | self._games_of_evaluations())
-        if self.output.info and not self.game.has_info:
-            expected = f"expected [], because the game {self.game.name!r} has no info fields"
-            message = f"{expected}, got {', '.join(self.output.info)}"
-            errors.append(ConfigErrorItem("output.info", message))
+            message = "expected null, because there are no evaluations, got a mapping"
+            errors.append(ConfigErrorItem("evaluators", message))
+        games = ((f"evaluations.{number}.game", each.game) for number, each in enumerate(self.evaluations))
+        own_games = {path: game for path, game in games if game is not None}
+        errors += self.execution.step_errors({"game": self.game, **own_games})
+        errors += info_errors("output.info", self.output.info, self.game)
         ConfigError.require_none(errors)
         return self
 
-    def _games_of_evaluations(self) -> dict[str, GameConfig]:
-        """The games that evaluations play in place of the run's, by their paths."""
-        games = ((f"evaluations.{number}.game", each.game) for number, each in enumerate(self.evaluations))
-        return {path: game for path, game in games if game is not None}
-
     def measures_of_games(self) -> dict[str, GameMeasures]:
         """What the game of each evaluation adds to its record, by the evaluation's name."""
-        games = {each.name: each.game or self.game for each in self.evaluations}
-        return {
-            name: GameMeasures(
-                [score.name for score in game.declared_scores()], self.output.info if game.has_info else ()
-            )
-            for name, game in games.items()
-        }
+        found = {}
+        for each in self.evaluations:
+            game = each.game or self.game
+            scores = [score.name for score in game.declared_scores()]
+            found[each.name] = GameMeasures(scores, self.output.info if game.has_info else ())
+        return found
 
     def limit_note(self) -> str | None:
         """A line for the user if only the rules of the game end an episode; None if it is also cut off."""
@@ -379,31 +368,30 @@ class RunConfig(BaseRunConfig):
         for player in [*learners, *(each for each in self.num_worlds if each not in learners)]:
             key = f"num_worlds.{player}"
             if player not in self.num_worlds:
-                yield ConfigErrorItem(
-                    key, "expected an integer >= 1 for each player that learns, but the key is missing"
-                )
+                message = "expected an integer >= 1 for each player that learns, but the key is missing"
+                yield ConfigErrorItem(key, message)
             elif player not in learners:
                 known = f"the players that learn are {', '.join(learners)}"
                 what = f"{player!r} does not learn, leave it out" if player in self.players else "unknown key"
                 yield ConfigErrorItem(key, f"{what}; {known}")
 
     def _together_errors(self) -> Iterator[ConfigErrorItem]:
-        """What does not go with one roll-out for all learning players."""
+        """A fault for each key that does not fit one roll-out for all learning players."""
         if not isinstance(self.trainer, TogetherConfig):
             return
         if isinstance(self.num_worlds, dict):
             message = "expected one number with trainer 'together', whose players share their worlds, got a mapping"
             yield ConfigErrorItem("num_worlds", message)
         lengths = {name: getattr(self.players[name].algorithm, "rollout_length", None) for name in self.learners()}  # type: ignore[union-attr]
-        told = {name: length for name, length in lengths.items() if length is not None}
-        for name, length in told.items():
-            first = next(iter(told))
-            if length != told[first]:
-                expected = f"expected {told[first]}, as of {first!r}, with trainer 'together' ('in_turn' allows any)"
+        known = {name: length for name, length in lengths.items() if length is not None}
+        for name, length in known.items():
+            first = next(iter(known))
+            if length != known[first]:
+                expected = f"expected {known[first]}, as of {first!r}, with trainer 'together' ('in_turn' allows any)"
                 yield ConfigErrorItem(f"players.{name}.algorithm.rollout_length", f"{expected}, got {length}")
 
     def _updates_errors(self) -> Iterator[ConfigErrorItem]:
-        """Whether there is an epoch in which nobody learns."""
+        """A fault if there is an epoch in which nobody learns."""
         updates = {name: self.players[name].updates for name in self.learners()}  # type: ignore[union-attr]
         end = self.stop.after if self.stop.unit == "epochs" else math.inf
         if updates and (epoch := idle_epoch(updates, end)) is not None:
@@ -413,33 +401,44 @@ class RunConfig(BaseRunConfig):
             message += f" ({schedules}); as {{name: constant}} somebody always does"
             yield ConfigErrorItem(key, message)
 
-    def _role_errors(self, roles: Sequence[str]) -> list[ConfigErrorItem]:
+    def _role_errors(self, roles: Sequence[str]) -> Iterator[ConfigErrorItem]:
         expected = f"expected one of the players: {', '.join(self.players)}"
-        faults: list[tuple[str, str]] = []
         for role in roles:
             if role not in self.roles:
-                faults.append((f"roles.{role}", f"{expected}, but the key is missing"))
+                yield ConfigErrorItem(f"roles.{role}", f"{expected}, but the key is missing")
         for role, player in self.roles.items():
             config = self.players.get(player)
             if role not in roles:
-                faults.append((f"roles.{role}", f"unknown key; the roles of the game are {', '.join(roles)}"))
+                yield ConfigErrorItem(f"roles.{role}", f"unknown key; the roles of the game are {', '.join(roles)}")
             elif config is None:
                 there = ", ".join(self.players)
                 message = f"expected a player of this file ({there}; or players.{player} in it), got {player!r}"
-                faults.append((f"roles.{role}", message))
+                yield ConfigErrorItem(f"roles.{role}", message)
             elif isinstance(config, ScriptedPlayerConfig) and (fault := script_error(config, self.game, role)):
-                faults.append((f"players.{player}.scripted", fault))
+                yield ConfigErrorItem(f"players.{player}.scripted", fault)
         for player in self.players:
             if not self.seats(player, roles):
                 message = "expected a player that sits in a role, or one that does not learn and plays in a pairing"
-                faults.append((f"players.{player}", f"{message}, got one that does neither"))
-            if player in SCRIPTED:
-                faults.append((f"players.{player}", "expected another name, got that of a scripted player"))
-            elif ":" in player:
-                faults.append((f"players.{player}", "expected a name without a colon, because such names are classes"))
+                yield ConfigErrorItem(f"players.{player}", f"{message}, got one that does neither")
+        yield from player_name_errors(self.players)
         if not self.learners():
-            faults.append(("players", "expected at least one player with an algorithm, got none"))
-        return [ConfigErrorItem(*fault) for fault in faults]
+            yield ConfigErrorItem("players", "expected at least one player with an algorithm, got none")
+
+
+def player_name_errors(names: Iterable[str]) -> Iterator[ConfigErrorItem]:
+    """A fault for each player whose name stands for another player in pairings."""
+    for name in names:
+        if name in SCRIPTED:
+            yield ConfigErrorItem(f"players.{name}", "expected another name, got that of a scripted player")
+        elif ":" in name:
+            yield ConfigErrorItem(f"players.{name}", "expected a name without a colon: those with one are classes")
+
+
+def info_errors(path: str, info: Sequence[str], game: GameConfig) -> Iterator[ConfigErrorItem]:
+    """A fault if fields of `info` are to be recorded in a game that has none. path: of the key that names them."""
+    if info and not game.has_info:
+        expected = f"expected [], because the game {game.name!r} has no info fields"
+        yield ConfigErrorItem(path, f"{expected}, got {', '.join(info)}")
 
 
 def is_tournament(data: Any) -> bool:
@@ -454,10 +453,8 @@ def kind_of_run(data: Any) -> type[BaseRunConfig]:
     Raises ConfigError for a tournament.
     """
     if is_tournament(data):
-        message = (
-            "expected a config in which a player learns, got that of a tournament; palestra evaluate FILE plays it"
-        )
-        raise ConfigError.at("", message)
+        message = "expected a config in which a player learns, got that of a tournament"
+        raise ConfigError.at("", f"{message}; palestra evaluate FILE plays it")
     trainer = data.get("trainer") if isinstance(data, dict) else None
     name = trainer.get("name") if isinstance(trainer, dict) else None
     if isinstance(name, str) and ":" in name:
@@ -468,8 +465,9 @@ def kind_of_run(data: Any) -> type[BaseRunConfig]:
 
 
 def read_config(config: str | Path | dict[str, Any] | BaseRunConfig, overrides: Sequence[str] = ()) -> Any:
-    """The config of a run, from a path, the name of a shipped config, a mapping or a config: a RunConfig if players
-    play, else another BaseRunConfig. Raises ConfigError with every fault at once.
+    """The config of a run, from a path, the name of a shipped config, a mapping or a config.
+
+    It is a RunConfig if players play, else another BaseRunConfig. Raises ConfigError with every fault at once.
     """
     if isinstance(config, str | Path):
         return load_config(file_of(config), overrides, kind_of_run)
@@ -481,11 +479,11 @@ def read_config(config: str | Path | dict[str, Any] | BaseRunConfig, overrides: 
 
 
 def read_stored_config(path: Path, overrides: Sequence[str] = ()) -> Any:
-    """The config of a stored run, as `read_config` gives it.
+    """The config of a stored run: a RunConfig if players play, else another BaseRunConfig.
 
-    Whoever types an override trusts the modules that it names. Raises RunFolderError for a file that palestra did not
-    write, ConfigError for overrides that do not fit, UntrustedError if the file names modules that the user does not
-    trust.
+    The modules that overrides name are trusted, because the user typed them. Raises RunFolderError for a file that
+    palestra did not write, ConfigError for overrides that do not fit, UntrustedError if the file names modules that the
+    user does not trust.
     """
     if overrides:
         read_stored_config(path)

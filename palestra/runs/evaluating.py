@@ -1,6 +1,4 @@
-"""The evaluations of a run while it trains: when they are due, playing them, and which checkpoint is the best by their
-results.
-"""
+"""The evaluations of a run while it trains: when they are due, how they are played, which checkpoint is the best."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,8 +22,8 @@ COUNTERS = ("env_steps", "opt_steps", "epochs", "episodes")  # in the order in w
 class EvaluationRequest:
     """The evaluations that are due at a safe point.
 
-    names: of the evaluations; there may be none. with_scripted: whether pairings in which no player learns are played
-    too. is_final: whether the run ends here. counters: env_steps, opt_steps, epochs, episodes.
+    names: those of the evaluations; there may be none. with_scripted: whether pairings in which no player learns are
+    played, too. is_final: whether the run ends here. counters: env_steps, opt_steps, epochs, episodes.
     """
 
     names: list[str]
@@ -35,7 +33,7 @@ class EvaluationRequest:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "EvaluationRequest":
-        """The inverse of `asdict`. Puts the counters in order again, because the keys in a checkpoint are sorted."""
+        """Make a request from what `asdict` gave. The counters get their order again; a checkpoint sorts its keys."""
         return cls(**{**state, "counters": {name: state["counters"][name] for name in COUNTERS}})
 
     def num_games(self, evaluations: Evaluations, name: str) -> int:
@@ -129,13 +127,12 @@ class Evaluating:
     # ---- playing them ------------------------------------------------------------------------------------
 
     def evaluate(self, names: Sequence[str], counters: dict[str, int], hooks: EvaluationHooks) -> None:
-        """Play evaluations, and write the records of the results that count now, each with the counters at which its
-        players were copied; in the test, once it is over.
+        """Play evaluations, and write the records of the results that count now; in the test, once it is over.
 
-        names: of the evaluations that are due. counters: of the run. hooks: of the training.
-        Pairings in which no player learns are only played at the start and at the end, because they do not change.
-        Raises Interrupted if a signal comes; then the state is as it was before the call, nothing is written, and a
-        resumed run asks for the same again.
+        names: those of the evaluations that are due. counters: those of the run. hooks: those of the training. A record
+        has the counters at which its players were copied. Pairings in which no player learns are only played at the
+        start and at the end, because they do not change. Raises Interrupted if a signal comes; then the state is as it
+        was before the call, nothing is written, and a resumed run asks for the same again.
         """
         with_scripted = self.is_final or counters["opt_steps"] == 0
         request = EvaluationRequest(list(names), with_scripted, self.is_final, counters)
@@ -148,8 +145,9 @@ class Evaluating:
 
     @contextmanager
     def test(self, counters: dict[str, int], hooks: EvaluationHooks) -> Iterator[None]:
-        """A context for the test of a run, as one piece: if a signal comes, Interrupted leaves it, and nothing of it is
-        written. Arguments as in `evaluate`.
+        """A context for the test of a run, which is one piece. Arguments as in `evaluate`.
+
+        If a signal comes, Interrupted leaves the context, and nothing of the test is written.
         """
         if self.is_final:
             raise RuntimeError("expected no safe point (and no turn of a player) inside _test, got one")
@@ -158,7 +156,7 @@ class Evaluating:
             with self.progress.run.aside("evaluation"), self.progress.during("testing", []):
                 with hooks.context():
                     yield
-                self.evaluate([], counters, hooks)  # what evaluators play since earlier
+                self.evaluate([], counters, hooks)  # waits for evaluations that other processes still play
         except Interrupted:
             if self._tested:
                 self.load_state_dict(before)
@@ -168,7 +166,7 @@ class Evaluating:
         self._count(self._tested, counters, hooks)
 
     def _count(self, records: Sequence[dict[str, Any]], counters: Mapping[str, int], hooks: EvaluationHooks) -> None:
-        """Write the records of results, which may make a checkpoint the best one."""
+        """Write the records of results, each of which may make a checkpoint the best one."""
         for record in records:
             self.progress.run.records.write(record)
             if record["kind"] == "evaluation":
@@ -197,7 +195,7 @@ class Evaluating:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """A context that is open during one `fit`."""
+        """The context of one `fit`."""
         yield
 
     def candidates(self) -> Sequence[Mapping[str, int]]:
@@ -211,9 +209,10 @@ class Evaluating:
     # ---- which checkpoint is the best --------------------------------------------------------------------
 
     def _update_best(self, record: Mapping[str, Any], counters: Mapping[str, int]) -> None:
-        """If the result of an evaluation is better than all before, the checkpoint of its players becomes the best: the
-        one that is saved at this safe point, or an earlier one that was kept for this decision. counters: of the
-        run.
+        """Make the checkpoint of an evaluation's players the best one, if the result is better than all before.
+
+        It is the one that is saved at this safe point, or an earlier one that was kept for this decision. counters:
+        those of the run.
         """
         if self.best is None:
             return
@@ -238,13 +237,13 @@ class Evaluating:
         return self.is_best or steps_of(counters) in self.candidates()
 
     def withdraw_best(self, why: CheckpointError | None) -> None:
-        """Called if the disk has refused the checkpoint that was to be the best: the best before it counts again."""
+        """Let the best checkpoint before count again, because the disk has refused the one that was to be the best."""
         if self.best is not None:
             self.best.take_back()
             self._why_unkept = why
 
     def unkept_best(self) -> CheckpointError | None:
-        """Why no checkpoint of a finished run holds its best players; None if one does."""
+        """The reason why no checkpoint of a finished run holds its best players; None if one does."""
         if self.best is None or self.progress.run.config.output.save is None:
             return None
         if self.best.has_lost_best:

@@ -1,5 +1,4 @@
-"""Processes that play evaluations (palestra.runs.evaluator_worker): starts them, sends requests, watches and kills
-them.
+"""Starts, watches and kills the processes that play evaluations (palestra.runs.evaluator_worker), and sends requests.
 
 One thread per process does this, so that training does not wait for it. What a process prints goes to
 `evaluations/async/evaluator-N.log`. A process ends with the one that started it, even if that is killed.
@@ -57,10 +56,10 @@ class ProcessRequest:
 
 @dataclass(frozen=True)
 class Answer:
-    """The end of a request.
+    """The answer to a request.
 
-    result: that of `Evaluations.play`; None if the evaluation has failed. seconds: how long it took. why: why it has
-    failed, else empty.
+    result: that of `Evaluations.play`; None if the evaluation has failed. seconds: how long it took. why: the reason
+    why it has failed, else empty.
     """
 
     result: dict[str, Any] | None
@@ -166,7 +165,7 @@ class ProcessOwner:
             self.process.end()
 
     def _answer(self, job: Job) -> Answer | None:
-        """The answer of the first process that is not lost, after it was filed; None if this was closed meanwhile."""
+        """File and give the answer of the first process that is not lost; None if this object was closed meanwhile."""
         what, why = f"evaluation {job.request.task.name}", ""
         for number in range(self.config.max_restarts + 1):
             try:

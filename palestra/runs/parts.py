@@ -1,6 +1,6 @@
 """Builds the parts of a run, its game and its players, from its config.
 
-Training, evaluators, stored runs, `verify` and export all use it.
+Training, evaluators, stored runs, `verify` and export all use this file.
 """
 
 from collections.abc import Iterator, Sequence
@@ -87,7 +87,7 @@ def _build_game(game: GameConfig, run: RunConfig, device: torch.device) -> Game:
 
 
 def _fit_player(player: Player, game: Game, role: str) -> Player:
-    """A player once more, held fixed, with the observations and actions of a role in another game.
+    """A copy of a player, held fixed, with the observations and actions of a role in another game.
 
     Raises ConfigError if its networks would have other weights there.
     """
@@ -143,13 +143,13 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) 
 
 
 def _moves(game: Game, roles: Sequence[str]) -> tuple[str, ...]:
-    """The role of each move of a round in which one of these roles may decide."""
+    """The roles, out of `roles`, that may decide in a round, in the order of its moves."""
     moves: Sequence[Sequence[str]] = getattr(game, "moves", (roles,))
     return tuple(role for move in moves for role in move if role in roles)
 
 
 def build_algorithm(config: Any, player: Player) -> Algorithm:
-    """Build the algorithm that a config names, ours or a user's own, which fills the player. Raises ConfigError."""
+    """Build the algorithm that a config names, which gives the player its networks. Raises ConfigError."""
     try:
         with memory_needed(f"players.{player.name}.algorithm"):
             algorithm: Algorithm = config.build(player)
@@ -192,7 +192,7 @@ def warm_start(player: Player, run: RunConfig) -> None:
 
 
 def _import(player: Player, trained: TrainedPlayer) -> None:
-    """Make a player the one that another run has trained, held fixed."""
+    """Turn a player into the one that another run has trained, held fixed."""
     player.algorithm = build_algorithm(trained.algorithm, player)
     player.load_weights(trained.state)
     hold_fixed(player)
@@ -209,7 +209,7 @@ def hold_fixed(player: Player) -> None:
 
 @contextmanager
 def _errors_at(path: str, config: FromRunConfig, role: str) -> Iterator[None]:
-    """Turn errors with a player of another run into a ConfigError at this path of the config."""
+    """A context that turns errors about a player of another run into a ConfigError at this path of the config."""
     try:
         yield
     except (RunFolderError, CheckpointError, ConfigError) as error:

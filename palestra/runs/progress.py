@@ -1,4 +1,4 @@
-"""Tells the display a few times a second, as plain data, how a training stands."""
+"""Tells the display how a training stands, a few times a second and as plain data."""
 
 import math
 import time
@@ -28,9 +28,9 @@ WORDS: dict[Phase, str] = {
 class Standing(NamedTuple):
     """How a training stands at one moment.
 
-    stage: the one that goes on; None if the run is finished. share: of training that is done, 0 to 1. metrics: those
-    that are shown, by learning player. tasks: what goes on beside training. end_reason: why the run ends before its
-    `stop`.
+    stage: the present one; None if the run is finished. share: how much of training is done, 0 to 1. metrics: those
+    that are shown, by learning player. tasks: those that go on beside training. end_reason: why the run ends before
+    its `stop`.
     """
 
     stage: str | None
@@ -71,7 +71,7 @@ class ProgressReporter:
             self.run.display.update(self.now())
 
     def show_or_leave(self) -> None:
-        """As `show`, while something takes long. Raises Interrupted if a signal asks the run to leave."""
+        """Update the display while something takes long. Raises Interrupted if a signal asks the run to leave."""
         if self.run.signals.received is not None:
             raise Interrupted
         self.show()
@@ -134,13 +134,14 @@ class ProgressReporter:
                     self.run.display.warn(f"{key} of {name} is {value} at opt step {now.counters['opt_steps']}")
 
     def _remaining_s(self, now: Standing) -> float | None:
-        """Seconds until the end of training at its pace in this process, including evaluations and saves; None before
-        any progress, and in the test.
+        """Seconds until the end of training at its pace in this process, including evaluations and saves.
+
+        None before any progress, and in the test.
         """
         if now.stage == "test":
             return None
         progress, now_s = now.share - self._share_before, time.monotonic()
-        if progress <= 0.0:  # what comes before the first step, such as a first evaluation, comes only once
+        if progress <= 0.0:  # a first evaluation, for instance, comes before the first step, and only once
             self._first_step_s = now_s
             return None
         return (now_s - self._first_step_s) * (1.0 - now.share) / progress

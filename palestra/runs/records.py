@@ -13,7 +13,7 @@ from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEn
 from palestra.recording.results import Evaluation, by_name, is_after_training, pair_label, standings
 from palestra.recording.values import Image, Video, file_media
 from palestra.storage.checkpoints import CheckpointError
-from palestra.storage.disk import RunFolderError
+from palestra.storage.disk import writing
 from palestra.storage.loaded_checkpoint import NOT_OURS
 from palestra.storage.records_file import iterate_records
 from palestra.storage.run_folder import UNFILED, RunFolder
@@ -22,8 +22,8 @@ from palestra.storage.run_folder import UNFILED, RunFolder
 class RunRecords:
     """The records of one run; `opened` while the run trains.
 
-    folder: the run's. display: shows what goes wrong.
-    jsonl: the file. step: the largest step of a record so far. evaluations, history: what the records so far hold.
+    folder: the run's. display: shows what goes wrong. jsonl: the file. step: the largest step of a record so far.
+    evaluations, history: what the records so far hold.
     """
 
     def __init__(self, folder: RunFolder, display: Display) -> None:
@@ -40,10 +40,8 @@ class RunRecords:
 
         If an error leaves it, the recorders are told that the run failed.
         """
-        try:
+        with writing(self.folder.records):
             self.jsonl = JsonlRecorder(self.folder.records)
-        except OSError as error:
-            raise RunFolderError(f"{self.folder.records} cannot be written: {error}") from error
         try:
             yield
         except BaseException as error:
@@ -60,10 +58,8 @@ class RunRecords:
         try:
             self.jsonl.flush()
         except OSError as error:
-            message = (
-                f"checkpoint {checkpoint:08d} could not be saved: the records before it cannot be written: {error}"
-            )
-            raise CheckpointError(message) from error
+            why = f"the records before it cannot be written: {error}"
+            raise CheckpointError(f"checkpoint {checkpoint:08d} could not be saved: {why}") from error
         self._show_news()
 
     def cut(self, length: int, step: int) -> None:

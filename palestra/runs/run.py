@@ -17,7 +17,7 @@ from palestra.recording.plots import plot_scores
 from palestra.recording.recorders import Recorder
 from palestra.recording.results import Progress
 from palestra.recording.summary import render_summary
-from palestra.runs.branching import Reached, extend, stored_config, tree_differences
+from palestra.runs.branching import Reached, extend, stored_config, unequal_bits
 from palestra.runs.config import BaseRunConfig, RunConfig
 from palestra.runs.records import RunRecords
 from palestra.runtime.clock import TrainingClock
@@ -26,7 +26,7 @@ from palestra.runtime.device import find_device
 from palestra.runtime.signals import StopSignals
 from palestra.runtime.threads import CompilingNotice, frozen_garbage, limited_threads
 from palestra.runtime.timing import Phase, TimeLog, summed_times
-from palestra.storage.disk import RunFolderError
+from palestra.storage.disk import writing
 from palestra.storage.facts import RunFacts, machine, versions
 from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.storage.run_folder import RunFolder
@@ -35,12 +35,11 @@ from palestra.storage.run_folder import RunFolder
 class Run:
     """The run of a training. A new run gets its folder when it is opened for the first time.
 
-    place: the run's folder; of a new run its path, which must not exist, or None: runs/<name>-<n>. origin: the
+    place: the run's folder; for a new run its path, which must not exist, or None: runs/<name>-<n>. origin: the
     checkpoint of another run that it branches off. trainer_in_python: the class that trains it, if the config does not
-    name that class.
-    resumed: whether the folder was there before this object. recorders: those of the present `fit`, by name.
-    set_in_python: the calls that gave it objects which no config names. has_branched_off: whether the state of `origin`
-    was taken over.
+    name that class. resumed: whether the folder existed before this object. recorders: those of the present `fit`, by
+    name. set_in_python: the calls that gave it objects which no config names. has_branched_off: whether the state of
+    `origin` was taken over.
     """
 
     def __init__(
@@ -110,13 +109,13 @@ class Run:
 
     @contextmanager
     def opened(self, begin: Callable[[RunFolder], None], is_saved: Callable[[], bool]) -> Iterator[None]:
-        """A context for one `fit`: the run is locked, its records and display are open, threads are limited, and
-        signals are caught. If an error leaves a new branch before it has taken over a state, its folder is removed.
+        """A context for one `fit`: the run is locked and its records are open, threads limited, and signals caught.
 
-        begin: writes what a new run needs in its folder besides its config. is_saved: says whether nothing is lost if
-        the process ends at once.
+        If an error leaves a new branch before it has taken over a state, its folder is removed. begin: writes what a
+        new run needs in its folder besides its config. is_saved: says whether nothing is lost if the process ends at
+        once.
         """
-        # before the folder: an extra may be missing
+        # before there is a folder, because an extra may be missing
         self.recorders = make_recorders(self.config.output.recorders) | self._loggers
         try:
             self._make_folder(begin)
@@ -158,8 +157,9 @@ class Run:
         self.is_begun = True
 
     def _write_config(self, folder: RunFolder) -> None:
-        """Write the resolved config and run.json (versions, machine, command), which fixes the mirror's URL and the
-        checkpoint folder for all of the run. Raises RunFolderError if the disk refuses.
+        """Write the resolved config and run.json, which fixes the mirror's URL and the checkpoint folder for good.
+
+        Raises RunFolderError if the disk refuses.
         """
         output, run_id = self.config.output, uuid.uuid4().hex
         place, mirror = output.checkpoint_folder, output.mirror
@@ -173,21 +173,19 @@ class Run:
             mirror=None if mirror is None else f"{mirror.url.rstrip('/')}/{folder.path.resolve().name}",
             checkpoint_folder=None if elsewhere is None else str(elsewhere.resolve()),
         )
-        try:
+        with writing(folder.path):
             folder.root.write(folder.config.name, render(self.config, type(self.config)).encode())
             folder.write_facts(facts)  # last: a folder with a config and run.json is a run
-        except OSError as error:
-            raise RunFolderError(f"{folder.path} cannot be written: {error}") from error
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Inside, the seconds of training count."""
+        """A context in which seconds count as training."""
         with self.clock.running(), self.time_log.running():
             yield
 
     @contextmanager
     def aside(self, phase: Phase) -> Iterator[None]:
-        """Inside, no second counts as training; they count for `phase`."""
+        """A context in which seconds count for `phase`, and not as training."""
         with self.clock.paused(), self.time_log.during(phase):
             yield
 
@@ -199,7 +197,7 @@ class Run:
         self.time_log.set_before(summed_times(records))
 
     def note_end(self, reason: str) -> None:
-        """Write to run.json why the run ended before its `stop`. (The last record says it too.)"""
+        """Write to run.json why the run ended before its `stop`, which the last record says, too."""
         try:
             self.folder.write_facts(self.folder.facts().model_copy(update={"ended": reason}))
         except OSError as error:
@@ -222,7 +220,7 @@ class Run:
             render_summary(self.console, progress, files, self._ways_on(is_over=progress.fraction >= 1))
 
     def _before_exit(self, why: str, is_saved: bool) -> None:
-        """Called from another thread; the main thread may be anywhere."""
+        """Say how to go on. It is called from another thread; the main thread may be anywhere."""
         way = self.place.ways_on().to_resume() if isinstance(self.place, RunFolder) else None
         remedy = "nothing was saved" if way is None else f"to go on: {way}"
         left = f"left {'after' if is_saved else 'without'} saving"
@@ -231,25 +229,18 @@ class Run:
     # ---- what it says of itself --------------------------------------------------------------------------
 
     def differences(self, loaded: LoadedCheckpoint) -> list[str]:
-        """A line for each part of `execution`, source, version or machine that was another one when the checkpoint was
-        written; then equal bits are not promised.
-        """
-        lines = []
-        execution = loaded.state["config"]["execution"], stored_config(self.config)["execution"], "execution"
-        classes = user_class_hashes(self.config)  # all that this process uses: `verify` leaves recorders out
-        before_now = {name: sha256 for name, sha256 in self.folder.facts().user_classes.items() if name in classes}
-        sources = before_now, classes, "user_classes"
-        for key, was, is_now in [*tree_differences(*execution), *tree_differences(*sources)]:
-            lines.append(f"{key} was {was}, is {is_now}; equal bits are not promised")
-        facts = ("versions", loaded.manifest.versions, versions()), ("machine", loaded.manifest.machine, machine())
-        for kind, before_all, now in facts:
-            for name, before in before_all.items():
-                if now.get(name) != before:
-                    lines.append(f"{kind}: {name} was {before}, is {now.get(name)}; equal bits are not promised")
-        return lines
+        """A line for each difference from a checkpoint in `execution`, sources, versions and machine."""
+        now = user_class_hashes(self.config)  # those that this process uses: `verify` leaves recorders out
+        before = {name: sha256 for name, sha256 in self.folder.facts().user_classes.items() if name in now}
+        return [
+            *unequal_bits(loaded.state["config"]["execution"], stored_config(self.config)["execution"], "execution"),
+            *unequal_bits(before, now, "user_classes"),
+            *unequal_bits(loaded.manifest.versions, versions(), "versions"),
+            *unequal_bits(loaded.manifest.machine, machine(), "machine"),
+        ]
 
     def finished_line(self, end_reason: str | None) -> str:
-        """That the run is finished, and how it can go on. end_reason: why it ended before its `stop`, if it did."""
+        """Say that the run is finished, and how it can go on. end_reason: why it ended before its `stop`, if it did."""
         ways, stop = self.folder.ways_on(), self.config.stop
         way = ways.to_extend(f"stop.after={2 * stop.after:g}") if end_reason is None else ways.to_branch()
         on = "it cannot go on, because nothing was saved" if way is None else f"to go on: {way}"

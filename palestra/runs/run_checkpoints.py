@@ -25,8 +25,8 @@ Steps = Mapping[str, int]
 class RunCheckpoints:
     """The checkpoints of one run; `opened` while the run trains. progress: tells the display what is waited for.
 
-    stored: those on the disk. number: of the last checkpoint that was due. stands_on: the number of the one that was
-    loaded or saved last. failure: why the last save failed; None if it succeeded.
+    stored: those on the disk. number: that of the last checkpoint that was due. stands_on: the number of the checkpoint
+    that was loaded or saved last. failure: the error of the last save; None if it succeeded.
     """
 
     stored: Checkpoints
@@ -85,7 +85,7 @@ class RunCheckpoints:
         If the disk refuses, the display says so, `failure` holds the error, and there is no folder.
 
         buffers: the replay buffers whose rows it holds; None leaves the rows out. best: whether it becomes the best
-        one. due: whether it was due here; one that is saved only because the run stops here uses up no number, and the
+        one. due: whether it is due here. One that is saved only because the run stops here uses up no number, and the
         next due checkpoint takes its place. One that is due and fails uses up its number.
         """
         number, records = self.number + 1, self.run.records
@@ -134,15 +134,12 @@ class RunCheckpoints:
         self.stored.mark_best(f"{number:08d}")
 
     def catch_up_mirror(self) -> None:
-        """Send what earlier processes have not sent, unless the loaded checkpoint is not the newest."""
+        """Send what earlier processes have not sent, if the loaded checkpoint is the newest."""
         if self.mirror is not None and self.stands_on == max(self.stored.numbers()):
             self.mirror.send(self.stands_on)
 
     def finish_mirror(self) -> RemoteError | None:
-        """Wait until the mirror is complete, then remove checkpoints that were only kept for it.
-
-        Gives the error if that fails.
-        """
+        """Wait until the mirror is complete, then remove checkpoints that were only kept for it. Gives its error."""
         if self.mirror is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""The configs that come with palestra, and which file a name stands for, in commands and in Python alike."""
+"""Finds the configs that come with palestra, and the file for which a name stands, in commands and in Python."""
 
 from pathlib import Path
 
@@ -19,14 +19,16 @@ def shipped_tournaments() -> dict[str, Path]:
 
 
 def _config_folders() -> tuple[Path, Path]:
-    """In an installed package, and in a checkout."""
+    """The folders of configs, in an installed package and in a checkout."""
     package = Path(__file__).parents[1]
     return package / "configs", package.parent / "configs"
 
 
 def named_file(name: str | Path) -> Path | None:
-    """The file that a name stands for: NAME in the working directory, NAME.yml there if palestra ships a config of that
-    name, else the shipped config; None if there is none of them.
+    """The file for which a name stands; None if there is none.
+
+    It is NAME in the working directory; if palestra ships a config of that name, else NAME.yml there; else the shipped
+    config.
     """
     shipped = {path.stem: path for path in shipped_configs()}
     candidates = [Path(name), *([Path(f"{name}.yml"), shipped[str(name)]] if str(name) in shipped else [])]
@@ -34,10 +36,10 @@ def named_file(name: str | Path) -> Path | None:
 
 
 def file_of(name: str | Path) -> Path:
-    """As `named_file`, for a config that is to be read. Raises ConfigError for a name that stands for nothing."""
+    """The file of the config, or of the tournament, for which a name stands. Raises ConfigError if there is none."""
     if (found := named_file(name)) is not None:
         return found
-    if Path(name).exists():  # a folder, which is told when it is read
+    if Path(name).exists():  # a folder, for which reading it has a message
         return Path(name)
     if (tournament := shipped_tournaments().get(str(name))) is not None:
         return tournament
@@ -56,7 +58,7 @@ def is_path(name: str) -> bool:
 
 
 def why_no_file(name: str) -> str:
-    """That there is no such file, and what may be meant."""
+    """Say that there is no such file, and what may be meant."""
     missing = f"there is no such file in {Path(name).parent.absolute()}"
     if (with_ending := Path(f"{name}.yml")).is_file():
         return f"{missing}; did you mean {with_ending}?"

@@ -1,5 +1,7 @@
-"""Trained players that come with palestra: `palestra:polyhedra` names a run of which only the players are left, and
-`palestra:polyhedra-host` one of its players. `python -m benchmarks.trained_players` trains and writes them.
+"""Finds the trained players that come with palestra.
+
+`palestra:polyhedra` names a run of which only the players are left, and `palestra:polyhedra-host` one of its players.
+`python -m benchmarks.trained_players` trains and writes them.
 """
 
 from pathlib import Path

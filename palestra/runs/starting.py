@@ -1,7 +1,7 @@
-"""A first file for players that learn in a game by one algorithm: what the parts find usual, put together.
+"""Puts a first file together, for players that learn in a game by one algorithm, from the usual values of the parts.
 
-The game says its rules, and may say who trains and who sits where; the algorithm says its keys by what each role
-observes and does; the kind of run says the rest.
+The game says its rules, and may say who trains and who sits where. The algorithm says its keys, which depend on what
+each role observes and does. The kind of run says the rest.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,13 +63,15 @@ def _rules(said: Data, overrides: Sequence[str]) -> Data:
 
 
 def spaces_of(game: Game, role: str) -> RoleSpaces:
-    """What the parts of a player in that role are told."""
+    """The spaces of a role, which the parts of its player are told."""
     return RoleSpaces(game.spaces[role], game.action_spaces[role], dict(game.critic_spaces.get(role, {})))
 
 
 def _evaluations(config: GameConfig, game: Game, roles: dict[str, str]) -> Data:
-    """The keys `evaluations` and `best`: each role against the scripted players of the game, all learning ones
-    together, and nobody but random ones, as far as somebody can draw actions at random there.
+    """The keys `evaluations` and `best`.
+
+    Pairings are each role against the scripted players of the game, all learning players together, and only random
+    ones, if actions can be drawn at random in the game.
     """
     scripts = {
         role: [name for name in scripts_for(game, config, role) if name == "random" or SCRIPTED[name].game_config]
@@ -90,7 +92,7 @@ def _evaluations(config: GameConfig, game: Game, roles: dict[str, str]) -> Data:
         best = {"pairing": len(alone + together) - 1, "measure": measures[0]}
     evaluation = {
         **(MANY_GAMES if len(roles) > 1 or measures else FEW_GAMES),
-        "at_start": config.unset_limit() is None,  # else it would look like a hang
+        "at_start": config.unset_limit() is None,  # an evaluation without an end would look like a hang
         "max_rounds": config.usual_rounds(),
         "pairings": [*alone, *together, *nobody],
     }
@@ -99,7 +101,7 @@ def _evaluations(config: GameConfig, game: Game, roles: dict[str, str]) -> Data:
 
 @contextmanager
 def remedies(data: Data, model: type[Config]) -> Iterator[None]:
-    """Let errors about keys that no part of plain data has a value for say how these are given."""
+    """A context in which errors about keys that have no usual value say how to give them."""
     try:
         yield
     except ConfigError as error:
@@ -110,12 +112,14 @@ def remedies(data: Data, model: type[Config]) -> Iterator[None]:
 
 
 def following(data: Data, overrides: Sequence[str], game: Game | None = None) -> Data:
-    """The data of a file before its overrides, with what goes with the parts that these name: with another loss the
-    heads, the estimator, and how the player acts. game: None: that of the file, without environments.
+    """Change the data of a file, before its overrides, to what fits the parts that the overrides name.
+
+    Another loss, for instance, brings its heads, its estimator, and how the player acts. game: None: that of the file,
+    without environments.
     """
     after = data
     for override in overrides:
-        with suppress(ConfigError):  # which is told when the file is read
+        with suppress(ConfigError):  # the user gets this error when the file is read
             after = apply_overrides(after, [override], RunConfig)
     players = dict(data["players"])
     for role, name in data["roles"].items():

@@ -18,20 +18,29 @@ from palestra.evaluation.played import PlayedGames
 from palestra.games.world import EnvironmentFailed
 from palestra.players.player import Player
 from palestra.recording.recorders import plain
-from palestra.runs.changed_evaluations import Changes, digest, errors_at, require_fitting
+from palestra.runs.changed_evaluations import ASKED, Changes, digest, errors_at, require_fitting
 from palestra.runs.config import RunConfig, read_stored_config
-from palestra.runs.frames import Library, Row, frame, rows_of_run, run_name
 from palestra.runs.parts import build_evaluations, build_parts, hold_fixed
 from palestra.runs.shipped_runs import find_run
+from palestra.runs.tables import Library, Row, rows_of_run, run_name, to_library
 from palestra.runs.user_nets import Models, Nets, by_role, calls_of, use_models
 from palestra.storage.checkpoints import Checkpoints
-from palestra.storage.disk import RunFolderError, write_traceback
+from palestra.storage.disk import Folder, RunFolderError, write_traceback
 from palestra.storage.facts import to_json
 from palestra.storage.run_folder import RunFolder
 
 
 class EvaluationFailed(RuntimeError):
     """An environment has failed in an evaluation; the message names the file with its traceback."""
+
+
+@contextmanager
+def failures_filed(folder: Folder) -> Iterator[None]:
+    """A context in which a failed environment raises EvaluationFailed, with its traceback in a file of the folder."""
+    try:
+        yield
+    except EnvironmentFailed as error:
+        raise EvaluationFailed(f"{error}; {write_traceback(folder, error)}") from error
 
 
 class StoredRun:
@@ -92,7 +101,7 @@ class StoredRun:
     def load(self, which: str) -> None:
         """Load the players and the game from a checkpoint.
 
-        which: latest, best, a number, or an opt step as @2100. Raises CheckpointError for one that is missing or
+        which: latest, best, a number, or an opt step such as @2100. Raises CheckpointError for one that is missing or
         damaged.
         """
         checkpoints = Checkpoints(self.folder, keep_last=1, keep_every=None)
@@ -120,7 +129,7 @@ class StoredRun:
         num_games: per pairing; None: the config's `final_num_games`. Raises EvaluationFailed if an environment fails.
         """
         final = self.evaluations.configs[name].final_num_games
-        with self._failures_filed():
+        with failures_filed(self.results):
             result = self.evaluations.play(name, num_games or final, with_scripted=True, watch=watch)
         record = {"kind": "evaluation", **self.counters, **result}
         if self._is_changed(name):
@@ -130,9 +139,7 @@ class StoredRun:
         return self.results.path / file, record
 
     def file_name(self, name: str) -> str:
-        """The name of the file with the record of an evaluation of the loaded checkpoint; that of a changed one
-        differs.
-        """
+        """The name of the file with the record of an evaluation; a changed evaluation has another one."""
         suffix = f"-{digest(self.evaluations.configs[name])}" if self._is_changed(name) else ""
         return record_name(name, self.counters["opt_steps"], suffix)
 
@@ -142,13 +149,11 @@ class StoredRun:
     def film(self, name: str, file: str) -> tuple[Path, list[float]]:
         """Film the first episodes of an evaluation into a file in evaluations/.
 
-        Gives its path and the episodes' returns.
-
-        Raises EvaluationFailed if an environment fails.
+        Gives its path and the episodes' returns. Raises EvaluationFailed if an environment fails.
         """
         with TemporaryDirectory(prefix="palestra-film-") as place:
             film = Path(place) / file
-            with self._failures_filed():
+            with failures_filed(self.results):
                 returns = self.evaluations.film(name, film)
             self.results.make().write(file, film.read_bytes())
         return self.results.path / file, returns
@@ -173,9 +178,8 @@ class StoredRun:
         if game is not None and "name" not in game:
             game = run.game.model_dump() | dict(game)
         data = {
+            **ASKED,
             "name": "play",
-            "interval": None,
-            "at_start": False,
             "num_games": num_games or (first and first.final_num_games),
             "final_num_games": num_games or (first and first.final_num_games),
             "max_rounds": max_rounds or (first and first.max_rounds),
@@ -187,30 +191,23 @@ class StoredRun:
             evaluation = check(data, EvaluationConfig)
             require_fitting([evaluation], run)
             evaluations = build_evaluations(self.parts, [evaluation])
-        with self._failures_filed():
+        with failures_filed(self.results):
             [pair] = evaluations.play("play", evaluation.num_games, with_scripted=True)["pairs"]
         return PlayedGames.from_record(pair)
 
     def records(self) -> Iterator[Row]:
-        """The run's records as tidy rows: every number of training records and of evaluations, with its name and the
-        steps at which it was recorded. Warns of damaged lines, which are left out.
+        """The run's records as tidy rows: every number of training and of evaluations, with its name and steps.
+
+        Damaged lines are left out, each with a warning.
         """
         return rows_of_run(self.folder, run_name(self.folder.path), warnings.warn)
 
-    def frame(self, library: Library = "pandas") -> Any:
-        """`records` as a DataFrame of pandas or polars, with a column for each field of `Row`.
+    def table(self, library: Library = "pandas") -> Any:
+        """The rows of `records` as a DataFrame of pandas or polars, with a column for each field of `Row`.
 
         Raises ConfigError if the extra `frames` is missing.
         """
-        return frame(self.records(), library)
-
-    @contextmanager
-    def _failures_filed(self) -> Iterator[None]:
-        try:
-            yield
-        except EnvironmentFailed as error:
-            traceback = write_traceback(self.results, error)
-            raise EvaluationFailed(f"{error}; {traceback}") from error
+        return to_library(self.records(), library)
 
 
 def record_name(name: str, opt_steps: int, suffix: str = "") -> str:
@@ -230,9 +227,9 @@ def _open(run: str | Path, models: Models | None) -> tuple[RunFolder, RunConfig,
 
 
 def open_to_play(run: str | Path, trust: bool = False, models: Models | None = None) -> StoredRun:
-    """As `StoredRun.open`, for players that will only play, which needs no compiler and no gradients.
+    """Open a run whose players will only play, which needs no compiler and no gradients.
 
-    run: its folder, or the name of one that palestra ships.
+    run: its folder, or the name of one that palestra ships. trust, models: as for `StoredRun.open`.
     """
     with trusting(trust):
         folder, config, nets = _open(find_run(run).folder, models)

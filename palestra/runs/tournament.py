@@ -26,23 +26,25 @@ from palestra.config import (
 from palestra.evaluation.config import EvaluationConfig, pairing_errors
 from palestra.evaluation.evaluator import Watch, nobody_watches
 from palestra.games import AnyGameConfig
-from palestra.games.world import EnvironmentFailed
-from palestra.players import SCRIPTED, FromRunConfig, own_script_model, scripts_in
+from palestra.players import FromRunConfig, own_script_model, scripts_in
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.recording.recorders import JsonlRecorder
+from palestra.runs.changed_evaluations import ASKED
 from palestra.runs.config import (
     ExecutionConfig,
     OutputConfig,
     PlayExecutionConfig,
     RunConfig,
+    info_errors,
     is_tournament,
+    player_name_errors,
 )
 from palestra.runs.evaluating import COUNTERS
 from palestra.runs.parts import build_evaluations, build_parts
-from palestra.runs.stored import EvaluationFailed
+from palestra.runs.stored import failures_filed
 from palestra.runtime.device import find_device
 from palestra.runtime.threads import limited_threads
-from palestra.storage.disk import RunFolderError, plain_path, write_traceback
+from palestra.storage.disk import RunFolderError, plain_path, writing
 from palestra.storage.facts import RunFacts
 from palestra.storage.lock import Lock
 from palestra.storage.records_file import iterate_records
@@ -91,24 +93,18 @@ class TournamentConfig(Config):
 
     def _player_errors(self) -> Iterator[ConfigErrorItem]:
         seated = {name for pairing in self.every_pairing() for name in pairing.values()}
+        yield from player_name_errors(self.players)
         for name in self.players:
-            if name in SCRIPTED:
-                yield ConfigErrorItem(f"players.{name}", "expected another name, got that of a scripted player")
-            elif ":" in name:
-                yield ConfigErrorItem(f"players.{name}", "expected a name without a colon: those with one are classes")
-            elif name not in seated:
-                yield ConfigErrorItem(
-                    f"players.{name}", "expected a player that sits in a pairing, got one that does not"
-                )
+            if name not in seated:
+                message = "expected a player that sits in a pairing, got one that does not"
+                yield ConfigErrorItem(f"players.{name}", message)
 
     def _environment_errors(self) -> Iterator[ConfigErrorItem]:
         for key in ("observation", "reward"):
             if getattr(getattr(self.game, key, None), "normalize", None) is not None:
                 message = "expected null, because where nobody learns there are no running statistics, got a mapping"
                 yield ConfigErrorItem(f"game.{key}.normalize", message)
-        if self.info and not self.game.has_info:
-            expected = f"expected [], because the game {self.game.name!r} has no info fields"
-            yield ConfigErrorItem("info", f"{expected}, got {', '.join(self.info)}")
+        yield from info_errors("info", self.info, self.game)
 
     def every_pairing(self) -> list[dict[str, str]]:
         """The pairings with one player in each role, each once."""
@@ -117,18 +113,9 @@ class TournamentConfig(Config):
         return list({tuple(pairing.items()): pairing for pairing in found}.values())
 
     def as_run(self) -> RunConfig:
-        """A run with these players, as far as playing needs it: the keys of training are missing."""
-        evaluation = EvaluationConfig(
-            name=NAME,
-            interval=None,
-            at_start=False,
-            num_games=self.num_games,
-            final_num_games=self.num_games,
-            max_rounds=self.max_rounds,
-            seed=None,
-            game=None,
-            pairings=self.every_pairing(),
-        )
+        """The config of a run with these players. It has the keys that playing needs, and none of training."""
+        games = {"num_games": self.num_games, "final_num_games": self.num_games, "max_rounds": self.max_rounds}
+        evaluation = EvaluationConfig(**{**ASKED, **games, "name": NAME, "pairings": self.every_pairing()})
         execution = ExecutionConfig(**dict(self.execution), gradients="autograd", compile=False)
         keys: dict[str, Any] = {key: getattr(self, key) for key in ("seed", "game", "num_worlds", "players")}
         keys |= {"evaluations": [evaluation], "execution": execution, "roles": {}}
@@ -136,7 +123,7 @@ class TournamentConfig(Config):
 
 
 def _combinations(entry: Mapping[str, str | list[str]], roles: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Everyone against everyone, with the roles in the order of the game."""
+    """The pairings of everyone with everyone, with the roles in the order of the game."""
     ordered = sorted(entry, key=lambda role: roles.index(role) if role in roles else len(roles))
     names = [[players] if isinstance(players := entry[role], str) else players for role in ordered]
     for chosen in product(*names):
@@ -179,13 +166,13 @@ class Tournament:
     def begin(self, run: Path | None, name: str) -> None:
         """Make the tournament's folder, with its config and run.json, and lock it until `evaluate` has ended.
 
-        run: its path, where nothing may be but this tournament, not played to its end; None: runs/NAME-N. Raises
+        run: its path, which may only hold this tournament, not played to its end; None: runs/NAME-N. Raises
         RunFolderError.
         """
         self.folder = RunFolder.create(Path("runs"), name) if run is None else _folder_at(run, self.config)
         self.lock = self.folder.take_lock()
         try:
-            _require_unplayed(self.folder, self.config)  # as the process left it that was faster
+            _require_unplayed(self.folder, self.config)  # another process may have been faster
             self._write_begin()
         except BaseException:
             self.lock.free()
@@ -195,31 +182,26 @@ class Tournament:
         hashes = user_class_hashes(self.config.as_run())
         absent = dict.fromkeys(("trainer_in_python", "branched_from", "mirror", "checkpoint_folder"))
         facts = RunFacts.of_now(id=uuid.uuid4().hex, user_classes=hashes, set_in_python=[], **absent)
-        try:
+        with writing(self.folder.path):
             for unused in ("checkpoints", "buffers"):
                 self.folder.root.below(unused).remove_empty()
             self.folder.evaluations.make()
             self.folder.root.write(self.folder.config.name, render(self.config, TournamentConfig).encode())
             self.folder.write_facts(facts)
-        except OSError as error:
-            raise RunFolderError(f"{self.folder.path} cannot be written: {error}") from error
 
     def evaluate(self, name: str, num_games: int | None, watch: Watch = nobody_watches) -> tuple[Path, dict[str, Any]]:
         """Play all pairings. Gives the records file of the folder, and the record, its only line.
 
         name: NAME. num_games: per pairing; None: the config's. Raises EvaluationFailed if an environment fails.
         """
-        started = time.perf_counter()
+        started, num_threads = time.perf_counter(), self.config.execution.num_threads
         try:
-            with limited_threads(self.config.execution.num_threads):
+            with failures_filed(self.folder.evaluations), limited_threads(num_threads):
                 result = self.evaluations.play(name, num_games or self.config.num_games, True, watch)
-        except EnvironmentFailed as error:
-            raise EvaluationFailed(f"{error}; {write_traceback(self.folder.evaluations, error)}") from error
-        else:
             clock = {"seconds": time.perf_counter() - started}
             record = {"kind": "evaluation", **self.counters, **result, "clock": clock}
             records = JsonlRecorder(self.folder.records)
-            records.cut(0)  # of a line that a process was killed while it wrote
+            records.cut(0)  # a process may have been killed while it wrote a line
             records.write(record)
             records.close()
             return self.folder.records, record
@@ -228,7 +210,7 @@ class Tournament:
 
 
 def _folder_at(run: Path, config: TournamentConfig) -> RunFolder:
-    """A new folder, or that of this tournament, not played to its end. Raises RunFolderError."""
+    """A new folder, or the folder of this tournament if it was not played to its end. Raises RunFolderError."""
     try:
         return RunFolder.create_at(run)
     except RunFolderError:
@@ -240,9 +222,9 @@ def _folder_at(run: Path, config: TournamentConfig) -> RunFolder:
 
 
 def _require_unplayed(folder: RunFolder, config: TournamentConfig) -> None:
-    """Raise RunFolderError for a folder of anything but this tournament, or in which it was played to its end.
+    """Raise RunFolderError unless a folder holds this tournament, not played to its end.
 
-    Then it has a record, which may be damaged; a torn line was left by a kill.
+    A tournament that was played has a record, which may be damaged. A kill may have left a torn line instead.
     """
     other = RunFolderError(f"{folder.path} exists already, and does not hold this tournament")
     if folder.root.kind(folder.config.name) is None:

@@ -28,7 +28,10 @@ def name_in_seat(roles: Mapping[str, str], role: str) -> str:
 
 
 def seat_and_nets(learners: Sequence[Player], role: str | Nets, nets: Nets | None) -> tuple[str, Nets]:
-    """What the arguments of `set_model` mean: the role may be left out where one player learns. Raises ValueError."""
+    """The role and the networks that the arguments of `set_model` mean. Raises ValueError.
+
+    The role may be left out where one player learns.
+    """
     if isinstance(role, str) and nets is not None:
         return role, nets
     if isinstance(role, str):
@@ -42,8 +45,10 @@ def seat_and_nets(learners: Sequence[Player], role: str | Nets, nets: Nets | Non
 
 
 def take_nets(player: Player, run: RunConfig, nets: Nets) -> RunConfig:
-    """Let a learning player take networks in place of those that the config of its run names; gives the config with
-    what can be named. Raises as `use_builders` and `use_nets`, and ConfigError where evaluators cannot build them.
+    """Let a learning player take networks in place of those that the config of its run names.
+
+    Gives the config, which then names the functions and classes among them. Raises as `use_builders` and `use_nets`,
+    and ConfigError if evaluators cannot build the networks.
     """
     if run.evaluators is not None and are_made(nets):
         message = "expected null, because other processes cannot build networks of set_model, got a mapping"
@@ -54,9 +59,10 @@ def take_nets(player: Player, run: RunConfig, nets: Nets) -> RunConfig:
 
 
 def use_builders(player: Player, run: RunConfig, nets: Nets) -> RunConfig:
-    """The config of a run that names the functions and classes among `nets`, in place of the networks that it names so
-    far. The user trusts their modules by that. Raises ValueError as `use_nets`, and for a builder that cannot be
-    imported; ConfigError.
+    """The config of a run that names the functions and classes among `nets`, in place of its networks so far.
+
+    Their modules become trusted. Raises ValueError as `use_nets` does, and for a builder that cannot be imported;
+    ConfigError.
     """
     data: Any = run.model_dump()
     for place, value in _by_place(player, run, nets).items():
@@ -76,11 +82,11 @@ def use_builders(player: Player, run: RunConfig, nets: Nets) -> RunConfig:
 
 
 def use_nets(player: Player, run: RunConfig, nets: Nets) -> None:
-    """Rebuild the algorithm of a learning player with networks that were made in Python, in place of those that its
-    config names; for builders, `run` must name them already (`use_builders`).
+    """Rebuild the algorithm of a learning player with networks that were made in Python.
 
-    nets: by the place of their configs below the algorithm, as net, body.policy, critic_net (a list for several
-    critics); a single network takes the first of these places. Raises ValueError for a player that does not learn or
+    They take the place of those that its config names. `run` must name builders already (`use_builders`). nets: by the
+    place of their configs below the algorithm, such as net, body.policy, critic_net (a list for several critics); a
+    single network takes the first of these places. Raises ValueError for a player that does not learn or
     has a warm start, and for an unknown place; ConfigError for networks that do not fit.
     """
     algorithm: Any = run.players[player.name].algorithm  # type: ignore[union-attr]
@@ -150,9 +156,8 @@ def _by_place(player: Player, run: RunConfig, nets: Nets) -> Mapping[str, Any]:
     by_place = nets if isinstance(nets, Mapping) else {places[0]: nets}
     for place in by_place:
         if place not in places:
-            raise ValueError(
-                f"set_model: expected some of the networks {', '.join(places)} of {player.name!r}, got {place!r}"
-            )
+            expected = f"expected some of the networks {', '.join(places)} of {player.name!r}"
+            raise ValueError(f"set_model: {expected}, got {place!r}")
     return by_place
 
 

@@ -16,7 +16,7 @@ from palestra.callbacks import Callback
 from palestra.config import trusting
 from palestra.runs.config import BaseRunConfig, read_config
 from palestra.storage.run_folder import RunFolder
-from palestra.training.naming import TRAINERS, named_class
+from palestra.training.naming import TRAINERS, named_classes
 from palestra.training.together import Together
 from palestra.training.trainer import Trainer
 
@@ -46,8 +46,9 @@ class TD3Trainer(Trainer):
 
 
 class LossTrainer(Trainer):
-    """The Trainer whose players learn by a loss alone, one by name or one of your own, on roll-outs of the present
-    policy or from a replay buffer.
+    """The Trainer whose players learn by a loss alone, one by name or one of your own.
+
+    They learn on roll-outs of the present policy, or from a replay buffer.
     """
 
     algorithms = (OnPolicyConfig, OffPolicyConfig)
@@ -70,7 +71,7 @@ def make_trainer(
     """
     with trusting():
         read = read_config(config, overrides)
-    trainer = named_class(read)(read, run=run, callbacks=callbacks, console=console)
+    trainer: Any = named_classes(read)[0](read, run=run, callbacks=callbacks, console=console)
     if isinstance(config, str | Path):
         trainer.run.name = Path(config).stem
     return trainer

@@ -23,9 +23,7 @@ from palestra.storage.run_folder import RunFolder
 class TrainingFailed(RuntimeError):
     """Training cannot go on: a loss is not finite, the disk is full, or an environment has raised.
 
-    The last checkpoint can be resumed.
-
-    why: what has happened. left: which checkpoint can be resumed, and which file says more.
+    why: what has happened. left: how to go on from the last checkpoint, and which file says more.
     """
 
     def __init__(self, why: str, *left: str) -> None:
@@ -34,11 +32,11 @@ class TrainingFailed(RuntimeError):
 
 
 class TrainingEnds(Exception):
-    """Raised by a safe point to leave the loops: the run is done, or a signal asked to leave."""
+    """A safe point raises it to leave the loops: the run is done, or a signal asked to leave."""
 
 
 class Watcher(Protocol):
-    """An observer that is called at every safe point and is no part of the run, as in `palestra verify` and `profile`.
+    """An observer that is called at every safe point but does not belong to the run: `palestra verify`, `profile`.
 
     Both methods may raise TrainingEnds.
     """
@@ -50,7 +48,7 @@ class Watcher(Protocol):
 
 @contextmanager
 def telling_failures(run: Run, failures: tuple[type[Exception], ...]) -> Iterator[None]:
-    """Inside, a lack of memory for replay buffers and the exceptions `failures` become TrainingFailed."""
+    """A context in which a lack of memory for replay buffers and the exceptions `failures` become TrainingFailed."""
     try:
         yield
     except NoRoom as error:
@@ -61,56 +59,52 @@ def telling_failures(run: Run, failures: tuple[type[Exception], ...]) -> Iterato
 
 
 def resume_hint(folder: RunFolder) -> str:
-    """How to go on with a run that has failed, for a message."""
+    """Say how to go on with a run that has failed."""
     if (way := folder.ways_on().to_resume()) is None:
         return "nothing was saved"
     return f"the last checkpoint is {numbers_in(folder.checkpoints)[-1]:08d}; to resume: {way}"
 
 
 def branch_hint(folder: RunFolder) -> str:
-    """How to go on after a fault that a resumed run would meet again, because it computes the same bits."""
+    """Say how to go on after a fault that a resumed run would meet again, because it computes the same bits."""
     if not (numbers := numbers_in(folder.checkpoints)):
         return "nothing was saved"
     way = folder.ways_on().to_branch(f"{numbers[-1]:08d}")
     return f"a resumed run would fail again; to change the config: {way}"
 
 
-def fault_of_losses(players: Sequence[Player], metrics: Mapping[str, Aggregates], fused_game: Any) -> str | None:
-    """A message on the first player whose loss was not finite since the last record; None if all losses were.
+def fault_of_players(
+    players: Sequence[Player], metrics: Mapping[str, Aggregates], fused_game: Any, with_parameters: bool
+) -> str | None:
+    """Say which player can learn no more: its loss or a parameter is not finite, or all of its worlds stand still.
 
-    (A sum keeps a nan.)
+    metrics: those since the last record, by player. with_parameters: whether parameters are checked. Gives None if all
+    players can go on.
     """
     for player in players:
-        loss = metrics[player.name].total("loss")
+        loss = metrics[player.name].total("loss")  # a sum keeps a nan
         if not math.isfinite(loss):
             return _fault(player, f"the loss is {loss}", fused_game)
-    return None
-
-
-def fault_of_parameters(players: Sequence[Player], fused_game: Any) -> str | None:
-    """A message on the first player that has a parameter which is not finite; None if all are."""
-    for player in players:
-        if not all(bool(value.isfinite().all()) for net in player.nets.values() for value in net.parameters()):
+        weights = (value for net in player.nets.values() for value in net.parameters())
+        if with_parameters and not all(bool(value.isfinite().all()) for value in weights):
             return _fault(player, "a parameter is no finite number", fused_game)
-    return None
-
-
-def fault_of_worlds(players: Sequence[Player], fused_game: Any) -> str | None:
-    """A message on the first player all of whose worlds stand still; None if there is none.
-
-    Between two rounds of a game in lockstep, a world that was cut off waits for roles that decide at their next move.
-    Where the game lets nobody decide, that world waits for ever; where all do, nothing is learned any more.
-    """
-    for player in players:
-        worlds = player.worlds
-        if not (isinstance(worlds, Worlds) and fused_game.game.lockstep):
-            continue
-        waits = worlds.truncated_pending & (worlds.awaiting & ~worlds.done).any(dim=1)
-        if bool((waits & ~fused_game.game.deciding(worlds.state).any(dim=1)).all()):
+        if _stands_still(player.worlds, fused_game):
             name, where = type(fused_game.game).__name__, "a world that was cut off (truncated), which plays on"
             got = f"none in any world of player {player.name!r}"
             return f"{name}.deciding: expected each role that has decided to decide once more in {where}, got {got}"
     return None
+
+
+def _stands_still(worlds: Any, fused_game: Any) -> bool:
+    """Whether no world goes on.
+
+    Between two rounds of a game in lockstep, a world that was cut off waits for roles that decide at their next move.
+    Where the game lets nobody decide, that world waits for ever.
+    """
+    if not (isinstance(worlds, Worlds) and fused_game.game.lockstep):
+        return False
+    waits = worlds.truncated_pending & (worlds.awaiting & ~worlds.done).any(dim=1)
+    return bool((waits & ~fused_game.game.deciding(worlds.state).any(dim=1)).all())
 
 
 def _fault(player: Player, what: str, fused_game: Any) -> str:
@@ -122,7 +116,7 @@ def _fault(player: Player, what: str, fused_game: Any) -> str:
 
 
 def check_algorithms(config: RunConfig, algorithms: tuple[type[AlgorithmConfig], ...]) -> None:
-    """Raise ConfigError for players that learn by other algorithms than these; (): any will do."""
+    """Raise ConfigError for players that learn by other algorithms than these. (): they may learn by any."""
     names = [name for each in algorithms for name in get_args(each.model_fields["name"].annotation)]
     expected = " or ".join(map(repr, names))
     others = [

@@ -11,7 +11,7 @@ from palestra.runs.config import RunConfig
 
 
 def turns_in_words(config: RunConfig) -> str:
-    """Of learning players each of which rolls out for itself."""
+    """Describe the turns of learning players of which each rolls out for itself."""
     names = config.learners()
     roll_outs = {name: _roll_out(config, name) for name in names}
     if len(names) == 1:
@@ -23,7 +23,7 @@ def turns_in_words(config: RunConfig) -> str:
 
 
 def shared_turns_in_words(config: RunConfig) -> str:
-    """Of learning players that play in the same roll-outs."""
+    """Describe the turns of learning players that play in the same roll-outs."""
     names = config.learners()
     if len(names) == 1:
         return turns_in_words(config)
@@ -34,7 +34,7 @@ def _roll_out(config: RunConfig, player: str) -> str:
     num_worlds = config.worlds_of(player)
     worlds = f"in {num_worlds:,} world{'s' * (num_worlds != 1)}"
     length = getattr(config.players[player].algorithm, "rollout_length", None)  # type: ignore[union-attr]
-    if not isinstance(length, int):  # of an algorithm of one's own
+    if not isinstance(length, int):  # an algorithm of one's own may have no such key
         return f"roll-out {worlds}"
     return f"roll-out of {length:,} round{'s' * (length != 1)} {worlds}"
 
@@ -55,9 +55,9 @@ def updates_in_words(config: RunConfig) -> str:
 
 def final_evaluations(config: RunConfig) -> Stage:
     """The evaluations at the end of a run."""
-    parts = [_in_words(each) for each in config.evaluations]
+    texts = [_in_words(each) for each in config.evaluations]
     num_games = sum(_num_pairings(each) * each.final_num_games for each in config.evaluations)
-    return Stage("; ".join(parts) or "no evaluations", num_games, "games")
+    return Stage("; ".join(texts) or "no evaluations", num_games, "games")
 
 
 def _num_pairings(evaluation: EvaluationConfig | UserEvaluationConfig) -> int:
@@ -72,7 +72,7 @@ def _in_words(evaluation: EvaluationConfig | UserEvaluationConfig) -> str:
 
 
 def own_words(cls: type, method: str) -> str:
-    """What the class that has this method says of it."""
+    """Describe a stage by the first paragraph of its method's docstring, and by the class that defines the method."""
     owner = next(each for each in cls.__mro__ if method in vars(each))
     first, *_ = inspect.cleandoc(getattr(owner, method).__doc__ or "").split("\n\n")
     said = " ".join(first.split()).removesuffix(".")

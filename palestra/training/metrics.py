@@ -14,10 +14,10 @@ from palestra.runs.config import OutputConfig
 
 
 class PendingMetrics:
-    """What has come since the last record.
+    """The metrics that have come since the last record.
 
-    by_player: the metrics of each learning player. info: the fields of the `info` of each one's environments; empty if
-    the config names no field. Making this object lets the players' worlds collect these fields from now on.
+    by_player: those of each learning player. info: the fields of the `info` of each player's environments; empty if the
+    config names no field. Making this object lets the players' worlds collect these fields from now on.
     """
 
     def __init__(self, config: OutputConfig, learners: Sequence[Player]) -> None:
@@ -30,14 +30,14 @@ class PendingMetrics:
             self.info[player.name] = player.worlds.world.record_info(config.info, Aggregates(statistics))
 
     def take(self, player: str) -> dict[str, Any]:
-        """The part of a record that concerns a player, by name; what comes later belongs to the next record."""
+        """Give the entries of a record that concern a player, by name. What comes later belongs to the next record."""
         info = self.info[player].aggregates.take() if self.info else {}
         return self.by_player[player].take() | info
 
     def shown(self, player: Player, history: History) -> dict[str, float]:
-        """The metrics of a player that the display shows: of its episodes as of the last record, all others since then.
+        """The metrics of a player that the display shows.
 
-        history: of the run's records.
+        Those of its episodes are from the last record, all others have come since then. history: of the run's records.
         """
         before = history.last(player.name)
         names = [name for name in (*(f"return/{role}" for role in player.roles), "length") if name in before]

@@ -13,15 +13,11 @@ from palestra.storage.run_folder import RunFolder
 
 TRAINERS: dict[str, tuple[type[TrainerBase], ...]] = {}
 """The classes by their name in a file: first the one that is built, then others that train in the same way.
-palestra.training fills it."""
+palestra.training fills this table."""
 
 
-def named_class(config: BaseRunConfig) -> Any:
-    """The class that the key `trainer` of a config names."""
-    return _named_classes(config)[0]
-
-
-def _named_classes(config: BaseRunConfig) -> tuple[type[TrainerBase], ...]:
+def named_classes(config: BaseRunConfig) -> tuple[Any, ...]:
+    """The class that the key `trainer` of a config names, and then those that train in the same way."""
     name = config.trainer.name
     if name in TRAINERS:
         return TRAINERS[name]
@@ -32,10 +28,11 @@ def _named_classes(config: BaseRunConfig) -> tuple[type[TrainerBase], ...]:
 
 
 def python_class(cls: type[TrainerBase], config: BaseRunConfig) -> str | None:
-    """The name of a class that is derived from the one that the config names, and trains in its place; None if it is
-    the named one itself. Raises ConfigError for any other class.
+    """The name of a class that trains in place of the one that the config names; None if it is the named one.
+
+    Raises ConfigError for a class that is not derived from the named one.
     """
-    named = _named_classes(config)
+    named = named_classes(config)
     if cls in named:
         return None
     if not issubclass(cls, named[0]):
@@ -48,11 +45,12 @@ def python_class(cls: type[TrainerBase], config: BaseRunConfig) -> str | None:
 
 
 def class_for(cls: type[TrainerBase], config: BaseRunConfig, folder: RunFolder) -> Any:
-    """The class to build where `cls.load` or `cls.branch` was called for a run: the class that its config names, or
-    `cls` if it is derived from that. Called on a stock trainer, it is always the named one. Raises RunFolderError for a
-    run that another class has trained.
+    """The class to build when `cls.load` or `cls.branch` is called for a run.
+
+    It is the class that the config names, or `cls` if that is derived from it; for a stock trainer as `cls`, always the
+    named one. Raises RunFolderError for a run that another class has trained.
     """
-    named = named_class(config)
+    named = named_classes(config)[0]
     is_stock = any(cls is classes[0] for classes in TRAINERS.values())
     built = named if issubclass(named, cls) or (is_stock and not issubclass(cls, named)) else cls
     before, now = folder.facts().trainer_in_python, python_class(built, config)

@@ -1,6 +1,4 @@
-"""Trainings of stored runs: loading one, branching off a checkpoint, copying one, and restoring the state when `fit`
-begins.
-"""
+"""Trainings of stored runs: loads them, branches off checkpoints, copies them, and restores the state for `fit`."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -36,7 +34,7 @@ def load(
     """The training of a stored run, of the class that its config names. `fit` goes on from its last checkpoint.
 
     run: its folder, or the URL of its mirror, which is fetched into a new folder: `into`, or if that is None runs/<the
-    last part of the URL>. callbacks: those that the run was started with besides the config's; their state is restored.
+    last name in the URL>. callbacks: those that the run was started with besides the config's; their state is restored.
     trust: whether the modules that the run names are trusted from now on. models: the networks that `set_model` handed
     over when the run began, by role, or those of the one player that learns; they are copied. Raises UntrustedError for
     modules that are not trusted, RunFolderError where there is no run, another class has trained it, or it needs other
@@ -90,12 +88,12 @@ def branch(
 
 
 def copy(self: Any, run: str | Path | None = None, models: Models | None = None) -> Any:
-    """The training of a new run that goes on where the last checkpoint of this one stands, as this one does between two
-    calls of `fit`: a branch without changes. Trained alike, both come to the same bits; neither touches the other.
+    """The training of a new run that goes on from the last checkpoint of this one: a branch without changes.
 
-    run: the new run's folder, which must not exist; None: runs/<name>-<n>. Callbacks from Python are copied, recorders
-    of `set_logger` are not. models: as in `load`. As in every branch, the best checkpoint and schedules that a callback
-    has changed begin anew. Raises RuntimeError without a checkpoint, RunFolderError.
+    Trained alike, both come to the same bits, and neither touches the other. run: the new run's folder, which must not
+    exist; None: runs/<name>-<n>. models: as in `load`. Callbacks from Python are copied, recorders of `set_logger` are
+    not. As in every branch, the best checkpoint and schedules that a callback has changed begin anew. Raises
+    RuntimeError without a checkpoint, RunFolderError.
     """
     place = self.run.place
     if not isinstance(place, RunFolder) or place.checkpoints.kind("latest") is None:
@@ -106,7 +104,7 @@ def copy(self: Any, run: str | Path | None = None, models: Models | None = None)
 
 
 def _with_models(training: Any, nets_of: Mapping[str, Nets], name: str) -> Any:
-    """The training, with the networks that its run was begun with, and its name."""
+    """Give a training the networks with which its run began, and its name."""
     for role, nets in nets_of.items():
         training.set_model(role, deepcopy(nets))
     training.run.name = name
@@ -114,7 +112,7 @@ def _with_models(training: Any, nets_of: Mapping[str, Nets], name: str) -> Any:
 
 
 def restore_or_begin(training: Any) -> None:
-    """Restore the last checkpoint of a training's run; of a branch that has none yet, the one that it branches off."""
+    """Restore the last checkpoint of a training's run; for a branch that has none yet, the one that it branches off."""
     run, checkpoints, buffers = training.run, training.checkpoints, training.buffers()
     if (loaded := checkpoints.load_latest()) is not None:
         with loaded.fitting():

@@ -12,11 +12,11 @@ from palestra.training.trainer import PlayerTurn, Trainer
 
 
 class _ExperienceTaken(Exception):
-    """The player has taken its part of the roll-out; the rest of its turn comes later."""
+    """The player has taken its share of the roll-out; the rest of its turn comes later."""
 
 
-class _FirstPart(PlayerTurn):
-    """A turn up to the safe point after the roll-out."""
+class _BeginningOfTurn(PlayerTurn):
+    """A turn that ends at the first safe point after the roll-out."""
 
     trainer: "Together"
 
@@ -29,12 +29,12 @@ class Together(Trainer):
     """Trains players that play in the same worlds.
 
     In each epoch they all act as they are at its start, in one roll-out; its env steps and games count once. Then each
-    takes its part, and they update, in the order of `players`. The roll-out and what the algorithms do with it before
-    their next safe point are one piece, after which there is a safe point. An algorithm asks for one roll-out per turn;
-    RuntimeError if it asks for another one, or for one of another length than the players before it.
+    takes its share, and they update, in the order of `players`. The roll-out, and what the algorithms do with it before
+    their next safe point, are one piece, after which there is a safe point. An algorithm asks for one roll-out per
+    turn. Raises RuntimeError if it asks for another one, or for another length than the players before it.
 
-    waiting: the players whose turn of this epoch is not over. without_experience: during the roll-out, those that have
-    not asked for their part.
+    waiting: the players whose turn of this epoch is not over. without_experience: during the roll-out, the players that
+    have not asked for their share.
     """
 
     def _build(self) -> None:
@@ -61,17 +61,17 @@ class Together(Trainer):
     def _train(self) -> None:
         """One epoch: a roll-out for all learning players, then the rest of their turns."""
         if not self.waiting:
-            self._give_first_parts()
+            self._begin_turns()
         while self.waiting:
             self.give_turn(self.players[self.waiting[0]])
             del self.waiting[0]
 
-    def _give_first_parts(self) -> None:
+    def _begin_turns(self) -> None:
         learning = [player for player in self.learners if not player.frozen]
         self.without_experience, self._shared = [player.name for player in learning], None
         for player in learning:
             try:
-                _FirstPart(self, player).run()
+                _BeginningOfTurn(self, player).run()
             except _ExperienceTaken:
                 self.waiting.append(player.name)
         self.without_experience, self._shared = [], None
@@ -79,7 +79,7 @@ class Together(Trainer):
             self.safe_point()
 
     def _roll_out(self, role: str, num_rounds: int) -> Transitions:
-        """The part of the player in that seat in the roll-out of this epoch."""
+        """The share of the player in that seat in the roll-out of this epoch."""
         player = self.player_of(role)
         if player.name not in self.without_experience:
             raise RuntimeError(f"expected one roll-out per turn with 'together', got another one of {player.name!r}")

@@ -1,4 +1,4 @@
-"""All that `train` would refuse of a config, without making an environment or importing an extra."""
+"""Checks a config for everything that `train` would refuse, without making an environment or importing an extra."""
 
 import tempfile
 from typing import Any, NamedTuple, TypeVar
@@ -18,8 +18,10 @@ C = TypeVar("C", bound=BaseRunConfig)
 
 
 class Unchecked(NamedTuple):
-    """fit: whether it was left open that actions, networks, wrappers, callbacks and players of other runs fit the
-    environment. missing: extras without which nothing was checked beside the file.
+    """What a check has left open.
+
+    fit: whether actions, networks, wrappers, callbacks and players of other runs fit the environment. missing: the
+    extras without which only the file was checked.
     """
 
     fit: bool
@@ -43,8 +45,9 @@ def check_trainable(config: RunConfig) -> Unchecked:
 
 
 def lacks_of_this_machine(config: BaseRunConfig) -> list[ConfigErrorItem]:
-    """What a config asks for that another machine may have and this one has not: its device, and folders that can be
-    written to. For these `train` refuses here what is no fault of the config.
+    """What a config asks for that this machine lacks, although another one may have it.
+
+    These are its device, and folders that can be written to. `train` refuses them here, but the config has no fault.
     """
     lacks = []
     for require in (_require_device, check_checkpoint_folder, check_scratch_folders):
@@ -60,7 +63,7 @@ def _require_device(config: BaseRunConfig) -> None:
 
 
 def apart_from_this_machine(config: C) -> C:
-    """A config to be tried in its place: on the CPU, with folders that are here, and without a word."""
+    """The config that is tried in place of another: on the CPU, with folders that exist here, and without output."""
     execution = config.execution.model_copy(update={"device": "cpu"})
     output = config.output.model_copy(update={"display": "quiet", "checkpoint_folder": None})
     config = config.model_copy(update={"execution": execution, "output": output})
@@ -71,7 +74,7 @@ def apart_from_this_machine(config: C) -> C:
 
 
 def _needs_no_environment(config: RunConfig) -> bool:
-    """Whether the config can be checked without its environment. Networks of other runs need its exact actions."""
+    """Whether a config can be checked without its environment, whose exact actions networks of other runs need."""
     players: list[Any] = list(config.players.values())
     fixed = FromRunConfig | TorchModuleConfig
     has_nets = any(isinstance(player, fixed) or getattr(player, "warm_start", None) for player in players)
@@ -79,7 +82,7 @@ def _needs_no_environment(config: RunConfig) -> bool:
 
 
 def _check_apart_from_environment(config: RunConfig) -> None:
-    """Make those checks of a Trainer that need no spaces."""
+    """Make the checks of a Trainer that need no spaces."""
     find_device(config.execution.device)
     for name in config.learners():  # a lone agent's environment has one move
         check_seat(config.players[name].algorithm, name, Seat(config.worlds_of(name), 1, 1))  # type: ignore[union-attr]

@@ -1,8 +1,7 @@
-"""Trainer: players that learn in games.
+"""Trainer: trains players in games.
 
 Players learn by algorithms (palestra.algorithms, one file each). The trainer gives them their turns, plays the
-roll-outs that they ask for, and records their metrics. What every kind of training needs stands in
-palestra.training.training.
+roll-outs that they ask for, and records their metrics. palestra.training.training has what every training needs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from palestra.recording.results import Stage
 from palestra.rollouts import fuse
 from palestra.rollouts.transitions import Transitions, join_roles
 from palestra.runs.async_evaluations import AsyncEvaluating
-from palestra.runs.branching import begins_anew, run_of, tree_differences
+from palestra.runs.branching import begins_anew, run_of, unequal_bits
 from palestra.runs.config import RunConfig
 from palestra.runs.evaluating import Evaluating
 from palestra.runs.imported_players import copy_players
@@ -34,13 +33,7 @@ from palestra.runtime.limits import memory_needed
 from palestra.runtime.threads import limited_threads
 from palestra.runtime.timing import TimeLog
 from palestra.storage.run_folder import RunFolder
-from palestra.training.checks import (
-    check_algorithms,
-    check_scratch_folders,
-    fault_of_losses,
-    fault_of_parameters,
-    fault_of_worlds,
-)
+from palestra.training.checks import check_algorithms, check_scratch_folders, fault_of_players
 from palestra.training.descriptions import final_evaluations, turns_in_words, updates_in_words
 from palestra.training.metrics import PendingMetrics
 from palestra.training.training import Training
@@ -55,7 +48,7 @@ PARTS = {
 
 
 class PlayerTurn(Turn):
-    """The trainer, as seen by the algorithm of the player whose turn it is."""
+    """What the algorithm of the player whose turn it is asks of the trainer."""
 
     def __init__(self, trainer: "Trainer", player: Player) -> None:
         super().__init__(player)
@@ -127,9 +120,7 @@ class Trainer(Training):
         self._warned_inexact: set[str] = set()
 
     def _make_worlds(self) -> dict[str, Any]:
-        """Give each learning player the games in which it collects experience; gives these, by the name under which
-        checkpoints hold them.
-        """
+        """Make the worlds in which each learning player collects experience, by their names in checkpoints."""
         for player in self.learners:
             own_key = isinstance(self.config.num_worlds, dict)
             with memory_needed(f"num_worlds.{player.name}" if own_key else "num_worlds"):
@@ -143,10 +134,10 @@ class Trainer(Training):
         To be called before `fit`, with all networks of the player at once. Where one player learns, the role may be
         left out: set_model(nets).
 
-        A function or a class of a module, which gives the network when it is called without arguments, becomes part of
-        the config. A network that is handed over itself must be handed over again when the run is loaded:
-        `Trainer.load(run, models={role: nets})`, or `models=nets`; it excludes `evaluators`, because other processes
-        cannot build it.
+        The config takes up a function or a class of a module, which gives the network when it is called without
+        arguments. A network that is handed over itself must be handed over again when the run is loaded, by
+        `Trainer.load(run, models={role: nets})` or `models=nets`. It excludes `evaluators`: other processes cannot
+        build it.
 
         nets: each maps an observation, a dict of tensors (B, ...), or the only entry of one, to (B, K), or is a
         RecurrentNet. The keys say where their configs stand below the algorithm: net, body.policy, critic_net (a list
@@ -187,7 +178,7 @@ class Trainer(Training):
 
     @contextmanager
     def test_context(self) -> Iterator[None]:
-        """As in Training; networks that learn are in evaluation mode, and afterwards in the modes that they had."""
+        """The context of Training, in which networks that learn are in evaluation mode; later in their modes before."""
         with super().test_context(), evaluation_mode(net for each in self.learners for net in each.nets.values()):
             yield
 
@@ -202,8 +193,8 @@ class Trainer(Training):
     def give_turn(self, player: Player) -> None:
         """Let a learning player take its turn: roll out, and learn by its algorithm.
 
-        A run that was stopped in the middle of a turn must give it again when it is resumed; the turn then goes on
-        where it was. Raises ValueError for a player that does not learn, or is frozen in this epoch.
+        A run that is resumed in the middle of a turn must give it again; the turn then goes on where it was. Raises
+        ValueError for a player that does not learn, or is frozen in this epoch.
         """
         if not player.learning or player.frozen:
             got = f"{player.name!r}, which is frozen in epoch {self.epochs}" if player.frozen else f"{player.name!r}"
@@ -298,16 +289,17 @@ class Trainer(Training):
         return self.players[name_in_seat(self.config.roles, role)]
 
     def recent_returns(self, role: str) -> list[float]:
-        """Returns of the last 100 games that have finished in the worlds of the player in that seat, oldest first.
+        """Returns of the last 100 games of training in the worlds of the player in that seat, oldest first.
 
-        These are games of training, with exploration, and sums of the environment's own rewards. Waits for a GPU.
+        They are sums of the environment's own rewards, played with exploration. Waits for a GPU.
         """
         returns: Tensor = self.fused_game.recent_returns(self.player_of(role).worlds)
         return returns[:, self.game.roles.index(role)].tolist()
 
     def __getattr__(self, name: str) -> Any:
-        """`host_net`, `host_optimizer`, `host_lr_scheduler`, `host_er_scheduler`, `host_replay_buffer`, and so for
-        each role: the part of the player in that seat.
+        """Give `host_net`, `host_optimizer`, `host_lr_scheduler`, `host_er_scheduler`, `host_replay_buffer`.
+
+        For each role there are such parts of the player in that seat.
         """
         role, _, part = name.partition("_")
         run = self.__dict__.get("run")
@@ -319,20 +311,13 @@ class Trainer(Training):
     # ---- what a kind of training adds ------------------------------------------------------------------------
 
     def fault(self, with_parameters: bool) -> str | None:
-        fault = fault_of_losses(self.learners, self.metrics.by_player, self.fused_game)
-        if fault is None and with_parameters:
-            fault = fault_of_parameters(self.learners, self.fused_game)
-        return fault or fault_of_worlds(self.learners, self.fused_game)
+        return fault_of_players(self.learners, self.metrics.by_player, self.fused_game, with_parameters)
 
     def differences(self, state: Mapping[str, Any]) -> Iterator[str]:
-        """A line for each kernel of a player that ran when the checkpoint was written and does not run now, or the
-        other way round.
-        """
+        """A line for each kernel of a player that runs now and did not run before, or the other way round."""
         for player in self.learners:
-            assert player.algorithm is not None
-            before, now = state["players"][player.name]["kernels"], player.algorithm.kernels_in_use()
-            for key, was, is_now in tree_differences(before, now, f"players.{player.name}"):
-                yield f"{key} was {was}, is {is_now}; equal bits are not promised"
+            before, now = state["players"][player.name]["kernels"], player.algorithm.kernels_in_use()  # type: ignore[union-attr]
+            yield from unequal_bits(before, now, f"players.{player.name}")
 
     def buffers(self) -> dict[str, ReplayBuffer]:
         return {p.name: p.replay_buffer for p in self.learners if p.replay_buffer is not None}
@@ -362,7 +347,7 @@ class Trainer(Training):
         return {"players": players}
 
     def _take_episodes(self, worlds: Any) -> dict[str, float]:
-        """How many games have finished in these worlds since the last call, and the means over them; counts them."""
+        """Count the games that have finished in these worlds since the last call. Gives their number and means."""
         totals = self.fused_game.take_totals(worlds)
         number = int(totals.pop("episodes"))
         count(self, episodes=number)
@@ -391,15 +376,13 @@ class Trainer(Training):
             worlds.load_state_dict(state["worlds"][name])
 
     def without_rows(self, state: dict[str, Any]) -> dict[str, Any]:
-        """As in Training; a turn that was not over begins anew, because its updates would find no rows."""
+        """The state without rows. A turn that was not over begins anew, because its updates would find no rows."""
         anew: dict[str, Any] = {"replay_buffer": None, "turn_progress": {}}
         before: Mapping[str, Any] = state["players"]
         return state | {"players": {name: was | anew if was["replay_buffer"] else was for name, was in before.items()}}
 
     def state_of_branch(self, state: dict[str, Any]) -> dict[str, Any]:
-        """As in Training; the schedules are those of the branch's config, and players that no longer learn are as its
-        config says.
-        """
+        """The state of a branch, with the schedules of its config, and without players that no longer learn."""
         learning = [player.name for player in self.learners]
         players = {name: state["players"][name] | {"schedules": {}} for name in learning}
         was = state["config"]["players"]  # a checkpoint sorts keys; players learn in the order of the file

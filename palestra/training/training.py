@@ -1,7 +1,6 @@
 """Training: fit, safe points, hooks, counters and state, whatever is trained. It knows no game and no player.
 
-A training has its run (config, folder, records, display, clock, signals), its checkpoints and its evaluations. The
-subclass `palestra.training.trainer.Trainer` trains players in games.
+The subclass `palestra.training.trainer.Trainer` trains players in games.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,7 +46,7 @@ LOOK_INTERVAL = Interval(every=256, unit="opt_steps")  # between checks of the l
 
 
 class Training(TrainerBase):
-    """Trains whatever a subclass makes, in epochs.
+    """Trains what a subclass makes, in epochs.
 
     config: a path, the name of a shipped config, a mapping or a config object. run: the run's folder, which must not
     exist; None: runs/<name>-<n>. overrides: as "num_worlds=4". callbacks: further ones besides the config's. console:
@@ -65,9 +64,9 @@ class Training(TrainerBase):
     keys of `epoch_counts`, which are 0 when an epoch begins; `failures`, exceptions of parts that end the run as
     failed.
 
-    run, checkpoints, evaluating, progress: its parts. during, show: of `progress`. set_logger: of `run`.
-    extra_state: what a `_train` of your own remembers from one safe point to the next: numbers, texts, tensors, lists
-    and dicts of these. Checkpoints hold it.
+    run: its config, folder, records, display, clock and signals. checkpoints, evaluating, progress: its other
+    components. during, show: those of `progress`. set_logger: that of `run`. extra_state: what a `_train` of your own
+    remembers from one safe point to the next: numbers, texts, tensors, lists and dicts of these; checkpoints hold it.
     """
 
     run_config: ClassVar[type[BaseRunConfig]] = BaseRunConfig
@@ -114,7 +113,7 @@ class Training(TrainerBase):
         self._build()
 
     def _build(self) -> None:
-        """Make what is trained and, where there are evaluations, `evaluating`. The other parts exist already."""
+        """Make what is trained and, where there are evaluations, `evaluating`. The other components exist already."""
 
     # ---- the lifecycle -----------------------------------------------------------------------------------
 
@@ -125,8 +124,8 @@ class Training(TrainerBase):
         is then saved, and the next `fit` goes on to the same bits as if there had been no pause. None: until `stop`.
         A run that was loaded goes on from its last checkpoint; if it is finished, its mirror gets what it lacks. Raises
         TrainingFailed if a loss is not finite or an environment fails (failure.txt in the run's folder has the
-        traceback), RunFolderError or CheckpointError if the disk refuses; for the last or the best checkpoint and the
-        mirror after everything else is done. ValueError for a number or a unit that is none.
+        traceback); RunFolderError or CheckpointError if the disk refuses, at the end if only the last or the best
+        checkpoint or the mirror is concerned; ValueError for a number or a unit that is none.
         """
         self._more = read_limit(num_steps, unit, self.config.units)
         self.require_ready()
@@ -151,7 +150,7 @@ class Training(TrainerBase):
     def safe_point(self) -> None:
         """Do what is due: evaluate, record, save; then leave if the run is done or a signal came.
 
-        Only called where all state lies in objects. An interval is due if its counter has passed a multiple of it
+        To be called where all state lies in objects. An interval is due if its counter has passed a multiple of it
         since the last safe point. A signal does not wait for an evaluation: the run is saved as it was before this
         safe point, and a resumed run repeats the safe point.
         """
@@ -195,7 +194,7 @@ class Training(TrainerBase):
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
-        """A context for one `fit`."""
+        """The context of one `fit`, in which all components are open."""
         try:
             with (
                 self.run.opened(self._begin_run, self._is_saved),
@@ -221,10 +220,7 @@ class Training(TrainerBase):
             raise failure from None
 
     def _file_end(self) -> RemoteError | None:
-        """Tell run.json, the recorders and the mirror how this `fit` ends.
-
-        Gives the error if the mirror lacks something.
-        """
+        """Tell run.json, the recorders and the mirror how this `fit` ends. Gives the error of an incomplete mirror."""
         if self.finished and self.end_reason is not None:
             self.run.note_end(self.end_reason)
         has_failed = self.checkpoints.failure is not None
@@ -248,10 +244,10 @@ class Training(TrainerBase):
             self.log(reason)
 
     def extend(self, overrides: Sequence[str]) -> None:
-        """Give the run another end, as `palestra extend` does: extend(["stop.after=64000"]).
+        """Give the run another end, as `palestra extend` does, such as ["stop.after=64000"]. `fit` then goes on.
 
-        `fit` then goes on. Raises RuntimeError if the run has not begun, ConfigError for other keys than `stop` and an
-        end that lies behind.
+        Raises RuntimeError if the run has not begun, ConfigError for other keys than `stop` and for an end that it has
+        reached already.
         """
         has_begun = any(self.counts().values())  # else the state is still in the last checkpoint
         self.run.extend(overrides, Reached(self.counts(), self.end_reason) if has_begun else None)
@@ -260,56 +256,48 @@ class Training(TrainerBase):
     # ---- the stages of a run, and their contexts -----------------------------------------------------------
 
     def _train(self) -> None:
-        """One epoch. A run that is resumed at any safe point calls it again, and it must go on from there."""
+        """Train for one epoch. A run that is resumed at a safe point calls it again, and it must go on from there."""
         raise NotImplementedError
 
     def _test(self) -> None:
         """Play the final evaluations: all that the config names, each with its `final_num_games`.
 
-        Called once, when the run is done, before its last record. A run that was killed or asked to leave inside calls
-        it again when it is resumed. So what an override adds to the state of the run (`note`, `extra_state`) comes
-        after the last of its evaluations, which raise Interrupted if a signal asks to leave.
+        Called once, when the run is done, before its last record. If the run is killed or asked to leave inside, it is
+        called again after a resume. So an override adds to the state of the run (`note`, `extra_state`) after the last
+        of its evaluations, which raise Interrupted if a signal asks to leave.
         """
         self.evaluate(self.evaluating.at_end())
 
     @classmethod
     def train_stage(cls, config: Any) -> Stage:
-        """What an epoch does, and how long training is, from the config alone.
-
-        A class that does not declare it is described by the docstring of its `_train`.
-        """
+        """Describe an epoch, and how long training is, from the config alone; else by the docstring of `_train`."""
         return Stage(own_words(cls, "_train"), config.stop.after, config.stop.unit)
 
     @classmethod
     def test_stage(cls, config: Any) -> Stage:
-        """What the test does, and how long it is, from the config alone; as `train_stage`, by that of its `_test`."""
+        """Describe the test, and how long it is, from the config alone; else by the docstring of `_test`."""
         if cls._test is Training._test:
             return Stage("the final evaluations, if there are any", None, "")
         return Stage(own_words(cls, "_test"), None, "")
 
     @contextmanager
     def train_context(self) -> Iterator[None]:
-        """The context of `fit`, entered once: gradients are on.
-
-        An override also sets what roll-outs and updates are to find, such as kernels of attention.
-        """
+        """The context of one `fit`, in which gradients are on. An override may set more, such as attention kernels."""
         with torch.enable_grad():
             yield
 
     @contextmanager
     def test_context(self) -> Iterator[None]:
-        """The context of `_test` and of all evaluations that this process plays, inside that of training: gradients are
-        off.
-        """
+        """The context of `_test` and of all evaluations that this process plays, in which gradients are off."""
         with torch.no_grad():
             yield
 
     # ---- what is done at safe points -----------------------------------------------------------------------
 
     def evaluate(self, names: Sequence[str]) -> None:
-        """Evaluate, and write the records of the results that count now; in the test, once it is over.
+        """Play evaluations by name, and write the records of the results that count now; in the test, once it is over.
 
-        If a signal comes, raise Interrupted and write none. names: of the evaluations.
+        Raises Interrupted if a signal comes, and then writes no record.
         """
         self.evaluating.evaluate(names, self.counts(), EvaluationHooks(self.test_context, self.after_evaluation))
 
@@ -328,11 +316,10 @@ class Training(TrainerBase):
             self.run.display.error(line)
 
     def save(self, is_due: bool = True) -> None:
-        """Write a checkpoint: the best one, if the last evaluation was better than all before.
+        """Write a checkpoint, which becomes the best one if the last evaluation was better than all before.
 
-        If the disk refuses, the display says so, and training goes on; a failed last save makes `fit` raise at the end.
-
-        is_due: whether it is due here; one that is saved only because the run stops uses up no number.
+        If the disk refuses, the display says so, and training goes on; if it refuses the last one, `fit` raises at the
+        end. is_due: whether it is due here; one that is saved only because the run stops uses up no number.
         """
         self.require_finite(with_parameters=True)
         is_best, self.evaluating.is_best = self.evaluating.is_best, False
@@ -355,9 +342,7 @@ class Training(TrainerBase):
     # ---- hooks: an override calls its parent -------------------------------------------------------------
 
     def before_train(self) -> None:
-        """Restore the last checkpoint, or play the evaluations of the start and write checkpoint 0; a second `fit`
-        needs neither.
-        """
+        """Restore the last checkpoint, or evaluate and write checkpoint 0; a second `fit` needs neither."""
         run, records = self.run, self.run.records
         if is_fresh := not any(self.counts().values()):
             opening.restore_or_begin(self)
@@ -414,9 +399,7 @@ class Training(TrainerBase):
         """Write what a new run needs in its folder besides its config."""
 
     def choose_kernels(self) -> None:
-        """Decide what computes all players in this `fit`; nothing has been played yet, but callbacks have changed what
-        they want to change.
-        """
+        """Decide what computes all players in this `fit`, after the callbacks' `before_train`, before any play."""
 
     def _close(self) -> None:
         """Called when `fit` ends, also by an error."""
@@ -426,7 +409,7 @@ class Training(TrainerBase):
         return None
 
     def differences(self, state: Mapping[str, Any]) -> Iterable[str]:
-        """Why a run that goes on from a state may compute other bits: a line for each reason."""
+        """Say why a run that goes on from a state may compute other bits, one line for each reason."""
         return []
 
     def buffers(self) -> dict[str, ReplayBuffer]:
@@ -518,9 +501,11 @@ class Training(TrainerBase):
         return Standing(stage, share, self.counts(), self.mark(), self.shown_metrics(), tasks, self.end_reason)
 
     def note(self, name: str, value: Recordable) -> None:
-        """Put a value into the next record, as notes/NAME: a number (several become the statistics that
-        `output.statistics` names), an array (a histogram), or a text, a datetime, an Image or a Video of
-        palestra.recording (the last one counts). Raises TypeError or ValueError for what cannot be recorded.
+        """Put a value into the next record, as notes/NAME.
+
+        A number (several become the statistics that `output.statistics` names), an array (a histogram), or a text, a
+        datetime, an Image or a Video of palestra.recording (the last one counts). Raises TypeError or ValueError for
+        values that cannot be recorded.
         """
         self.notes.add({name: value})
 

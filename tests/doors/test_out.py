@@ -50,8 +50,8 @@ def test_tables_and_figures(shell: Shell, runs: Path) -> None:
     printed = shell.python(
         "import pandas, polars",
         f"run = palestra.StoredRun.open({str(carts[0])!r})",
-        "frame = run.frame()",
-        "assert isinstance(frame, pandas.DataFrame) and isinstance(run.frame('polars'), polars.DataFrame)",
+        "table = run.table()",
+        "assert isinstance(table, pandas.DataFrame) and isinstance(run.table('polars'), polars.DataFrame)",
         "read = pandas.read_parquet('records.parquet')",
         "print(len(frame), (read.seed == 0).sum())",
     )

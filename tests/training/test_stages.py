@@ -24,7 +24,7 @@ from palestra.rollouts.transitions import Transitions
 from palestra.runs.config import read_config
 from palestra.runtime.signals import Interrupted
 from palestra.training import make_trainer
-from palestra.training.naming import named_class
+from palestra.training.naming import named_classes
 from palestra.training.together import Together
 from palestra.training.trainer import Trainer
 from tests.docs.examples import block
@@ -59,7 +59,7 @@ class Constant(UserEvaluation):
 def stages_of(config: Data) -> dict[str, Stage]:
     """What `palestra check` asks for: the class and the config, and nothing that is built."""
     read = read_config(config)
-    trainer = named_class(read)
+    trainer = named_classes(read)[0]
     return {"train": trainer.train_stage(read), "test": trainer.test_stage(read)}
 
 

@@ -34,8 +34,9 @@ TYPES = {name: KINDS[kind] for name, kind in Row.__annotations__.items()}
 
 
 def run_name(path: Path) -> str:
-    """The name of a run: its folder's, with that of the folder above if it only names the seed; \\udcff for what is no
-    UTF-8, which no table holds.
+    """The name of a run: that of its folder, below that of the folder above if it only names the seed.
+
+    Bytes that are no UTF-8 are escaped, because no table can hold them.
     """
     path = path.resolve()
     name = f"{path.parent.name}/{path.name}" if path.name.startswith("seed-") else path.name
@@ -49,7 +50,7 @@ def run_names(paths: Sequence[Path]) -> list[str]:
 
 
 def rows_of_runs(paths: Sequence[Path], tell: Callable[[str], None]) -> Iterator[Row]:
-    """The rows of several runs, each run once. tell: called with a message for each damaged line, which is left out.
+    """The rows of several runs, each run once. tell: is called with a message for each damaged line, which is left out.
 
     Raises RunFolderError for a folder that is no run, before the first row, and ConfigError for a config that cannot
     be read.
@@ -70,7 +71,7 @@ def rows_of_run(folder: RunFolder, name: str, tell: Callable[[str], None]) -> It
 def rows_of_records(
     records: Iterable[Mapping[str, Any]], run: str, seed: int, tell: Callable[[str], None]
 ) -> Iterator[Row]:
-    """The rows of records; `tell` is called with a message for each record that is damaged, which is left out."""
+    """The rows of records. A damaged record is left out, and `tell` is called with a message."""
     for record in records:
         try:
             yield from list(rows_of_record(record, run, seed))
@@ -110,11 +111,11 @@ def columns(rows: Iterable[Row]) -> dict[str, list[Any]]:
     return found
 
 
-def frame(rows: Iterable[Row], library: Library) -> Any:
+def to_library(rows: Iterable[Row], library: Library) -> Any:
     """The rows as a DataFrame of pandas or polars. Raises ConfigError if the extra `frames` is missing."""
     if library not in ("pandas", "polars"):
         raise ValueError(f"expected pandas or polars, got {library!r}")
-    module = _extra(library, "frame")
+    module = _extra(library, "table")
     if library == "pandas":
         return module.DataFrame(columns(rows)).astype(
             {name: "str" if t == "string" else t for name, t in TYPES.items()}
