@@ -32,17 +32,6 @@ AnyGameConfig = Annotated[
     ByName(user_class=TensorGame),
 ]
 
-__all__ = [
-    "AnyGameConfig",
-    "Game",
-    "GameConfig",
-    "ObservationConfig",
-    "OneGame",
-    "TensorGame",
-    "UserGameConfig",
-    "make_game",
-]
-
 
 class OneGame(Config):
     """A game as it stands below `game` in a config."""

@@ -17,17 +17,6 @@ AnyNetConfig = Annotated[
 ]
 """A network with or without a memory; an algorithm that does not support a memory uses NetConfig in its config."""
 
-__all__ = [
-    "AnyNetConfig",
-    "NetConfig",
-    "RecurrentNet",
-    "UserNetConfig",
-    "UserNets",
-    "is_net_config",
-    "is_recurrent_config",
-    "make_net",
-]
-
 
 def make_net(
     config: FeedForwardConfig | RecurrentConfig | UserNetConfig | UserNets,

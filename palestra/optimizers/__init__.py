@@ -13,19 +13,6 @@ from palestra.optimizers.optimizer import Optimizer, clip, learning_rate_factors
 from palestra.optimizers.ours import SGD, Adam, AdamConfig, SGDConfig
 from palestra.optimizers.torch_optim import TorchOptimizer, TorchOptimizerConfig
 
-__all__ = [
-    "SGD",
-    "Adam",
-    "AdamConfig",
-    "Optimizer",
-    "OptimizerConfig",
-    "SGDConfig",
-    "TorchOptimizer",
-    "TorchOptimizerConfig",
-    "clip",
-    "learning_rate_factors",
-]
-
 OptimizerConfig = Annotated[
     AdamConfig | SGDConfig | TorchOptimizerConfig | UserConfig,
     ByName(user_class=Optimizer, usual="adam"),

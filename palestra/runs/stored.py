@@ -25,9 +25,9 @@ from palestra.runs.shipped_runs import find_run
 from palestra.runs.tables import Library, Row, rows_of_run, run_name, to_library
 from palestra.runs.user_nets import Models, Nets, by_role, calls_of, use_models
 from palestra.storage.checkpoints import Checkpoints
-from palestra.storage.disk import Folder, RunFolderError, write_traceback
+from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.facts import to_json
-from palestra.storage.run_folder import RunFolder
+from palestra.storage.run_folder import RunFolder, write_traceback
 
 
 class EvaluationFailed(RuntimeError):

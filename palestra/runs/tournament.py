@@ -31,9 +31,6 @@ from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.recording.recorders import JsonlRecorder
 from palestra.runs.changed_evaluations import ASKED
 from palestra.runs.config import (
-    ExecutionConfig,
-    OutputConfig,
-    PlayExecutionConfig,
     RunConfig,
     info_errors,
     is_tournament,
@@ -41,6 +38,7 @@ from palestra.runs.config import (
 )
 from palestra.runs.evaluating import COUNTERS
 from palestra.runs.parts import build_evaluations, build_parts
+from palestra.runs.sections import ExecutionConfig, OutputConfig, PlayExecutionConfig
 from palestra.runs.stored import failures_filed
 from palestra.runtime.device import find_device
 from palestra.runtime.threads import limited_threads

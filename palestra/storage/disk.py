@@ -10,15 +10,11 @@ import hashlib
 import os
 import re
 import stat
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from palestra.storage.secrets import redacted
-
-FAILURE = "failure.txt"
 PIECE = 16 << 20  # bytes that are read at a time
 MAX_CONFIG_BYTES = 16 << 20
 MAX_BYTES = 64 << 20  # of a file that is read whole without a known size; palestra's own are much smaller
@@ -211,10 +207,7 @@ class Folder:
             Folder(self.root, *self.parts[: depth + 1]).make()
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file atomically: after a crash it has either the old or the new content.
-
-        Another hard link to the old file keeps the old content.
-        """
+        """Write a file atomically: after a crash it has the old or the new content. Other links keep the old one."""
         self.write_pieces(name, (content,))
 
     def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
@@ -286,13 +279,12 @@ class Folder:
         """Remove this folder if it is empty. Gives whether the folder is gone."""
         with Folder(self.root, *self.parts[:-1])._opened() as folder:
             try:
-                DISK.remove_folder(folder, self.parts[-1])
-            except FileNotFoundError:
-                return True
+                with suppress(FileNotFoundError):
+                    DISK.remove_folder(folder, self.parts[-1])
             except OSError as error:
-                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                    return False
-                raise
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                return False
         return True
 
     # ---- opening -----------------------------------------------------------------------------------------
@@ -343,16 +335,6 @@ def writing(path: Path) -> Iterator[None]:
         raise RunFolderError(f"{path} cannot be written: {error}") from error
 
 
-def write_traceback(folder: Folder, error: BaseException) -> str:
-    """Write the traceback of an exception into failure.txt; gives a phrase that names the file, for a message."""
-    path = folder.path / FAILURE
-    try:
-        folder.write(FAILURE, redacted("".join(traceback.format_exception(error))).encode())
-    except OSError as refused:
-        return f"its traceback could not be written to {path}: {refused}"
-    return f"its traceback: {path}"
-
-
 def open_plain(path: Path) -> OpenFile:
     """A regular file for reading. Raises OSError, and RefusedPathError for a link."""
     return Folder(path.parent).open(path.name)
@@ -364,10 +346,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def plain_path(folder: Folder, name: str) -> Path:
-    """The path of a file that another person may have made, to be read.
-
-    Raises RefusedPathError for a link, a pipe, or a file that is larger than any config.
-    """
+    """The path of a file to be read. Raises RefusedPathError for a link, a pipe, or what is larger than any config."""
     if folder.kind(name) is not None:
         folder.read(name, MAX_CONFIG_BYTES)
     return folder.path / name

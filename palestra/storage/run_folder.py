@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import traceback
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
@@ -11,11 +12,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from palestra.storage.disk import FAILURE, WORDS, Folder, RunFolderError, plain_path, written_name
+from palestra.storage.disk import WORDS, Folder, RunFolderError, plain_path, written_name
 from palestra.storage.facts import RUN_FORMAT, RunFacts, fault_in_words, to_json
 from palestra.storage.lock import Lock, in_use
+from palestra.storage.secrets import redacted
 from palestra.storage.ways_on import WaysOn
 
+FAILURE, OWNER, UNFILED = "failure.txt", "owner.json", "unfiled"
 OUR_FOLDERS = (
     "checkpoints",
     "buffers",
@@ -29,13 +32,11 @@ OUR_FOLDERS = (
     "trackio",
 )
 OUR_FILES = (
-    *("lock", "config.yml", "run.json", "records.jsonl", "changes.jsonl", "unfiled"),
+    *("lock", "config.yml", "run.json", "records.jsonl", "changes.jsonl", UNFILED),
     *("scores.png", "report.html", FAILURE),
 )
 BEGUN_FOLDERS = ("checkpoints", "buffers", "evaluations", "players")
 BEGUN_FILES = ("lock", "config.yml")  # run.json comes last: a folder with both is a run
-OWNER = "owner.json"
-UNFILED = "unfiled"
 
 
 class RunFolder:
@@ -342,6 +343,16 @@ class RunFolder:
             return False
         # as "1: FLOCK ADVISORY WRITE <process> <major>:<minor>:<inode> 0 EOF"
         return any(lock[1] == "FLOCK" and lock[4] == holder and lock[5].endswith(f":{inode}") for lock in locks)
+
+
+def write_traceback(folder: Folder, error: BaseException) -> str:
+    """Write the traceback of an exception into failure.txt. Gives a phrase that names the file, for a message."""
+    path = folder.path / FAILURE
+    try:
+        folder.write(FAILURE, redacted("".join(traceback.format_exception(error))).encode())
+    except OSError as refused:
+        return f"its traceback could not be written to {path}: {refused}"
+    return f"its traceback: {path}"
 
 
 def _is_of(name: str, files: Collection[str]) -> bool:

@@ -6,5 +6,3 @@ Each raises ConfigError with a line for every fault, which begins with the name 
 from palestra.testing.algorithms import check_algorithm
 from palestra.testing.environments import check_environment
 from palestra.testing.games import check_game
-
-__all__ = ["check_algorithm", "check_environment", "check_game"]

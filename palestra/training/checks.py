@@ -15,9 +15,8 @@ from palestra.recording.aggregates import Aggregates
 from palestra.rollouts.fused import Worlds
 from palestra.runs.config import BaseRunConfig, LearningPlayerConfig, RunConfig
 from palestra.runs.run import Run
-from palestra.storage.disk import write_traceback
 from palestra.storage.loaded_checkpoint import numbers_in
-from palestra.storage.run_folder import RunFolder
+from palestra.storage.run_folder import RunFolder, write_traceback
 
 
 class TrainingFailed(RuntimeError):

@@ -10,7 +10,7 @@ from palestra.players.player import Player
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.history import History
 from palestra.rollouts.solo import SoloWorlds
-from palestra.runs.config import OutputConfig
+from palestra.runs.sections import OutputConfig
 
 
 class PendingMetrics:

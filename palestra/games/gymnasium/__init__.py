@@ -2,5 +2,3 @@
 
 from palestra.games.gymnasium.game import GymnasiumConfig, GymnasiumGame
 from palestra.games.gymnasium.world import GymnasiumWorld
-
-__all__ = ["GymnasiumConfig", "GymnasiumGame", "GymnasiumWorld"]
