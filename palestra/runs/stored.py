@@ -22,7 +22,7 @@ from palestra.runs.changed_evaluations import ASKED, Changes, digest, errors_at,
 from palestra.runs.config import RunConfig, read_stored_config
 from palestra.runs.parts import build_evaluations, build_parts, hold_fixed
 from palestra.runs.shipped_runs import find_run
-from palestra.runs.tables import Library, Row, rows_of_run, run_name, to_library
+from palestra.runs.tables import Library, Row, rows_of_run, run_name, table
 from palestra.runs.user_nets import Models, Nets, by_role, calls_of, use_models
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError
@@ -207,7 +207,7 @@ class StoredRun:
 
         Raises ConfigError if the extra `frames` is missing.
         """
-        return to_library(self.records(), library)
+        return table(self.records(), library)
 
 
 def record_name(name: str, opt_steps: int, suffix: str = "") -> str:

@@ -34,9 +34,9 @@ TYPES = {name: KINDS[kind] for name, kind in Row.__annotations__.items()}
 
 
 def run_name(path: Path) -> str:
-    """The name of a run: that of its folder, below that of the folder above if it only names the seed.
+    r"""Return the name of a run: its folder's, with that of the folder above if it only names the seed.
 
-    Bytes that are no UTF-8 are escaped, because no table can hold them.
+    What is no UTF-8, which no table holds, is written as \\udcff.
     """
     path = path.resolve()
     name = f"{path.parent.name}/{path.name}" if path.name.startswith("seed-") else path.name
@@ -44,16 +44,16 @@ def run_name(path: Path) -> str:
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
-    """The names of runs; if two would have the same name, all are named by their paths."""
+    """Return the names of runs; if two would have the same name, all are named by their paths."""
     names = [run_name(path) for path in paths]
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
 def rows_of_runs(paths: Sequence[Path], tell: Callable[[str], None]) -> Iterator[Row]:
-    """The rows of several runs, each run once. tell: is called with a message for each damaged line, which is left out.
+    """Yield the rows of several runs, each run once.
 
-    Raises RunFolderError for a folder that is no run, before the first row, and ConfigError for a config that cannot
-    be read.
+    tell: called with a message for each damaged line, which is left out. Raises RunFolderError for a folder that is no
+    run, before the first row, and ConfigError for a config that cannot be read.
     """
     paths = list({path.resolve(): path for path in paths}.values())
     runs = [(RunFolder.open(path), name) for path, name in zip(paths, run_names(paths), strict=True)]
@@ -61,7 +61,7 @@ def rows_of_runs(paths: Sequence[Path], tell: Callable[[str], None]) -> Iterator
 
 
 def rows_of_run(folder: RunFolder, name: str, tell: Callable[[str], None]) -> Iterator[Row]:
-    """The rows of one run, in the order of its records. Raises RunFolderError, ConfigError."""
+    """Yield the rows of one run, in the order of its records. Raises RunFolderError, ConfigError."""
     seed = load_yaml(folder.config).get("seed")
     if not isinstance(seed, int):
         raise RunFolderError(f"{folder.config}: seed: expected a whole number, got {seed!r}")
@@ -71,7 +71,7 @@ def rows_of_run(folder: RunFolder, name: str, tell: Callable[[str], None]) -> It
 def rows_of_records(
     records: Iterable[Mapping[str, Any]], run: str, seed: int, tell: Callable[[str], None]
 ) -> Iterator[Row]:
-    """The rows of records. A damaged record is left out, and `tell` is called with a message."""
+    """Yield the rows of records. tell: called with a message for each record that is damaged, which is left out."""
     for record in records:
         try:
             yield from list(rows_of_record(record, run, seed))
@@ -80,7 +80,7 @@ def rows_of_records(
 
 
 def rows_of_record(record: Mapping[str, Any], run: str, seed: int) -> Iterator[Row]:
-    """The numbers of a training record, or of an evaluation; of other records none.
+    """Yield the numbers of a training record, or of an evaluation; of other records none.
 
     The counters env_steps and opt_steps are columns. Epochs and episodes, which every record counts, are rows of the
     training records alone. What follows the clock is `clock/...`, of an evaluation `evaluation/NAME/clock/...`. A
@@ -103,7 +103,7 @@ def rows_of_record(record: Mapping[str, Any], run: str, seed: int) -> Iterator[R
 
 
 def columns(rows: Iterable[Row]) -> dict[str, list[Any]]:
-    """The rows as columns by name, in the order of TYPES."""
+    """Return the rows as columns by name, in the order of TYPES."""
     found: dict[str, list[Any]] = {name: [] for name in TYPES}
     for row in rows:
         for column, value in zip(found.values(), row, strict=True):
@@ -111,8 +111,8 @@ def columns(rows: Iterable[Row]) -> dict[str, list[Any]]:
     return found
 
 
-def to_library(rows: Iterable[Row], library: Library) -> Any:
-    """The rows as a DataFrame of pandas or polars. Raises ConfigError if the extra `frames` is missing."""
+def table(rows: Iterable[Row], library: Library) -> Any:
+    """Return the rows as a DataFrame of pandas or polars. Raises ConfigError if the extra `frames` is missing."""
     if library not in ("pandas", "polars"):
         raise ValueError(f"expected pandas or polars, got {library!r}")
     module = _extra(library, "table")
@@ -132,14 +132,14 @@ def write_csv(rows: Iterable[Row], file: TextIO | VisibleFile) -> None:
 
 
 def to_csv(rows: Iterable[Row]) -> str:
-    """The text that `write_csv` writes."""
+    """Return the text that `write_csv` writes."""
     file = io.StringIO()
     write_csv(rows, file)
     return file.getvalue()
 
 
 def to_parquet(rows: Iterable[Row]) -> bytes:
-    """The content of a parquet file. Raises ConfigError if the extra `frames` is missing."""
+    """Return the content of a parquet file. Raises ConfigError if the extra `frames` is missing."""
     pyarrow, parquet = _extra("pyarrow", "--parquet"), _extra("pyarrow.parquet", "--parquet")
     schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in TYPES.items()])
     file = io.BytesIO()

@@ -53,7 +53,7 @@ def test_tables_and_figures(shell: Shell, runs: Path) -> None:
         "table = run.table()",
         "assert isinstance(table, pandas.DataFrame) and isinstance(run.table('polars'), polars.DataFrame)",
         "read = pandas.read_parquet('records.parquet')",
-        "print(len(frame), (read.seed == 0).sum())",
+        "print(len(table), (read.seed == 0).sum())",
     )
     of_frame, of_parquet = printed.split()
     assert of_frame == of_parquet == str(sum(row["seed"] == "0" for row in rows))

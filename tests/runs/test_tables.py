@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 import palestra
 from palestra.cli import app
-from palestra.runs.tables import TYPES, Row, rows_of_record, rows_of_runs, to_csv, to_library, to_parquet
+from palestra.runs.tables import TYPES, Row, rows_of_record, rows_of_runs, table, to_csv, to_parquet
 from palestra.storage.records_file import read_records
 from tests.records import POLYHEDRA, evaluation_of
 
@@ -98,8 +98,8 @@ def test_a_stored_run_gives_its_rows_and_frames_of_both_libraries(runs: list[Pat
     assert list(of_pandas.itertuples(index=False, name=None)) == [tuple(row) for row in rows]
     assert of_polars.rows() == [tuple(row) for row in rows]
     assert of_polars.schema["seed"] == polars.Int64
-    assert of_polars.schema == to_library([], "polars").schema  # also when a run has recorded nothing
-    assert of_pandas["value"].dtype == to_library([], "pandas")["value"].dtype == "float64"
+    assert of_polars.schema == table([], "polars").schema  # also when a run has recorded nothing
+    assert of_pandas["value"].dtype == table([], "pandas")["value"].dtype == "float64"
 
 
 def test_a_damaged_line_is_left_out_and_told(runs: list[Path], tmp_path: Path) -> None:
@@ -120,12 +120,12 @@ def test_a_damaged_line_is_left_out_and_told(runs: list[Path], tmp_path: Path) -
 def test_a_missing_library_is_told_with_its_extra(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(palestra.ConfigError, match=rf"{library} needs an extra: pip install 'palestra\[frames\]'"):
-        to_library([], library)  # type: ignore[arg-type]
+        table([], library)  # type: ignore[arg-type]
 
 
 def test_another_library_is_refused() -> None:
     with pytest.raises(ValueError, match="expected pandas or polars, got 'dask'"):
-        to_library([], "dask")  # type: ignore[arg-type]
+        table([], "dask")  # type: ignore[arg-type]
 
 
 # ---- palestra table ------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_a_folder_that_is_no_run_is_refused_before_anything_is_printed(runs: lis
 
 
 def test_the_frame_of_the_rows_can_be_pivoted_by_name(runs: list[Path]) -> None:
-    wide = to_library(rows_of_runs(runs, pytest.fail), "pandas").pivot(
+    wide = table(rows_of_runs(runs, pytest.fail), "pandas").pivot(
         index=["run", "env_steps", "opt_steps"], columns="name", values="value"
     )
     assert wide["players/host/loss"].notna().any()
