@@ -11,7 +11,7 @@ from palestra.rollouts.transitions import Transitions
 
 
 class Callback:
-    """Base of all callbacks: a subclass overrides any of the hooks.
+    """The base of all callbacks: a subclass overrides any of the hooks.
 
     Each hook receives the training (the trainer), of which it may use what palestra.callbacks.training lists.
 
@@ -73,7 +73,7 @@ class Callback:
 
 
 class CallbackConfig(Config):
-    """Base of the configs of callbacks with a name. Each stands beside its callback, and builds it."""
+    """The base of the configs of callbacks with a name. Each stands beside its callback, and builds it."""
 
     name: str
 

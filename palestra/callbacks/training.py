@@ -28,7 +28,7 @@ class AnyTraining(Protocol):
 
     @property
     def epoch_counts(self) -> Mapping[str, int]:
-        """How many `updates` and, if players play, `roll_outs` the running epoch has made so far."""
+        """The numbers of `updates` and, if players play, of `roll_outs` that the running epoch has made so far."""
 
     @property
     def counters(self) -> Counters:
@@ -67,7 +67,7 @@ class PlayingTraining(AnyTraining, Protocol):
 
     @property
     def learners(self) -> Sequence[Player]:
-        """Those of them that learn, in the order of their turns."""
+        """The players that learn, in the order of their turns."""
 
     @property
     def env_steps(self) -> int:

@@ -11,7 +11,7 @@ C = TypeVar("C", bound="Config")
 
 
 class Config(BaseModel):
-    """Base class of every config: frozen, strictly typed, without unknown keys, and without defaults.
+    """The base class of every config: frozen, strictly typed, without unknown keys, and without defaults.
 
     A field that may be absent has the type `X | None`, and the file says `null`. The string below a field is its
     comment in printed files:

@@ -59,7 +59,7 @@ class MissingExtra(ConfigError):
 
 
 class PartError(ConfigError):
-    """What is wrong with one part of a config, and appears only when the part is built.
+    """The faults of one part of a config that appear only when the part is built.
 
     Its paths are relative to the part.
     """
@@ -69,7 +69,7 @@ class PartError(ConfigError):
         self.part = part
 
     def within(self, whole: Config, path: str) -> ConfigError:
-        """The same errors with full paths: `path` is the path of `whole`, the config that contains the part."""
+        """Give the errors their full paths. whole: the config that contains the part. path: the path of `whole`."""
         place = next((keys for keys, value in walk(whole) if value is self.part), ())
         return ConfigError(_moved(self.errors, (path, *place)))
 
@@ -92,7 +92,7 @@ def _moved(errors: Sequence[ConfigErrorItem], keys: tuple[str, ...]) -> list[Con
 
 
 def likeness(word: str, other: str) -> float:
-    """How similar two words are, 0..1, without regard to case."""
+    """The likeness of two words, 0..1, without regard to case."""
     return SequenceMatcher(None, word.lower(), other.lower()).ratio()
 
 

@@ -121,7 +121,7 @@ def _value(node: yaml.Node, path: str, faults: list[ConfigErrorItem]) -> Any:
 
 
 def resolve(text: str) -> Any:
-    """What a plain scalar means: null, a boolean, an integer, a float, or the text itself."""
+    """The value that a plain scalar means: null, a boolean, an integer, a float, or the text itself."""
     if text in WORDS:
         return WORDS[text]
     if INTEGER.fullmatch(text) and len(text) <= 4000:  # Python's limit for int(text) is 4300 digits

@@ -25,7 +25,7 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 
 class LibraryClass(Config):
-    """Base of the configs that name a class of a library. A subclass describes the fields `name` and `arguments`.
+    """The base of the configs that name a class of a library. A subclass describes the fields `name` and `arguments`.
 
     library: the module with the classes. base: the class from which they derive, as package.module:Class. classes:
     those that a file may name; (): all. not_said: the arguments that a file may not say, each with the reason.

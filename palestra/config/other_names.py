@@ -1,4 +1,4 @@
-"""What other libraries call the keys of a config: the tables of docs/coming-from.md, which the package contains."""
+"""Knows what other libraries call the keys of a config, from docs/coming-from.md, which the package contains."""
 
 import re
 from functools import cache

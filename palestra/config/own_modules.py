@@ -111,7 +111,7 @@ def _file_error(done: str, error: OSError) -> UntrustedError:
 
 @dataclass(frozen=True)
 class Imports:
-    """What happens to the modules that a config names while it is read.
+    """The rule for the modules that a config names, while the config is read.
 
     all: they are imported, because the config is the user's own. trust: they are imported, and trusted from now on.
     check: they are imported, but not trusted, because the config is only checked. trusted: the trusted ones are

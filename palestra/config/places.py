@@ -1,4 +1,4 @@
-"""What each place of a config may hold: follows a path through a model's types, and describes the type in words."""
+"""Finds what each place of a config may hold, along a path through a model's types, and describes it in words."""
 
 import inspect
 import types
@@ -18,7 +18,7 @@ EXTRAS = "__pydantic_extra__"
 
 
 class Place(NamedTuple):
-    """What one place of a config may hold: a type without its wrapping, its constraints, and whether it may be null."""
+    """A place of a config: the type that it holds, without its wrapping, constraints, and whether it may be null."""
 
     kind: Any
     constraints: tuple[Any, ...] = ()
@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
     @property
     def variants(self) -> Variants | None:
-        """How to choose a member, if this place holds a union of config models; else None."""
+        """The rule that chooses a member, if this place holds a union of config models; else None."""
         return next((item for item in self.constraints if isinstance(item, Variants)), None)
 
     @property

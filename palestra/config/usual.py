@@ -1,4 +1,4 @@
-"""What a first file says of a part: each config model brings the values of its keys that are usual.
+"""Completes what a first file says of a part: each config model brings the usual values of its keys.
 
     class SGDConfig(Config):
         usual: ClassVar = {"momentum": 0.9, "weight_decay": 0.0}

@@ -34,7 +34,7 @@ UNSAID: Any = ...  # stands for the value of a key of which nothing is said
 
 
 class UserConfig(Config):
-    """Base of the config model that a user's own class has as its attribute `Config`."""
+    """The base of the config model that a user's own class has as its attribute `Config`."""
 
     model_config = ConfigDict(defer_build=False)  # errors of the model appear where it is defined
 
@@ -103,7 +103,7 @@ class Variants(ABC):
 
     @abstractmethod
     def describe(self, members: tuple[type[Config], ...]) -> str:
-        """What is expected, for an error message."""
+        """Say what is expected, for an error message."""
 
     def named(self, members: tuple[type[Config], ...], value: Any) -> Any:
         """The mapping that a short value stands for in an override; any other value as it is."""

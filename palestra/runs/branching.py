@@ -57,7 +57,7 @@ def unequal_bits(before: Any, after: Any, path: str) -> Iterator[str]:
 
 
 class Reached(NamedTuple):
-    """How far a run has come. ended: the reason why it ended before its `stop`, if it did."""
+    """The point that a run has reached. ended: the reason why it ended before its `stop`, if it did."""
 
     counters: Mapping[str, int]
     ended: str | None
@@ -109,7 +109,7 @@ def extend(run: Path, overrides: Sequence[str], reached: Reached | None = None) 
 
 
 def _reached(folder: RunFolder, config: BaseRunConfig) -> Reached:
-    """How far a run had come at its last checkpoint. Raises CheckpointError if it has none."""
+    """Read how far a run had come at its last checkpoint. Raises CheckpointError if it has none."""
     latest = Checkpoints(folder, config.output.keep_last, config.output.keep_every).load("latest", check_rows=False)
     with latest.fitting():
         return Reached(latest.counters, latest.state["end_reason"])

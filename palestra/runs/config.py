@@ -209,7 +209,7 @@ class RunConfig(BaseRunConfig):
         return self
 
     def measures_of_games(self) -> dict[str, GameMeasures]:
-        """What the game of each evaluation adds to its record, by the evaluation's name."""
+        """The measures that the game of each evaluation adds to its record, by the evaluation's name."""
         found = {}
         for each in self.evaluations:
             game = each.game or self.game
@@ -232,7 +232,7 @@ class RunConfig(BaseRunConfig):
         return [name for name, config in self.players.items() if isinstance(config, LearningPlayerConfig)]
 
     def worlds_of(self, player: str) -> int:
-        """How many games a learning player plays at the same time."""
+        """The number of games that a learning player plays at the same time."""
         return self.num_worlds[player] if isinstance(self.num_worlds, dict) else self.num_worlds
 
     def most_worlds(self) -> int:

@@ -21,7 +21,7 @@ from palestra.storage.stored_files import (
 
 
 class CopiedModule(Entry):
-    """What the config says of a module, and the size and SHA-256 of the file with its weights.
+    """The facts of a copied module: what the config says of it, and the size and SHA-256 of its weights.
 
     If the config names a file, the copy is equal to it byte for byte.
     """

@@ -54,7 +54,7 @@ def steps_of(counters: Mapping[str, Any]) -> dict[str, int]:
 
 
 class EvaluationHooks(NamedTuple):
-    """What a training does about its evaluations.
+    """The calls by which a training takes part in its evaluations.
 
     context: gives the context in which they are played. after_evaluation: is called with the record of each result that
     counts.

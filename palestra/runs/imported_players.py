@@ -120,7 +120,7 @@ def _copy_player(player: Player, origin: FromRunConfig, config: bytes, folder: F
 
 
 class CopiedPlayer(Entry):
-    """What the config says of a copied player, its counters, and the size and SHA-256 of the file with its weights."""
+    """The facts of a copied player: what the config says of it, its counters, the size and SHA-256 of its weights."""
 
     from_run: str
     player: str

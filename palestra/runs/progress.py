@@ -26,7 +26,7 @@ WORDS: dict[Phase, str] = {
 
 
 class Standing(NamedTuple):
-    """How a training stands at one moment.
+    """The state of a training at one moment, as far as the display shows it.
 
     stage: the present one; None if the run is finished. share: how much of training is done, 0 to 1. metrics: those
     that are shown, by learning player. tasks: those that go on beside training. end_reason: why the run ends before
@@ -89,7 +89,7 @@ class ProgressReporter:
             self.tasks = [task for task in self.tasks if task not in tasks]
 
     def now(self) -> Progress:
-        """How the training stands now.
+        """Collect what the display shows of the training now.
 
         Elapsed and remaining seconds include evaluations and saves; elapsed seconds are those of all processes that the
         run has had.

@@ -22,7 +22,7 @@ def _check_device(name: str) -> str:
 
 
 class PlayExecutionConfig(Config):
-    """How games are computed; training has further keys."""
+    """The keys that say how games are computed. Training has further ones."""
 
     device: Annotated[str, AfterValidator(_check_device)]
     """cpu, cuda, cuda:1, ..."""

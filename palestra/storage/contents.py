@@ -32,7 +32,7 @@ RUN_FILES = ("run.json", "config.yml", CHANGES, RECORDS)
 
 
 class Contents(SealedEntry):
-    """What belongs to a checkpoint on the mirror: the size and SHA-256 of each file, by name.
+    """The list of what belongs to a checkpoint on the mirror: the size and SHA-256 of each file, by name.
 
     files: those in the checkpoint's folder. segments: those in `buffers/` that it needs. players: those in `players/`.
     best: the folder of the best checkpoint of the run so far.

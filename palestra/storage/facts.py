@@ -25,7 +25,7 @@ FileName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]
 
 
 class Entry(BaseModel):
-    """Base class for the content of a run's files.
+    """The base class for the content of a run's files.
 
     They may be forged, so any unknown key, type or value is an error.
     """

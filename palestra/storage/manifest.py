@@ -19,7 +19,7 @@ MANIFEST, STATE, TENSORS = "manifest.json", "state.json", "tensors.safetensors"
 
 
 class Manifest(SealedEntry):
-    """What a checkpoint holds, and in which files.
+    """The list of what a checkpoint holds, and in which files.
 
     is_due: whether it was saved at an interval of the config, not because of a signal. records: the records file at
     that time. versions, machine: where it was written. files: those in the checkpoint's folder. buffers: the replay

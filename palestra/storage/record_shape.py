@@ -1,4 +1,4 @@
-"""What a record must hold. Another person or a broken disk may have written it; what reads it relies on this check."""
+"""Checks that a record holds what its readers rely on. Another person or a broken disk may have written it."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Self

@@ -29,7 +29,7 @@ FACTS, STATE = "replay.json", "state.safetensors"
 
 
 class SavedBuffer(SegmentedRows, Protocol):
-    """What saving a replay buffer apart from its run needs of the buffer, besides its rows."""
+    """A replay buffer that can be saved apart from its run: it gives its state, besides its rows."""
 
     def state_dict(self) -> dict[str, Any]: ...
 

@@ -162,7 +162,7 @@ class RunFolder:
     def ways_on(self) -> WaysOn:
         """The commands by which people go on with the run."""
         facts, has_checkpoint = None, False
-        with suppress(OSError, RunFolderError):  # what is damaged is told by whoever needs it
+        with suppress(OSError, RunFolderError):  # the code that needs a damaged file says so
             facts = self.facts()
             has_checkpoint = any(re.fullmatch(r"\d{8}", name) for name in self.checkpoints.names())
         return WaysOn(self.path, facts, has_checkpoint)

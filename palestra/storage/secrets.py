@@ -164,7 +164,7 @@ def _decoded(text: str) -> str:
 
 
 def where_secrets_lie(url: str, option: str = "<OPTION>") -> str:
-    """Where the secrets of a URL's file system belong, in words for an error message."""
+    """Say where the secrets of a URL's file system belong, for an error message."""
     scheme, backend = _backend(url)
     variables = f"FSSPEC_{scheme.upper()}_"
     own = "" if backend.secrets is None else f"{backend.secrets}; or "
@@ -172,7 +172,7 @@ def where_secrets_lie(url: str, option: str = "<OPTION>") -> str:
 
 
 def where_users_stand(url: str) -> str:
-    """Where the user's name belongs, in words: an option of the config, not the URL, where it may be a token."""
+    """Say where the user's name belongs: in an option of the config, not in the URL, where it may be a token."""
     scheme, backend = _backend(url)
     if backend.user is None:
         return ""

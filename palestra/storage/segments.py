@@ -26,7 +26,7 @@ SEGMENT_NAME = r"[A-Za-z0-9_~%-]*-[0-9]+-[0-9]+-[0-9a-f]{8}\.safetensors"
 
 
 class SegmentedRows(Protocol):
-    """What storage needs of a replay buffer. Rows are numbered from 0 in the order of adding, and never change."""
+    """A replay buffer, as storage needs it. Rows are numbered from 0 in the order of adding, and never change."""
 
     @property
     def num_added(self) -> int:

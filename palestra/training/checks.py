@@ -1,4 +1,4 @@
-"""What training needs in order to go on: finite losses and parameters, and folders that can be written to."""
+"""Checks what training needs in order to go on: finite losses and parameters, and folders that can be written to."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""What the stages of a training of players do, in words and numbers, from the config alone."""
+"""Describes the stages of a training of players in words and numbers, from the config alone."""
 
 import inspect
 import math
@@ -40,7 +40,7 @@ def _roll_out(config: RunConfig, player: str) -> str:
 
 
 def updates_in_words(config: RunConfig) -> str:
-    """In which epochs each player learns, as the end of a sentence; "" where all learn in every epoch."""
+    """Say in which epochs each player learns, as the end of a sentence; "" if all learn in every epoch."""
     updates = {name: config.players[name].updates for name in config.learners()}  # type: ignore[union-attr]
     if all(each.cycle == 1 for each in updates.values()):
         return ""

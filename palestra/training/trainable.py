@@ -18,7 +18,7 @@ C = TypeVar("C", bound=BaseRunConfig)
 
 
 class Unchecked(NamedTuple):
-    """What a check has left open.
+    """The questions that a check has left open.
 
     fit: whether actions, networks, wrappers, callbacks and players of other runs fit the environment. missing: the
     extras without which only the file was checked.
@@ -45,7 +45,7 @@ def check_trainable(config: RunConfig) -> Unchecked:
 
 
 def lacks_of_this_machine(config: BaseRunConfig) -> list[ConfigErrorItem]:
-    """What a config asks for that this machine lacks, although another one may have it.
+    """List what a config asks for and this machine lacks, although another one may have it.
 
     These are its device, and folders that can be written to. `train` refuses them here, but the config has no fault.
     """

@@ -48,7 +48,7 @@ PARTS = {
 
 
 class PlayerTurn(Turn):
-    """What the algorithm of the player whose turn it is asks of the trainer."""
+    """The trainer's side of a turn: what the algorithm of the player may ask of the trainer."""
 
     def __init__(self, trainer: "Trainer", player: Player) -> None:
         super().__init__(player)

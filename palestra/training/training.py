@@ -90,7 +90,7 @@ class Training(TrainerBase):
         console: Console | None = None,
         origin: Path | None = None,
     ) -> None:
-        # whoever trains by their own config trusts what it names
+        # users who train by their own config trust what it names
         with trusting(not isinstance(run, RunFolder) and origin is None):
             read: BaseRunConfig = read_config(config, overrides)
         name = Path(config).stem if isinstance(config, str | Path) else "run"
@@ -494,7 +494,7 @@ class Training(TrainerBase):
         return Mark(self.run.clock.seconds, {name: getattr(self, name) for name in self.rated})
 
     def standing(self) -> Standing:
-        """How the training stands now, for the display."""
+        """The state of the training at this moment, for the display."""
         stage = None if self.finished else "test" if self.evaluating.is_final else "train"
         share = 1.0 if self.finished else self.config.stop.share(self.counters)
         tasks = self.evaluating.tasks()
