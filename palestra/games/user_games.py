@@ -8,8 +8,8 @@ from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, l
 from palestra.games.config import GameConfig
 from palestra.games.game import Kernel, TensorGame
 from palestra.games.normalization import make_transform
-from palestra.games.trial import faults_of_roles, try_game
-from palestra.games.trial_scores import faults_of_declared
+from palestra.games.tryout import faults_of_roles, try_game
+from palestra.games.tryout_scores import faults_of_declared
 from palestra.runtime.scores import DeclaredScore
 
 NUM_TRIED_MOVES = 8  # when it is built; palestra.testing.check_game tries more

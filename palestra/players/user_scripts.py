@@ -14,7 +14,7 @@ from palestra.games.game import Game, IllegalMove, TensorGame, is_legal
 from palestra.games.policy import Decision, Memory, Policy
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete
 from palestra.games.trees import are_same
-from palestra.games.trial import random_action
+from palestra.games.tryout import random_action
 from palestra.players.scripted import ScriptedPlayerConfig, ScriptedPolicy
 from palestra.randomness import base_key, fold, restored_global_states, world_keys
 
@@ -116,7 +116,7 @@ def _has_choice(space: ActionSpace, legal: Tensor) -> Tensor:
             return torch.ones(len(legal), dtype=torch.bool, device=legal.device)
 
 
-# ---- the trial -------------------------------------------------------------------------------------------
+# ---- the try-out -------------------------------------------------------------------------------------------
 
 
 def try_policy(policy: Policy, name: str, game: Game, role: str) -> None:
@@ -128,7 +128,7 @@ def try_policy(policy: Policy, name: str, game: Game, role: str) -> None:
     try:
         with restored_global_states(), torch.no_grad():
             view, legal = _first_decision(policy, game, role)
-            keys = world_keys(base_key(0, "script trial"), len(legal), game.device)
+            keys = world_keys(base_key(0, "script try-out"), len(legal), game.device)
             first, again = (policy.act(dict(view), legal.clone(), keys.clone(), {}) for _ in range(2))
     except IllegalMove as error:
         raise ConfigError.at("", str(error)) from None
@@ -154,7 +154,7 @@ def _first_decision(policy: Policy, game: Game, role: str) -> tuple[Mapping[str,
         flags = game.action_spaces[role].num_flags
         legal = torch.ones(NUM_TRIED_WORLDS, flags, dtype=torch.bool, device=game.device)
         return zeros if policy.observes == "observation" else {}, legal
-    keys = world_keys(base_key(0, "script trial game"), NUM_TRIED_WORLDS, game.device)
+    keys = world_keys(base_key(0, "script try-out game"), NUM_TRIED_WORLDS, game.device)
     state, column = game.reset(fold(keys, 0)), game.roles.index(role)
     for number in range(MOST_TRIED_ROUNDS * len(game.moves)):
         move, move_keys = game.moves[number % len(game.moves)], fold(keys, number + 1)

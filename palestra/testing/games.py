@@ -2,7 +2,7 @@
 
 from palestra.config import ConfigError
 from palestra.games.game import TensorGame
-from palestra.games.trial import try_game
+from palestra.games.tryout import try_game
 
 NUM_MOVES = 200
 

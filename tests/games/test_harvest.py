@@ -13,7 +13,7 @@ from torch import Tensor
 from palestra.config import ConfigError
 from palestra.games import make_game
 from palestra.games.harvest import HarvestGame
-from palestra.games.trial import try_game
+from palestra.games.tryout import try_game
 from palestra.randomness import world_keys
 
 

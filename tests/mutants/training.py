@@ -7,7 +7,7 @@ MODES = "nets/test_modes.py"
 PENDING = "runs/test_evaluator_processes.py"
 TURNS = "games/dialogue/test_turns.py"
 
-PROTOCOLS = "games/dialogue/test_game.py games/dialogue/test_trial.py"
+PROTOCOLS = "games/dialogue/test_game.py games/dialogue/test_tryout.py"
 
 TRAINING = [
     *mutants(
@@ -19,7 +19,7 @@ TRAINING = [
         ("    if not protocol.verifiers:", "    if False:"),
     ),
     *mutants(
-        "games/dialogue/trial.py",
+        "games/dialogue/tryout.py",
         PROTOCOLS,
         ("        faults = faults or faults_of_names(protocol)\n", ""),
         ("        faults = faults or list(faults_of_turns(protocol))\n", ""),

@@ -1,6 +1,7 @@
 """`check_game`: sound games pass, and each broken promise is named, with the method that breaks it.
 
-Covers palestra.games.trees, palestra.games.trial, palestra.games.trial_calls, palestra.testing, palestra.testing.games.
+Covers palestra.games.trees, palestra.games.tryout, palestra.games.tryout_calls, palestra.testing,
+palestra.testing.games.
 """
 
 import random

@@ -26,7 +26,7 @@ from palestra.games.dialogue.rows import RowsConfig
 from palestra.games.dialogue.scenario import INSTANCE, Scenario, instance_of
 from palestra.games.dialogue.scores import declared_scores, mutual_information, verdict_scores
 from palestra.games.dialogue.transcripts import message_tables, transcript_of
-from palestra.games.dialogue.trial import make_protocol, make_scenario
+from palestra.games.dialogue.tryout import make_protocol, make_scenario
 from palestra.games.dialogue.turns import turns_in_words
 from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.dialogue.words import ActionWords
@@ -252,7 +252,7 @@ class DialogueGame(TensorGame):
         }
 
     def _check_labels(self, label: Tensor) -> None:
-        """Whether a scenario of a user's own draws others than 0 and 1, too rarely for its trial."""
+        """Whether a scenario of a user's own draws others than 0 and 1, too rarely for its try-out."""
         wrong = label[(label != 0) & (label != 1)]
         if len(wrong):
             place = f"game.scenario: {type(self.scenario).__name__}.draw"

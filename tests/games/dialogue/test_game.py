@@ -19,7 +19,7 @@ from palestra.games.dialogue.game import DialogueGame
 from palestra.games.dialogue.protocol import faults_of_names, faults_of_turns
 from palestra.games.dialogue.protocols import Nip, NipConfig
 from palestra.games.spaces import Discrete, MultiDiscrete
-from palestra.games.trial import try_game
+from palestra.games.tryout import try_game
 from palestra.players import make_script
 from palestra.randomness import base_key, fold, random_integers, world_keys
 

@@ -26,7 +26,7 @@ from palestra.games import OneGame, make_game
 from palestra.games.dialogue.columns import read_columns
 from palestra.games.dialogue.game import DialogueGame
 from palestra.games.trees import are_same
-from palestra.games.trial import try_game
+from palestra.games.tryout import try_game
 from palestra.randomness import base_key, fold, world_keys
 from palestra.runs.starting import ALGORITHM, spaces_of
 from palestra.storage.records_file import read_records

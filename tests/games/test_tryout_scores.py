@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from palestra.games.trial import try_game
-from palestra.games.trial_scores import faults_of_declared
+from palestra.games.tryout import try_game
+from palestra.games.tryout_scores import faults_of_declared
 from palestra.runtime.scores import DeclaredScore, declared_returns
 from palestra.runtime.statistics import Estimate, Share
 from tests.games.tag_game import TagGame

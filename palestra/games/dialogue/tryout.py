@@ -18,7 +18,7 @@ from palestra.games.dialogue.protocol import VERDICTS, Protocol, RewardsConfig, 
 from palestra.games.dialogue.scenario import Scenario
 from palestra.games.spaces import Space
 from palestra.games.trees import memory_of
-from palestra.games.trial_calls import CannotGoOn, CheckedCalls, described
+from palestra.games.tryout_calls import CannotGoOn, CheckedCalls, described
 from palestra.randomness import base_key, fold, random_integers, restored_global_states, world_keys
 
 NUM_WORLDS = 5
@@ -58,11 +58,12 @@ def make_scenario(config: Any, protocol: Protocol, device: torch.device) -> Scen
     except Exception as error:
         message = f"{config.name!r} cannot be made: {failure(error)}"
         raise ConfigError.at("", message) from error
-    trial = ScenarioTrial(scenario, protocol)
+    tryout = ScenarioTryOut(scenario, protocol)
     with restored_global_states(), torch.no_grad(), suppress(CannotGoOn):
-        trial.play()
+        tryout.play()
     name = type(scenario).__name__
-    ConfigError.require_none(ConfigErrorItem("", f"{name}.{method}: {told}") for method, told in trial.faults.values())
+    faults = tryout.faults.values()
+    ConfigError.require_none(ConfigErrorItem("", f"{name}.{method}: {told}") for method, told in faults)
     return scenario
 
 
@@ -137,7 +138,7 @@ def _answer_fault(
 # ---- scenarios -----------------------------------------------------------------------------------------
 
 
-class ScenarioTrial(CheckedCalls):
+class ScenarioTryOut(CheckedCalls):
     """One scenario, asked for a few instances to find its faults.
 
     Every call is made twice, and once more for one of the worlds alone.
@@ -156,7 +157,7 @@ class ScenarioTrial(CheckedCalls):
         sizes = {size for entries in spaces.values() for space in entries.values() for size in space.shape}
         num_worlds = next(n for n in count(NUM_WORLDS) if n not in sizes)  # so that axes cannot be confused
         for held_out in (False, True):
-            keys = world_keys(base_key(0, f"scenario trial {held_out}"), num_worlds, self.scenario.device)
+            keys = world_keys(base_key(0, f"scenario try-out {held_out}"), num_worlds, self.scenario.device)
             instances = self._draw(fold(keys, 0), held_out)
             for place, (role, entries) in enumerate(spaces.items()):
                 self._view(instances, role, self._messages(role, fold(keys, place + 1)), entries)
@@ -216,7 +217,7 @@ class ScenarioTrial(CheckedCalls):
                 self.fault("view", f"{what}a new tensor", "a view of the instances or messages")
 
     def _check_labels(self, held_out: bool) -> None:
-        keys = world_keys(base_key(1, f"scenario trial {held_out}"), NUM_DRAWS, self.scenario.device)
+        keys = world_keys(base_key(1, f"scenario labels {held_out}"), NUM_DRAWS, self.scenario.device)
         _, label = self.attempt("draw", keys, held_out)
         wrong = label[(label != 0) & (label != 1)]
         if len(wrong):

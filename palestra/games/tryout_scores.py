@@ -1,4 +1,4 @@
-"""The trial of what a game says of its scores: what it declares, what it finds, and who has won."""
+"""The try-out of what a game says of its scores: what it declares, what it finds, and who has won."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from palestra.config import ConfigErrorItem
 from palestra.games.game import State, TensorGame
 from palestra.games.scores import GameEnds
-from palestra.games.trial_calls import CheckedCalls
+from palestra.games.tryout_calls import CheckedCalls
 from palestra.runtime.scores import DeclaredScore, return_of
 from palestra.runtime.statistics import Estimate, Share
 
@@ -34,10 +34,10 @@ def _declared_faults(declared: Any, roles: tuple[str, ...]) -> Iterator[str]:
                 yield f"expected roles of the game ({', '.join(roles)}) that want {score.name!r}, got {role!r}"
 
 
-def check_scores(trial: CheckedCalls, game: TensorGame, state: State) -> None:
+def check_scores(tryout: CheckedCalls, game: TensorGame, state: State) -> None:
     """Let a game find the scores of some games, which lasted one round. state: how they ended."""
     if unknown := [name for name in game.outcome_entries if name not in state]:
-        trial.fault("outcome_entries", f"entries of the state ({', '.join(state)})", ", ".join(unknown))
+        tryout.fault("outcome_entries", f"entries of the state ({', '.join(state)})", ", ".join(unknown))
         return
     num = len(next(iter(state.values())))
     ends = GameEnds(
@@ -47,16 +47,16 @@ def check_scores(trial: CheckedCalls, game: TensorGame, state: State) -> None:
         outcomes={name: state[name] for name in game.outcome_entries},
     )
     declared = {score.name for score in game.declared_scores} - {return_of(role) for role in game.roles}
-    found = trial.attempt("scores", ends)
+    found = tryout.attempt("scores", ends)
     if not isinstance(found, Mapping) or set(found) != declared:
         got = ", ".join(sorted(map(str, found))) if isinstance(found, Mapping) else type(found).__name__
-        trial.fault(
+        tryout.fault(
             "scores", f"the scores that it declares besides returns ({', '.join(sorted(declared))})", got or "none"
         )
     else:
         for name, score in found.items():
             if not isinstance(score, FOUND):
-                trial.fault("scores", f"a number, None, a Share or an Estimate as {name!r}", type(score).__name__)
-    wins = trial.attempt("wins", ends)
+                tryout.fault("scores", f"a number, None, a Share or an Estimate as {name!r}", type(score).__name__)
+    wins = tryout.attempt("wins", ends)
     if not isinstance(wins, Mapping) or (wins and set(wins) != set(game.roles)):
-        trial.fault("wins", f"a number for each of the roles {', '.join(game.roles)}, or none", repr(wins))
+        tryout.fault("wins", f"a number for each of the roles {', '.join(game.roles)}, or none", repr(wins))

@@ -13,7 +13,7 @@ from palestra.config import ConfigError, UserConfig
 from palestra.games.dialogue.protocol import RewardsConfig
 from palestra.games.dialogue.protocols import Adp
 from palestra.games.dialogue.scenario import Scenario
-from palestra.games.dialogue.trial import ScenarioTrial, make_protocol, make_scenario
+from palestra.games.dialogue.tryout import ScenarioTryOut, make_protocol, make_scenario
 from palestra.games.spaces import Space
 from palestra.randomness import fold, global_states, random_floats, random_integers
 
@@ -97,7 +97,7 @@ def random_answers() -> Any:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"speaks": raising}, "Odd.speaks: raises ArithmeticError: no such place (test_trial.py, line "),
+        ({"speaks": raising}, "Odd.speaks: raises ArithmeticError: no such place (test_tryout.py, line "),
         (
             {"speaks": lambda *_: None},
             "Odd.speaks: expected True or False for 'prover' in 'main' in round 0, got None",
@@ -121,7 +121,7 @@ def random_answers() -> Any:
             {"__init__": lambda self, config: None},
             "Odd.min_rounds: expected an integer >= 1 (super().__init__ sets it), got None",
         ),
-        ({"__init__": raising}, "'mine:Odd' cannot be made: ArithmeticError: no such place (test_trial.py, line "),
+        ({"__init__": raising}, "'mine:Odd' cannot be made: ArithmeticError: no such place (test_tryout.py, line "),
     ],
 )
 def test_a_broken_protocol_is_told(changes: dict[str, Any], line: str) -> None:
@@ -146,13 +146,13 @@ def test_a_sound_protocol_passes() -> None:
     ("changes", "line"),
     [
         ({"num_tokens": 0}, "Odd.num_tokens: expected an integer >= 1, got 0"),
-        ({"__init__": raising}, "'mine:Odd' cannot be made: ArithmeticError: no such place (test_trial.py, line "),
+        ({"__init__": raising}, "'mine:Odd' cannot be made: ArithmeticError: no such place (test_tryout.py, line "),
         ({"spaces": lambda *_: None}, "Odd.spaces: expected for 'prover' a dict of Space by name, got None"),
         (
             then("spaces", lambda found, role: {"round": found["coin"]}),
             "Odd.spaces: expected other entries than messages and round, which the game adds, got 'round'",
         ),
-        ({"draw": raising}, "Odd.draw: raises ArithmeticError: no such place (test_trial.py, line "),
+        ({"draw": raising}, "Odd.draw: raises ArithmeticError: no such place (test_tryout.py, line "),
         (
             then("draw", lambda found, keys, held_out: found[0]),
             "Odd.draw: expected a tuple of instances, a dict of tensors by name, and labels, got a dict",
@@ -227,10 +227,10 @@ def test_what_is_a_view_of_the_instances_is_told() -> None:
 
 def test_a_sound_scenario_passes() -> None:
     made = make_scenario(scenario(), make_protocol(protocol()), CPU)
-    trial = ScenarioTrial(made, make_protocol(protocol()))
-    trial.play()
-    assert trial.faults == {}
-    assert trial.num_calls > 0
+    tryout = ScenarioTryOut(made, make_protocol(protocol()))
+    tryout.play()
+    assert tryout.faults == {}
+    assert tryout.num_calls > 0
 
 
 # ---- before a training ----------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_before_a_training_it_is_one_line(command: str, name: str, old: str, new
 
 
 @pytest.mark.usefixtures("in_tmp_path")
-def test_a_label_that_is_too_rare_for_the_trial_ends_a_training_in_one_line() -> None:
+def test_a_label_that_is_too_rare_for_the_try_out_ends_a_training_in_one_line() -> None:
     old, rare = (
         "unsqueeze(1)}, is_red",
         "unsqueeze(1)}, torch.where(random_integers(keys, 1, 4000)[:, 0] == 7, 2, is_red)",

@@ -1,5 +1,6 @@
-"""The trial of a game before anybody learns in it: a few worlds are played with random legal actions, and every promise
-of TensorGame (palestra.games.game) that can be checked from outside is checked.
+"""The try-out of a game: a few worlds are played with random legal actions before anybody learns in it.
+
+Every promise of TensorGame (palestra.games.game) that can be checked from outside is checked.
 
 Letters: B worlds, R roles.
 """
@@ -15,8 +16,8 @@ from palestra.config import ConfigErrorItem, failure
 from palestra.games.game import State, TensorGame, expand_mask
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
 from palestra.games.trees import are_same, copied, memory_of
-from palestra.games.trial_calls import CannotGoOn, CheckedCalls, described
-from palestra.games.trial_scores import check_scores
+from palestra.games.tryout_calls import CannotGoOn, CheckedCalls, described
+from palestra.games.tryout_scores import check_scores
 from palestra.randomness import (
     base_key,
     fold,
@@ -38,11 +39,11 @@ def try_game(game: TensorGame, num_moves: int) -> list[ConfigErrorItem]:
     Every call is made twice, and once more for one of the worlds alone: the results must be the same. num_moves: how
     many moves are played. The global random state is restored afterwards.
     """
-    trial = Trial(game)
+    tryout = TryOut(game)
     with restored_global_states(), torch.no_grad(), suppress(CannotGoOn):
-        trial.play(num_moves)
+        tryout.play(num_moves)
     name = type(game).__name__
-    return [ConfigErrorItem(f"{name}.{method}", message) for method, message in trial.faults.values()]
+    return [ConfigErrorItem(f"{name}.{method}", message) for method, message in tryout.faults.values()]
 
 
 def faults_of_roles(game: TensorGame) -> list[ConfigErrorItem]:
@@ -54,7 +55,7 @@ def faults_of_roles(game: TensorGame) -> list[ConfigErrorItem]:
     return [ConfigErrorItem(f"{type(game).__name__}.roles", message)]
 
 
-class Trial(CheckedCalls):
+class TryOut(CheckedCalls):
     """One game, played to find its faults."""
 
     def __init__(self, game: TensorGame) -> None:
@@ -71,7 +72,7 @@ class Trial(CheckedCalls):
         self.check_attributes()
         game = self.game
         B, R = self.num_worlds(), len(game.roles)
-        keys = world_keys(base_key(0, "game trial"), B, game.device)
+        keys = world_keys(base_key(0, "game try-out"), B, game.device)
         first = torch.arange(B, device=game.device) == 0
         state = self.refill(self.new_state(fold(keys, 0)), first, fold(keys, 1))
         waiting = torch.zeros(B, R, dtype=torch.bool, device=game.device)  # roles that have decided in their game

@@ -1,4 +1,4 @@
-"""The calls of methods in the trial of a game, or of a scenario of dialogues, each made so that it shows whether the
+"""The calls of methods in the try-out of a game, or of a scenario of dialogues, each made so that it shows whether the
 method keeps the promises that TensorGame (palestra.games.game) makes for all of its methods.
 """
 
@@ -20,7 +20,7 @@ ARGUMENTS = {  # of the others: state, role
 
 
 class CannotGoOn(Exception):
-    """The result of a method is so wrong that the trial cannot go on."""
+    """The result of a method is so wrong that the try-out cannot go on."""
 
 
 class CheckedCalls:
@@ -42,7 +42,7 @@ class CheckedCalls:
     # ---- calls ---------------------------------------------------------------------------------------------
 
     def attempt(self, method: str, *arguments: Any) -> Any:
-        """Call once. An exception is a fault, after which the trial cannot go on."""
+        """Call once. An exception is a fault, after which the try-out cannot go on."""
         try:
             return getattr(self.made, method)(*arguments)
         except Exception as error:
