@@ -135,7 +135,7 @@ def evaluation_errors(
     roles: Sequence[str],
     players: Mapping[str, ScriptedPlayerConfig | None],
 ) -> Iterator[ConfigErrorItem]:
-    """The errors in the evaluations of a run.
+    """Find the errors in the evaluations of a run.
 
     game: the config of its game. roles: of this game. players: of the file, by name, each with its config if it is
     scripted, else None.
@@ -157,7 +157,7 @@ def evaluation_errors(
 
 
 def _game_fault(index: int, played: GameConfig, game: GameConfig, roles: Sequence[str]) -> ConfigErrorItem | None:
-    """Why an evaluation cannot be played in a game other than the run's, or None. roles: of the run's game."""
+    """Say why an evaluation cannot be played in another game than the run's, or return None. roles: of the run's."""
     with below(f"evaluations.{index}"):
         own = played.declared_roles()
     if set(own) != set(roles):
@@ -173,7 +173,7 @@ def pairing_errors(
     roles: Sequence[str],
     players: Mapping[str, ScriptedPlayerConfig | None],
 ) -> Iterator[ConfigErrorItem]:
-    """The errors in one pairing, which stands at `path`."""
+    """Find the errors in one pairing, which stands at `path`."""
     known = f"players of this file: {', '.join(players) or 'none'}"
     for role in roles:
         if role not in pairing:
@@ -196,7 +196,7 @@ def best_errors(
     of_games: Mapping[str, GameMeasures],
     learners: Collection[str],
 ) -> Iterator[ConfigErrorItem]:
-    """The errors in `best`, which says what makes a checkpoint the best one.
+    """Find the errors in `best`, which says what makes a checkpoint the best one.
 
     of_games: as for `measure_errors`. learners: the players that learn.
     """

@@ -25,13 +25,13 @@ def play_episodes(
     watch: Watch = nobody_watches,
     info: Sequence[str] = (),
 ) -> Games:
-    """Play exactly `num_games` episodes, at most `num_worlds` at a time; those longer than `max_rounds` steps are cut
-    off. info: fields of the environments' info that are recorded.
+    """Play exactly `num_games` episodes, at most `num_worlds` at a time, each cut off after `max_rounds` steps.
 
     Every world plays a fixed number of episodes, because counting those that end first would over-represent short
     ones. Episode e of world w begins from the same seed in every evaluation with this `seed`, in environments that are
     made anew and closed at the end. Returns are sums of the environment's own rewards. If single worlds cannot be
-    restarted, all episodes are played at once, one per world.
+    restarted, all episodes are played at once, one per world. info: fields of the
+    environments' info that are recorded.
     """
     (role,) = game.roles
     action_space = game.action_spaces[role]
@@ -76,7 +76,10 @@ def play_episodes(
 
 
 class _Results:
-    """lengths, returns: (B,), of the running episodes. all_*: (B, most episodes of a world), of the episodes played."""
+    """The results of episodes.
+
+    lengths, returns: (B,), of the running episodes. all_*: (B, most episodes of a world), of the episodes played.
+    """
 
     def __init__(self, num_worlds: int, most: int, device: torch.device) -> None:
         self.played = torch.zeros(num_worlds, dtype=torch.int64, device=device)
@@ -146,7 +149,7 @@ class _InfoResults:
                 self.sums[name][world] = counts[world] = 0.0
 
     def by_name(self) -> dict[str, Tensor]:
-        """The values in the order of worlds and episodes, float64."""
+        """Return the values in the order of worlds and episodes, float64."""
         values = {name: [value for *_, value in sorted(found)] for name, found in self.found.items()}
         return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
 

@@ -40,8 +40,9 @@ class _ByName(dict[str, EvaluationConfig | UserEvaluationConfig]):
 
 
 class Evaluations:
-    """The evaluations of a run, which share its players, in the modes that their networks have: whoever owns the
-    players switches these to evaluation mode.
+    """The evaluations of a run, which share its players.
+
+    Whoever owns the players switches their networks to evaluation mode.
 
     roles: who sits in which role. build_game: builds the game of an evaluation that has its own. fit_player: builds a
     player once more, with the observations and actions of a role in another game; raises ConfigError if its networks do
@@ -77,7 +78,7 @@ class Evaluations:
         ConfigError.require_none(errors)
 
     def _held_out(self, game: Game) -> Game:
-        """The game with the instances that training never draws; observations are transformed as in the run's game.
+        """Return the game of evaluations, whose observations are transformed as in the run's game.
 
         Raises ConfigError if its statistics do not fit there.
         """
@@ -93,8 +94,9 @@ class Evaluations:
         config: EvaluationConfig | UserEvaluationConfig,
         fit_player: Callable[[Player, Game, str], Player],
     ) -> Iterator[ConfigErrorItem]:
-        """Build players once more whose observations or actions differ in the game of a pairing: by evaluation, player
-        and role. Gives the errors of those whose networks do not fit, and of scripted ones that cannot sit there.
+        """Build players once more whose observations or actions differ in the game of a pairing.
+
+        Gives the errors of those whose networks do not fit, and of scripted ones that cannot sit there.
         """
         game = self.games[config.name]
         for number, pairing in enumerate(config.pairings):
@@ -120,7 +122,7 @@ class Evaluations:
                     yield ConfigErrorItem(place if config.game is None else f"evaluations.{index}.game", message)
 
     def _script(self, evaluation: str, name: str, role: str) -> Script:
-        """A scripted player in a role of an evaluation's game; each is made once. Raises ConfigError."""
+        """Return a scripted player in a role of an evaluation's game; each is made once. Raises ConfigError."""
         seat = evaluation, name, role
         if seat not in self.scripts:
             player, game = self.players.get(name), self.games[evaluation]
@@ -129,11 +131,11 @@ class Evaluations:
         return self.scripts[seat]
 
     def play(self, name: str, num_games: int, with_scripted: bool, watch: Watch = nobody_watches) -> dict[str, Any]:
-        """Play one evaluation, and return its record: its name, the results of every pairing in the config's order, all
-        from the same starts, and the ratings of the players.
+        """Play one evaluation, and return its record.
 
-        Players act without exploration. with_scripted: also play the pairings in which nobody learns. watch: is told
-        how many games of all pairings are over.
+        It holds the results of every pairing in the config's order, all from the same starts, and the ratings of the
+        players. Players act without exploration. with_scripted: also play the pairings in which nobody learns. watch:
+        is told how many games of all pairings are over.
         """
         config, game = self.configs[name], self._game(name)
         if isinstance(config, UserEvaluationConfig):
@@ -157,7 +159,7 @@ class Evaluations:
         return self._record(name, game.declared_scores, pairs, ratings)
 
     def _play_own(self, config: UserEvaluationConfig, num_games: int, watch: Watch) -> dict[str, Any]:
-        """The record of an evaluation of the user's own. In place of its pairings it has the run's seats."""
+        """Play an evaluation of the user's own; its record has the run's seats in place of pairings."""
         seed = self._seed(config)
         scores = play_user_evaluation(config.played_by, self.players, num_games, seed, lambda num: watch(num, 0))
         pair = self._names_of(self.roles) | {"games": num_games, "scores": scores, "intervals": {}}
@@ -165,7 +167,7 @@ class Evaluations:
         return self._record(config.name, declared, [pair], None)
 
     def _names_of(self, pairing: Mapping[str, str]) -> dict[str, Any]:
-        """Who sits where in a pairing, with the roles in the order of the game, and which roles learn."""
+        """Say who sits where in a pairing, with the roles in the order of the game, and which roles learn."""
         players = {role: pairing[role] for role in self.game.roles}
         return {"players": players, "learned": [role for role, sitter in players.items() if self._learns(sitter)]}
 
@@ -176,15 +178,15 @@ class Evaluations:
         pairs: Sequence[Mapping[str, Any]],
         ratings: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
-        """The record of an evaluation. It says what the scores are, because whoever reads it may not have the game."""
+        """Make the record of an evaluation, with what its scores are, for readers who may not have the game."""
         scores = [asdict(score) for score in declared]
         roles = list(self.game.roles)
         return {"evaluation": name, "roles": roles, "declared_scores": scores, "pairs": pairs, "ratings": ratings}
 
     def pairings(self, name: str, with_scripted: bool) -> list[dict[str, str]]:
-        """The pairings of one evaluation, role -> player; with_scripted: also those in which nobody learns.
+        """Return the pairings of one evaluation, role -> player; with_scripted: also those in which nobody learns.
 
-        Of one of the user's own: the run's seats.
+        Those of an evaluation of the user's own are the run's seats.
         """
         if isinstance(self.configs[name], UserEvaluationConfig):
             return [dict(self.roles)]
@@ -192,19 +194,20 @@ class Evaluations:
         return [p for p in pairings if with_scripted or any(self._learns(sitter) for sitter in p.values())]
 
     def most_rounds(self, name: str) -> int | None:
-        """After how many rounds a game of one evaluation is cut off; None for one of the user's own."""
+        """Return after how many rounds an evaluation cuts off its games; None for one of the user's own."""
         return getattr(self.configs[name], "max_rounds", None)
 
     def same_as(self, name: str, pairing: Mapping[str, str]) -> Mapping[str, str] | None:
-        """Another pairing of the same players that tables show in place of this one, because scripted players have
-        names of the file here, and their own there; None if there is none.
+        """Return another pairing of the same players that tables show in place of this one; None if there is none.
+
+        The same scripted players may have names of the file in one pairing, and their own names in the other.
         """
         same = [each for each in self.configs[name].pairings if self._seated_in(each) == self._seated_in(pairing)]
         first = min(same, key=lambda each: sum(sitter in self.players for sitter in each.values()), default=pairing)
         return None if first == pairing else first
 
     def _seated_in(self, pairing: Mapping[str, str]) -> Seated:
-        """Who sits in which role, whatever name a scripted player has."""
+        """Say who sits in which role, whatever name a scripted player has."""
         return frozenset((role, self._identity(sitter)) for role, sitter in pairing.items())
 
     def _identity(self, name: str) -> tuple[str, str]:
@@ -228,7 +231,7 @@ class Evaluations:
         return film_episodes(game, policy, NUM_FILMED, config.max_rounds, self._seed(config), path)
 
     def traces(self, name: str, pairing: Mapping[str, str]) -> list[Trace]:
-        """The first games of one pairing, recorded move by move, without those that are over at their start.
+        """Record the first games of one pairing move by move, without those that are over at their start.
 
         Only for tensor games.
         """
@@ -238,21 +241,19 @@ class Evaluations:
         return trace_games(game, self._policies(name, pairing), config.max_rounds, self._seed(config))
 
     def outcomes(self, name: str, pairing: Mapping[str, str], num_games: int) -> State:
-        """The `outcome_entries` of games of one pairing, at their end. Only for tensor games."""
+        """Play games of one pairing and return their `outcome_entries` at the end. Only for tensor games."""
         config, game = self.configs[name], self._game(name)
         assert isinstance(game, TensorGame)
         assert isinstance(config, EvaluationConfig)
         return play_outcomes(game, self._policies(name, pairing), num_games, config.max_rounds, self._seed(config))
 
     def _policies(self, evaluation: str, pairing: Mapping[str, str]) -> dict[str, Policy]:
-        """The policies of a pairing, by role."""
+        """Return the policies of a pairing, by role."""
         seated = {role: self._seated(evaluation, name, role) for role, name in pairing.items()}
         return {role: self._policy(name, seated[role], evaluation, role) for role, name in pairing.items()}
 
     def _seated(self, evaluation: str, name: str, role: str) -> Player | None:
-        """The player of that name, or the one with its present weights that stands in for it; None if it is only a
-        script.
-        """
+        """Return the player of that name, or what stands in for it, with its present weights; None for a script."""
         player, stand_in = self.players.get(name), self.stand_ins.get((evaluation, name, role))
         if player is None or stand_in is None:
             return player
@@ -260,7 +261,7 @@ class Evaluations:
         return stand_in
 
     def _game(self, name: str) -> Game:
-        """The game of an evaluation, with the state of the run's game (running statistics, for instance)."""
+        """Return the game of an evaluation, with the state of the run's game (running statistics, for instance)."""
         game = self.games[name]
         self._share_statistics(game)
         return game
@@ -317,12 +318,12 @@ class BestScore:
         self._before: float | None = None
 
     def is_nan(self, record: Mapping[str, Any]) -> bool:
-        """Whether the measure is not known in the record of an evaluation, as where no episode had that info field."""
+        """Tell whether the measure is unknown in the record of an evaluation, as where no episode had an info field."""
         score = self.measure.of(record)
         return score is not None and math.isnan(score)
 
     def improves(self, record: Mapping[str, Any]) -> bool:
-        """Whether the record of an evaluation has a strictly better score than all earlier ones; never if it is nan.
+        """Tell whether the record of an evaluation has a strictly better score than all before; never if it is nan.
 
         A better score becomes the best.
         """
@@ -340,7 +341,7 @@ class BestScore:
 
     @property
     def has_lost_best(self) -> bool:
-        """Whether a score that was taken back is better than the best."""
+        """Tell whether a score that was taken back is better than the best."""
         return self._is_better(self.lost, self.value)
 
     def _is_better(self, one: float | None, other: float | None) -> bool:

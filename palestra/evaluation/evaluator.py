@@ -25,7 +25,7 @@ raise Interrupted."""
 
 
 def nobody_watches(num_over: int, num_rounds: int) -> None:
-    """A Watch that does nothing."""
+    """Do nothing: a Watch for games that nobody waits for."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,11 @@ class Games:
     wins: Mapping[str, float]
 
     def summary(self) -> dict[str, Any]:
-        """The results as a record: the declared scores with 95% intervals, the counts behind them, and the
-        distributions of returns and lengths; in games of two roles also the share of contests that each role has won.
-        Raises TypeError if the game does not give the scores that it declares.
+        """Summarise the results as a record.
+
+        It holds the declared scores with 95% intervals, the counts behind them, and the distributions of returns and
+        lengths; in games of two roles also the share of contests that each role has won. Raises TypeError if the game
+        does not give the scores that it declares.
         """
         finished, contests = int(self.finished.sum()), sum(self.wins.values())
         found = {return_of(role): estimate_mean(values) for role, values in self.returns.items()} | dict(self.scores)
@@ -84,7 +86,7 @@ class Games:
 
 
 def _estimate(score: FoundScore) -> Estimate:
-    """A score with its interval; nan where it has none, or is not known."""
+    """Return a score with its interval; nan where it has none, or is not known."""
     match score:
         case Share():
             return score.estimate()
@@ -129,7 +131,7 @@ def play_games(
 def play_outcomes(
     game: TensorGame, policies: Mapping[str, Policy], num_games: int, max_rounds: int, seed: int
 ) -> State:
-    """The `outcome_entries` of the game at the end of the games that `play_games` plays."""
+    """Play the games of `play_games`, and return the `outcome_entries` at their end."""
     worlds = _played_out(game, policies, num_games, max_rounds, seed, nobody_watches)
     return worlds.outcomes_of(worlds.lengths > 0)
 
@@ -177,11 +179,11 @@ class Batch:
         }
 
     def outcomes_of(self, played: Tensor) -> State:
-        """The outcomes of those games, bool (n,)."""
+        """Return the outcomes of the games `played`, bool (n,)."""
         return {name: value[played] for name, value in self.outcomes.items()}
 
     def num_running(self) -> int:
-        """Games still in play; drops the others from the batch once they are the larger half."""
+        """Count the games still in play; drops the others from the batch once they are the larger half."""
         running = int(self.running.sum())
         if running < len(self.running) // 2:
             self.retire(~self.running)

@@ -62,7 +62,7 @@ class GameMeasures(NamedTuple):
 
 
 def paths_of_measures(roles: Sequence[str], of_game: GameMeasures) -> dict[str, tuple[str, ...]]:
-    """The measures of a pairing, each with its keys in the record of the pairing.
+    """Return the measures of a pairing, each with its keys in the record of the pairing.
 
     roles: of the game. The bare name of what has a distribution is the mean.
     """
@@ -85,7 +85,10 @@ class Measure:
     def __init__(
         self, keys: MeasureKeys, evaluations: Sequence[MeasurableEvaluation], of_games: Mapping[str, GameMeasures]
     ) -> None:
-        """of_games: what the game of each evaluation adds to its record, by the evaluation's name."""
+        """Find the measure.
+
+        of_games: what the game of each evaluation adds to its record, by the evaluation's name.
+        """
         [evaluation] = [each for each in evaluations if each.name == keys.evaluation]
         self.keys = keys
         self.pairing = None if keys.pairing is None else evaluation.pairings[keys.pairing]
@@ -93,7 +96,7 @@ class Measure:
         self.paths = _known(evaluation, list(self.pairing or ()), of_games[evaluation.name])
 
     def of(self, record: Mapping[str, Any]) -> float | None:
-        """The measure in the record of an evaluation; nan if it is not known.
+        """Read the measure in the record of an evaluation; nan if it is not known.
 
         None if the record is that of another evaluation, or of one without this pairing: pairings in which nobody
         learns are not played every time.
@@ -113,8 +116,9 @@ class Measure:
 
 
 def _known(evaluation: MeasurableEvaluation, roles: Sequence[str], of_game: GameMeasures) -> dict[str, tuple[Any, ...]]:
-    """The measures of an evaluation, each with its keys in the entry of its pairing; for one of the user's own, which
-    has none, in its record.
+    """Return the measures of an evaluation, each with its keys in the entry of its pairing.
+
+    For an evaluation of the user's own, which has no pairings, the keys are those in its record.
     """
     if evaluation.own_scores is None:
         return {**paths_of_measures(roles, of_game)}
@@ -135,7 +139,7 @@ def measure_errors(
     of_games: Mapping[str, GameMeasures],
     learners: Collection[str],
 ) -> list[ConfigErrorItem]:
-    """The errors in what a config wants measured.
+    """Find the errors in what a config wants measured.
 
     roles: of the game. of_games: what the game of each evaluation adds to its record, by the evaluation's name.
     learners: the players that learn.
@@ -168,7 +172,7 @@ def _pairing_fault(keys: MeasureKeys, evaluation: MeasurableEvaluation, learners
 
 
 def _measure_fault(keys: MeasureKeys, evaluation: MeasurableEvaluation, known: Collection[str]) -> str | None:
-    """Why the measure is none of those known, or None. Functions were checked when the file was read."""
+    """Say why the measure is none of those known, or return None. Functions were checked when the file was read."""
     if ":" in keys.measure or keys.measure in known:
         return None
     near = nearest(keys.measure, known)

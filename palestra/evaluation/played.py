@@ -9,8 +9,6 @@ from palestra.runtime.statistics import Estimate
 
 NONE = (None, None)  # in place of an interval
 
-NONE = (None, None)  # in place of an interval
-
 
 @dataclass(frozen=True)
 class PlayedGames:
@@ -35,8 +33,7 @@ class PlayedGames:
 
     @classmethod
     def from_record(cls, pair: Mapping[str, Any]) -> Self:
-        """The result in one of the `pairs` of an evaluation's record, as `Evaluations.play` gives it."""
-        intervals = pair["intervals"]
+        """Read the result in one of the `pairs` of an evaluation's record, as `Evaluations.play` gives it."""
         intervals = pair["intervals"]
         return cls(
             players=pair["players"],

@@ -14,8 +14,9 @@ Seat = tuple[str, str]  # role, player
 
 
 def rate(pairs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]] | None:
-    """The rating of every player in its role, from the pairs of an evaluation in a game of two roles: {role: {player:
-    rating}}, with mean 0. None if the pairs do not determine the ratings.
+    """Rate every player in its role by the pairs of an evaluation in a game of two roles: {role: {player: rating}}.
+
+    The mean of the ratings is 0. None if the pairs do not determine them.
 
     The model is Bradley and Terry's (1952): the first wins a contest with odds e^(its strength - the other's); the
     strengths are the maximum likelihood estimates. They exist if and only if no group of players has won, or lost, all
@@ -43,8 +44,9 @@ def _result(pair: Mapping[str, Any]) -> Result | None:
 
 
 def _is_determined(seats: Sequence[Seat], results: Sequence[Result]) -> bool:
-    """Whether the ratings are determined: the graph of wins is strongly connected, that is, from the first seat all
-    others are reached along wins, and all along losses.
+    """Tell whether the results determine ratings: the graph of wins is strongly connected.
+
+    That is, from the first seat all others are reached along wins, and all along losses.
     """
     won = {(first, second) for first, second, wins, _ in results if wins > 0}
     won |= {(second, first) for first, second, wins, contests in results if wins < contests}
@@ -62,7 +64,7 @@ def _reachable(start: Seat, edges: set[tuple[Seat, Seat]]) -> set[Seat]:
 
 
 def _strengths(seats: Sequence[Seat], results: Sequence[Result]) -> torch.Tensor:
-    """The maximum likelihood strengths, with mean 0, by Newton's method; float64 (seats,)."""
+    """Find the maximum likelihood strengths, with mean 0, by Newton's method; float64 (seats,)."""
     index = {seat: i for i, seat in enumerate(seats)}
     first = torch.tensor([index[result[0]] for result in results])
     second = torch.tensor([index[result[1]] for result in results])

@@ -15,7 +15,7 @@ NUM_TRACED = 9
 
 @torch.no_grad()
 def trace_games(game: TensorGame, policies: Mapping[str, Policy], max_rounds: int, seed: int) -> list[Trace]:
-    """The first games of an evaluation, without those that are over at their start.
+    """Record the first games of an evaluation, without those that are over at their start.
 
     Starts and random numbers are those of `play_games`.
     """
@@ -48,7 +48,7 @@ def trace_games(game: TensorGame, policies: Mapping[str, Policy], max_rounds: in
 
 
 def typical(traces: Sequence[Trace]) -> Trace | None:
-    """The game of median length; None if there is none."""
+    """Return the game of median length; None if there is none."""
     return sorted(traces, key=lambda trace: trace.length)[len(traces) // 2] if traces else None
 
 

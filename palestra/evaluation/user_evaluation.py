@@ -29,7 +29,7 @@ class UserEvaluation(ABC):
     def play(
         self, players: Mapping[str, Player], num_games: int, seed: int, watch: Callable[[int], None]
     ) -> Mapping[str, float]:
-        """The scores by name, those of `scores`.
+        """Play the evaluation and return its scores by name, those of `scores`.
 
         players: all players of the run, by name, with their networks in evaluation mode; `predict` asks them. seed: all
         randomness comes from it; it also seeds the global generators of Python, NumPy and torch. watch: to be called
@@ -44,7 +44,7 @@ def play_user_evaluation(
     seed: int,
     watch: Callable[[int], None],
 ) -> dict[str, float]:
-    """The scores of a new object of the class that a config names, in the order of its `scores`.
+    """Let a new object of the class that a config names play; return its scores in the order of `scores`.
 
     The global generators and the players are afterwards as they were. Raises TypeError for scores that are none.
     """

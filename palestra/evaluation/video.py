@@ -60,10 +60,10 @@ def film_episodes(
 def episode_frames(
     game: WorldGame, policy: Policy, num_games: int, max_rounds: int, seed: int
 ) -> Generator[Frame, None, None]:
-    """Render the first episodes of an evaluation, in one world, one after the other: a frame of every start, and one
-    after every step.
+    """Render the first episodes of an evaluation, one after the other in one world.
 
-    Raises ConfigError if the environment cannot be rendered as pixels.
+    There is a frame of every start, and one after every step. Raises ConfigError if the environment cannot be rendered
+    as pixels.
     """
     rendered = game.with_rendering()
     key = base_key(seed, STREAM)

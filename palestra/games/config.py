@@ -35,42 +35,44 @@ class GameConfig(Config):
         raise NotImplementedError
 
     def declared_roles(self) -> tuple[str, ...]:
-        """The roles of the game that is built, in its order."""
+        """Return the roles of the game that the config builds, in the game's order."""
         return self.build(torch.device("cpu"), "torch").roles
 
     def declared_scores(self) -> tuple[DeclaredScore, ...]:
-        """The scores of the game that is built."""
+        """Return the scores that the game of this config declares."""
         return self.build(torch.device("cpu"), "torch").declared_scores
 
     def describe_turns(self) -> list[str]:
-        """Who acts when, in lines that `palestra check` prints; [] where the roles say it all."""
+        """Describe who acts when, in lines that `palestra check` prints; [] if the roles alone tell."""
         return []
 
     def declares_actions(self) -> bool:
-        """Whether the number of actions is known before an environment is made."""
+        """Tell whether the number of actions is known before an environment is made."""
         return True
 
     def environment_id(self) -> str | None:
-        """The id of the environment that `build` makes; None if it makes none."""
+        """Return the id of the environment that `build` makes; None if it makes none."""
         return None
 
     def can_end_steps(self) -> bool:
-        """Whether an environment that hangs can be ended inside a step, because it is a process of its own."""
+        """Tell whether an environment that hangs can be ended inside a step, because it is a process of its own."""
         return False
 
     def usual_rounds(self) -> int:
-        """After how many rounds a first file cuts off the games of its evaluations."""
+        """Return the number of rounds after which a first file cuts off the games of its evaluations."""
         return getattr(self, "max_rounds", None) or MOST_ROUNDS
 
     def unset_limit(self) -> str | None:
-        """The key, below `game`, that would cut a game off after so many rounds and does not, so that only the rules
-        end it; None if there is a limit, or if nothing is known of one.
+        """Return the key, below `game`, that could limit the rounds of a game and does not.
+
+        None if there is a limit, or if the config does not tell.
         """
         return "max_rounds" if getattr(self, "max_rounds", 0) is None else None
 
     def misfit(self, other: "GameConfig") -> ConfigErrorItem | None:
-        """Why players of this game cannot be evaluated in another game with the same roles, with a path relative to the
-        other config; None if they can. Spaces are not compared here, but when both games are built.
+        """Say why players of this game cannot be evaluated in another game with the same roles; None if they can.
+
+        The path is relative to the other config. Spaces are compared later, when both games are built.
         """
         own, theirs = self.observations(), other.observations()
         if own != theirs:
@@ -85,7 +87,7 @@ class GameConfig(Config):
         return None
 
     def observations(self) -> ObservationConfig:
-        """What is done with observations before players get them: these keys of `observation`, if the game has it."""
+        """Return how observations are changed before players get them; UNCHANGED if the config has no `observation`."""
         found = getattr(self, "observation", None)
         if not isinstance(found, ObservationConfig):
             return UNCHANGED
@@ -111,7 +113,7 @@ class NotDeclared(Exception):
 
 @contextmanager
 def without_environments() -> Iterator[None]:
-    """Inside the block no environment is made: a request for one returns a stand-in, or raises NotDeclared."""
+    """Make no environment inside the block: a request for one returns a stand-in, or raises NotDeclared."""
     token = _is_without.set(True)
     try:
         yield

@@ -35,7 +35,7 @@ Stepper = Callable[[Tensor, Tensor], tuple[Observation, Observation, Tensor, Ten
 
 
 def expand_mask(mask: Tensor, like: Tensor) -> Tensor:
-    """A mask of worlds, bool (B,), that broadcasts against a tensor of any shape (B, ...)."""
+    """Reshape a mask of worlds, bool (B,), so that it broadcasts against a tensor of any shape (B, ...)."""
     return mask if like.dim() == 1 else mask.view(-1, *([1] * (like.dim() - 1)))
 
 
@@ -61,45 +61,46 @@ class Game(ABC):
 
     @property
     def declared_scores(self) -> tuple[DeclaredScore, ...]:
-        """The scores of a pairing, in the order of tables; the first one is the score where there is room for one
-        alone. Unless a game says otherwise: the mean return of each role.
+        """The scores of a pairing, in the order of tables; where only one can be shown, it is the first.
+
+        Unless a game overrides them, they are the mean returns of the roles.
         """
         return declared_returns(self.roles, zero_sum=False, shown=True)
 
     @property
     def every_row_counts(self) -> bool:
-        """Whether every row of a roll-out is a decision and what followed: in games of one role it is."""
+        """Tell whether every row of a roll-out is a decision and what followed: in games of one role it is."""
         return len(self.roles) == 1
 
     def state_dict(self) -> dict[str, Any]:
-        """What changes while the game is played (for instance running statistics), for checkpoints."""
+        """Return what changes while the game is played (for instance running statistics), for checkpoints."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of `state_dict`."""
+        """Load what `state_dict` has returned."""
         if state:
             raise ValueError(f"expected no state, because {type(self).__name__} has none, got {', '.join(state)}")
 
     def transformed(self, role: str, observation: Observation) -> Observation:
-        """The game's own observations of a role, (B, *space.shape), as players get them."""
+        """Transform the game's own observations of a role, (B, *space.shape), into those that players get."""
         return observation
 
     @property
     def transforms_by_role(self) -> bool:
-        """Whether `transformed` does something else for each role."""
+        """Tell whether `transformed` depends on the role."""
         return False
 
     def outside(self, role: str) -> Outside:
-        """What a role observes and does outside palestra, for programs that act without it."""
+        """Describe what a role observes and does in programs that act without palestra."""
         entries = {name: OutsideEntry(space.shape, space.dtype, ()) for name, space in self.spaces[role].items()}
         return Outside(entries, partial(self.transformed, role), unchanged, unchanged, {})
 
     def read_observation(self, role: str, observation: Any) -> tuple[Observation, bool]:
-        """The game's own observations of a role that come from outside, one or a batch, as tensors (B, *space.shape);
-        and whether it was a single one, which becomes a batch of one.
+        """Convert observations of a role from outside, one or a batch, to the game's own: tensors (B, *space.shape).
 
-        observation: a mapping of arrays or tensors by entry; where there is one entry, its array alone will do. Raises
-        ValueError for other entries or shapes.
+        Also return whether it was a single one, which becomes a batch of one. observation: a mapping of arrays or
+        tensors by entry; where there is one entry, its array alone will do. Raises ValueError for other entries or
+        shapes.
         """
         spaces = self.spaces[role]
         entries = observation if isinstance(observation, Mapping) else dict.fromkeys([*spaces][:1], observation)
@@ -122,8 +123,9 @@ class Game(ABC):
         return tensors, is_single
 
     def legal_by(self, role: str, observation: Observation) -> Tensor | None:
-        """The legal actions at the game's own observations of a role, bool (B, flags of its action space); None if they
-        do not say.
+        """Find the legal actions at the game's own observations of a role; None if these do not tell.
+
+        The actions are bool (B, flags of its action space).
         """
         if not self.always_legal:
             return None
@@ -131,23 +133,20 @@ class Game(ABC):
         return torch.ones(num, self.action_spaces[role].num_flags, dtype=torch.bool, device=self.device)
 
     def held_out(self) -> "Game":
-        """The game that evaluations play: with instances, tables and the like that training never draws.
-
-        This game itself, if there are none.
-        """
+        """Return the game that evaluations play, whose instances training never draws; this one if it has none."""
         return self
 
     def own_actions(self, actions: Tensor) -> np.ndarray:
-        """Actions of players, (B, ...), in the form in which they leave palestra."""
+        """Convert actions of players, (B, ...), to the form in which they leave palestra."""
         return actions.cpu().numpy()
 
     def describe_action(self, role: str, action: Tensor) -> str:
-        """An action of a role, in the shape of its action space, as people read it."""
+        """Describe an action of a role, in the shape of its action space, as people read it."""
         found = np.asarray(self.own_actions(action.unsqueeze(0))[0])
         return str((found.astype(np.float64).round(4) if found.dtype.kind == "f" else found).tolist())
 
     def describe_flags(self, role: str) -> list[str]:
-        """What each flag of a role's action space stands for, as people read it."""
+        """Describe what each flag of a role's action space stands for, as people read it."""
         space = self.action_spaces[role]
         if isinstance(space, MultiDiscrete):
             return [f"choice {k + 1}: {action}" for k, num in enumerate(space.nums) for action in range(num)]
@@ -184,13 +183,13 @@ class TensorGame(Game):
 
     @abstractmethod
     def reset(self, keys: Tensor) -> State:
-        """New worlds, one per key (see palestra.randomness): keys int64 (B,).
+        """Make new worlds, one per key (see palestra.randomness): keys int64 (B,).
 
         The tensors are new and may be written to.
         """
 
     def refill(self, state: State, where: Tensor, keys: Tensor) -> State:
-        """`state` with new worlds in the places `where`: bool (B,); keys int64 (B,).
+        """Begin new worlds in the places `where` of a state: bool (B,); keys int64 (B,).
 
         May write to the tensors of `state`.
         """
@@ -205,29 +204,31 @@ class TensorGame(Game):
 
     @abstractmethod
     def deciding(self, state: State) -> Tensor:
-        """Which roles decide now: bool (B, R). No role decides in a world that is over."""
+        """Tell which roles decide now: bool (B, R). No role decides in a world that is over."""
 
     @abstractmethod
     def observe(self, state: State, role: str) -> Observation:
-        """The observation of a role: new tensors of shape (B, *space.shape), never views of the state."""
+        """Return the observation of a role: new tensors of shape (B, *space.shape), never views of the state."""
 
     def observe_for_critics(self, state: State, role: str) -> Observation:
-        """What critics of a role may observe beside its observation, as `critic_spaces` say: new tensors, as those of
-        `observe`. No policy gets it.
+        """Return what critics of a role may observe beside its observation: new tensors, as `critic_spaces` say.
+
+        No policy gets it.
         """
         return {}
 
     @abstractmethod
     def legal(self, state: State, role: str) -> Tensor:
-        """The legal actions of a role: bool (B, flags of its action space); wherever the role decides, every
-        choice has one.
+        """Return the legal actions of a role: bool (B, flags of its action space).
+
+        Wherever the role decides, every choice has a legal action.
         """
 
     @abstractmethod
     def transition(
         self, state: State, actions: dict[str, Tensor], keys: Tensor
     ) -> tuple[State, Tensor, Tensor, Tensor]:
-        """One move, unchecked.
+        """Play one move without checks.
 
         actions: by role, (B, ...) as its action space says; those of roles that do not decide are ignored.
 
@@ -239,11 +240,11 @@ class TensorGame(Game):
     def transition_in_place(
         self, state: State, actions: dict[str, Tensor], keys: Tensor
     ) -> tuple[State, Tensor, Tensor, Tensor]:
-        """As `transition`, but may write to the tensors of `state`, which the caller no longer needs."""
+        """Play a move as `transition` does; may write to the tensors of `state`, which the caller no longer needs."""
         return self.transition(state, actions, keys)
 
     def stepper(self, state: State) -> Stepper | None:
-        """A faster function that plays a game of one role from a state; None if there is none.
+        """Return a faster function that plays a game of one role from a state; None if there is none.
 
         Only for games without tallies in which every action is legal. The function takes actions and keys, plays one
         move as `transition` does, and resets the worlds that have ended as `reset` does with keys + 1. It returns the
@@ -255,7 +256,7 @@ class TensorGame(Game):
     # ---- what players get --------------------------------------------------------------------------------
 
     def transformed(self, role: str, observation: Observation, counted: Tensor | None = None) -> Observation:
-        """What `observe` gives, as players get it.
+        """Transform what `observe` gives into what players get.
 
         counted: bool (B,), the worlds whose observations update the running statistics first; None: no world's.
         """
@@ -263,7 +264,7 @@ class TensorGame(Game):
         return observation if transform is None else transform(role, observation, counted)
 
     def view(self, state: State, role: str, observes: Observes) -> Observation:
-        """What a policy that sits in a role gets: the state, the role's observation, or nothing."""
+        """Return what a policy that sits in a role gets: the state, the role's observation, or nothing."""
         if observes == "state":
             return state
         return self.transformed(role, self.observe(state, role)) if observes == "observation" else {}
@@ -284,54 +285,58 @@ class TensorGame(Game):
     # ---- scores, and people ------------------------------------------------------------------------------
 
     def scores(self, ends: GameEnds) -> Mapping[str, float | Share | Estimate | None]:
-        """The declared scores of the games of a pairing, by name, without the returns; None where one is not known.
+        """Compute the declared scores of a pairing's games, by name, without the returns; None where one is unknown.
 
         A Share or an Estimate is recorded with its 95% interval.
         """
         return {}
 
     def wins(self, ends: GameEnds) -> Mapping[str, float]:
-        """How many contests each of two roles has won, of which the ratings of players are made.
+        """Count the contests that each of two roles has won, of which the ratings of players are made.
 
         Unless a game says otherwise a game is a contest, won by the higher return; equal returns count half for each.
         """
         return wins_by_return(ends.returns)
 
     def storyboard(self, trace: Trace) -> Storyboard | None:
-        """A game as pictures for a report; None: the report shows the moves as a table."""
+        """Return a game as pictures for a report; None if the report is to show its moves as a table."""
         return None
 
     def transcript(self, trace: Trace) -> Transcript | None:
-        """A game in words for a report, which shows some of them for every pairing; None: as `storyboard` says."""
+        """Return a game in words for a report, which shows some for every pairing; None if it has no words."""
         return None
 
     def tables(self, outcomes: State) -> Sequence[ShareTable]:
-        """What the ends of many games say, in tables for a report. outcomes: as in GameEnds."""
+        """Summarise the ends of many games in tables for a report. outcomes: as in GameEnds."""
         return ()
 
     def read_board(self, board: Any) -> State:
-        """The state of one world that begins with a board, which somebody has typed: what JSON makes of the text, or
-        the text itself where it is no JSON. Raises ValueError, with an example, for what is no board.
+        """Return the state of one world that begins with a board that somebody has typed.
+
+        board: what JSON makes of the text, or the text itself if it is no JSON. Raises ValueError, with an example, for
+        what is no board.
         """
         raise ValueError(f"expected a game whose boards can be typed, got {type(self).__name__}, which has none")
 
     def describe_board(self, state: State) -> str:
-        """A state as people read it, in one line or more; state: of one world, tensors without the axis of worlds.
+        """Describe a state as people read it, in one line or more; state: of one world, without the axis of worlds.
 
         Where the game is not `fully_observable`, a person in a role sees it only once the game is over.
         """
         return "\n".join(f"{name}: {value_text(value)}" for name, value in state.items())
 
     def describe_seen(self, state: State, role: str) -> str:
-        """What a role observes, as people read it, in one line or more; state: as for `describe_board`."""
+        """Describe what a role observes as people read it, in one line or more; state: as for `describe_board`."""
         if self.fully_observable:
             return self.describe_board(state)
         seen = self.observe({name: value.unsqueeze(0) for name, value in state.items()}, role)
         return "\n".join(f"{name}: {value_text(value[0])}" for name, value in seen.items())
 
     def read_action(self, role: str, text: str) -> Tensor:
-        """An action of a role, in the shape of its action space, as somebody has typed it; the inverse of
-        `describe_action`. Raises ValueError for what is none; whether it is legal, is checked elsewhere.
+        """Read an action that somebody has typed for a role: the inverse of `describe_action`.
+
+        The action has the shape of the role's action space. Raises ValueError for what is no action; whether it is
+        legal is checked elsewhere.
         """
         space = self.action_spaces[role]
         try:
@@ -349,8 +354,9 @@ class TensorGame(Game):
         return action.to(space.dtype).to(self.device)
 
     def step(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
-        """One move, checked: as `transition`, but raises IllegalMove for an action that is missing, out of range or
-        illegal.
+        """Play one move as `transition` does, with checks.
+
+        Raises IllegalMove for an action that is missing, out of range or illegal.
         """
         deciding = self.deciding(state)
         for index, role in enumerate(self.roles):
@@ -377,7 +383,7 @@ class TensorGame(Game):
         return self.transition(state, actions, keys)
 
     def _legal_actions(self, state: State, role: str, world: int) -> list[Any]:
-        """The legal actions in one world: numbers, or a list of numbers for every choice."""
+        """List the legal actions in one world: numbers, or a list of numbers for every choice."""
         space, legal = self.action_spaces[role], self.legal(state, role)[world]
         if isinstance(space, MultiDiscrete):
             return [flags.nonzero().flatten().tolist() for flags in legal.split(list(space.nums))]
@@ -385,14 +391,14 @@ class TensorGame(Game):
 
 
 def value_text(value: Tensor) -> str:
-    """A tensor as people read it: its numbers, with 4 decimals; of many numbers only how many there are."""
+    """Write a tensor as people read it: its numbers, with 4 decimals; if there are many, only its dtype and shape."""
     if value.numel() > MOST_NUMBERS:
         return f"{str(value.dtype).removeprefix('torch.')} numbers of shape {tuple(value.shape)}"
     return str(value.double().cpu().numpy().round(4).tolist() if value.is_floating_point() else value.tolist())
 
 
 def is_legal(action: Tensor, space: ActionSpace, legal: Tensor) -> Tensor:
-    """Which actions (B, ...) are legal: bool (B,). legal: bool (B, flags of the action space)."""
+    """Tell which actions (B, ...) are legal: bool (B,). legal: bool (B, flags of the action space)."""
     if isinstance(space, Box):
         low, high = action.new_tensor(space.low), action.new_tensor(space.high)
         return ((action >= low) & (action <= high)).all(dim=1)

@@ -1,5 +1,6 @@
-"""`harvest`: a cooperative game in which most of the reward depends on what no role observes and no action changes, so
-that a critic that observes more than its player explains much more of it.
+"""`harvest`: a cooperative game whose reward depends mostly on what no role observes and no action changes.
+
+A critic that observes more than its player explains much more of the reward.
 
 Letters: B worlds, T rounds, R roles, K kinds of weather.
 """
@@ -39,11 +40,13 @@ class HarvestConfig(TensorGameConfig):
 
 
 class HarvestGame(TensorGame):
-    """State: weather int64 (B, T, R), from 0 to K - 1; round int64 (B,); right int64 (B,), the rounds so far in which
-    all farmers sowed what is right, the number of their weather.
+    """The game of farmers who sow, each by the weather over the own field.
+
+    State: weather int64 (B, T, R), from 0 to K - 1; round int64 (B,); right int64 (B,), the rounds so far in which all
+    farmers sowed what is right, the number of their weather.
 
     All farmers get the same: 1 in such a round, and luck * (2 * (sum of the weather mod K) / (K - 1) - 1). The mean of
-    this part is 0, also where the weather over all fields but one is known. So the best mean return is T.
+    this share is 0, also where the weather over all fields but one is known. So the best mean return is T.
 
     A farmer observes `seen`, float32 (K + 1,): its weather of this round, one-hot, and the share of the rounds that are
     left. Critics are shown `weather`, float32 (T, R, K): all of this round, the next one and so on, one-hot.
@@ -73,14 +76,14 @@ class HarvestGame(TensorGame):
         return state["round"] < self.config.num_rounds
 
     def _from_now_on(self, state: State) -> Tensor:
-        """The weather of this round, the next one and so on, -1 after the last one: int64 (B, T, R)."""
+        """Return the weather of this round, the next one and so on, -1 after the last one: int64 (B, T, R)."""
         rounds = state["round"].unsqueeze(1) + torch.arange(self.config.num_rounds, device=self.device)
         later = pad(state["weather"], (0, 0, 0, self.config.num_rounds), value=-1)
         rounds = rounds.clamp(max=later.shape[1] - 1)
         return later.gather(1, rounds.unsqueeze(2).expand(-1, -1, self.config.num_farmers))
 
     def _one_hot(self, weather: Tensor) -> Tensor:
-        """-1, none, becomes the first column, which is cut off."""
+        """Encode weather one-hot; -1, which stands for no round, becomes zeros."""
         return one_hot(weather + 1, self.config.num_kinds + 1)[..., 1:].float()
 
     def deciding(self, state: State) -> Tensor:

@@ -60,7 +60,9 @@ class MatrixConfig(TensorGameConfig):
 
 
 class MatrixGame(TensorGame):
-    """State: chosen int64 (B, 2), the last choices of both, -1 before the first; round int64 (B,).
+    """The game whose payoffs stand in a table.
+
+    State: chosen int64 (B, 2), the last choices of both, -1 before the first; round int64 (B,).
 
     A role sees one vector, `seen`: its own last choice and the other role's, one-hot (zeros before the first), and the
     share of the rounds that have been played. So in a symmetric game one player can sit in both seats.
@@ -117,8 +119,9 @@ class MatrixGame(TensorGame):
     # ---- as people read and type it ------------------------------------------------------------------------
 
     def read_board(self, board: Any) -> State:
-        """A board is the last choices of row and column, [0,1], or [] before the first; the first round or the one
-        after it is to be played.
+        """Read the last choices of row and column, such as [0,1], or [] before the first.
+
+        The first round or the one after it is to be played.
         """
         if board == []:
             return self.reset(torch.zeros(1, dtype=torch.int64, device=self.device))

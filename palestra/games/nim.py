@@ -36,7 +36,9 @@ class NimConfig(TensorGameConfig):
 
 
 class NimGame(TensorGame):
-    """State: heaps int64 (B, H); mover int64 (B,), 0 or 1.
+    """The game of Nim.
+
+    State: heaps int64 (B, H); mover int64 (B,), 0 or 1.
 
     Action h * M + k - 1 takes k stones from heap h. A round is one move, in which one of the two roles decides, not the
     same in every world. A board without stones, which random heaps may give, is over before it begins.
@@ -67,7 +69,7 @@ class NimGame(TensorGame):
         return running & (state["mover"].unsqueeze(1) == torch.arange(2, device=self.device))
 
     def observe(self, state: State, role: str) -> Observation:
-        """Heaps one-hot: float32 (B, H, M + 1)."""
+        """Observe the heaps, one-hot: float32 (B, H, M + 1)."""
         return {"heaps": torch.nn.functional.one_hot(state["heaps"], self.config.max_stones + 1).to(torch.float32)}
 
     def legal(self, state: State, role: str) -> Tensor:
@@ -98,7 +100,7 @@ class NimGame(TensorGame):
     # ---- as people read and type it ------------------------------------------------------------------------
 
     def read_board(self, board: Any) -> State:
-        """A board is a list of heaps, such as [1,2,3]; the first role moves."""
+        """Read a list of heaps, such as [1,2,3]; the first role moves."""
         H, M = self.config.num_heaps, self.config.max_stones
         heaps = board if isinstance(board, list) else []
         if len(heaps) != H or not all(type(heap) is int and 0 <= heap <= M for heap in heaps):

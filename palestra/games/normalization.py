@@ -1,5 +1,4 @@
-"""What players get of a tensor game's observations: normalised by running statistics, then clipped, as the key
-`game.observation` says.
+"""The observations of tensor games, normalised by running statistics and clipped, as `game.observation` says.
 
 Every role has statistics of its own for each entry that is a number. Mean and variance of all observations so far are
 updated batch by batch, in float64, by the formulas of Chan, Golub, LeVeque 1979 ("Updating formulae and a pairwise
@@ -72,7 +71,7 @@ class RunningMoments:
         self.count = total
 
     def standardized(self, rows: Tensor, eps: float) -> Tensor:
-        """(rows - mean) / sqrt(variance + eps), in the dtype of the rows."""
+        """Return (rows - mean) / sqrt(variance + eps), in the dtype of the rows."""
         return ((rows.to(torch.float64) - self.mean) / (self.variance + eps).sqrt()).to(rows.dtype)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -107,7 +106,7 @@ class ObservationTransform:
         }
 
     def __call__(self, role: str, observation: Mapping[str, Tensor], counted: Tensor | None) -> dict[str, Tensor]:
-        """An observation (B, ...) of a role as a player gets it.
+        """Transform an observation (B, ...) of a role into what a player gets.
 
         counted: bool (B,), the worlds in which it updates the statistics first; None: nowhere.
         """
@@ -128,7 +127,7 @@ class ObservationTransform:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state_dict`. Raises ConfigError for statistics of other roles, entries or shapes."""
+        """Load what `state_dict` has returned. Raises ConfigError for statistics of other roles, entries or shapes."""
         own, theirs = _shapes(self.state_dict()), _shapes(state)
         if own != theirs:
             expected = f"expected statistics of {_listed(own)}, got some of {_listed(theirs)}"
@@ -141,19 +140,19 @@ class ObservationTransform:
 def make_transform(
     config: ObservationConfig, spaces: Mapping[str, Mapping[str, Space]], device: torch.device
 ) -> ObservationTransform | None:
-    """What a game does with its observations; None where the config leaves them as they are."""
+    """Make the transform of a game's observations; None if the config leaves them as they are."""
     if config.normalize is None and config.clip is None:
         return None
     return ObservationTransform(config, spaces, device)
 
 
 def _moments_of(space: Space, device: torch.device) -> RunningMoments:
-    """Of an entry's numbers; of a set, of the numbers of a member."""
+    """Make the moments of an entry's numbers; for a set, of the numbers of one member."""
     return RunningMoments(space.shape[1:] if space.padded else space.shape, not space.padded, device)
 
 
 def _rows(value: Tensor, space: Space, counted: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of an entry that count, and which ones do: of a set, those that are present."""
+    """Return the rows of an entry, and which of them count; of a set, only those that are present do."""
     if not space.padded:
         return value, counted
     present = (value >= 0).flatten(2).all(dim=2)

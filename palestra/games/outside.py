@@ -1,5 +1,6 @@
-"""What a role observes and does outside palestra, and how it maps to what its players get and give: for programs that
-act without palestra. Letters: B worlds.
+"""The observations and actions of a role in programs that act without palestra, and how they are converted.
+
+Letters: B worlds.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from torch import Tensor
 class OutsideEntry(NamedTuple):
     """One entry of an observation outside.
 
-    shape: of one world's part. path: its keys in an environment's observation; () where it has no keys there.
+    shape: in one world. path: its keys in an environment's observation; () where it has no keys there.
     """
 
     shape: tuple[int, ...]
@@ -23,7 +24,7 @@ class OutsideEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Outside:
-    """The observations and actions of a role outside. The functions are made of operations that torch.export traces.
+    """What a role observes and does outside. The functions are made of operations that torch.export traces.
 
     entries: of the observation. read: a batch of observations, by entry (B, *shape), as players get it. act: actions of
     players (B, ...) as they leave palestra. choose: the inverse of `act`. setting: what plays there, as plain data.

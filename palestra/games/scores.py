@@ -20,7 +20,7 @@ class GameEnds(NamedTuple):
 
 
 def wins_by_return(returns: Mapping[str, Tensor]) -> dict[str, float]:
-    """How many games each of two roles has won by the higher return; equal returns count half for each.
+    """Count the games that each of two roles has won by the higher return; equal returns count half for each.
 
     Empty in games of more or fewer roles.
     """

@@ -1,4 +1,4 @@
-"""Spaces of observations and actions: the shapes of one world's part, without the axis of worlds.
+"""Spaces of observations and actions: their shapes are without the axis of worlds.
 
 Letters: B worlds, K choices.
 """
@@ -10,7 +10,7 @@ import torch
 
 @dataclass(frozen=True)
 class Space:
-    """One entry of an observation: the shape of one world's part.
+    """One entry of an observation, with its shape in one world.
 
     `padded`: the entry is a set, its first axis lists the members, and rows with a negative entry are absent.
     """
@@ -26,7 +26,7 @@ class Space:
 
     @property
     def is_image(self) -> bool:
-        """Whether it holds pixels, uint8 (C, H, W), which networks divide by 255."""
+        """Tell whether it holds pixels, uint8 (C, H, W), which networks divide by 255."""
         return self.dtype == torch.uint8 and len(self.shape) == 3 and not self.padded
 
 
@@ -84,7 +84,7 @@ class Box:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether each number is fixed, or the distance of its bounds is finite in float32."""
+        """Tell whether each number is fixed, or the distance of its bounds is finite in float32."""
         low, high = (torch.tensor(bound, dtype=torch.float32) for bound in (self.low, self.high))
         return bool(((high >= low) & (high - low).isfinite()).all())
 
@@ -94,9 +94,9 @@ ActionSpace = Discrete | MultiDiscrete | Box
 
 @dataclass(frozen=True)
 class RoleSpaces:
-    """What a role observes and does, by which parts choose what a first file says of them.
+    """The spaces of a role, by which parts choose the values that a first file gives them.
 
-    critic: what the game shows its critics besides.
+    critic: the entries that the game shows critics alone.
     """
 
     observation: dict[str, Space]
@@ -104,10 +104,10 @@ class RoleSpaces:
     critic: dict[str, Space]
 
     def with_entries(self, entries: dict[str, Space]) -> "RoleSpaces":
-        """Those of a network that observes more."""
+        """Return the spaces of a network that observes these entries, too."""
         return replace(self, observation=self.observation | entries)
 
     def with_action(self) -> "RoleSpaces":
-        """Those of a critic, which observes the action, too, where it is a vector of numbers."""
+        """Return the spaces of a critic, which observes the action, too, where that is a vector of numbers."""
         is_box = isinstance(self.action, Box)
         return self.with_entries({"action": Space(self.action.shape, torch.float32, padded=False)} if is_box else {})

@@ -82,8 +82,8 @@ class Utterance:
 class Transcript:
     """A game as people read it.
 
-    title: what it is about. kind: of games of several kinds, as those of each label, a report shows some of each.
-    roles: of the game. deciders: those of them that stand on the other side. end: how it has ended.
+    title: what it is about. kind: a report shows some games of each kind, for instance of each label. roles: of the
+    game. deciders: those of them whose utterances a page shows on the other side. end: how it has ended.
     """
 
     title: str

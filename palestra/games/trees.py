@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def tensors_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
-    """All tensors in nested tuples and dicts, each with the keys that lead to it."""
+    """Give all tensors in nested tuples and dicts, each with the keys that lead to it."""
     if isinstance(value, Tensor):
         yield place, value
     elif isinstance(value, Mapping | tuple):
@@ -17,12 +17,12 @@ def tensors_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[
 
 
 def memory_of(value: Any) -> set[int]:
-    """The addresses of the memory of all tensors in a value."""
+    """Return the addresses of the memory of all tensors in a value."""
     return {tensor.untyped_storage().data_ptr() for _, tensor in tensors_in(value) if tensor.numel()}
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same tree with `change` applied to every tensor."""
+    """Return the same tree with `change` applied to every tensor."""
     if isinstance(value, Mapping):
         return {key: map_tensors(item, change) for key, item in value.items()}
     if isinstance(value, tuple):
@@ -35,12 +35,12 @@ def copied(value: Any) -> Any:
 
 
 def row_of(value: Any, world: int) -> Any:
-    """The rows of one world, in tensors of their own."""
+    """Return the rows of one world, in tensors of their own."""
     return map_tensors(value, lambda tensor: tensor[world : world + 1].clone())
 
 
 def are_same(one: Any, other: Any, tolerance: float = 0.0) -> bool:
-    """Whether all tensors are the same, NaN included. tolerance: how far floats may differ, relatively."""
+    """Tell whether all tensors are the same, NaN included. tolerance: how far floats may differ, relatively."""
     left, right = dict(tensors_in(one)), dict(tensors_in(other))
     if left.keys() != right.keys():
         return False

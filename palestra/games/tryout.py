@@ -34,7 +34,7 @@ WIDEST_BOUND = 10.0  # of random actions in a box without bounds
 
 
 def try_game(game: TensorGame, num_moves: int) -> list[ConfigErrorItem]:
-    """The faults of a game, each with the name of the method; [] for a game without faults.
+    """Return the faults of a game, each with the name of the method; [] for a game without faults.
 
     Every call is made twice, and once more for one of the worlds alone: the results must be the same. num_moves: how
     many moves are played. The global random state is restored afterwards.
@@ -47,7 +47,7 @@ def try_game(game: TensorGame, num_moves: int) -> list[ConfigErrorItem]:
 
 
 def faults_of_roles(game: TensorGame) -> list[ConfigErrorItem]:
-    """The faults of a game's `roles`, which are needed before it is tried."""
+    """Return the faults of a game's `roles`, which are needed before it is tried."""
     roles = getattr(game, "roles", None)
     if _is_tuple_of(roles, str) and roles and len(set(roles)) == len(roles):
         return []
@@ -113,7 +113,7 @@ class TryOut(CheckedCalls):
         check_scores(self, game, state)
 
     def num_worlds(self) -> int:
-        """A number of worlds that is no other size in the game, so that axes cannot be confused."""
+        """Return a number of worlds that is no other size in the game, so that axes cannot be confused."""
         game = self.game
         sizes = {len(game.roles)} | {space.num_flags for space in game.action_spaces.values()}
         by_role = (*game.spaces.values(), *game.critic_spaces.values())
@@ -121,7 +121,7 @@ class TryOut(CheckedCalls):
         return next(number for number in range(NUM_WORLDS, NUM_WORLDS + len(sizes) + 1) if number not in sizes)
 
     def check_attributes(self) -> None:
-        """The attributes that must be set, and their types."""
+        """Check that the attributes that must be set are there, and have the right types."""
         game, num = self.game, len(self.faults)
         if faults_of_roles(game):
             self.fault("roles", "a tuple of different names", repr(getattr(game, "roles", None)))
@@ -156,7 +156,7 @@ class TryOut(CheckedCalls):
             raise CannotGoOn
 
     def check_critic_spaces(self) -> None:
-        """What critics alone are shown stands beside what their role observes, under other names."""
+        """Check that what critics alone are shown has other names than what their role observes."""
         found: Any = self.game.critic_spaces
         if not isinstance(found, Mapping) or not set(found) <= set(self.game.roles):
             got = ", ".join(map(repr, found)) if isinstance(found, Mapping) else repr(found)
@@ -198,9 +198,7 @@ class TryOut(CheckedCalls):
         return state
 
     def look(self, state: State, move: tuple[str, ...]) -> tuple[dict[str, Tensor], Tensor]:
-        """Call what palestra calls before a move: observations, legal actions (returned by role), and who decides, bool
-        (B, R).
-        """
+        """Call what palestra calls before a move; return the legal actions by role, and who decides, bool (B, R)."""
         masks = {}
         for role in move:
             with suppress(CannotGoOn):
@@ -234,7 +232,7 @@ class TryOut(CheckedCalls):
         return found
 
     def check_waiting(self, decides: Tensor, waiting: Tensor, is_cut: Tensor, move: tuple[str, ...]) -> None:
-        """If the game promises it, a role that has decided decides at its next move, too."""
+        """Check that a role that has decided decides at its next move, too, if the game promises that."""
         if not self.game.lockstep and len(self.game.roles) > 1:
             return
         why = "lockstep says so" if self.game.lockstep else "there is one role"
@@ -245,7 +243,7 @@ class TryOut(CheckedCalls):
         self.require_everywhere("deciding", expected, is_kept | is_cut, "none")
 
     def is_stuck(self, idle: Tensor, is_cut: Tensor) -> bool:
-        """Whether a world waits for a decision that does not come; idle: int64 (B,), the moves without one."""
+        """Tell whether a world waits for a decision that does not come; idle: int64 (B,), the moves without one."""
         goes_on = idle < MOST_IDLE_MOVES
         expected = f"somebody to decide in every world at least once in {MOST_IDLE_MOVES} moves"
         self.require_everywhere("deciding", ONCE_MORE, goes_on | ~is_cut, "none")
@@ -272,7 +270,7 @@ class TryOut(CheckedCalls):
                 self.fault(method, f"{what}a new tensor", "a view of the state")
 
     def legal(self, state: State, role: str) -> Tensor:
-        """The legal actions; if their number or dtype is wrong, corrected so that the game can go on."""
+        """Return the legal actions, corrected if their number or dtype is wrong, so that the game can go on."""
         shape = (_num_rows(state), self.game.action_spaces[role].num_flags)
         found = self.call("legal", state, role)
         if self.check_tensor("legal", f"for {role!r} ", found, torch.bool, shape):
@@ -312,7 +310,7 @@ class TryOut(CheckedCalls):
         return found
 
     def check_ends(self, index: int, decides: Tensor, rewards: Tensor, terminated: Tensor, truncated: Tensor) -> None:
-        """The values of rewards, terminated and truncated of a move."""
+        """Check the values of rewards, terminated and truncated of a move."""
         method, is_over = "transition", terminated.all(dim=1)
         if not bool(torch.isfinite(rewards).all()):
             self.fault(method, "finite rewards", "nan or inf")
@@ -329,7 +327,7 @@ class TryOut(CheckedCalls):
             self.require_everywhere(method, expected, (rewards == 0).all(dim=1) & goes_on)
 
     def refill(self, state: State, where: Tensor, keys: Tensor) -> State:
-        """`state` with new worlds, checked against the game's own `refill`, which may write to it."""
+        """Begin new worlds in a state, and check that the game's own `refill`, which may write to it, does the same."""
         if not bool(where.any()):
             return state
         fresh, before = self.new_state(keys), copied(state)
@@ -349,7 +347,7 @@ class TryOut(CheckedCalls):
     def check_stepper(
         self, state: State, actions: dict[str, Tensor], keys: Tensor, new: State, outcome: tuple[Tensor, ...]
     ) -> None:
-        """The `stepper` of a game of one role returns the same as the other methods."""
+        """Check that the `stepper` of a game of one role returns the same as the other methods."""
         if len(self.game.roles) > 1 or type(self.game).stepper is TensorGame.stepper:
             return
         (role,), (rewards, terminated, truncated) = self.game.roles, outcome
@@ -370,7 +368,7 @@ class TryOut(CheckedCalls):
     # ---- checks -------------------------------------------------------------------------------------------
 
     def check_state(self, method: str, state: Any, B: int) -> bool:
-        """Whether it has the entries that reset has given, in the same dtypes and shapes."""
+        """Check that a state has the entries that reset has given, in the same dtypes and shapes."""
         if not isinstance(state, dict) or state.keys() != self.layout.keys():
             got = f"those of {', '.join(map(repr, state))}" if isinstance(state, dict) else described(state)
             self.fault(method, f"a state with the entries that reset gives: {', '.join(map(repr, self.layout))}", got)
@@ -400,7 +398,7 @@ def _choices(space: ActionSpace) -> list[int]:
 
 
 def random_action(space: ActionSpace, legal: Tensor, keys: Tensor) -> Tensor:
-    """A legal action in every world that has any; numbers within bounds, at most WIDEST_BOUND where there are none."""
+    """Draw a legal action in every world that has any; numbers within bounds, or WIDEST_BOUND where there are none."""
     if isinstance(space, Box):
         low, high = (
             torch.tensor(bound, device=keys.device).clamp(-WIDEST_BOUND, WIDEST_BOUND)
@@ -412,7 +410,7 @@ def random_action(space: ActionSpace, legal: Tensor, keys: Tensor) -> Tensor:
 
 
 def _other(action: Tensor, space: ActionSpace) -> Tensor:
-    """Other actions of the same space, if it has any."""
+    """Return other actions of the same space, if it has any."""
     if isinstance(space, Box):
         return action.new_tensor(space.low).clamp(-WIDEST_BOUND, WIDEST_BOUND).expand_as(action)
     nums = torch.tensor(_choices(space), device=action.device)

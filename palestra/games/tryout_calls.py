@@ -1,5 +1,6 @@
-"""The calls of methods in the try-out of a game, or of a scenario of dialogues, each made so that it shows whether the
-method keeps the promises that TensorGame (palestra.games.game) makes for all of its methods.
+"""The calls of methods in the try-outs of games and of scenarios of dialogues.
+
+Each call checks the promises that TensorGame (palestra.games.game) makes for all of its methods.
 """
 
 from typing import Any
@@ -11,7 +12,7 @@ from palestra.config import failure
 from palestra.games.trees import are_same, copied, is_same, memory_of, row_of, tensors_in
 from palestra.randomness import global_states
 
-ARGUMENTS = {  # of the others: state, role
+ARGUMENTS = {  # by name; of methods that are not listed: state, role
     "reset": ("keys",),
     "transition": ("state", "actions", "keys"),
     "draw": ("keys", "held_out"),
@@ -50,7 +51,7 @@ class CheckedCalls:
             raise CannotGoOn from error
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """The result of a method. It is called again with the same arguments, and with those of one world alone."""
+        """Call a method, then a second time, then for one world alone; check the results and return the first."""
         before, random_before = copied(arguments), global_states()
         found = self.attempt(method, *arguments)
         for (place, value), (_, now) in zip(tensors_in(before), tensors_in(arguments), strict=True):
@@ -68,7 +69,7 @@ class CheckedCalls:
         return found
 
     def check_memory(self, method: str, found: Any, again: Any) -> None:
-        """States and observations must be new tensors, because palestra writes to them or stores them.
+        """Check that states and observations are new tensors, because palestra writes to them or stores them.
 
         Other results are stored to be checked again after the next move.
         """
@@ -95,7 +96,7 @@ class CheckedCalls:
             self.fault(method, expected, f"something else for one of {num_worlds}")
 
     def check_results(self) -> None:
-        """The results of the move before must not have changed."""
+        """Check that the results of the move before have not changed."""
         for method, found, copy in self.results[: self.num_old_results]:
             if not are_same(found, copy):
                 self.fault(method, "results that later calls do not change", "other numbers after the next move")
@@ -105,7 +106,7 @@ class CheckedCalls:
     # ---- what is expected of a result ----------------------------------------------------------------------
 
     def check_tensor(self, method: str, what: str, value: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
-        """Whether it is a tensor of that dtype and shape, on the game's device."""
+        """Check that a result is a tensor of that dtype and shape, on the game's device."""
         is_tensor = isinstance(value, Tensor)
         if is_tensor and value.dtype == dtype and value.shape == shape and self.is_here(value):
             return True
@@ -113,7 +114,7 @@ class CheckedCalls:
         return False
 
     def require_everywhere(self, method: str, expected: str, holds: Tensor, got: str = "something else") -> None:
-        """holds: bool (B, ...)."""
+        """Note a fault unless something holds in every world. holds: bool (B, ...)."""
         if not bool(holds.all()):
             self.fault(method, expected, f"{got} in world {int((~holds).nonzero()[0, 0])}")
 

@@ -16,7 +16,7 @@ FOUND = (Share, Estimate, int, float, type(None))
 
 
 def faults_of_declared(game: TensorGame) -> list[ConfigErrorItem]:
-    """The faults of a game's `declared_scores`, which are needed before it is tried. Its roles are sound."""
+    """Return the faults of a game's `declared_scores`, which are needed before it is tried. Its roles are sound."""
     place = f"{type(game).__name__}.declared_scores"
     return [ConfigErrorItem(place, fault) for fault in _declared_faults(game.declared_scores, game.roles)]
 

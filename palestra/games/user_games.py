@@ -29,7 +29,7 @@ class UserGameConfig(UserConfig, GameConfig):
         return game
 
     def declared_roles(self) -> tuple[str, ...]:
-        """The roles of the game, which may depend on the config; the game is made, but not tried."""
+        """Return the roles of the game, which may depend on the config; the game is made, but not tried."""
         return self._made_with_roles().roles
 
     def declared_scores(self) -> tuple[DeclaredScore, ...]:

@@ -81,7 +81,7 @@ class InfoFields(Protocol):
     aggregates: Aggregates
 
     def news(self) -> Iterator[str]:
-        """A line for each requested field that cannot be recorded; each line once."""
+        """Return a line for each requested field that cannot be recorded; each line once."""
 
 
 class StepInfo(Protocol):
@@ -105,7 +105,7 @@ class EnvironmentWorld(World):
 
     @abstractmethod
     def render(self) -> np.ndarray:
-        """A picture of the first world: uint8 (height, width, 3), height and width even, as video encoders need them.
+        """Render the first world: uint8 (height, width, 3), height and width even, as video encoders need them.
 
         Raises ConfigError if it cannot be rendered.
         """
@@ -137,7 +137,7 @@ class WorldGame(Game):
 
     @abstractmethod
     def make_world(self, num_worlds: int, key: int, training: bool) -> EnvironmentWorld:
-        """New worlds, whose randomness comes from `key`.
+        """Make new worlds, whose randomness comes from `key`.
 
         training: whether they update what the game learns while it is played (running statistics, for instance).
         """
@@ -152,7 +152,7 @@ class WorldGame(Game):
 
     @abstractmethod
     def with_rendering(self) -> "WorldGame":
-        """The same game, with this one's state, whose worlds can `render`. Raises ConfigError if they cannot."""
+        """Return the same game, with this one's state, whose worlds can `render`. Raises ConfigError if they cannot."""
 
 
 class TensorWorld(World):
@@ -186,11 +186,11 @@ class TensorWorld(World):
         self.legal = self.game.legal(state, self.role)
 
     def _for_critics(self) -> Observation:
-        """What the game shows critics alone, if they are shown anything."""
+        """Return what the game shows critics alone, if they are shown anything."""
         return self.game.observe_for_critics(self.state, self.role) if self.with_critics else {}
 
     def _own(self) -> Observation:
-        """The observation of the next decision without what critics alone are shown."""
+        """Return the observation of the next decision without what critics alone are shown."""
         return {name: self.observation[name] for name in self.game.spaces[self.role]}
 
     def step(self, action: Tensor, keys: Tensor) -> Outcome:
@@ -216,7 +216,7 @@ class TensorWorld(World):
         return Outcome(observation, legal, reward, reward, ended, truncated, self.all_valid, tallies)
 
     def _observe(self, own: Observation, begun: Observation, ended: Tensor, truncated: Tensor) -> Observation:
-        """The observation after a step as the player gets it; `observation` becomes that of the next decision.
+        """Return the observation after a step as the player gets it, and keep that of the next decision.
 
         own: of the game, before worlds begin anew. begun: of the game, after that.
         """

@@ -69,7 +69,7 @@ class WarmStartConfig(FromRunConfig):
 
 
 def own_script_model(data: dict[str, Any]) -> type[ScriptedPlayerConfig] | None:
-    """The model of a mapping whose `scripted` names a class of the user's own: its `Config`.
+    """Return the model of a mapping whose `scripted` names a class of the user's own: its `Config`.
 
     None for other mappings. Raises ConfigError if there is no such class.
     """
@@ -89,12 +89,12 @@ def own_script_model(data: dict[str, Any]) -> type[ScriptedPlayerConfig] | None:
 
 
 def scripts_in(players: Mapping[str, Config]) -> dict[str, ScriptedPlayerConfig | None]:
-    """Of each player in a file its config if it is scripted, else None."""
+    """Return the config of each player of a file that is scripted, None for the others."""
     return {name: each if isinstance(each, ScriptedPlayerConfig) else None for name, each in players.items()}
 
 
 def read_script(name: str) -> ScriptedPlayerConfig:
-    """The config of the scripted player that a name alone means, one of ours or `package.module:Class`.
+    """Return the config of the scripted player that a name alone means, one of ours or `package.module:Class`.
 
     Raises ValueError if there is none, or if it has keys of its own.
     """
@@ -122,7 +122,7 @@ def read_script(name: str) -> ScriptedPlayerConfig:
 
 
 def script_error(script: str | ScriptedPlayerConfig, game: GameConfig | None, role: str) -> str | None:
-    """Why a scripted player cannot sit in a role of a game, or None.
+    """Say why a scripted player cannot sit in a role of a game, or return None.
 
     script: its config, or a name alone. game: its config, if it has one.
     """
@@ -140,7 +140,7 @@ def script_error(script: str | ScriptedPlayerConfig, game: GameConfig | None, ro
 
 
 def make_script(script: str | ScriptedPlayerConfig, game: Game, role: str | None = None) -> Script:
-    """A scripted player for a role of that game; None: for the first one in which it may sit.
+    """Make a scripted player for a role of a game; None: for the first one in which it may sit.
 
     script: its config, or a name alone. Raises ConfigError for one that cannot sit there.
     """
@@ -156,7 +156,7 @@ def make_script(script: str | ScriptedPlayerConfig, game: Game, role: str | None
 
 
 def scripts_for(game: Game, config: GameConfig | None, role: str) -> dict[str, Script]:
-    """Those of SCRIPTED that can sit in a role of a game, by name. config: the game's, if it has one."""
+    """Make the players of SCRIPTED that can sit in a role of a game, by name. config: the game's, if it has one."""
     found: dict[str, Script] = {}
     for name in SCRIPTED:
         if script_error(name, config, role) is None:
@@ -166,7 +166,7 @@ def scripts_for(game: Game, config: GameConfig | None, role: str) -> dict[str, S
 
 
 def _class_of(config: ScriptedPlayerConfig) -> type[ScriptedPolicy] | None:
-    """The class of a scripted player; None if its module may not be imported here. Raises ValueError."""
+    """Return the class of a scripted player, None if its module may not be imported here. Raises ValueError."""
     if config.user_names():
         return load_class(config.scripted, ScriptedPolicy) if admits(config.scripted) else None
     read_script(config.scripted)  # raises for an unknown name
@@ -174,5 +174,5 @@ def _class_of(config: ScriptedPlayerConfig) -> type[ScriptedPolicy] | None:
 
 
 def _name_of(model: type[GameConfig]) -> str:
-    """The name by which a config names a game, or the class of the user's own that has this model."""
+    """Return the name by which a config names a game, or the class of the user's own that has this model."""
     return model.__qualname__ if issubclass(model, UserConfig) else next(iter(names_of((model,))))

@@ -115,7 +115,7 @@ class SeatedWorlds:
             self._play_moves(playing, None)
 
     def _play_moves(self, playing: Tensor, action: Tensor | None) -> None:
-        """One move in every world of `playing`, bool (B,). Worlds may be at different moves of a round."""
+        """Play one move in every world of `playing`, bool (B,). Worlds may be at different moves of a round."""
         place = self.place
         for index, move in enumerate(self.game.moves):
             movers = playing & (place == index)
@@ -149,7 +149,7 @@ class SeatedWorlds:
         self.truncated = (self.truncated | (movers & truncated)) & ~self.terminated
 
     def _new_keys(self, chosen: Tensor) -> Tensor:
-        """Keys that were never used before, int64 (B,); those of the worlds `chosen` count as used from now on."""
+        """Return keys that were never used, int64 (B,); those of the worlds `chosen` count as used from now on."""
         keys = fold(self.keys, self.counters)
         self.counters = self.counters + chosen
         return keys
@@ -289,7 +289,7 @@ def as_gymnasium(
     seed: int,
     illegal: Illegal,
 ) -> RoleEnv:
-    """A role of a tensor game as a gymnasium.Env.
+    """Make a gymnasium.Env of a role of a tensor game.
 
     game: the rules, or their config, which are then played on the CPU. others: who sits in every other role: a scripted
     player by name or class (`mine:Host`), a policy, or a player (`palestra.load_player`), which does not explore. seed:
@@ -314,7 +314,7 @@ def as_gymnasium_vector(
     num_worlds: int,
     autoreset_mode: AutoresetMode,
 ) -> RoleVectorEnv:
-    """A role of a tensor game as a gymnasium.vector.VectorEnv of `num_worlds` worlds.
+    """Make a gymnasium.vector.VectorEnv of `num_worlds` worlds of a role of a tensor game.
 
     The other arguments are those of `as_gymnasium`.
     """
@@ -354,7 +354,7 @@ def _seat(
 
 
 def _observes_as_trained(player: Player, rules: TensorGame) -> bool:
-    """Whether a player observes the game as it did where it was trained."""
+    """Tell whether a player observes the game as it did where it was trained."""
     if player.game is None or player.game is rules or player.script is not None:
         return True
     trained = getattr(player.game, "observation_transform", None)
@@ -364,7 +364,7 @@ def _observes_as_trained(player: Player, rules: TensorGame) -> bool:
 
 
 def observation_space(parts: Mapping[str, Space]) -> spaces.Space[Any]:
-    """Gymnasium's space for a role's observations: a Box, or a Dict of several."""
+    """Return Gymnasium's space for a role's observations: a Box, or a Dict of several."""
     boxes: dict[str, spaces.Space[Any]] = {name: _box(part) for name, part in parts.items()}
     return next(iter(boxes.values())) if len(boxes) == 1 else spaces.Dict(boxes)
 
@@ -379,7 +379,7 @@ def _box(part: Space) -> spaces.Box:
 
 
 def action_space(space: ActionSpace) -> spaces.Space[Any]:
-    """Gymnasium's space for a role's actions."""
+    """Return Gymnasium's space for a role's actions."""
     match space:
         case Discrete():
             return spaces.Discrete(space.num)

@@ -105,7 +105,7 @@ class Player:
         set_counts(self, opt_steps=0, env_steps=0)
 
     def key(self, what: str) -> int:
-        """A key of random numbers of the player's own. what: what they are for."""
+        """Return a key of random numbers of the player's own. what: what they are for."""
         return base_key(self.seed, f"player/{self.name}/{what}")
 
     def require_actions(self, algorithm: str, *kinds: type[ActionSpace]) -> None:
@@ -116,7 +116,7 @@ class Player:
             raise ConfigError.at(f"players.{self.name}.algorithm.name", message)
 
     def sampling_export_error(self) -> str:
-        """The message for the export of a player that samples its actions, which is not possible."""
+        """Write the error of exporting a player that samples its actions, which is not possible."""
         key = f"players.{self.name}.algorithm.evaluation"
         return (
             f"{key}: expected 'deterministic', because an exported policy cannot sample actions, got 'sampled'; "
@@ -124,14 +124,14 @@ class Player:
         )
 
     def fits(self, spaces: Mapping[str, Space], action_space: ActionSpace) -> bool:
-        """Whether it can sit in a role with these observations and actions.
+        """Tell whether it can sit in a role with these observations and actions.
 
         A scripted player always can, because it is made for its seat.
         """
         return self.script is not None or (self.spaces == spaces and self.action_space == action_space)
 
     def policy(self, explore: bool, role: str | None = None) -> Policy:
-        """How this player acts with its current weights, with or without exploration.
+        """Return how this player acts with its current weights, with or without exploration.
 
         role: in which it sits, for a scripted player, which is made anew for each role; None: the first of its roles.
         """
@@ -149,9 +149,9 @@ class Player:
         legal: Any = None,
         role: str | None = None,
     ) -> tuple[Any, Memory | None]:
-        """Its actions on one observation or a batch, in the form in which the game takes them; and its memory, to be
-        passed as `state` with the next observation, or None if it has none.
+        """Return its actions on one observation or a batch, in the form in which the game takes them, and its memory.
 
+        The memory is to be passed as `state` with the next observation; it is None if the player has none.
         observation: the game's own, of its role, as `Game.read_observation` takes it; of an environment in the
         environment's own form.
         episode_start: bool, one or (B,), where the memory begins anew. deterministic: the likeliest or best action;
@@ -183,7 +183,7 @@ class Player:
         return actions[0] if is_single else actions, decision.memory or None
 
     def predictor(self, deterministic: bool, role: str) -> Policy:
-        """How `predict` acts in a role."""
+        """Return how `predict` acts in a role."""
         return self._script_in(role) if self.algorithm is None else self.algorithm.predictor(deterministic)
 
     def _script_in(self, role: str) -> Script:
@@ -195,7 +195,7 @@ class Player:
         return self.scripts[role]
 
     def role_of(self, role: str | None) -> str:
-        """The role that somebody has named, or the first one, where all of the player's roles are the same to it."""
+        """Return the role that was named, or the first one if all of the player's roles are the same to it."""
         assert self.game is not None
         if role is None and len(self.roles) > 1 and (self.script is not None or self.game.transforms_by_role):
             why = "which depends on it" if self.script is not None else "because each has running statistics of its own"
@@ -205,7 +205,7 @@ class Player:
         return role or self.roles[0]
 
     def _legal(self, role: str, legal: Any, own: Observation, num: int) -> Tensor:
-        """Bool (num, flags of the action space). own: the game's own observation."""
+        """Return the legal actions: bool (num, flags of the action space). own: the game's own observation."""
         assert self.game is not None
         shape = (num, self.game.action_spaces[role].num_flags)
         flags = self.game.legal_by(role, own) if legal is None else torch.as_tensor(legal, dtype=torch.bool)
@@ -231,24 +231,25 @@ class Player:
             net.train(training)
 
     def counted_opt_steps(self) -> int | None:
-        """Its opt steps, where a trainer counts them; else None."""
+        """Return its opt steps if a trainer counts them, else None."""
         return self.opt_steps if self.is_counted else None
 
     def rates(self) -> dict[str, float]:
-        """The current values of the schedules, by name."""
+        """Return the current values of the schedules, by name."""
         schedules = {"learning_rate": self.lr_schedule, "exploration": self.er_schedule}
         return {name: schedule(self.opt_steps) for name, schedule in schedules.items() if schedule is not None}
 
     def schedules(self) -> dict[str, Schedule]:
-        """The schedules that `change_schedule` can change, by their path in the config of the algorithm."""
+        """Return the schedules that `change_schedule` can change, by their path in the algorithm's config."""
         assert self.algorithm is not None
         found = schedules_in(self.algorithm.config)
         return {key: value for key, value in found.items() if not key.startswith("replay_buffer.")}  # it has its own
 
     def change_schedule(self, key: str, schedule: Schedule) -> None:
-        """Replace a schedule from now on, e.g. change_schedule("learning_rate", ...); checkpoints store it.
+        """Replace a schedule from now on; checkpoints store the new one.
 
-        The new one, too, is a function of all opt steps of the player since the start of the run.
+        key: its path in the config of the algorithm, such as "learning_rate". The new one, too, is a function of all
+        opt steps of the player since the start of the run.
         """
         assert self.algorithm is not None
         before = self.schedules()[key]
@@ -260,8 +261,9 @@ class Player:
             self.er_schedule = schedule
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole state but its worlds, which the trainer keeps, and the rows of the replay buffer, which checkpoints
-        store in segments.
+        """Return the whole state but its worlds and the rows of the replay buffer.
+
+        The trainer keeps the worlds; checkpoints store the rows in segments.
         """
         assert self.algorithm is not None
         return self.weights() | {
@@ -276,12 +278,12 @@ class Player:
         }
 
     def weights(self) -> dict[str, Any]:
-        """The part of `state_dict` that acting without exploration needs."""
+        """Return the share of `state_dict` that acting without exploration needs."""
         nets = {name: net.state_dict() for name, net in self.nets.items()}
         return {"opt_steps": self.opt_steps, "env_steps": self.env_steps, "nets": nets}
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `weights`."""
+        """Load what `weights` has returned."""
         set_counts(self, opt_steps=state["opt_steps"], env_steps=state["env_steps"])
         for name, net in self.nets.items():
             net.load_state_dict(state["nets"][name])

@@ -42,7 +42,7 @@ class Script(Policy, Protocol):
     def config(self) -> Config: ...
 
     def for_seat(self, game: Game, role: str) -> "Script":
-        """The same player in another seat. Raises ConfigError if it cannot sit there."""
+        """Make the same player for another seat. Raises ConfigError if it cannot sit there."""
         ...
 
 
@@ -75,7 +75,7 @@ class ScriptedPolicy:
             raise ConfigError.at("", fault)
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
-        """The actions, (B, ...) as the action space says: a legal one in every world that has any.
+        """Choose actions, (B, ...) as the action space says: a legal one in every world that has any.
 
         view: what the player observes, tensors (B, ...) by name; {} if nothing. legal: bool (B, flags of the action
         space). keys: int64 (B,), of the random numbers that it draws (palestra.randomness); it draws no others.
@@ -83,7 +83,7 @@ class ScriptedPolicy:
         raise NotImplementedError
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
-        """As `choose`. memory: that of the last decision, by name (B, ...); zeros or {} at the start of a game."""
+        """Decide by `choose`. memory: of the last decision, by name (B, ...); zeros or {} at the start of a game."""
         return Decision(self.choose(view, legal, keys), {}, memory)
 
     def for_seat(self, game: Game, role: str) -> Self:
@@ -91,14 +91,14 @@ class ScriptedPolicy:
 
 
 def role_fault(policy: type[ScriptedPolicy], name: str, role: str) -> str | None:
-    """Why a scripted player cannot sit in a role, or None."""
+    """Say why a scripted player cannot sit in a role, or return None."""
     if policy.roles is None or role in policy.roles:
         return None
     return f"expected the role {' or '.join(policy.roles)} for the player {name!r}, got {role!r}"
 
 
 class RandomPolicy(ScriptedPolicy):
-    """Any legal action, each with the same probability; numbers uniformly within their bounds."""
+    """Chooses any legal action, each with the same probability; numbers uniformly within their bounds."""
 
     action_spaces = (Discrete, MultiDiscrete, Box)
 
@@ -122,14 +122,14 @@ class RandomPolicy(ScriptedPolicy):
 
 
 class ChooseFirstPolicy(ScriptedPolicy):
-    """The first legal action; as an agent of the polyhedra game: the first coordinate of the host's choice."""
+    """Chooses the first legal action; as an agent of the polyhedra game: the first coordinate of the host's choice."""
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
         return legal.to(torch.int8).argmax(dim=1)
 
 
 class ChooseLastPolicy(ScriptedPolicy):
-    """The last legal action; as an agent of the polyhedra game: the last coordinate of the host's choice."""
+    """Chooses the last legal action; as an agent of the polyhedra game: the last coordinate of the host's choice."""
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
         return legal.shape[1] - 1 - legal.flip(1).to(torch.int8).argmax(dim=1)

@@ -19,8 +19,10 @@ from palestra.players.scripted import ScriptedPlayerConfig, ScriptedPolicy
 
 
 class WitnessOptimal(ScriptedPolicy):
-    """The optimal players of `witness`: a prover points at a bit that speaks for its side, if there is one; a verifier
-    accepts when it sees a 1, and rejects at its last chance.
+    """Plays the scenario `witness` optimally, as a prover and as a verifier.
+
+    A prover points at a bit that speaks for its side, if there is one; a verifier accepts when it sees a 1, and rejects
+    at its last chance.
     """
 
     game_config = DialogueConfig

@@ -13,8 +13,9 @@ from palestra.players.scripted import ScriptedPolicy
 
 
 class NimOptimal(ScriptedPolicy):
-    """The optimal strategy of Nim: leave heaps whose exclusive or is zero (Bouton 1901); if no move does, the first
-    legal one.
+    """Plays Nim optimally: leaves heaps whose exclusive or is zero (Bouton 1901).
+
+    If no move does, it chooses the first legal one.
     """
 
     game_config = NimConfig

@@ -22,14 +22,14 @@ class PolyhedraPolicy(ScriptedPolicy):
     game: PolyhedraGame
 
     def points_left(self, points: Tensor, subset: Tensor, axis: int) -> Tensor:
-        """How many points remain after the agent's answer `axis` to the host's choice `subset`: int64 (B,)."""
+        """Count the points that remain after the agent's answer `axis` to the host's choice `subset`: int64 (B,)."""
         axes = torch.full_like(subset, axis)
         after, _ = blow_up(points, subset, axes, self.game.config.reduction, self.game.kernel)
         return measure(after, self.game.kernel)[0]
 
 
 class AllCoordinatesHost(PolyhedraPolicy):
-    """Host: always all coordinates."""
+    """A host that always names all coordinates."""
 
     roles = ("host",)
     observes = "nothing"
@@ -39,12 +39,11 @@ class AllCoordinatesHost(PolyhedraPolicy):
 
 
 class ZeillingerHost(PolyhedraPolicy):
-    """Host: Zeillinger's strategy, which wins from every start (Zeillinger 2006, "A short solution to Hironaka's
-    polyhedra game").
+    """A host that follows Zeillinger's strategy, which wins from every start.
 
-    Of all pairs of points, the first whose difference v has the lexicographically least (max v - min v, number of
-    entries equal to the maximum or the minimum) decides; the choice is a coordinate where v is least and one where it
-    is largest.
+    Zeillinger 2006, "A short solution to Hironaka's polyhedra game". Of all pairs of points, the first whose difference
+    v has the lexicographically least (max v - min v, number of entries equal to the maximum or the minimum) decides;
+    the choice is a coordinate where v is least and one where it is largest.
     """
 
     roles = ("host",)
@@ -73,7 +72,7 @@ class ZeillingerHost(PolyhedraPolicy):
 
 
 class LookAheadHost(PolyhedraPolicy):
-    """Host: the choice that leaves the fewest points on average over the agent's answers; the first on ties."""
+    """A host whose choice leaves the fewest points on average over the agent's answers; the first on ties."""
 
     roles = ("host",)
 
@@ -89,7 +88,7 @@ class LookAheadHost(PolyhedraPolicy):
 
 
 class GreedyAgent(PolyhedraPolicy):
-    """Agent: the coordinate that leaves the most points; the first on ties."""
+    """An agent that picks the coordinate that leaves the most points; the first on ties."""
 
     roles = ("agent",)
 

@@ -45,7 +45,7 @@ class ModulePolicy:
     The module gets a batch of the role's observations, (B, ...) as the game says, and keeps no memory: one tensor if an
     observation has one entry, else a dict of tensors by name. Its output is float (B, K). Of Discrete actions K is
     their number, the output ranks them (logits, Q-values), and the player takes the legal one that ranks highest; of
-    MultiDiscrete ones each choice has its part of the output, one after the other. Of a Box the output is the action
+    MultiDiscrete ones each choice has its segment of the output, one after the other. Of a Box the output is the action
     itself; a number outside its bounds becomes the nearest bound.
 
     weights: the content of the safetensors file; None if the config names none. Raises ConfigError.
@@ -86,7 +86,7 @@ class ModulePolicy:
         return type(self)(self.config, self.module, self.weights, game, role)
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
-        """Raises IllegalMove for outputs of another shape, and for nan."""
+        """Play by the module's outputs. Raises IllegalMove for outputs of another shape, and for nan."""
         with torch.no_grad():
             outputs = self.module(next(iter(view.values())) if len(view) == 1 else dict(view))
         num = len(self.space.low) if isinstance(self.space, Box) else self.space.num_flags
@@ -114,7 +114,7 @@ class ModulePolicy:
 
 
 def _best(outputs: Tensor, legal: Tensor) -> Tensor:
-    """The legal action that ranks highest, also where all legal ones have -inf: int64 (B,)."""
+    """Choose the legal action that ranks highest, also where all legal ones have -inf: int64 (B,)."""
     finite = outputs.clamp(min=torch.finfo(outputs.dtype).min)
     return finite.masked_fill(~legal, -torch.inf).argmax(dim=1)
 
@@ -123,7 +123,7 @@ def _best(outputs: Tensor, legal: Tensor) -> Tensor:
 
 
 def read_weights(config: TorchModuleConfig) -> bytes | None:
-    """The content of the file that the config names; None if it names none. Raises ConfigError."""
+    """Read the file that the config names; None if it names none. Raises ConfigError."""
     if config.weights is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""In which epochs a player learns."""
+"""The configs that say in which epochs a player learns."""
 
 import math
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from palestra.config import ByName, Config, ConfigError, NonNegativeInt, PositiveInt
 
-MOST_EPOCHS = 100_000  # in which it is looked whether somebody learns
+MOST_EPOCHS = 100_000  # that `idle_epoch` looks at
 
 
 class UpdatesConfig(Config):
@@ -21,19 +21,19 @@ class UpdatesConfig(Config):
 
     @property
     def cycle(self) -> int:
-        """After how many epochs it begins anew."""
+        """The number of epochs after which it begins anew."""
         return 1
 
     def learns(self, epoch: int) -> bool:
-        """Whether the player learns in this epoch of the run, counted from 0."""
+        """Tell whether the player learns in this epoch of the run, counted from 0."""
         return True
 
     def in_words(self) -> str:
-        """In which epochs the player learns."""
+        """Say in which epochs the player learns."""
         return "in every epoch"
 
     def _in_words(self, first: int, last: int) -> str:
-        """Where the epochs of each cycle from `first` to before `last` are meant."""
+        """Name the epochs from `first` to before `last` of each cycle."""
         if last - first == self.cycle:
             return "in every epoch"
         epochs = f"epoch {first}" if last - first == 1 else f"epochs {first} to {last - 1}"
@@ -101,8 +101,9 @@ AnyUpdatesConfig = Annotated[
 
 
 def idle_epoch(updates: Mapping[str, UpdatesConfig], num_epochs: float) -> int | None:
-    """The first epoch in which none of the players learns, among the first `num_epochs` and MOST_EPOCHS; None if there
-    is none.
+    """Find the first epoch in which none of the players learns, among the first `num_epochs`; None if there is none.
+
+    At most MOST_EPOCHS are looked at.
     """
     cycle = math.lcm(*(each.cycle for each in updates.values()))
     epochs = range(int(min(cycle, num_epochs, MOST_EPOCHS)))

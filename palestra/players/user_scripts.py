@@ -23,7 +23,7 @@ MOST_TRIED_ROUNDS = 20  # until the role decides somewhere
 
 
 class CheckedScript:
-    """A scripted player of a user's own, in whose name the errors are. policy: an object of the user's class."""
+    """A scripted player of a user's own, whose errors name it. policy: an object of the user's class."""
 
     kind = "scripted"
 
@@ -59,7 +59,10 @@ class CheckedScript:
         return self.build(type(self.policy), self.policy.config, game, role)
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
-        """Raises IllegalMove for choices that are no actions, or illegal ones where there are legal ones."""
+        """Decide as the policy does.
+
+        Raises IllegalMove for choices that are no actions, or illegal ones where there are legal ones.
+        """
         decision = self.policy.act(view, legal, keys, memory)
         fault = fault_of_actions(decision.action, self.policy.space, legal)
         if fault is not None:
@@ -68,7 +71,7 @@ class CheckedScript:
 
 
 def fault_of_class(own: type[ScriptedPolicy], name: str) -> str | None:
-    """What is wrong with the attributes of a user's class, or None."""
+    """Say what is wrong with the attributes of a user's class, or return None."""
     if own.choose is ScriptedPolicy.choose and own.act is ScriptedPolicy.act:
         return f"expected a method `choose` of {name!r}, got none"
     kinds = ("observation", "state", "nothing")
@@ -84,7 +87,7 @@ def fault_of_class(own: type[ScriptedPolicy], name: str) -> str | None:
 
 
 def fault_of_actions(action: Any, space: ActionSpace, legal: Tensor) -> tuple[str, str] | None:
-    """What was expected of the actions in all worlds, and what is there instead; None if they are legal.
+    """Say what was expected of the actions, and what is there instead; None if they are legal in all worlds.
 
     legal: bool (B, flags of the action space); where it has none, any action will do.
     """
@@ -106,7 +109,7 @@ def fault_of_actions(action: Any, space: ActionSpace, legal: Tensor) -> tuple[st
 
 
 def _has_choice(space: ActionSpace, legal: Tensor) -> Tensor:
-    """In which worlds there is a legal action: bool (B,)."""
+    """Tell in which worlds there is a legal action: bool (B,)."""
     match space:
         case Discrete():
             return legal.any(dim=1)
@@ -142,9 +145,9 @@ def try_policy(policy: Policy, name: str, game: Game, role: str) -> None:
 
 
 def _first_decision(policy: Policy, game: Game, role: str) -> tuple[Mapping[str, Tensor], Tensor]:
-    """What the policy gets to see at a first decision of the role, and the legal actions.
+    """Return what the policy observes at a first decision of the role, and the legal actions.
 
-    In an environment, which is not made for that: zeros, and every action.
+    In an environment, which is not made for that, these are zeros and every action.
     """
     if not isinstance(game, TensorGame):
         zeros = {

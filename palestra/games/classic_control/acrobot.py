@@ -35,7 +35,7 @@ class AcrobotConfig(BoundedStartConfig):
 
 @jitable
 def derivative(body: Body, torque: Number) -> Body:
-    """How fast the two angles and the two speeds change."""
+    """Compute how fast the two angles and the two speeds change."""
     angle_1, angle_2, speed_1, speed_2 = body
     sin_1, cos_1 = sin_cos(angle_1)
     sin_2, cos_2 = sin_cos(angle_2)
@@ -65,7 +65,7 @@ def mean_slope(first: Number, second: Number, third: Number, fourth: Number) -> 
 
 @jitable
 def is_over(body: Body, settings: Settings) -> Flag:
-    """Whether the tip is higher than one link above the joint."""
+    """Tell whether the tip is higher than one link above the joint."""
     sin_1, cos_1 = sin_cos(body[0])
     sin_2, cos_2 = sin_cos(body[1])
     return -cos_1 - (cos_1 * cos_2 - sin_1 * sin_2) > 1.0
@@ -104,7 +104,9 @@ def observe(body: Body) -> Body:
 
 
 class Acrobot(ClassicControl):
-    """Variables: angle_1 (rad, 0 hangs down), angle_2 (rad, to the first link), speed_1, speed_2.
+    """Gymnasium's Acrobot.
+
+    Variables: angle_1 (rad, 0 hangs down), angle_2 (rad, to the first link), speed_1, speed_2.
 
     Observed: cos and sin of both angles, the speeds. Actions: a torque of -1, 0, 1. Reward: -1, and 0 for the step that
     ends it. A game ends if -cos(angle_1) - cos(angle_1 + angle_2) > 1.

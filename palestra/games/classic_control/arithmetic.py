@@ -29,7 +29,7 @@ C2, C4, C6, C8, C10, C12, C14, C16, C18, C20, C22 = COS[1:]
 
 
 def where(mask: Tensor, yes: Any, no: Any) -> Tensor:
-    """Yes where the mask holds, no elsewhere. Not both are plain numbers, unless float32 holds them exactly."""
+    """Choose `yes` where the mask holds, else `no`. Not both are plain numbers, unless float32 holds them exactly."""
     return torch.where(mask, yes, no)
 
 
@@ -39,7 +39,7 @@ def _where(mask: Any, yes: Any, no: Any) -> Any:
 
 
 def floor(x: Tensor) -> Tensor:
-    """The largest integer up to x, as a float."""
+    """Return the largest integer up to x, as a float."""
     return torch.floor(x)
 
 
@@ -49,7 +49,7 @@ def _floor(x: Any) -> Any:
 
 
 def sin_cos(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Sine and cosine, each within 4e-16 for |x| < 3e6. On a CPU those of the kernels to the bit."""
+    """Compute sine and cosine, within 4e-16 for |x| < 3e6, and on a CPU to the bit as the kernels do."""
     return _series(x) if x.device.type == "cpu" else (torch.sin(x), torch.cos(x))
 
 
@@ -60,7 +60,7 @@ def _sin_cos(x: Any) -> Any:
 
 @jitable
 def _series(x: Number) -> tuple[Number, Number]:
-    """Taylor's series around the nearest multiple of pi, without a branch or a call: a loop over it is vectorized."""
+    """Sum Taylor's series around the nearest multiple of pi, without a branch or call: loops over it are vectorized."""
     n = floor(x * (1.0 / math.pi) + 0.5)
     sign = 1.0 - 2.0 * (n - 2.0 * floor(0.5 * n))
     r = (x - n * PI_HIGH) - n * PI_LOW
@@ -72,12 +72,12 @@ def _series(x: Number) -> tuple[Number, Number]:
 
 @jitable
 def clip(x: Number, low: float, high: float) -> Number:
-    """x, but not below low nor above high."""
+    """Limit x to the range from low to high."""
     raised = where(x < low, low, x)
     return where(raised > high, high, raised)
 
 
 @jitable
 def wrap(angle: Number) -> Number:
-    """The same angle between -pi and pi."""
+    """Return the same angle between -pi and pi."""
     return angle - (2.0 * math.pi) * floor((angle + math.pi) * (0.5 / math.pi))

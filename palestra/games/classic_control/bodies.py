@@ -72,13 +72,14 @@ class Rules(NamedTuple):
 
 
 class ClassicControl(TensorGame):
-    """State: the `variables`, float64 (B,) each; rounds int32 (B,), those played so far.
+    """Base of the games of classic control.
+
+    State: the `variables`, float64 (B,) each; rounds int32 (B,), those played so far.
 
     Observed: `observation`, float32 (B, O).
 
-    low, high: bounds of the variables at the start, uniform in between. max_rounds: rounds until a
-    game is truncated; None: never. The kernel
-    ("numba" on CPUs, "torch" anywhere) changes speed, never a result.
+    low, high: bounds of the variables at the start, uniform in between. max_rounds: rounds until a game is truncated;
+    None: never. The kernel ("numba" on CPUs, "torch" anywhere) changes speed, never a result.
     """
 
     roles = ("agent",)
@@ -171,7 +172,7 @@ class ClassicControl(TensorGame):
 
 
 def compiled(rules: Rules) -> Callable[..., None]:
-    """The kernel of a game: `advance_worlds` of its rules."""
+    """Compile the kernel of a game: `advance_worlds` of its rules."""
     move, is_over, observe = rules
     sources = {Path(inspect.getfile(part)).read_bytes() for part in (move, sin_cos, advance_worlds)}
     digest = hashlib.sha256(b"".join(sorted(sources))).hexdigest()
@@ -202,8 +203,9 @@ def advance_worlds(
     terminated: Array,
     truncated: Array,
 ) -> None:
-    """One step of all worlds, written into `body` and `rounds`; those that end begin anew, as `reset` with their keys +
-    1 does.
+    """Play one step of all worlds, written into `body` and `rounds`.
+
+    Worlds that end begin anew, as `reset` with their keys + 1 does.
 
     move, is_over, observe: the rules. body: D times float64 (B,). rounds: int32 (B,). action: (B,). keys: int64 (B,).
     starts: float64 (2, D), low bounds and widths. Results: observation float32 (B, O), before anything begins anew;
@@ -244,12 +246,12 @@ def advance_worlds(
 
 @inner()
 def _float(key: Any) -> Any:
-    """What randomness.random_floats makes of one number of a key: uniform in [0, 1)."""
+    """Convert one number of a key as randomness.random_floats does: uniform in [0, 1)."""
     return np.float64(mix(key) >> np.uint64(40)) * 2.0**-24
 
 
 def _variables(body: tuple[Array, ...], world: int) -> Body:
-    """The variables of one world, in kernels alone."""
+    """Return the variables of one world, in kernels alone."""
     raise NotImplementedError
 
 

@@ -68,7 +68,9 @@ def observe(body: Body) -> Body:
 
 
 class CartPole(ClassicControl):
-    """Variables: x (m), x_speed, theta (rad, 0 is upright), theta_speed; all of them are observed.
+    """Gymnasium's CartPole.
+
+    Variables: x (m), x_speed, theta (rad, 0 is upright), theta_speed; all of them are observed.
 
     Actions: 0 pushes to the left, 1 to the right. A game ends if |x| > 2.4 or |theta| > 12 degrees.
     """

@@ -54,7 +54,9 @@ def observe(body: Body) -> Body:
 
 
 class MountainCar(ClassicControl):
-    """Variables: x, speed; both are observed.
+    """Gymnasium's MountainCar.
+
+    Variables: x, speed; both are observed.
 
     Actions: 0 pushes to the left, 1 not at all, 2 to the right. Reward: -1 for every step. A game ends if x >= 0.5 at
     `goal_speed` or more; a wall stands at -1.2. The start's bounds are those of x, its speed is 0.

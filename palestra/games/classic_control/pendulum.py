@@ -64,7 +64,9 @@ def observe(body: Body) -> Body:
 
 
 class Pendulum(ClassicControl):
-    """Variables: theta (rad, 0 is upright, any number of turns), speed (rad/s, at most 8).
+    """Gymnasium's Pendulum.
+
+    Variables: theta (rad, 0 is upright, any number of turns), speed (rad/s, at most 8).
 
     Observed: cos theta, sin theta, speed. Action: a torque from -2 to 2. Reward: -(theta^2 + 0.1 speed^2 + 0.001
     torque^2) before the step, theta between -pi and pi. It never ends.

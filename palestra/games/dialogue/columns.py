@@ -18,7 +18,7 @@ import numpy as np
 from palestra.config import ConfigError
 
 SUFFIXES = (".csv", ".parquet", ".npz")
-SEPARATORS = ";\t|"  # that stand in other tables where commas are expected
+SEPARATORS = ";\t|"  # of files that separate cells otherwise than by commas
 Column = np.ndarray[Any, Any]
 
 
@@ -31,14 +31,16 @@ class ColumnsFile:
     _read: Callable[[str], Column]
 
     def column(self, name: str) -> Column:
-        """Numbers as float64 (N,), NaN where one is missing; texts as str (N,), empty where one is missing; arrays
-        (N, ...) of .npz files in their own dtype. Raises ConfigError, with the path "", for anything else.
+        """Return a column by its name.
+
+        Numbers are float64 (N,), NaN where one is missing; texts are str (N,), empty where one is missing; arrays
+        (N, ...) of .npz files have their own dtype. Raises ConfigError, with the path "", for anything else.
         """
         return self._read(name)
 
 
 def read_columns(path: str) -> ColumnsFile:
-    """The columns of a file on this machine; a relative path begins at the working directory.
+    """Read the columns of a file on this machine; a relative path begins at the working directory.
 
     Raises ConfigError, with the path "", for a file that cannot be read.
     """
@@ -71,7 +73,7 @@ def _error(message: str) -> ConfigError:
 
 
 def _read_csv(content: bytes, path: str) -> tuple[list[str], Callable[[str], Column]]:
-    """Cells separated by commas, the first row holds the names of the columns; UTF-8. Empty lines do not count."""
+    """Read UTF-8 with cells separated by commas; the first line names the columns, empty lines do not count."""
     try:
         reader = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
         lines = list(_filled_lines(reader))
@@ -96,12 +98,12 @@ def _read_csv(content: bytes, path: str) -> tuple[list[str], Callable[[str], Col
 
 
 def _filled_lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """Lines with their numbers, counted from 1."""
+    """Give the lines that are not empty, with their numbers, counted from 1."""
     return ((reader.line_num, cells) for cells in reader if cells)
 
 
 def _numbers_or_texts(cells: tuple[str, ...]) -> Column:
-    """Numbers, if every cell is one or empty; else texts."""
+    """Convert cells to numbers if each is one or empty, else to texts."""
     numbers = [number_of(cell) for cell in cells]
     if any(number is None for number in numbers):
         return np.array(cells, dtype=object)
@@ -109,7 +111,7 @@ def _numbers_or_texts(cells: tuple[str, ...]) -> Column:
 
 
 def number_of(cell: str) -> float | None:
-    """The number in a cell, NaN if it is empty; None if it is something else."""
+    """Return the number in a cell, NaN if it is empty, None if it holds something else."""
     try:
         return None if "_" in cell else float(cell) if cell.strip() else np.nan  # Python would read 1_000 as a number
     except ValueError:

@@ -98,7 +98,7 @@ def scores_of(protocol: Protocol) -> tuple[DeclaredScore, ...]:
 
 
 def message_slots(protocol: Protocol) -> list[tuple[str, int, int]]:
-    """Where messages may stand, each with its score's name: information/CHANNEL/ROUND, the round and the channel."""
+    """List where messages may stand: the score's name (information/CHANNEL/ROUND), the round, the channel's number."""
     return [
         (f"information/{channel}/{round}", round, index)
         for index, channel in enumerate(protocol.channels)
@@ -108,7 +108,9 @@ def message_slots(protocol: Protocol) -> list[tuple[str, int, int]]:
 
 
 class DialogueGame(TensorGame):
-    """State: the instance's tensors as instance.NAME; label, round, variant int64 (B,); messages int64 (B, T, C), -1
+    """A dialogue by the rules of a protocol about the instances of a scenario.
+
+    State: the instance's tensors as instance.NAME; label, round, variant int64 (B,); messages int64 (B, T, C), -1
     where nothing was said; verdicts int64 (B, V), -1 before a decision; right, undecided bool (B,).
 
     A role's action has a choice for each channel in which it ever speaks, a token or silence (the last one), and of a
@@ -176,7 +178,7 @@ class DialogueGame(TensorGame):
         return spaces
 
     def _make_tables(self) -> None:
-        """The protocol as tensors. Their row T is that of a dialogue that is over.
+        """Write the protocol into tensors, whose row T is that of a dialogue that is over.
 
         speaks: bool (T + 1, K, R, C). active: bool (T + 1, K, V). decides: the same. legal_flags: by role, bool
         (T + 1, K, F). payoffs: float32 (3^V, 2, R), by the verdicts as digits and the label.
@@ -199,12 +201,12 @@ class DialogueGame(TensorGame):
                 self.payoffs[number, label, r] = protocol.reward(role, by_verifier, label)
 
     def seats_paid_for(self, verifier: int) -> list[str]:
-        """The roles that get `go_on` when a verifier goes on."""
+        """Return the roles that get `go_on` when a verifier goes on."""
         provers = [role for role in self.roles if role not in self.protocol.verifiers]
         return [self.protocol.verifiers[verifier], *(provers if verifier == 0 and self.protocol.rewards.shared else [])]
 
     def _legal_flags(self, role: str) -> Tensor:
-        """(T + 1, K, F)."""
+        """Return the legal actions of a role in each round of each variant: bool (T + 1, K, F)."""
         says = self.speaks[:, :, self.roles.index(role), self.spoken_channels[role]].unsqueeze(3)  # (T + 1, K, own, 1)
         choices = torch.cat([says.expand(-1, -1, -1, self.scenario.num_tokens), ~says], dim=3).flatten(2)
         if role not in self.protocol.verifiers:
@@ -217,7 +219,7 @@ class DialogueGame(TensorGame):
         return super().state_dict() | files
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises ConfigError if a file that instances come from has changed since."""
+        """Load the state; raises ConfigError if a file that instances come from has changed since."""
         for path, before in state.get("files", {}).items():
             now = self.scenario.files.get(path, before)  # the game of an evaluation may read others
             if now != before:
@@ -252,7 +254,7 @@ class DialogueGame(TensorGame):
         }
 
     def _check_labels(self, label: Tensor) -> None:
-        """Whether a scenario of a user's own draws others than 0 and 1, too rarely for its try-out."""
+        """Raise EnvironmentFailed for labels other than 0 and 1, which may be too rare for a try-out to find."""
         wrong = label[(label != 0) & (label != 1)]
         if len(wrong):
             place = f"game.scenario: {type(self.scenario).__name__}.draw"
@@ -262,11 +264,11 @@ class DialogueGame(TensorGame):
         return (state["round"] < self.protocol.max_rounds) & (state["verdicts"] < 0).any(dim=1)
 
     def _time(self, state: State) -> tuple[Tensor, Tensor]:
-        """Round and variant, to be looked up in tables; the row T where the dialogue is over."""
+        """Return round and variant as the tables count them: the round is T where the dialogue is over."""
         return torch.where(self._is_running(state), state["round"], self.protocol.max_rounds), state["variant"]
 
     def _loops(self, tensor: Tensor) -> Loops | None:
-        """What computes the same faster, if anything may."""
+        """Return the loops, which compute the same faster, if they may be used now; else None."""
         return self.loops if runs_on_cpu(tensor) else None
 
     def deciding(self, state: State) -> Tensor:
@@ -293,7 +295,7 @@ class DialogueGame(TensorGame):
         return seen | {"round": self._one_hot(state["round"].clamp(max=rounds - 1), rounds)}
 
     def _one_hot(self, numbers: Tensor, num: int) -> Tensor:
-        """float32 (*numbers.shape, num); zeros of -1, which stands for nothing."""
+        """Encode numbers one-hot: float32 (*numbers.shape, num); -1, which stands for nothing, becomes zeros."""
         if (loops := self._loops(numbers)) is not None:
             return loops.one_hot(numbers, num)
         return one_hot(numbers + 1, num + 1)[..., 1:].float()  # -1 becomes the first column, which is cut off
@@ -310,7 +312,7 @@ class DialogueGame(TensorGame):
         return {CRITIC + name: value for name, value in shown.items()}
 
     def _view(self, state: State, role: str) -> dict[str, Tensor]:
-        """What the scenario shows a role."""
+        """Return what the scenario shows a role."""
         return dict(self.scenario.view(instance_of(state), role, state["messages"][:, :, self.seen_channels[role]]))
 
     def legal(self, state: State, role: str) -> Tensor:
@@ -362,7 +364,7 @@ class DialogueGame(TensorGame):
         return state, rewards, over, torch.zeros(len(over), dtype=torch.bool)
 
     def _rewards(self, new: State, time: tuple[Tensor, Tensor], running: Tensor, over: Tensor) -> Tensor:
-        """(B, R). time: of the move that led to `new`."""
+        """Return the rewards (B, R) of the move that led to `new`. time: round and variant of that move."""
         verdicts, num_verifiers = new["verdicts"], len(self.protocol.verifiers)
         digits = torch.where(verdicts < 0, len(VERDICTS) - 1, verdicts)
         places = 3 ** torch.arange(num_verifiers - 1, -1, -1, device=self.device)
@@ -378,9 +380,7 @@ class DialogueGame(TensorGame):
         return scores_of(self.protocol)
 
     def scores(self, ends: GameEnds) -> dict[str, float | Share | None]:
-        """How often the first verifier is right; and as information/CHANNEL/ROUND what each message tells of the label,
-        in bits.
-        """
+        """Compute how often the first verifier is right, and what each message tells of the label, in bits."""
         label, messages = ends.outcomes["label"], ends.outcomes["messages"]
         found = verdict_scores(ends.outcomes["verdicts"][:, 0], label)
         for name, t, c in message_slots(self.protocol):
@@ -391,7 +391,7 @@ class DialogueGame(TensorGame):
 
     @cached_property
     def words(self) -> dict[str, ActionWords]:
-        """By role."""
+        """How people read and type the actions of each role."""
         tokens, verifiers = range(self.scenario.num_tokens), self.protocol.verifiers
         named = [self.scenario.describe_token(token) for token in tokens]
         return {
@@ -425,7 +425,7 @@ class DialogueGame(TensorGame):
         return "\n".join([head, *self._said(state, range(len(self.channels))), *decided])
 
     def _said(self, state: State, channels: Sequence[int]) -> list[str]:
-        """The messages in some channels so far, a line each; nobody is told who sent them."""
+        """List the messages in some channels so far, a line each; nobody is told who sent them."""
         return [
             f"round {t}, {self.channels[c]}: {self.scenario.describe_token(int(state['messages'][t, c]))}"
             for t, c in state["messages"].ge(0).nonzero().tolist()

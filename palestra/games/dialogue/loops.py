@@ -57,7 +57,7 @@ class Loops:
             self.paid_for[v, [game.roles.index(role) for role in game.seats_paid_for(v)]] = True
 
     def _when(self, state: State) -> tuple[Array, Array, Array]:
-        """The rows of tables, the variants, and the verdicts so far."""
+        """Return the rows of the tables that apply now, the variants, and the verdicts so far."""
         verdicts, rows = state["verdicts"].numpy(), np.empty(len(state["round"]), dtype=np.int64)
         find_rows(state["round"].numpy(), verdicts, self.max_rounds, rows)
         return rows, state["variant"].numpy(), verdicts
@@ -74,13 +74,13 @@ class Loops:
         return torch.from_numpy(legal)
 
     def one_hot(self, numbers: Tensor, num: int) -> Tensor:
-        """float32 (*numbers.shape, num)."""
+        """Encode numbers one-hot: float32 (*numbers.shape, num); -1 becomes zeros."""
         flags = np.empty((*numbers.shape, num), dtype=np.float32)
         write_one_hot(numbers.numpy().ravel(), flags.reshape(-1, num))
         return torch.from_numpy(flags)
 
     def play(self, state: State, actions: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """A round, written over `state`; rewards (B, R), and where all is over, bool (B, R)."""
+        """Play a round, written over `state`; return rewards (B, R), and whether the dialogue is over, bool (B, R)."""
         (rows, variant, verdicts), B, R = self._when(state), len(state["round"]), len(self.roles)
         rounds, messages = state["round"].numpy(), state["messages"].numpy()
         choices = tuple(np.ascontiguousarray(actions[role].numpy()).reshape(B, -1) for role in self.roles)
@@ -98,7 +98,7 @@ class Loops:
 
 @_compiled
 def find_rows(rounds: Array, verdicts: Array, max_rounds: int, rows: Array) -> None:
-    """rows: int64 (B,), the rounds to be looked up in tables; T where the dialogue is over."""
+    """Write into `rows`, int64 (B,), the row of the tables for each world: its round, T if its dialogue is over."""
     for world in range(len(rounds)):
         is_open = False
         for v in range(verdicts.shape[1]):
@@ -110,7 +110,10 @@ def find_rows(rounds: Array, verdicts: Array, max_rounds: int, rows: Array) -> N
 def find_deciding(
     rows: Array, variant: Array, verdicts: Array, speaks: Array, active: Array, verifier_of: Array, deciding: Array
 ) -> None:
-    """deciding: bool (B, R). verifier_of: int64 (R,), the number of the verifier in each role, -1 of a prover."""
+    """Write into `deciding`, bool (B, R), which roles decide.
+
+    verifier_of: int64 (R,), the number of the verifier in each role, -1 of a prover.
+    """
     for world in range(len(rows)):
         t, k = rows[world], variant[world]
         for r in range(deciding.shape[1]):
@@ -124,7 +127,11 @@ def find_deciding(
 
 @_compiled
 def look_up_legal(rows: Array, variant: Array, verdicts: Array, flags: Array, verifier: int, legal: Array) -> None:
-    """legal: bool (B, F), of flags, bool (T + 1, K, F). verifier: the number of the role's verifier, -1 of a prover."""
+    """Write a role's legal actions into `legal`, bool (B, F).
+
+    flags: those of every row and variant, bool (T + 1, K, F). verifier: the number of the role's verifier, -1 of a
+    prover.
+    """
     for world in range(len(rows)):
         t = rows[world]
         if verifier >= 0 and verdicts[world, verifier] >= 0:
@@ -135,7 +142,7 @@ def look_up_legal(rows: Array, variant: Array, verdicts: Array, flags: Array, ve
 
 @njit(boundscheck=True)
 def write_one_hot(numbers: Array, one_hot: Array) -> None:
-    """one_hot: float32 (M, N), 1 at the numbers, int64 (M,), and zeros where they are below 0.
+    """Write into `one_hot`, float32 (M, N), 1 at the numbers, int64 (M,), and zeros where these are below 0.
 
     Raises IndexError for a number beyond N.
     """
@@ -158,7 +165,7 @@ def play_round(
     messages: Array,
     verdicts: Array,
 ) -> None:
-    """What is said and decided in a round, written into the last three.
+    """Write what is said and decided in a round into the last three arguments.
 
     choices: by role, int64 (B, its choices). spoken: int64 (R, C), which choice of the role is the token in a channel,
     -1 where it never speaks.
@@ -198,7 +205,7 @@ def end_round(
     rewards: Array,
     over: Array,
 ) -> None:
-    """What a round has led to, written into the last four.
+    """Write what a round has led to into the last four arguments.
 
     rows: of the round that was played. payoffs: float32 (3^V, 2, R). paid_for: bool (V, R), which roles get `go_on`
     when a verifier goes on. Raises IndexError for a verdict that is none.

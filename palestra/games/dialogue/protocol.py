@@ -56,27 +56,28 @@ class Protocol(ABC):
     num_variants: int = 1
 
     def __init__(self, config: Any, min_rounds: int, max_rounds: int) -> None:
-        """min_rounds: decisions of a verifier before so many rounds do not count, and cannot be made.
+        """Make a protocol whose decisions and end come at their time.
 
-        max_rounds: after so many rounds without a decision the dialogue is over.
+        min_rounds: decisions of a verifier before so many rounds do not count, and cannot be made. max_rounds: after so
+        many rounds without a decision the dialogue is over.
         """
         self.config, self.min_rounds, self.max_rounds = config, min_rounds, max_rounds
         self.rewards: RewardsConfig = config.rewards
 
     @abstractmethod
     def speaks(self, role: str, channel: str, round: int, variant: int) -> bool:
-        """Whether a role sends a message in a channel in this round."""
+        """Tell whether a role sends a message in a channel in this round."""
 
     def is_active(self, verifier: str, round: int, variant: int) -> bool:
-        """Whether a verifier has its turn, in which it may decide: where it speaks."""
+        """Tell whether a verifier has its turn, in which it may decide: where it speaks."""
         return any(self.speaks(verifier, channel, round, variant) for channel in self.channels)
 
     def may_decide(self, verifier: str, round: int, variant: int) -> bool:
-        """Whether a decision of a verifier counts in this round."""
+        """Tell whether a decision of a verifier counts in this round."""
         return round + 1 >= self.min_rounds and self.is_active(verifier, round, variant)
 
     def reward(self, role: str, verdicts: Mapping[str, Verdict], label: int) -> float:
-        """What a role gets when the dialogue is over. verdicts: by verifier. label: 0 or 1."""
+        """Return what a role gets when the dialogue is over. verdicts: by verifier. label: 0 or 1."""
         if role in self.verifiers or self.rewards.shared:
             verdict = verdicts[role if role in self.verifiers else self.verifiers[0]]
             if verdict is None:
@@ -85,16 +86,16 @@ class Protocol(ABC):
         return self.rewards.prover if self.sides[role] in verdicts.values() else 0.0
 
     def speakers(self, channel: str) -> list[str]:
-        """The roles that ever speak in a channel, in the order of `roles`."""
+        """Return the roles that ever speak in a channel, in the order of `roles`."""
         return [role for role in self.roles if any(self.speaks(role, channel, *when) for when in self.moments())]
 
     def moments(self) -> Iterator[tuple[int, int]]:
-        """Every round of every variant."""
+        """Go through every round of every variant."""
         return product(range(self.max_rounds), range(self.num_variants))
 
 
 def faults_of_names(protocol: Protocol) -> list[str]:
-    """What is wrong with the roles, channels, sides and rounds of a protocol, in a line each."""
+    """Say what is wrong with the roles, channels, sides and rounds of a protocol, in a line each."""
     named = [
         *(("verifiers", role) for role in protocol.verifiers),
         *(("sides", role) for role in protocol.sides),
@@ -120,7 +121,7 @@ def faults_of_names(protocol: Protocol) -> list[str]:
 
 
 def faults_of_turns(protocol: Protocol) -> Iterator[str]:
-    """What is wrong with who speaks and decides when, in a line each."""
+    """Say what is wrong with who speaks and decides when, in a line each."""
     for channel, seen_by in protocol.channels.items():
         speakers = protocol.speakers(channel)
         for role in speakers:

@@ -30,10 +30,10 @@ from palestra.games.game import value_text
 from palestra.games.spaces import Space
 from palestra.randomness import base_key, fold, random_integers, random_permutation, world_keys
 
-TABLE = "columns"  # the entry of what a role sees that holds all but arrays
+TABLE = "columns"  # the entry of an observation that holds all columns but arrays
 RESERVED = (TABLE, "messages", "round")
 CHANNELS = (1, 3, 4)  # of pictures
-MOST_CATEGORIES = 32  # of a column that a suggested config lets players see
+MOST_CATEGORIES = 32  # of a column that a first file lets players see
 MOST_TOLD = 8  # values of a row that a text names
 
 # ---- what a run must say -------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ class RowsConfig(Config):
         return Rows(self, protocol, device)
 
     def misfit(self, other: Config) -> ConfigErrorItem | None:
-        """Why players that have learned with these rows see others otherwise, or None."""
+        """Say why players that have learned with these rows would see the others otherwise, or return None."""
         for key in ("name", "file", "held_out", "sees", "categorical", "standardize"):
             own, there = getattr(self, key), getattr(other, key, None)
             if own != there:
@@ -91,7 +91,7 @@ class RowsConfig(Config):
 
     @classmethod
     def usual(cls, said: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
-        """What the file tells: provers see all columns, verifiers none unless they are alone.
+        """Read what the file tells: provers see all columns, verifiers none unless they are alone.
 
         Columns that lack values, and texts with many values, are left out. Raises ConfigError if the file or the label
         must be given first.
@@ -123,7 +123,7 @@ class RowsConfig(Config):
 
 
 def _suggested(file: ColumnsFile, name: str) -> Literal["numbers", "texts"] | None:
-    """What a column holds that a suggested config lets players see; None for other columns."""
+    """Return what a column holds if a first file lets players see it, else None."""
     try:
         column = file.column(name)
     except ConfigError:
@@ -138,7 +138,7 @@ def _suggested(file: ColumnsFile, name: str) -> Literal["numbers", "texts"] | No
 
 
 class Split(NamedTuple):
-    """The rows of one part. rows: int64, those with label 0 first. starts, counts: int64 (2,), by label."""
+    """Rows that may be drawn. rows: int64, those with label 0 first. starts, counts: int64 (2,), by label."""
 
     rows: Tensor
     starts: Tensor
@@ -191,7 +191,7 @@ class Rows(Scenario):
         }
 
     def _held_out_rows(self, columns: Mapping[str, Column], num: int) -> np.ndarray[Any, Any]:
-        """Bool (N,)."""
+        """Find the rows that are held out: bool (N,)."""
         how = self.config.held_out
         if isinstance(how, HeldOutColumnConfig):
             return _flags(columns[how.column], "held_out.column", f"the column {how.column!r}") == 1
@@ -211,7 +211,7 @@ class Rows(Scenario):
         return Split(all_rows, starts, torch.tensor(counts, device=self.device))
 
     def _seen(self, name: str, column: Column, is_training: np.ndarray[Any, Any]) -> Seen:
-        """A column as players see it. is_training: bool (N,)."""
+        """Convert a column to what players see of it. is_training: bool (N,)."""
         config = self.config
         if name in config.categorical:
             found = sorted(set(column[is_training].tolist()))
@@ -257,7 +257,7 @@ class Rows(Scenario):
         return f"symbol {token}"
 
     def describe(self, instance: Mapping[str, Tensor]) -> str:
-        """Row 17: age 31, colour red; without arrays."""
+        """Describe an instance without its arrays, such as "row 17: age 31, colour red"."""
         row = int(instance["row"])
         values = [(name, column[row]) for name, column in self.told.items() if name != self.config.label]
         texts = [f"{name} {_cell_text(value)}" for name, value in values]
@@ -265,7 +265,7 @@ class Rows(Scenario):
         return f"row {row}" + (f": {', '.join(shown)}" if shown else "")
 
     def describe_view(self, instances: Instances, role: str, messages: Tensor) -> str:
-        """As the file has it: age 31, colour red; a category that no training row has, which is all zeros, is ?."""
+        """Describe what a role sees, as the file has it; a category that no training row has is `?`."""
         row = int(instances["row"])
         texts = {}
         for name in self.config.sees[role]:
@@ -306,7 +306,7 @@ def _faults_of_sees(config: RowsConfig, protocol: Protocol) -> Iterator[tuple[st
 
 
 def _named(config: RowsConfig) -> list[tuple[str, str]]:
-    """The columns that the config names, each with its path."""
+    """List the columns that the config names, each with its path."""
     found = [(f"sees.{role}.{at}", name) for role, columns in config.sees.items() for at, name in enumerate(columns)]
     how = config.held_out
     held_out = [("held_out.column", how.column)] if isinstance(how, HeldOutColumnConfig) else []
@@ -314,7 +314,7 @@ def _named(config: RowsConfig) -> list[tuple[str, str]]:
 
 
 def _path_of(config: RowsConfig, name: str) -> str:
-    """Where the config says that a role sees a column."""
+    """Return the path at which the config says that a role sees a column."""
     return next(path for path, named in _named(config) if named == name and path.startswith("sees."))
 
 
@@ -346,7 +346,7 @@ def _check_columns(config: RowsConfig, columns: Mapping[str, Column]) -> None:
 
 
 def _check_seen(name: str, column: Column, is_categorical: bool) -> None:
-    """Whether players can see the column. Paths are relative to where it is named."""
+    """Raise ConfigError, with the path "", unless players can see the column."""
     if column.ndim > 1 and name in RESERVED:
         raise ConfigError.at("", f"expected another name of an array than {', '.join(RESERVED)}, got {name!r}")
     if column.ndim > 1 and (is_categorical or column.dtype == object):
@@ -387,7 +387,7 @@ def _check_finite(values: np.ndarray[Any, Any], path: str, what: str, remedy: st
 
 
 def _flags(column: Column, path: str, what: str) -> np.ndarray[Any, Any]:
-    """A column of zeros and ones: int64 (N,)."""
+    """Convert a column of zeros and ones to int64 (N,). Raises ConfigError for other values."""
     values: list[Any] = [number_of(each) if isinstance(each, str) else each for each in column.tolist()]
     for row, value in enumerate(values):
         if value not in (0, 1):

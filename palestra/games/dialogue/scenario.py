@@ -19,7 +19,7 @@ INSTANCE = "instance."  # before the name of an instance's tensor in a state of 
 
 
 def instance_of(state: Mapping[str, Tensor]) -> Instances:
-    """The tensors of the scenario in a state of the game."""
+    """Return the tensors of the scenario in a state of the game, by the scenario's names."""
     return {name[len(INSTANCE) :]: value for name, value in state.items() if name.startswith(INSTANCE)}
 
 
@@ -40,11 +40,11 @@ class Scenario(ABC):
 
     @abstractmethod
     def spaces(self, role: str) -> dict[str, Space]:
-        """What `view` gives a role, by name; {} if it sees nothing of an instance."""
+        """Return the spaces of what `view` gives a role, by name; {} if it sees nothing of an instance."""
 
     @abstractmethod
     def draw(self, keys: Tensor, held_out: bool) -> tuple[Instances, Tensor]:
-        """One instance per key: tensors (B, ...) by name, and labels, int64 (B,), 0 or 1.
+        """Draw one instance per key: tensors (B, ...) by name, and labels, int64 (B,), 0 or 1.
 
         keys: int64 (B,), from which all randomness comes (palestra.randomness). held_out: those that training never
         draws, for evaluations; a scenario whose training may draw any instance need not tell them apart.
@@ -52,21 +52,21 @@ class Scenario(ABC):
 
     @abstractmethod
     def view(self, instances: Instances, role: str, messages: Tensor) -> dict[str, Tensor]:
-        """What a role sees of the instances, new tensors (B, *space.shape).
+        """Return what a role sees of the instances, new tensors (B, *space.shape).
 
         messages: int64 (B, T, C), the tokens in the channels that the role sees, in the order of the protocol; -1 where
         nothing was said.
         """
 
     def describe_token(self, token: int) -> str:
-        """A token as people read it."""
+        """Describe a token as people read it."""
         return str(token)
 
     def describe(self, instance: Mapping[str, Tensor]) -> str:
-        """One instance, tensors without the axis of worlds, as people read it in one line."""
+        """Describe an instance, tensors without the axis of worlds, as people read it in one line."""
         return "; ".join(f"{name} {value.tolist()}" for name, value in instance.items())
 
     def describe_view(self, instances: Instances, role: str, messages: Tensor) -> str:
-        """What `view` shows a role, as people read it in one line; of one world, whose axis the tensors have."""
+        """Describe what `view` shows a role in one line, for people; of one world, whose axis the tensors have."""
         seen = self.view(instances, role, messages)
         return "; ".join(f"{name} {value_text(value[0])}" for name, value in seen.items()) or "nothing of the instance"

@@ -13,7 +13,7 @@ from palestra.games.dialogue.protocol import Protocol
 from palestra.runtime.scores import DeclaredScore, declared_returns
 from palestra.runtime.statistics import Share
 
-MEANINGS = {
+MEANINGS = {  # of the scores of the first verifier
     "accuracy": "share of games in which the verifier decides for the label",
     "accuracy/0": "accuracy where the label is 0",
     "accuracy/1": "accuracy where the label is 1",
@@ -21,11 +21,11 @@ MEANINGS = {
     "precision": "of the games that the verifier accepts, the share with label 1",
     "recall": "of the games with label 1, the share that the verifier accepts",
     "undecided": "share of games without a decision",
-}  # of the scores of the first verifier
+}
 
 
 def declared_scores(protocol: Protocol, information: Sequence[str]) -> tuple[DeclaredScore, ...]:
-    """The scores of a dialogue.
+    """Declare the scores of a dialogue.
 
     Accuracy is wanted by those who are paid for it: verifiers, and provers with shared rewards; a prover who argues for
     a side wants its return alone. information: the names of what messages tell.
@@ -45,7 +45,9 @@ def declared_scores(protocol: Protocol, information: Sequence[str]) -> tuple[Dec
 
 
 def verdict_scores(verdict: Tensor, label: Tensor) -> dict[str, float | Share | None]:
-    """verdict: int64 (B,), 0 (reject), 1 (accept) or -1 (none, which counts as wrong). label: int64 (B,), 0 or 1.
+    """Compute the scores of a verifier, by name.
+
+    verdict: int64 (B,), 0 (reject), 1 (accept) or -1 (none, which counts as wrong). label: int64 (B,), 0 or 1.
 
     precision: of those accepted, the share with label 1. recall: of those with label 1, the share accepted. None
     where there are no games to count.
@@ -65,8 +67,10 @@ def verdict_scores(verdict: Tensor, label: Tensor) -> dict[str, float | Share | 
 
 
 def mutual_information(tokens: Tensor, label: Tensor, num_tokens: int) -> float | None:
-    """The mutual information of a message and the label, in bits, of the counts themselves: it is biased upwards by
-    about (num_tokens - 1) / (2 B ln 2). tokens: int64 (B,), -1 where there is no message; these games do not count.
+    """Estimate the mutual information of a message and the label, in bits; None where no game has the message.
+
+    The estimate is that of the counts themselves, which is biased upwards by about (num_tokens - 1) / (2 B ln 2).
+    tokens: int64 (B,), -1 where there is no message; these games do not count.
     """
     said = tokens >= 0
     if not bool(said.any()):

@@ -16,7 +16,10 @@ MOST_TOKENS = 12  # rows of a table; the others count together
 def transcript_of(
     protocol: Protocol, scenario: Scenario, spoken: Mapping[str, Sequence[str]], trace: Trace
 ) -> Transcript:
-    """spoken: by role the channels in which it ever speaks, in the order of its choices."""
+    """Write a recorded dialogue as people read it.
+
+    spoken: by role the channels in which it ever speaks, in the order of its choices.
+    """
     label = int(trace.end["label"])
     utterances = [each for choice in trace.choices for each in _utterances(protocol, scenario, spoken, choice)]
     verdicts = trace.end["verdicts"].tolist()
@@ -55,7 +58,7 @@ def _utterances(
 def message_tables(
     scenario: Scenario, slots: Sequence[tuple[str, int, int]], channels: Sequence[str], label: Tensor, messages: Tensor
 ) -> Iterator[ShareTable]:
-    """Of each place where messages stand, how often each token was said, by label.
+    """Tabulate for each place where messages stand how often each token was said, by label.
 
     slots: round and channel of each, as `message_slots` gives them. label: (B,). messages: (B, T, C), -1 where nothing
     was said.

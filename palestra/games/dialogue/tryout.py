@@ -1,5 +1,6 @@
-"""Protocols and scenarios are made, and those of a user's own are tried before anybody plays: what is wrong with them
-is told in a line each.
+"""Makes protocols and scenarios, and tries those of a user's own before anybody plays.
+
+What is wrong with them is told in a line each.
 
 Letters: B worlds, T rounds, C channels.
 """
@@ -27,7 +28,7 @@ OWN_ENTRIES = ("messages", "round")  # which the game adds to what a role sees
 
 
 def make_protocol(config: Any) -> Protocol:
-    """The protocol of a config. Raises ConfigError, with paths relative to it, for one that cannot be played."""
+    """Make the protocol of a config. Raises ConfigError, with paths relative to it, for one that cannot be played."""
     try:
         protocol: Protocol = config.build()
         is_own = isinstance(config, UserConfig)
@@ -44,7 +45,7 @@ def make_protocol(config: Any) -> Protocol:
 
 
 def make_scenario(config: Any, protocol: Protocol, device: torch.device) -> Scenario:
-    """The scenario of a config.
+    """Make the scenario of a config.
 
     Raises ConfigError, with paths relative to it, for one that cannot be made; one of the user's own is tried.
     """
@@ -71,7 +72,7 @@ def make_scenario(config: Any, protocol: Protocol, device: torch.device) -> Scen
 
 
 def _told(protocol: Protocol, faults: Iterator[tuple[str, str]]) -> list[str]:
-    """One line for each attribute or method: its first fault."""
+    """Write a line for each attribute or method: its first fault."""
     found: dict[str, str] = {}
     for name, fault in faults:
         found.setdefault(name, fault)
@@ -105,7 +106,7 @@ def _attribute_faults(protocol: Protocol) -> Iterator[tuple[str, str]]:
 
 
 def _method_faults(protocol: Protocol) -> Iterator[tuple[str, str]]:
-    """Of every question that the game asks of a protocol: a method, and what is wrong with its answer."""
+    """Ask a protocol all that the game asks; give each method that fails, with what is wrong with its answer."""
     flag, number = "True or False", "a finite number"
     for t, k in protocol.moments():
         when = f"in round {t}" + (f" of variant {k}" if protocol.num_variants > 1 else "")
@@ -196,7 +197,7 @@ class ScenarioTryOut(CheckedCalls):
         return instances
 
     def _messages(self, role: str, keys: Tensor) -> Tensor:
-        """Any tokens, or silence (-1), in the channels that the role sees: int64 (B, T, C)."""
+        """Draw tokens, or silence (-1), for the channels that the role sees: int64 (B, T, C)."""
         num_channels = sum(role in seen_by for seen_by in self.protocol.channels.values())
         shape = (len(keys), self.protocol.max_rounds, num_channels)
         return random_integers(keys, shape[1] * shape[2], self.scenario.num_tokens + 1).view(shape) - 1

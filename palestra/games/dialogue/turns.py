@@ -6,13 +6,13 @@ from itertools import pairwise
 from palestra.config.errors import enumerated
 from palestra.games.dialogue.protocol import Protocol
 
-MOST_LISTED = 4  # rounds; of more that are equally far apart the first two and the last are told
+MOST_LISTED = 4  # rounds; of more, if equally far apart, only the first two and the last are named
 
 
 def turns_in_words(name: str, protocol: Protocol) -> list[str]:
-    """A line on the whole, one for each channel, and one for each turn: rounds (of a variant) that are alike share one.
+    """Describe a protocol: a line on the whole, one for each channel, one for each turn.
 
-    name: the protocol's.
+    Rounds (of a variant) that are alike share a line. name: the protocol's.
     """
     rounds, variants = protocol.max_rounds, protocol.num_variants
     drawn = f", in {variants} variants, one of which is drawn for every game" if variants > 1 else ""
@@ -22,7 +22,7 @@ def turns_in_words(name: str, protocol: Protocol) -> list[str]:
 
 
 def _turns(protocol: Protocol) -> Iterator[tuple[str, str]]:
-    """When, and what happens then: by the first of the rounds."""
+    """Give the turns in the order of their first rounds: when they are, and what happens in them."""
     variants = range(protocol.num_variants)
     alike: dict[tuple[str, ...], list[int]] = {}  # what happens, by variant, and in which rounds
     for round in range(protocol.max_rounds):
@@ -48,7 +48,7 @@ def _turn(protocol: Protocol, round: int, variant: int) -> str:
 
 
 def _rounds_text(rounds: Sequence[int]) -> str:
-    """0 and 1; 0, 2, ..., 98"""
+    """Write rounds as text, such as "0 and 1" or "0, 2, ..., 98"."""
     steps = {after - before for before, after in pairwise(rounds)}
     if len(rounds) > MOST_LISTED and len(steps) == 1:
         return f"{rounds[0]}, {rounds[1]}, ..., {rounds[-1]}"

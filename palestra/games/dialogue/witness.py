@@ -41,9 +41,11 @@ class WitnessConfig(Config):
 
 
 class Witness(Scenario):
-    """Half of the instances, with label 0, have no bit that is 1; the others, with label 1, are uniform among those
-    that have one. A token is the index of a bit. Provers see all bits; verifiers see the first `num_seen`, and every
-    bit at which a message in a channel that they see has pointed, whoever sent it.
+    """Instances of N bits, whose label says whether any of them is 1.
+
+    Half of the instances, with label 0, have no bit that is 1; the others are uniform among those that have one. A
+    token is the index of a bit. Provers see all bits; verifiers see the first `num_seen`, and every bit at which a
+    message in a channel that they see has pointed, whoever sent it.
     """
 
     def __init__(self, config: WitnessConfig, protocol: Protocol, device: torch.device) -> None:
@@ -52,7 +54,10 @@ class Witness(Scenario):
         self.places = torch.arange(config.num_bits, device=device)
 
     def spaces(self, role: str) -> dict[str, Space]:
-        """bits: of a prover (N,), 0 or 1; of a verifier (N, 2), whether it sees a 0 and whether it sees a 1 there."""
+        """Return the space of `bits`.
+
+        That of a prover is (N,), 0 or 1; that of a verifier (N, 2), whether it sees a 0 and whether it sees a 1 there.
+        """
         N = self.config.num_bits
         shape = (N, 2) if role in self.protocol.verifiers else (N,)
         return {"bits": Space(shape, torch.float32, padded=False)}

@@ -8,7 +8,7 @@ SILENCE = "says nothing"
 
 
 class ActionWords:
-    """The words of one role.
+    """Writes and reads the actions of one role.
 
     channels: those in which it speaks, in the order of its choices. tokens: of which messages are made. decides:
     whether its last choice is a decision.
@@ -29,7 +29,7 @@ class ActionWords:
         return ", ".join(words) or SILENCE
 
     def read(self, text: str) -> list[int]:
-        """The action that somebody has typed as `describe` writes it.
+        """Return the action that somebody has typed as `describe` writes it.
 
         They may leave out the channel, where the role speaks in one alone, silence, and "go on". Raises ValueError.
         """

@@ -221,12 +221,12 @@ _ATARI_VECTOR = {
 
 
 def is_atari(env_id: str) -> bool:
-    """Whether ale-py registers such an id: ALE/Pong-v5, PongNoFrameskip-v4."""
+    """Tell whether ale-py registers such an id: ALE/Pong-v5, PongNoFrameskip-v4."""
     return re.fullmatch(r"ALE/\w+-v5|\w+NoFrameskip-v[04]", env_id) is not None
 
 
 def known_arguments(env_id: str, vector: bool) -> dict[str, Argument] | None:
-    """The arguments of a known environment; None if it is not known. vector: of its own vector environment."""
+    """Return the arguments of a known environment, or None. vector: those of its own vector environment."""
     found = (VECTOR_ENVIRONMENTS if vector else ENVIRONMENTS).get(env_id)
     if is_atari(env_id):
         found = _ATARI_VECTOR if vector else _ATARI
@@ -239,7 +239,7 @@ def known_arguments(env_id: str, vector: bool) -> dict[str, Argument] | None:
 
 
 def plain_argument(value: Any) -> Any:
-    """A usual value as a config has it."""
+    """Convert a usual value to what a config has for it."""
     if isinstance(value, tuple):
         return [plain_argument(item) for item in value]
     return None if isinstance(value, float) and math.isinf(value) else value
@@ -252,7 +252,7 @@ def _argument(name: str, usual: Any) -> Argument:
 
 
 def id_error(env_id: str) -> str | None:
-    """Why the environment cannot be made, or None if nothing speaks against it; imports nothing but gymnasium.
+    """Say why an environment cannot be made, or return None; imports nothing but gymnasium.
 
     `module:Name-v0` and the names of ale-py are looked up when the environment is made.
     """
@@ -263,7 +263,7 @@ def id_error(env_id: str) -> str | None:
 
 
 def nearest_ids(env_id: str) -> str:
-    """A phrase with the registered ids nearest to an unknown one; for `module:Name-v0`, among those of that module."""
+    """Name the registered ids nearest to an unknown one; for `module:Name-v0`, among those of that module."""
     module, _, name = env_id.rpartition(":")
     package = module.partition(".")[0]
     ids = [known for known, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(package)]
@@ -274,7 +274,7 @@ def nearest_ids(env_id: str) -> str:
 
 
 def argument_errors(env_id: str, arguments: dict[str, Any], vector: bool) -> list[ConfigErrorItem]:
-    """Arguments that are missing, unknown or of a wrong type, with paths below `arguments`.
+    """Find arguments that are missing, unknown or of a wrong type; their paths are below `arguments`.
 
     For an environment that is not in the table, only max_episode_steps is checked, which every environment has.
     """
@@ -309,7 +309,7 @@ def _number_of_steps_errors(value: Any) -> list[ConfigErrorItem]:
 
 
 def _fault(name: str, value: Any, argument: Argument) -> tuple[str, Any]:
-    """The path of a wrong value, and the value: one number of a list of the right length, or the whole argument."""
+    """Return the path of a wrong value, and the value: a number of a list of the right length, or all of it."""
     if isinstance(value, list) and isinstance(argument.usual, tuple) and len(value) == len(argument.usual):
         may_be_none = isinstance(argument.usual, Range)
         for index, item in enumerate(value):
@@ -346,7 +346,7 @@ def _is_number(value: Any) -> bool:
 
 
 def passed_arguments(env_id: str, arguments: dict[str, Any], vector: bool) -> dict[str, Any]:
-    """The arguments as `gymnasium.make` takes them."""
+    """Convert arguments to those that `gymnasium.make` takes."""
     known = known_arguments(env_id, vector) or {}
     passed = {}
     for name, value in arguments.items():

@@ -84,7 +84,7 @@ class EnvironmentConfig(GameConfig):
 
     @property
     def is_vector(self) -> bool:
-        """Whether the config asks for the environment's own vector environment."""
+        """Tell whether the config asks for the environment's own vector environment."""
         return isinstance(self.vectorization, EntryPointConfig)
 
     @model_validator(mode="after")

@@ -30,7 +30,7 @@ EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "opencv": "at
 
 
 def make_environment(config: EnvironmentConfig) -> gymnasium.Env:
-    """One environment in its wrappers, or a stand-in for it (see palestra.games.gymnasium.known_spaces).
+    """Make one environment in its wrappers, or a stand-in for it (see palestra.games.gymnasium.known_spaces).
 
     Raises ConfigError, with paths relative to the config, if it cannot be made.
     """
@@ -64,7 +64,7 @@ def _make_bare(config: EnvironmentConfig) -> gymnasium.Env:
 def make_vector(
     config: EnvironmentConfig, num_worlds: int, key: int, name: str, step_within_s: float | None
 ) -> VectorEnv:
-    """`num_worlds` environments that step together.
+    """Make `num_worlds` environments that step together.
 
     key: of the stream of the seeds of their episodes; an `entry_point` vector environment is seeded at its first reset
     instead. name, step_within_s: as of WatchedVectorEnv; only environments in processes of their own can take too long.
@@ -87,7 +87,7 @@ def make_vector(
 
 
 def _make_seeded(config: EnvironmentConfig, key: int, world: int) -> gymnasium.Env:
-    """An environment whose config was tried before: a failure now is the environment's, not the config's."""
+    """Make an environment whose config was tried before: a failure now is the environment's, not the config's."""
     try:
         env = make_environment(config)
     except ConfigError as error:
@@ -113,7 +113,7 @@ def _make_own_vector(config: EnvironmentConfig, num_worlds: int) -> VectorEnv:
 
 
 def autoreset_mode(vector: VectorEnv) -> AutoresetMode:
-    """When a vector environment resets its worlds, as it declares."""
+    """Return when a vector environment resets its worlds, as it declares."""
     return vector.metadata["autoreset_mode"]
 
 
@@ -146,7 +146,7 @@ def _register(env_id: str) -> None:
 
 
 def registered(env_id: str) -> EnvSpec | None:
-    """What is registered under an id, whose module is imported for that; None if that fails, or if nothing is."""
+    """Import the module of an id and return what is registered under it; None if that fails or there is nothing."""
     module, colon, _ = env_id.rpartition(":")
     with suppress(ConfigError, UntrustedError):
         if not colon or admit(module):
@@ -155,7 +155,7 @@ def registered(env_id: str) -> EnvSpec | None:
 
 
 def has_limit(config: EnvironmentConfig) -> bool:
-    """Whether an episode is truncated after so many steps, whatever the environment itself does.
+    """Tell whether an episode is truncated after so many steps, whatever the environment itself does.
 
     True also where that is not known: of vector environments of their own, and of what cannot be imported.
     """
@@ -170,8 +170,9 @@ def has_limit(config: EnvironmentConfig) -> bool:
 
 
 def _silence_mujoco(env_id: str) -> None:
-    """Without this, MuJoCo would warn at every new environment that gymnasium's own files are out of date, on the
-    terminal and in a file in the working directory.
+    """Silence MuJoCo's warnings that gymnasium's own files are out of date.
+
+    They would come with every new environment, on the terminal and in a file in the working directory.
     """
     spec = gymnasium.registry.get(env_id)
     if spec is not None and "mujoco" in str(spec.entry_point):

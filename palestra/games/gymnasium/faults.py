@@ -17,7 +17,7 @@ def raise_for(fault: str | None, world: int | None = None) -> None:
 
 
 def fault_of_reset(space: gymnasium.Space, result: Any) -> str | None:
-    """What is wrong with the result of `reset`, or None. space: of the observations."""
+    """Say what is wrong with the result of `reset`, or return None. space: of the observations."""
     if not isinstance(result, tuple) or len(result) != 2:
         return f"expected a tuple (observation, info) from reset, got {described(result)}"
     observation, info = result
@@ -25,7 +25,7 @@ def fault_of_reset(space: gymnasium.Space, result: Any) -> str | None:
 
 
 def fault_of_step(space: gymnasium.Space, result: Any) -> str | None:
-    """What is wrong with the result of `step`, or None. space: of the observations."""
+    """Say what is wrong with the result of `step`, or return None. space: of the observations."""
     if not isinstance(result, tuple) or len(result) != 5:
         return f"expected a tuple (observation, reward, terminated, truncated, info) from step, got {described(result)}"
     observation, *results = result
@@ -33,7 +33,7 @@ def fault_of_step(space: gymnasium.Space, result: Any) -> str | None:
 
 
 def fault_of_results(reward: Any, terminated: Any, truncated: Any, info: Any) -> str | None:
-    """What is wrong with the parts of a step's result other than the observation, or None."""
+    """Say what is wrong with the result of a step besides its observation, or return None."""
     if not isinstance(reward, float) and not _is_number(reward, "biuf"):
         return f"expected a number as the reward, got {described(reward)}"
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
@@ -43,7 +43,7 @@ def fault_of_results(reward: Any, terminated: Any, truncated: Any, info: Any) ->
 
 
 def fault_of_observation(space: gymnasium.Space, value: Any, name: str = "the observation") -> str | None:
-    """How an observation differs from its space, or None: in entries, shape, dtype, or choices out of range.
+    """Say how an observation differs from its space: in entries, shape, dtype, or choices out of range; or return None.
 
     Numbers beyond a Box's bounds are allowed, and so is every dtype of the same kind (float64 for float32).
     """
@@ -74,8 +74,9 @@ def fault_of_observation(space: gymnasium.Space, value: Any, name: str = "the ob
 
 
 def fault_of_numbers(values: np.ndarray, name: str, may_be_infinite: bool) -> tuple[int, str] | None:
-    """The first world whose floating-point numbers hold nan or, unless they may be infinite, an infinity, and what is
-    wrong; None if all are numbers. values: (B, ...).
+    """Find the first world with nan or, unless numbers may be infinite, an infinity; say what is wrong there.
+
+    None if there is no such world. values: floating-point numbers (B, ...).
     """
     is_wrong = np.isnan(values) if may_be_infinite else ~np.isfinite(values)
     if not is_wrong.any():
@@ -89,7 +90,7 @@ def _fault_of_info(info: Any) -> str | None:
 
 
 def _is_number(value: Any, kinds: str) -> bool:
-    """Whether it is a number or an array that holds a single one without an axis; kinds: those of numpy's dtypes."""
+    """Tell whether a value is one number, or an array without an axis; kinds: those of numpy's dtypes."""
     try:
         array = np.asarray(value)
     except ValueError:  # lists that differ in length
@@ -98,7 +99,7 @@ def _is_number(value: Any, kinds: str) -> bool:
 
 
 def described(value: Any) -> str:
-    """A value as text for a message; if it is long, its kind and size."""
+    """Write a value as text for a message; if that is long, its kind and size."""
     if isinstance(value, np.ndarray) and value.size > 1:
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     if isinstance(value, tuple):

@@ -102,11 +102,11 @@ class GymnasiumConfig(EnvironmentConfig):
 
 
 class GymnasiumGame(WorldGame):
-    """The observations and actions of the environments of a config (see palestra.games.gymnasium.spaces), and the
-    running statistics by which observations and rewards are normalised. The statistics belong to the game: its training
-    worlds update them, its other worlds only use them, and checkpoints hold them as the game's state.
+    """The environments of a config as a game; palestra.games.gymnasium.spaces says what is observed and done.
 
-    Raises ConfigError if the environment cannot be made, or has spaces that palestra does not support.
+    It holds the running statistics by which observations and rewards are normalised: its training worlds update them,
+    its other worlds only use them, and checkpoints hold them as the game's state. Raises ConfigError if the environment
+    cannot be made, or has spaces that palestra does not support.
     """
 
     roles = ("agent",)
@@ -154,13 +154,14 @@ class GymnasiumGame(WorldGame):
 
     @property
     def every_row_counts(self) -> bool:
-        """Where an episode begins by a step of its own, that step is a row without a decision; a vector environment of
-        the user's own may do so.
+        """Tell whether every row is a decision: not where a step may only begin an episode.
+
+        A vector environment of the user's own may do so.
         """
         return getattr(self.config.vectorization, "autoreset", "next_step") != "next_step"
 
     def make_world(self, num_worlds: int, key: int, training: bool) -> GymnasiumWorld:
-        """New worlds; the seeds of their episodes come from `key`.
+        """Make new worlds; the seeds of their episodes come from `key`.
 
         training: whether the worlds update the statistics.
         """
@@ -169,8 +170,9 @@ class GymnasiumGame(WorldGame):
         return world
 
     def read_observation(self, role: str, observation: Any) -> tuple[Observation, bool]:
-        """The environment's own observations, one or a batch as a vector environment gives them, as tensors; and
-        whether it was a single one.
+        """Convert the environment's own observations, one or a batch of them, to tensors.
+
+        A batch is as a vector environment gives it. Also return whether it was a single one.
         """
         is_single = self.reader.is_single(observation)
         arrays = self.reader.read_list([observation]) if is_single else self.reader.read(observation)
@@ -183,7 +185,7 @@ class GymnasiumGame(WorldGame):
         return {name: torch.from_numpy(value).to(self.device) for name, value in arrays.items()}
 
     def own_actions(self, actions: Tensor) -> np.ndarray:
-        """Actions in the form in which a vector environment takes them."""
+        """Convert actions to the form in which a vector environment takes them."""
         return self.to_gym_actions(actions.cpu().numpy())
 
     def outside(self, role: str) -> Outside:
@@ -204,7 +206,7 @@ class GymnasiumGame(WorldGame):
             close_vector(vector)
 
     def with_rendering(self) -> "GymnasiumGame":
-        """The same game, whose worlds can be rendered; its environments step one after the other."""
+        """Return the same game, whose worlds can be rendered; its environments step one after the other."""
         if self.config.is_vector:
             message = "expected 'sync' or 'async' for filming, got 'entry_point'"
             raise ConfigError.at("game.vectorization.name", message)
@@ -221,7 +223,7 @@ class GymnasiumGame(WorldGame):
     # ---- running statistics ------------------------------------------------------------------------------
 
     def transform(self, observations: Arrays) -> Arrays:
-        """Observations as the config says: normalised by the statistics so far, then clipped."""
+        """Transform observations as the config says: normalise them by the statistics so far, then clip them."""
         normalize, clip = self.config.observation.normalize, self.config.observation.clip
         new = dict(observations)
         for name in self._numbers:
@@ -254,7 +256,7 @@ class GymnasiumGame(WorldGame):
 
 
 def _reader_and_actions(config: EnvironmentConfig) -> tuple[ObservationReader, ActionSpace, Callable[..., np.ndarray]]:
-    """The reader of an environment's observations, its action space, and what converts actions to Gymnasium's.
+    """Return the reader of observations, the action space, and what converts actions to Gymnasium's.
 
     The environment is made and reset once; raises ConfigError if that fails.
     """

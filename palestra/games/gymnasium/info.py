@@ -1,4 +1,4 @@
-"""Fields of the environments' `info`: those that somebody asked for; the rest is left alone.
+"""Reads the fields of the environments' `info` that somebody asked for, and leaves the rest alone.
 
 Environments that step one by one, here or in processes of their own, give `GatheredInfos`: of every step the fields
 asked for, read before the environment is called again, for it may write into what it gave. A reset is not a step, and
@@ -24,7 +24,7 @@ NUMBERS = (int, float, bool)
 
 
 class Fields(NamedTuple):
-    """What a step's info of one environment has of the fields asked for.
+    """The fields asked for that one environment's `info` has at a step.
 
     values: by name, a number or an array of numbers; None of what is neither. names: of all fields, where one that was
     asked for has not come yet.
@@ -59,8 +59,10 @@ class FieldReader:
 
 
 class GatheredInfos(dict[str, Any]):
-    """Of a step of environments that step one by one: `final_obs`, the last observations of episodes whose worlds begin
-    anew in the same step, an array of objects (B,); and fields, by world.
+    """The infos of a step of environments that step one by one.
+
+    They may have `final_obs`, an array of objects (B,): the last observations of episodes whose worlds begin anew in
+    the same step. fields: those asked for, by world.
     """
 
     def __init__(self) -> None:
@@ -74,8 +76,9 @@ class GathersInfo:
     num_envs: int
 
     def _add_info(self, vector_infos: Any, env_info: Any, env_num: int) -> GatheredInfos:
-        """Called by gymnasium with the info of each environment: Fields, what the worker of one makes of these where it
-        resets in the same step, or that of a reset.
+        """Add the info of one environment; gymnasium calls this for each.
+
+        env_info: Fields, what a worker that resets in the same step makes of these, or the info of a reset.
         """
         infos = vector_infos if isinstance(vector_infos, GatheredInfos) else GatheredInfos()
         fields = env_info
@@ -90,9 +93,11 @@ class GathersInfo:
 
 
 class InfoFields:
-    """Adds some fields of every step to `aggregates`: those of all steps as info/NAME, those of steps that end an
-    episode as final_info/NAME. A NAME leads to inner fields by slashes: episode/r. Values that are no numbers, or have
-    another shape than the first one, are left out, and counted as info/NAME/left_out.
+    """Adds some fields of every step to `aggregates`.
+
+    Those of all steps become info/NAME, those of steps that end an episode final_info/NAME, too. A NAME leads to inner
+    fields by slashes: episode/r. Values that are no numbers, or have another shape than the first one, are left out,
+    and counted as info/NAME/left_out.
 
     `news` names the fields that are missing or of which something was left out.
     """
@@ -127,7 +132,7 @@ class InfoFields:
                 self._add_field(f"final_info/{name}", name, column, ended)
 
     def news(self) -> Iterator[str]:
-        """A line for each field that no step has had so far, or of which something was left out; one of each field."""
+        """Give a line, once, for each field that no step has had so far, or of which something was left out."""
         for name in self.paths:
             if name in self._reported or name not in self._missing | self._left_out.keys():
                 continue
@@ -157,7 +162,7 @@ class InfoFields:
             self.aggregates.add({full_name: array})
 
     def _array(self, name: str, values: list[Any] | np.ndarray) -> tuple[np.ndarray, int]:
-        """Those of the values that are numbers of the field's shape, and how many others there are."""
+        """Return the values that are numbers of the field's shape, and how many others there are."""
         array = _as_numbers(values)
         if array is not None and self._shapes.setdefault(name, array.shape[1:]) == array.shape[1:]:
             return array, 0
@@ -196,7 +201,7 @@ class StepInfo:
                 self.values[name] = (numbers, has)
 
     def _numbers(self, column: "_Column | None") -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of a field, (B,), and which worlds have one, bool (B,)."""
+        """Return the numbers of a field, (B,), and which worlds have one, bool (B,)."""
         numbers, has = np.zeros(self.num_worlds), np.zeros(self.num_worlds, dtype=bool)
         if column is None:
             return numbers, has
@@ -223,7 +228,7 @@ class _Column(NamedTuple):
     worlds: np.ndarray | None
 
     def where(self, worlds: np.ndarray | None) -> list[Any] | np.ndarray:
-        """The values of some worlds, bool (B,); None: of all."""
+        """Return the values of some worlds, bool (B,); None: of all."""
         if worlds is None:
             return self.values
         if self.worlds is None:
@@ -233,7 +238,7 @@ class _Column(NamedTuple):
 
 
 def _column(infos: Infos, name: str, path: Sequence[str], num_worlds: int) -> _Column | None:
-    """A field at one step; None if there is no such field."""
+    """Find a field at one step; None if there is no such field."""
     if isinstance(infos, GatheredInfos):
         having = {world: fields.values[name] for world, fields in infos.fields.items() if name in fields.values}
         return _Column(list(having.values()), np.array([*having], dtype=np.int64))
@@ -252,7 +257,7 @@ def _column(infos: Infos, name: str, path: Sequence[str], num_worlds: int) -> _C
 
 
 def _as_numbers(value: Any) -> Any:
-    """A number, or a new array of numbers; None of what is neither."""
+    """Return a number, or a new array of numbers; None for what is neither."""
     if type(value) in NUMBERS:
         return value
     try:

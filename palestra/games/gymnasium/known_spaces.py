@@ -65,7 +65,7 @@ class StandIn(gymnasium.Env[Any, Any]):
 
 
 def has_exact_actions(config: EnvironmentConfig) -> bool:
-    """Whether a stand-in has as many actions as the environment.
+    """Tell whether a stand-in has as many actions as the environment.
 
     Of most Atari games the number is only known once they are made.
     """
@@ -79,7 +79,7 @@ def _atari_actions(config: EnvironmentConfig) -> int | None:
 
 
 def make_stand_in(config: EnvironmentConfig) -> StandIn:
-    """Raises NotDeclared if id and arguments do not determine the spaces."""
+    """Make a stand-in for an environment. Raises NotDeclared if id and arguments do not determine its spaces."""
     arguments = config.arguments
     if config.is_vector:
         raise NotDeclared
@@ -104,7 +104,7 @@ def make_stand_in(config: EnvironmentConfig) -> StandIn:
 
 
 def wrap_stand_in(env: gymnasium.Env, wrapper: AnyWrapper) -> gymnasium.Env:
-    """As `wrap`, for a stand-in. Raises NotDeclared for a wrapper that needs the environment itself, or an extra."""
+    """Wrap a stand-in. Raises NotDeclared for a wrapper that needs the environment itself, or an extra."""
     if isinstance(wrapper, FireConfig):
         return env
     class_name = wrapper.name.partition(":")[2]

@@ -1,5 +1,6 @@
-"""Memory that an environment and those who call it do not share: an environment may write into what it gave, and into
-its actions, whenever it is called again.
+"""Keeps apart the memory of an environment and of those who call it.
+
+An environment may write into what it gave, and into its actions, whenever it is called again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,12 +13,12 @@ from numpy.lib.array_utils import byte_bounds
 
 
 def own_copy(value: Any) -> Any:
-    """An observation or an action in memory of its own."""
+    """Copy an observation or an action into memory of its own."""
     return value.copy() if isinstance(value, np.ndarray) else deepcopy(value)
 
 
 def share_memory(observations: Sequence[Any]) -> bool:
-    """Whether two of several environments gave arrays in the same memory."""
+    """Tell whether two of several environments gave arrays in the same memory."""
     spans = [
         (*byte_bounds(array), index) for index, each in enumerate(observations) for array in _arrays(each) if array.size
     ]
@@ -49,5 +50,5 @@ class OwnMemory(gymnasium.Wrapper):
 
 
 def _with_own_observation(result: Any) -> Any:
-    """The result of a reset or a step; what is none of either stays as it is."""
+    """Copy the observation in the result of a reset or a step; what is no such result stays as it is."""
     return (own_copy(result[0]), *result[1:]) if isinstance(result, tuple) and result else result

@@ -47,19 +47,19 @@ class Moments:
         self.count = total
 
     def _distances(self, rows: np.ndarray) -> np.ndarray:
-        """Of rows from the origin, exactly: a difference that wraps around is the true one in 64 bits with a sign."""
+        """Subtract the origin from rows, exactly: what wraps around is the true difference in 64 bits with a sign."""
         return rows if self.origin is None else (rows - self.origin).view(np.int64)
 
     def center(self) -> np.ndarray:
-        """The mean of the rows themselves, float64."""
+        """Return the mean of the rows themselves, float64."""
         return self.mean if self.origin is None else self.origin + self.mean
 
     def standardized(self, rows: np.ndarray, eps: float) -> np.ndarray:
-        """(rows - mean) / sqrt(variance + eps), float32."""
+        """Return (rows - mean) / sqrt(variance + eps), float32."""
         return ((self._distances(rows) - self.mean) / np.sqrt(self.variance + eps)).astype(np.float32)
 
     def scaled(self, rows: np.ndarray, eps: float) -> np.ndarray:
-        """Rows / sqrt(variance + eps), float32."""
+        """Return rows / sqrt(variance + eps), float32."""
         return (rows / np.sqrt(self.variance + eps)).astype(np.float32)
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""The conversions of palestra.games.gymnasium.spaces, and the normalisation of observations, in operations that
-torch.export traces. Letters: B worlds.
+"""The conversions of observations and actions in operations that torch.export traces.
+
+They do what palestra.games.gymnasium.spaces and the normalisation of observations do. Letters: B worlds.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +30,10 @@ def outside_of(
     to_gym_actions: Callable[[np.ndarray], np.ndarray],
     device: torch.device,
 ) -> Outside:
-    """moments: of the entries that are normalised. space: of our actions, which `to_gym_actions` converts."""
+    """Describe what an environment's player observes and does, for programs that act without palestra.
+
+    moments: of the entries that are normalised. space: of our actions, which `to_gym_actions` converts.
+    """
     leaves = {entry.name: _leaf(reader.gym_space, entry) for entry in reader.entries}
     entries = {
         entry.name: OutsideEntry(leaves[entry.name].shape or (), _dtype(leaves[entry.name]), entry.path)
@@ -71,13 +75,13 @@ def _leaf(space: Any, entry: Entry) -> gymnasium.Space:
 
 
 def _dtype(leaf: gymnasium.Space) -> torch.dtype:
-    """The type of an entry in a program. Others, as unsigned numbers of more than a byte, go in as int64."""
+    """Return the type of an entry in a program: its own if it is one of KINDS, else int64."""
     name = np.dtype(leaf.dtype).name
     return getattr(torch, name if name in KINDS else "int64")
 
 
 def _converter(leaf: gymnasium.Space, entry: Entry, device: torch.device) -> Convert:
-    """What `entry.read` does, for tensors."""
+    """Make a function that does for tensors what `entry.read` does."""
     match leaf:
         case gymnasium.spaces.Discrete():
             return _one_hots(np.array([leaf.n]), np.array([leaf.start]), device)
@@ -92,7 +96,7 @@ def _converter(leaf: gymnasium.Space, entry: Entry, device: torch.device) -> Con
 
 
 def _one_hots(nums: np.ndarray, starts: np.ndarray, device: torch.device) -> Convert:
-    """The one-hots of all choices in a row, by comparing each choice with all of its values."""
+    """Make a function that gives the one-hots of all choices in a row, by comparing each with all of its values."""
     values = np.concatenate([np.arange(num) + start for num, start in zip(nums, starts, strict=True)])
     owners = torch.from_numpy(np.repeat(np.arange(len(nums)), nums)).to(device)
     wanted = torch.from_numpy(values).to(device)
@@ -102,7 +106,7 @@ def _one_hots(nums: np.ndarray, starts: np.ndarray, device: torch.device) -> Con
 def _actions(
     space: ActionSpace, to_gym_actions: Callable[[np.ndarray], np.ndarray], device: torch.device
 ) -> tuple[Convert, Convert]:
-    """Our actions as Gymnasium's, and back.
+    """Make functions that convert our actions to Gymnasium's, and back.
 
     The conversion gives another shape and type and adds what choices start from, which those of zeros tell.
     """

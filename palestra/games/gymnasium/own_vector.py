@@ -12,7 +12,7 @@ from palestra.games.world import EnvironmentFailed
 
 
 class CheckedVector(VectorWrapper):
-    """Raises EnvironmentFailed if it raises, exits or returns an invalid value; the world is not known."""
+    """Raises EnvironmentFailed if the vector environment raises, exits or returns an invalid value; names no world."""
 
     def __init__(self, env: VectorEnv) -> None:
         super().__init__(env)
@@ -54,7 +54,7 @@ class CheckedVector(VectorWrapper):
             raise EnvironmentFailed(failure(error)) from error
 
     def _column(self, name: str, values: Any, kinds: str) -> np.ndarray:
-        """An array with a value for every world, (B,). kinds: the allowed kinds of numpy's dtypes."""
+        """Copy values to an array with one for every world, (B,). kinds: the allowed kinds of numpy's dtypes."""
         try:
             array = np.array(values)  # its own may be written into by the next step
         except ValueError:  # lists that differ in length

@@ -1,4 +1,4 @@
-"""What the `render` of environments gives, as pictures for videos."""
+"""Makes pictures for videos of what the `render` of environments gives."""
 
 import math
 from typing import Any
@@ -13,13 +13,13 @@ FRAMES_PER_SECOND = 30  # for environments whose metadata has no render_fps
 
 
 class Pictures:
-    """Makes pictures of what one environment's `render` gives: uint8 (height, width, 3), height and width even, as
-    video encoders need them, in memory of their own.
+    """Makes pictures of what one environment's `render` gives.
 
-    It may be grey, (H, W) or (H, W, 1), or have an opacity, (H, W, 4), which is left out; the channels may come first.
-    Of a list of such pictures the last one counts. Bools and floating-point numbers are brightness from 0 to 1;
-    integers, and floats once one is larger than 1, from 0 to 255. Raises ValueError for anything else, and for a
-    picture of another size than the first.
+    A picture is uint8 (height, width, 3), height and width even, as video encoders need them, in memory of its own.
+    What was rendered may be grey, (H, W) or (H, W, 1), or have an opacity, (H, W, 4), which is left out; the channels
+    may come first. Of a list of such pictures the last one counts. Bools and floating-point numbers are brightness from
+    0 to 1; integers, and floats once one is larger than 1, from 0 to 255. Raises ValueError for anything else, and for
+    a picture of another size than the first.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Pictures:
 
 
 def _with_channels(rendered: Any) -> np.ndarray:
-    """What was rendered as numbers (height, width, channels)."""
+    """Convert what was rendered to numbers (height, width, channels)."""
     try:
         pixels = np.asarray(rendered)
     except Exception:  # lists of unequal lengths, objects that refuse to be arrays
@@ -70,7 +70,7 @@ def _has_channels(pixels: np.ndarray) -> bool:
 
 
 def frames_per_second(metadata: Any) -> float:
-    """An environment's render_fps; FRAMES_PER_SECOND where that is no positive number."""
+    """Return an environment's render_fps; FRAMES_PER_SECOND if that is no positive number."""
     fps = metadata.get("render_fps") if isinstance(metadata, dict) else None
     try:
         number = float(fps)  # type: ignore[arg-type]

@@ -44,15 +44,15 @@ class RunningEpisodes:
 
     @property
     def num_steps(self) -> int:
-        """Steps since the environments were made or replayed."""
+        """The number of steps since the environments were made or replayed."""
         return self.num_forgotten + self.num_remembered
 
     def num_steps_of(self, world: int) -> int:
-        """Steps of the episode that runs in a world."""
+        """Count the steps of the episode that runs in a world."""
         return self.num_remembered - int(self.starts[world])
 
     def replays(self) -> list[tuple[int, np.ndarray]]:
-        """For each world the number of its episode and a copy of the actions of that episode so far."""
+        """Return for each world the number of its episode and a copy of the actions of that episode so far."""
         return [
             (int(number), self.actions[start : self.num_remembered, world].copy())
             for world, (number, start) in enumerate(zip(self.numbers, self.starts, strict=True))

@@ -1,4 +1,4 @@
-"""Every episode of an environment begins from a seed of its own, and any episode can be replayed."""
+"""Lets every episode of an environment begin from a seed of its own, so that any episode can be replayed."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ PCG64_INCREMENT = 0x5851F42D4C957F2D14057B7EF767814F  # any odd number picks a s
 
 
 def fold_one(key: int, data: int) -> int:
-    """`palestra.randomness.fold` of one key in plain Python, which is many times faster than a tensor of one.
+    """Compute `palestra.randomness.fold` of one key in plain Python, many times faster than a tensor of one.
 
     Gives the key modulo 2**64.
     """
@@ -27,7 +27,7 @@ def fold_one(key: int, data: int) -> int:
 
 
 def episode_seed(key: int, world: int, episode: int) -> int:
-    """The seed of an episode, 0 <= seed < 2**31, from a stream's key, the world's index and the episode's number."""
+    """Return the seed of an episode, 0 <= seed < 2**31, from a stream's key, the world and the episode's number."""
     return fold_one(fold_one(key, world), episode) >> 33
 
 
@@ -81,7 +81,7 @@ class EpisodeSeeds(gymnasium.Wrapper):
 
 
 def _action_spaces(env: gymnasium.Env) -> list[gymnasium.Space]:
-    """Those of an environment and of all environments that it wraps."""
+    """List the action spaces of an environment and of all environments that it wraps, each once."""
     spaces = [env.action_space]
     while isinstance(env, gymnasium.Wrapper):
         env = env.env
@@ -101,6 +101,6 @@ def _leaf_spaces(spaces: Iterable[gymnasium.Space]) -> Iterator[gymnasium.Space]
 
 
 def _pcg64_state(key: int) -> dict[str, Any]:
-    """A state of numpy's generator. Setting it at every episode takes a fifth of the time of `space.seed`."""
+    """Make a state of numpy's generator. Setting it at every episode takes a fifth of the time of `space.seed`."""
     state = {"state": (fold_one(key, 0) << 64) | fold_one(key, 1), "inc": PCG64_INCREMENT}
     return {"bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0}

@@ -1,4 +1,4 @@
-"""Between Gymnasium's spaces and ours.
+"""Converts Gymnasium's observations and actions to ours, and back.
 
 Observations become flat dicts of tensors:
 
@@ -87,7 +87,7 @@ class ObservationReader:
         self.read_whole = self.entries[0].read if self.entries[0].path == () else None
 
     def read(self, observations: Any) -> Arrays:
-        """A batch of observations of a vector environment, as new arrays (B, *space.shape) by entry."""
+        """Convert observations of a vector environment to new arrays (B, *space.shape) by entry."""
         if self.read_whole is not None:
             return {WHOLE: self.read_whole(observations)}
         found = {}
@@ -99,7 +99,7 @@ class ObservationReader:
         return found
 
     def is_single(self, observation: Any) -> bool:
-        """Whether this is one observation, not a batch. Raises ValueError for what has the shape of neither."""
+        """Tell one observation from a batch of them. Raises ValueError for what has the shape of neither."""
         singles = [self._is_single(entry, observation) for entry in self.entries]
         if len({*singles}) > 1:
             names = ", ".join(repr(entry.name) for entry, single in zip(self.entries, singles, strict=True) if single)
@@ -126,7 +126,7 @@ class ObservationReader:
         return len(got) == len(shape)
 
     def read_list(self, observations: Sequence[Any]) -> Arrays:
-        """As `read`, for a list of single observations."""
+        """Convert a list of single observations as `read` does."""
         if self.read_whole is not None:
             return {WHOLE: self.read_whole(np.asarray(observations))}
         batch: Any = create_empty_array(self.gym_space, len(observations), np.empty)
@@ -155,7 +155,7 @@ def _entries(
 
 
 def _own_dtype(space: gymnasium.Space) -> np.dtype:
-    """The smallest of float32, float64 and, where these are too short, the space's own that holds its numbers."""
+    """Return the smallest of float32, float64 and, if both are too short, the space's own that holds its numbers."""
     own = np.dtype(space.dtype)
     if own in (np.int64, np.uint64):
         return own
@@ -206,7 +206,7 @@ def _one_hots(batch: np.ndarray, nums: np.ndarray, starts: np.ndarray) -> np.nda
 
 
 def _image(shape: tuple[int, ...], name: str, channels: Channels | None) -> tuple[tuple[int, ...], Read]:
-    """The shape (C, H, W) of an image, and what converts a batch to it.
+    """Return the shape (C, H, W) of an image, and what converts a batch to it.
 
     (H, W) has one channel; of four axes the first is that of a stack, whose frames become further channels. Raises
     UnknownChannels.
@@ -229,9 +229,10 @@ def _image(shape: tuple[int, ...], name: str, channels: Channels | None) -> tupl
 
 
 def _told_channels(a: int, b: int, c: int) -> Channels | None:
-    """Where the axis of the channels of an image (a, b, c) is, if that is sure: it is shorter than both others, and
-    either it has the length of grey, colours or colours with opacity, as the other end has not, or it is at most half
-    as long as they are.
+    """Say where the axis of the channels of an image (a, b, c) is, if its shape tells; else None.
+
+    It is shorter than both others, and either it has the length of grey, colours or colours with opacity, as the other
+    end has not, or it is at most half as long as they are.
     """
     is_usual = [length in (1, 3, 4) for length in (a, c)]
     if (a < min(b, c)) and (is_usual == [True, False] or 2 * a <= min(b, c)):
@@ -249,7 +250,7 @@ def _channels_first(batch: np.ndarray, order: tuple[int, ...], shape: tuple[int,
 
 
 def action_space(space: gymnasium.Space) -> tuple[ActionSpace, Callable[[np.ndarray], np.ndarray]]:
-    """Our action space for one of Gymnasium's, and what converts a batch of our actions (B, ...) to Gymnasium's.
+    """Return our action space for one of Gymnasium's, and what converts a batch of our actions (B, ...) to Gymnasium's.
 
     Raises UnknownSpace for a space that palestra does not support.
     """

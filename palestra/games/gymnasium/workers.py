@@ -37,7 +37,9 @@ logger = logging.getLogger(__name__)
 
 
 class WatchedVectorEnv(GathersInfo, AsyncVectorEnv):
-    """Raises EnvironmentFailed if an environment raises, exits, returns an invalid value or takes too long, and if a
+    """Steps environments in processes of their own, and notices when one of them fails.
+
+    Raises EnvironmentFailed if an environment raises, exits, returns an invalid value or takes too long, and if a
     process is lost; then all processes are killed, as they are when their owner ends, whatever ends it and whatever
     they are doing. None of them writes to the terminal.
 
@@ -84,7 +86,7 @@ class WatchedVectorEnv(GathersInfo, AsyncVectorEnv):
             self._within_s = self.step_within_s * (1 + max(len(actions) for _, actions in values))
 
     def _check_spaces(self) -> None:
-        """Called by gymnasium once the processes are started; first waits until their environments are made."""
+        """Wait until the environments are made, then check; gymnasium calls this once the processes are started."""
         # multiprocessing would wait for a stopped process when the interpreter ends
         Finalize(self, _kill, (self.processes,), exitpriority=0)
         self._has_answered = [_poll_of(pipe.fileno()) for pipe in self.parent_pipes]
@@ -99,7 +101,7 @@ class WatchedVectorEnv(GathersInfo, AsyncVectorEnv):
         self._raise_if_errors([pipe.recv()[1] for pipe in self.parent_pipes])
 
     def _poll_pipe_envs(self, timeout: float | None = None) -> bool:
-        """Called by gymnasium before it reads the answers of all processes: wait until they are there."""
+        """Wait until all processes have answered; gymnasium calls this before it reads the answers."""
         waited_s, is_told, look_ms = 0.0, False, 1000.0 * self._look_s
         for has_answered in self._has_answered:
             while not has_answered(look_ms):
@@ -125,7 +127,7 @@ class WatchedVectorEnv(GathersInfo, AsyncVectorEnv):
             logger.warning(f"{self.name}, world {late[0]}: {no_answer}; the run waits {end}")
 
     def _late(self) -> list[int]:
-        """The worlds whose processes have not answered."""
+        """Return the worlds whose processes have not answered."""
         return [world for world, has_answered in enumerate(self._has_answered) if not has_answered(0)]
 
     def _processes_of(self, worlds: list[int]) -> str:
@@ -155,7 +157,7 @@ class WatchedVectorEnv(GathersInfo, AsyncVectorEnv):
         return EnvironmentFailed("one of the processes has closed its pipe")
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
-        """Called by gymnasium with the answers of the processes. Gymnasium's own version prints their tracebacks."""
+        """Raise what processes have answered; gymnasium calls this, and its own version prints their tracebacks."""
         errors = [self.error_queue.get() for is_success in successes if not is_success]
         if errors:
             world, _, error, trace = min(errors, key=lambda one: one[0])
@@ -165,7 +167,7 @@ class WatchedVectorEnv(GathersInfo, AsyncVectorEnv):
             raise failed
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """Called by `close`: let the environments close, and kill the processes. terminate: at once."""
+        """Let the environments close, and kill the processes; `close` calls this. terminate: kill them at once."""
         if not terminate and self._state is AsyncState.DEFAULT:  # else they are inside a step
             for pipe in self.parent_pipes:
                 with suppress(OSError):  # of a process that is lost
@@ -182,7 +184,7 @@ class WatchedVectorEnv(GathersInfo, AsyncVectorEnv):
 
 
 def _poll_of(descriptor: int) -> Callable[[float], list[Any]]:
-    """What waits, for so many milliseconds, until there is something to read; gives nothing if there is not.
+    """Make a function that waits, for so many milliseconds, until there is something to read; [] if there is not.
 
     It does the same as Connection.poll, which makes a selector at every call.
     """
@@ -206,7 +208,7 @@ def _kill(processes: Sequence[BaseProcess]) -> None:
 def _work(
     index: int, make: Callable[[], gymnasium.Env], pipe: Any, parent_pipe: Any, memory: Any, errors: Any, *others: Any
 ) -> None:
-    """The loop of a process: gymnasium's own, after an answer that says whether the environment was made.
+    """Run the loop of a process: gymnasium's own, after an answer that says whether the environment was made.
 
     The process leads a group of its own, which ends with the owner.
     """

@@ -98,7 +98,7 @@ class GymnasiumWorld(EnvironmentWorld):
         return torch.from_numpy(value).to(self.game.device)
 
     def __getattr__(self, name: str) -> Any:
-        """`observation` and `_vector` are made together, at the first use of either."""
+        """Make `observation` and `_vector` at the first use of either."""
         if name in ("observation", "_vector"):
             self._open()
             return self.__dict__[name]
@@ -128,8 +128,9 @@ class GymnasiumWorld(EnvironmentWorld):
         return fields
 
     def _ask_for_info(self) -> None:
-        """Tell the environments which fields are asked for, once they are open; a vector environment of the user's own
-        gives all that it has.
+        """Tell the environments which fields are asked for, once they are open.
+
+        A vector environment of the user's own gives all that it has.
         """
         if self.info is not None and "_vector" in self.__dict__ and not self.game.config.is_vector:
             self._vector.read_info(list(self.info.paths))
@@ -172,7 +173,7 @@ class GymnasiumWorld(EnvironmentWorld):
     def _step_with_ends(
         self, arrays: Arrays, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, infos: dict[str, Any]
     ) -> Outcome:
-        """The rest of a step in which episodes end, or only begin because they ended in the step before."""
+        """Finish a step in which episodes end, or only begin because they ended in the step before."""
         reset_only, self._awaiting_reset = self._awaiting_reset, None
         valid = None if reset_only is None else ~reset_only
         if reset_only is not None and valid is not None:
@@ -200,7 +201,7 @@ class GymnasiumWorld(EnvironmentWorld):
         )
 
     def _end(self, arrays: Arrays, ended: np.ndarray, infos: dict[str, Any]) -> tuple[Observation, Observation]:
-        """The true observations after a step in which episodes have ended, and those of the next decisions."""
+        """Return the true observations after a step in which episodes have ended, and those of the next decisions."""
         if self._mode is AutoresetMode.NEXT_STEP:
             self._awaiting_reset = ended
             outcome = self._observe(arrays)
@@ -234,8 +235,9 @@ class GymnasiumWorld(EnvironmentWorld):
         return last
 
     def restart(self, where: Tensor) -> None:
-        """Abandon the running episodes of some worlds, bool (B,), and begin the next ones; not possible in an
-        `entry_point` vector environment.
+        """Abandon the running episodes of some worlds, bool (B,), and begin the next ones.
+
+        That is not possible in an `entry_point` vector environment.
         """
         mask = where.cpu().numpy()
         after_reset = self._reset("the reset after episode {episode}", options={"reset_mask": mask})
@@ -245,7 +247,7 @@ class GymnasiumWorld(EnvironmentWorld):
         self.observation = self._observe_after_reset(self.observation, mask, after_reset)
 
     def _reset(self, when: str, **options: Any) -> Arrays:
-        """The first observations of new episodes. when: what the error of a failing environment says, see `_place`."""
+        """Return the first observations of new episodes. when: what an error says of the moment, see `_place`."""
         try:
             arrays = self.game.reader.read(self._vector.reset(**options)[0])
             found = self._fault_of_observations(arrays)
@@ -270,7 +272,7 @@ class GymnasiumWorld(EnvironmentWorld):
             raise EnvironmentFailed(fault, world, place)
 
     def _fault_of_observations(self, arrays: Arrays) -> tuple[int, str] | None:
-        """The first row of an observation with what is no number, and what is wrong."""
+        """Find the first row of an observation that holds what is no number, and say what is wrong; else None."""
         config = self.game.config.observation
         may_be_infinite = config.clip is not None and config.normalize is None
         faults = (fault_of_numbers(arrays[name], text, may_be_infinite) for name, text in self.game.floats.items())
@@ -281,7 +283,7 @@ class GymnasiumWorld(EnvironmentWorld):
         return self.game.config.id + ("" if self.training else ", in an evaluation")
 
     def _place(self, world: int | None, when: str = "step {step} of episode {episode}") -> str:
-        """Which environment fails, and when. world: None if it is not known which one."""
+        """Say which environment fails, and when. world: None if it is not known which one."""
         if world is None:
             return f"{self._name}, all worlds, step {self._episodes.num_steps + 1} since they were made"
         if self._awaiting_reset is not None and self._awaiting_reset[world]:
@@ -292,7 +294,7 @@ class GymnasiumWorld(EnvironmentWorld):
     # ---- observations and rewards of the player ----------------------------------------------------------
 
     def _observe(self, arrays: Arrays) -> Observation:
-        """New observations as the player gets them; they update the game's statistics."""
+        """Return new observations as the player gets them; they update the game's statistics."""
         if not self.game.transforms_observations:
             return self._tensors(arrays)
         self._raw_observation = arrays
@@ -301,7 +303,7 @@ class GymnasiumWorld(EnvironmentWorld):
         return self._tensors(self.game.transform(arrays))
 
     def _observe_after_reset(self, observation: Observation, where: np.ndarray, arrays: Arrays) -> Observation:
-        """`observation` with new rows where episodes began.
+        """Return `observation` with new rows where episodes began.
 
         The other rows stay as they are, although the statistics have changed since they were normalised.
         """
@@ -322,7 +324,7 @@ class GymnasiumWorld(EnvironmentWorld):
     def _transform_rewards(
         self, rewards: np.ndarray, reset_only: np.ndarray | None, ended: np.ndarray | None
     ) -> Tensor:
-        """The rewards to learn from, normalised and clipped as the config says, as float32.
+        """Return the rewards to learn from, normalised and clipped as the config says, as float32.
 
         reset_only, ended: bool (B,), worlds whose step only began an episode, and those whose episode has ended; None:
         none.

@@ -1,8 +1,8 @@
-"""Wrappers of Gymnasium environments: gymnasium's own, by path and with all of their arguments, one of ours for Atari,
-and a user's own.
+"""Wrappers of Gymnasium environments: gymnasium's own, one of ours for Atari, and a user's own.
 
-Left out: wrappers that keep statistics or change rewards (the config's `observation` and `reward` do that, and their
-state goes into checkpoints), that render, or that take a function.
+Gymnasium's are named by path, with all of their arguments. Left out: wrappers that keep statistics or change rewards
+(the config's `observation` and `reward` do that, and their state goes into checkpoints), that render, or that take a
+function.
 """
 
 from typing import Annotated, Any, ClassVar, Literal, Self, SupportsFloat
@@ -61,7 +61,7 @@ def wrap(env: gymnasium.Env, config: Config) -> gymnasium.Env:
 
 
 def has_fire(env: gymnasium.Env) -> bool:
-    """Whether an environment is an Atari game with the action FIRE."""
+    """Tell whether an environment is an Atari game with the action FIRE."""
     return "FIRE" in getattr(env.unwrapped, "get_action_meanings", list)()
 
 

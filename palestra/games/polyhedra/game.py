@@ -141,20 +141,18 @@ class PolyhedraConfig(TensorGameConfig):
 
 
 def host_subsets(dimension: int) -> list[int]:
-    """The host's choices as bitmasks of coordinates, in the order of the action code: all subsets of size >= 2,
-    ascending.
-    """
+    """List the host's choices as bitmasks of coordinates: all subsets of size >= 2, ascending as the action codes."""
     return [mask for mask in range(2**dimension) if mask.bit_count() >= 2]
 
 
 def _codes_of_masks(dimension: int) -> list[int]:
-    """The action code of every bitmask; -1 for those of fewer than two coordinates."""
+    """List the action code of every bitmask; -1 for those of fewer than two coordinates."""
     codes = {mask: code for code, mask in enumerate(host_subsets(dimension))}
     return [codes.get(mask, -1) for mask in range(2**dimension)]
 
 
 def encode_host_action(coordinates: Tensor) -> Tensor:
-    """Action codes of multi-binary choices.
+    """Convert multi-binary choices to action codes.
 
     coordinates: (..., n) of 0 and 1; int64 (...). Raises ValueError for fewer than two.
     """
@@ -167,13 +165,15 @@ def encode_host_action(coordinates: Tensor) -> Tensor:
 
 
 def decode_host_action(actions: Tensor, dimension: int) -> Tensor:
-    """Multi-binary choices (..., n), int64, of action codes (...). Raises IndexError for a code out of range."""
+    """Convert action codes (...) to multi-binary choices (..., n), int64. Raises IndexError for an unknown code."""
     masks = torch.tensor(host_subsets(dimension), device=actions.device)[actions]
     return (masks.unsqueeze(-1) >> torch.arange(dimension, device=actions.device)) & 1
 
 
 class PolyhedraGame(TensorGame):
-    """State: points float64 (B, N, n); num_points int64 (B,); largest float64 (B,), the largest coordinate; subset
+    """The game of host and agent.
+
+    State: points float64 (B, N, n); num_points int64 (B,); largest float64 (B,), the largest coordinate; subset
     int64 (B,), the host's choice as a bitmask, 0 while the host decides; rounds int32 (B,); overflow bool (B,), cut
     off since a coordinate would leave the exact range of float64; exact int64 (B,), decisions that needed exact
     integers so far.
@@ -225,7 +225,7 @@ class PolyhedraGame(TensorGame):
         return self.state_of(points)
 
     def state_of(self, points: Tensor) -> State:
-        """The state in which the host decides on these boards: float64 (B, N, n), already reduced."""
+        """Make the state in which the host decides on these boards: float64 (B, N, n), already reduced."""
         zeros = torch.zeros(len(points), dtype=torch.int64, device=points.device)
         return {
             **self._board(points),
@@ -236,7 +236,7 @@ class PolyhedraGame(TensorGame):
         }
 
     def _board(self, points: Tensor) -> State:
-        """The entries that describe the boards."""
+        """Make the entries of a state that describe the boards."""
         num_points, largest = measure(points, self.kernel)
         if self.config.rescale_state:
             points, largest = _rescaled(points, largest), largest.clamp(max=1.0)
@@ -311,7 +311,7 @@ class PolyhedraGame(TensorGame):
         return new, rewards, over.unsqueeze(1).expand(-1, 2), truncated
 
     def _no_rewards(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
-        """Rewards, terminated and truncated of the host's move."""
+        """Return rewards, terminated and truncated of the host's move."""
         over = state["num_points"] <= 1
         rewards = torch.zeros((len(over), 2), device=self.device)
         return rewards, over.unsqueeze(1).expand(-1, 2), torch.zeros_like(over)
@@ -319,7 +319,7 @@ class PolyhedraGame(TensorGame):
     def transition_in_place(
         self, state: State, actions: dict[str, Tensor], keys: Tensor
     ) -> tuple[State, Tensor, Tensor, Tensor]:
-        """`transition`, written over `state`: by numba one pass over the worlds for a move's bookkeeping."""
+        """Play a move as `transition` does, written over `state`: numba passes once over the worlds."""
         config, reward = self.config, self.reward
         if (
             not uses_numba(self.kernel, state["subset"])
@@ -346,7 +346,7 @@ class PolyhedraGame(TensorGame):
         return {"rho": rho.estimate_rho(ends.finished, ends.lengths)}
 
     def wins(self, ends: GameEnds) -> dict[str, float]:
-        """A contest is a round, which the host wins if it ends the game, so that the host's share of wins is rho."""
+        """Count rounds as contests; the host wins one if it ends the game, so that its share of wins is rho."""
         num_rounds, finished = int(ends.lengths.sum()), int(ends.finished.sum())
         return {rho.HOST: finished, rho.AGENT: num_rounds - finished}
 
@@ -358,7 +358,7 @@ class PolyhedraGame(TensorGame):
     # ---- as people read and type it ------------------------------------------------------------------------
 
     def read_board(self, board: Any) -> State:
-        """A board is a list of points, such as [[0,3],[2,2]]; it is reduced as the config says."""
+        """Read a list of points, such as [[0,3],[2,2]]; it is reduced as the config says."""
         error = words.board_error(board, self.config.dimension, self.config.max_num_points, MAX_COORDINATE)
         if error is not None:
             raise ValueError(error)
@@ -380,7 +380,7 @@ class PolyhedraGame(TensorGame):
         return words.axes_text([axis for axis in range(self.config.dimension) if mask >> axis & 1])
 
     def _chosen(self, subset: Tensor) -> Tensor:
-        """The host's choice as multi-binary bool (B, n)."""
+        """Return the host's choice as multi-binary bool (B, n)."""
         if uses_numba(self.kernel, subset):
             chosen = np.empty((len(subset), len(self.coordinates)), dtype=np.bool_)
             game_kernel.list_chosen(subset.numpy(), chosen)
@@ -395,5 +395,5 @@ def _to_float32(tensor: Tensor) -> Tensor:
 
 
 def _rescaled(points: Tensor, largest: Tensor) -> Tensor:
-    """Boards divided by their largest coordinates (B,); all-zero boards are left alone, absent rows stay -1."""
+    """Divide boards by their largest coordinates (B,); all-zero boards are left alone, absent rows stay -1."""
     return torch.where(points < 0, points, points / largest.masked_fill(largest <= 0, 1.0)[:, None, None])

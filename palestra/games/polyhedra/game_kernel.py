@@ -18,7 +18,7 @@ _compiled = njit()
 
 @_compiled
 def find_deciding(num_points: Array, subset: Array, deciding: Array) -> None:
-    """deciding: bool (B, 2), host and agent."""
+    """Write into `deciding`, bool (B, 2), whether the host decides, and whether the agent does."""
     for world in range(len(subset)):
         running, host = num_points[world] > 1, subset[world] == 0
         deciding[world, 0] = running & host
@@ -27,7 +27,7 @@ def find_deciding(num_points: Array, subset: Array, deciding: Array) -> None:
 
 @_compiled
 def list_chosen(subset: Array, chosen: Array) -> None:
-    """chosen: bool (B, n), the bits of the host's choice."""
+    """Write the bits of the host's choice into `chosen`, bool (B, n)."""
     for world in range(len(subset)):
         for k in range(chosen.shape[1]):
             chosen[world, k] = subset[world] >> k & 1
@@ -35,7 +35,7 @@ def list_chosen(subset: Array, chosen: Array) -> None:
 
 @njit(boundscheck=True)
 def choose_subsets(num_points: Array, masks: Array, action: Array, subset: Array) -> None:
-    """The host's move. masks: int64 (A,), the bitmask of each action. Raises IndexError for an action out of range."""
+    """Play the host's move. masks: int64 (A,), of the actions. Raises IndexError for an action out of range."""
     for world in range(len(subset)):
         if num_points[world] > 1 and subset[world] == 0:
             subset[world] = masks[action[world]]
@@ -61,8 +61,9 @@ def end_round(
     per_point: np.float32,
     axes: Any,
 ) -> None:
-    """Update the state in place after the agent's move has changed the boards, and write rewards, float32 (B, 2), over,
-    bool (B, 2), and truncated, bool (B,). max_rounds: -1 for no limit.
+    """Update the state in place after the agent's move has changed the boards.
+
+    Writes rewards, float32 (B, 2), over, bool (B, 2), and truncated, bool (B,). max_rounds: -1 for no limit.
     """
     for world in range(len(points)):
         num, most = measured(points[world], axes)
@@ -94,7 +95,7 @@ def begin_games(
     exact: Array,
     axes: Any,
 ) -> None:
-    """The state of new games on the boards `where`, bool (B,), in place; the other worlds stay as they are."""
+    """Write the state of new games on the boards `where`, bool (B,); the other worlds stay as they are."""
     for world in range(len(points)):
         if where[world]:
             num_points[world], largest[world] = measured(points[world], axes)

@@ -1,9 +1,9 @@
-"""Exact reductions of point sets: the vertices of the Newton polyhedron conv(S + R^n_{>=0}), and the Pareto-minimal
-points.
+"""Exact reductions of point sets to the vertices of their Newton polyhedra, or to their Pareto-minimal points.
 
-p is a vertex exactly when some weights w >= 0 have w.p < w.q for every other point q. docs/newton.md says how that is
-decided, and why exactly. Here are the public functions. Three modules find the vertices: newton_kernel.py for CPUs, its
-pure-torch version newton_torch.py for any device, and newton_exact.py for boards beyond the range of both.
+The Newton polyhedron of S is conv(S + R^n_{>=0}). p is a vertex exactly when some weights w >= 0 have w.p < w.q for
+every other point q. docs/newton.md says how that is decided, and why exactly. Here are the public functions. Three
+modules find the vertices: newton_kernel.py for CPUs, its pure-torch version newton_torch.py for any device, and
+newton_exact.py for boards beyond the range of both.
 
 Boards are float64 (B, N, n): integers below 2**53; rows with a negative entry are absent. Letters: B boards, N points,
 n dimension.
@@ -37,7 +37,7 @@ MIN_BOARDS_PER_CHUNK = (
 
 
 def newton_vertices(points: Tensor) -> Tensor:
-    """Which rows are vertices of their Newton polyhedron conv(S + R^n_{>=0}); of equal points the first.
+    """Tell which rows are vertices of their Newton polyhedron conv(S + R^n_{>=0}); of equal points the first is.
 
     points: (B, N, n) of any integer or float dtype, any device; rows with a negative entry are absent. bool (B, N).
     Always exact: integers below 2**53 at the speed of the kernels, any other finite number (taken for the rational
@@ -57,7 +57,7 @@ def newton_vertices(points: Tensor) -> Tensor:
 
 
 def minimal_points(points: Tensor) -> Tensor:
-    """Which rows are Pareto-minimal: no other is <= in every coordinate; of equal points the first.
+    """Tell which rows are Pareto-minimal: no other is <= in every coordinate; of equal points the first is.
 
     points: (B, N, n) of any dtype and device; rows with a negative entry are absent. bool (B, N). Exact.
     """
@@ -74,12 +74,11 @@ def minimal_points(points: Tensor) -> Tensor:
 
 
 def reduce_points(points: Tensor, reduction: Reduction, kernel: Kernel) -> tuple[Tensor, Tensor]:
-    """The surviving rows in their order, packed to the front, -1 behind them; and int64 (B,): decided by exact
-    integers.
+    """Reduce boards to the surviving rows in their order, packed to the front, -1 behind them.
 
-    points: float64 (B, N, n), absent rows anywhere. The count is how many points of a board were beyond the range of
-    the kernels (0 for nearly all). Off the CPU, where exact integers would mean a wait, it is negative for such a
-    board, and the board keeps its Pareto-minimal points.
+    points: float64 (B, N, n), absent rows anywhere. Also return a count, int64 (B,): how many points of a board were
+    beyond the range of the kernels, and were decided by exact integers (0 for nearly all). Off the CPU, where exact
+    integers would mean a wait, it is negative for such a board, and the board keeps its Pareto-minimal points.
     """
     if uses_numba(kernel, points):
         return _run_kernel(newton_kernel.reduce_boards, (points,), _new_boards(points.shape), reduction)
@@ -89,7 +88,7 @@ def reduce_points(points: Tensor, reduction: Reduction, kernel: Kernel) -> tuple
 def blow_up(
     points: Tensor, subset: Tensor, axis: Tensor, reduction: Reduction, kernel: Kernel
 ) -> tuple[Tensor, Tensor]:
-    """The move x_axis <- sum of x_k over k in subset, then `reduce_points`. The input is left as it is.
+    """Play the move x_axis <- sum of x_k over k in subset, then `reduce_points`. The input is left as it is.
 
     points: float64 (B, N, n), packed. subset: int64 (B,), bitmasks of coordinates; 0 copies a board unchanged. axis:
     int64 (B,). Sums must stay below 2**53: the caller ends a game in time.
@@ -109,17 +108,17 @@ def blow_up(
 
 
 def blow_up_in_place(points: Tensor, subset: Tensor, axis: Tensor, reduction: Reduction) -> Tensor:
-    """`blow_up` of contiguous boards on a CPU, written over them; gives its count, int64 (B,)."""
+    """Play the move of `blow_up` on contiguous boards of a CPU, written over them; return its count, int64 (B,)."""
     return _run_kernel(newton_kernel.blow_up_boards, (subset, axis), points, reduction)[1]
 
 
 def random_points(
     keys: Tensor, num_points: int, dimension: int, max_value: int, reduction: Reduction, kernel: Kernel
 ) -> Tensor:
-    """Fresh boards float64 (B, num_points, dimension), reduced and packed; coordinates are 0..max_value, one key a
-    board.
+    """Draw fresh boards float64 (B, num_points, dimension), reduced and packed; coordinates are 0..max_value.
 
-    keys: int64 (B,). The integers are those of `random_integers(keys, num_points * dimension, max_value + 1)`.
+    keys: int64 (B,), one for each board. The integers are those of `random_integers(keys, num_points * dimension,
+    max_value + 1)`.
     """
     shape = (len(keys), num_points, dimension)
     if uses_numba(kernel, keys):
@@ -131,13 +130,14 @@ def random_points(
 
 
 def refill_points(points: Tensor, where: Tensor, keys: Tensor, max_value: int, reduction: Reduction) -> None:
-    """`random_points` in the places `where`, bool (B,), of boards (B, N, n) on a CPU; the others stay as they are."""
+    """Draw `random_points` in the places `where`, bool (B,), of boards (B, N, n) on a CPU; the others stay."""
     _run_kernel(newton_kernel.random_boards, (keys, where), points, reduction, max_value + 1)
 
 
 def measure(points: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
-    """The numbers of points on packed boards, int64 (B,), and their largest coordinates, float64 (B,); 0 and -1 if
-    empty.
+    """Count the points of packed boards, int64 (B,), and find their largest coordinates, float64 (B,).
+
+    They are 0 and -1 for an empty board.
     """
     if not uses_numba(kernel, points):
         return (points[:, :, 0] >= 0).sum(1), points.amax(dim=(1, 2))
@@ -160,7 +160,7 @@ def _new_boards(shape: tuple[int, ...]) -> Tensor:
 def _run_kernel(
     run: Callable[..., None], inputs: tuple[Tensor, ...], out: Tensor, reduction: Reduction, *extra: int
 ) -> tuple[Tensor, Tensor]:
-    """run(*inputs, out, num_open, *extra, vertices, axes), then what it left open; gives out and num_exact."""
+    """Call run(*inputs, out, num_open, *extra, vertices, axes), decide what it left open, return out and num_exact."""
     num_exact = np.empty(len(out), dtype=np.int64)
     arrays = [tensor.contiguous().numpy() for tensor in inputs]
     vertices = True if reduction == "vertices" else None
@@ -172,7 +172,7 @@ def _run_kernel(
 
 
 def run_in_chunks(run: Callable[..., None], arrays: Sequence[Any], *arguments: Any) -> None:
-    """run(*arrays, *arguments) on equal chunks of the batch, one per thread of torch. Boards do not see their chunk."""
+    """Call run(*arrays, *arguments) on equal chunks of the batch, one per thread of torch; results are the same."""
     num_boards = len(arrays[0])
     num_chunks = min(torch.get_num_threads(), num_boards // MIN_BOARDS_PER_CHUNK)
     if num_chunks <= 1:
@@ -193,7 +193,7 @@ def _pool() -> ThreadPoolExecutor:
 
 @cache
 def axes_of(dimension: int) -> Any:
-    """0, ..., dimension - 1, as the kernels want them."""
+    """Return 0, ..., dimension - 1, as the kernels want them."""
     # A tuple's length is known to the compiler and unrolls the loops, at the price of a compilation per dimension.
     return (0, 1, 2) if dimension == 3 else np.arange(dimension)
 
@@ -202,7 +202,7 @@ def axes_of(dimension: int) -> Any:
 
 
 def _reduce(points: Tensor, reduction: Reduction, may_wait: bool) -> tuple[Tensor, Tensor]:
-    """`reduce_points`. may_wait: the number of steps may depend on the data, and exact integers may be asked."""
+    """Do `reduce_points` in torch. may_wait: steps may depend on the data, and exact integers may be asked."""
     keep, num_exact = minimal_points(points), torch.zeros(len(points), dtype=torch.int64, device=points.device)
     if reduction == "minimal":
         return _packed(points, keep), num_exact
@@ -222,7 +222,7 @@ def _packed(points: Tensor, keep: Tensor) -> Tensor:
 
 
 def _find_rows(points: Tensor, packed: Tensor) -> Tensor:
-    """Which rows of `points` became the rows of `packed` (some of them, in their order, no two equal): bool (B, N)."""
+    """Find the rows of `points` that became those of `packed` (some, in their order, no two equal): bool (B, N)."""
     board = torch.arange(len(points), device=points.device)
     next_row = torch.zeros_like(board)
     kept = []

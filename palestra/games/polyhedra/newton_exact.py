@@ -1,5 +1,6 @@
-"""Which points of one board are vertices, by exact integers of any size: for boards beyond the range of
-newton_kernel.py and newton_torch.py. The mathematics is in docs/newton.md.
+"""Decides by exact integers of any size which points of one board are vertices.
+
+It serves boards beyond the range of newton_kernel.py and newton_torch.py. The mathematics is in docs/newton.md.
 """
 
 from fractions import Fraction
@@ -8,7 +9,7 @@ from typing import Any
 
 
 def exact_vertices(rows: list[list[Any]]) -> list[bool]:
-    """Which rows (integers or floats, taken for the rationals that they are) are vertices; of equal rows the first."""
+    """Tell which rows are vertices; of equal rows the first is. Floats count as the rationals that they are."""
     n = len(rows[0])
     exact = [tuple(map(Fraction, row)) for row in rows]
     scale = lcm(*(x.denominator for row in exact for x in row))
@@ -24,10 +25,11 @@ def exact_vertices(rows: list[list[Any]]) -> list[bool]:
 
 
 def _is_separated(differences: list[list[int]], n: int) -> bool:
-    """Is there w >= 0 with w.d > 0 for all differences d? Integer simplex (Edmonds 1967, Bareiss 1968), lexicographic.
+    """Tell whether some w >= 0 has w.d > 0 for all differences d.
 
-    It asks whether max sum(l) subject to sum l_d d <= (1, e, e^2, ...), l >= 0 is bounded. Every entry of the tableau
-    is a minor of the input, and every division leaves no remainder.
+    The integer simplex (Edmonds 1967, Bareiss 1968), lexicographic, asks whether max sum(l) subject to sum l_d d <= (1,
+    e, e^2, ...), l >= 0 is bounded. Every entry of the tableau is a minor of the input, and every division leaves no
+    remainder.
     """
     m = len(differences)
     rows = [[d[k] for d in differences] + [int(k == slack) for slack in range(n)] for k in range(n)]

@@ -82,8 +82,9 @@ def blow_up_boards(
 def random_boards(
     keys: Array, where: Array, out: Array, num_open: Array, high: int, vertices: bool | None, axes: Any
 ) -> None:
-    """Fresh boards in the places `where`, bool (B,): the integers of randomness.random_integers(keys, N * n, high), row
-    by row, reduced. keys: int64 (B,). The other boards of `out` stay as they are.
+    """Draw fresh boards in the places `where`, bool (B,), and reduce them; the other boards of `out` stay.
+
+    Coordinates are the integers of randomness.random_integers(keys, N * n, high), row by row. keys: int64 (B,).
     """
     n = len(axes)
     numbers = np.empty(out.shape[1] * n)
@@ -111,7 +112,7 @@ def measure_boards(points: Array, num_points: Array, largest: Array, axes: Any) 
 
 @_inlined
 def measured(board: Array, axes: Any) -> tuple[int, float]:
-    """How many rows a packed board has, and its largest coordinate; 0 and -1 if it is empty."""
+    """Count the rows of a packed board and find its largest coordinate; 0 and -1 if it is empty."""
     num, most = 0, -1.0
     while num < len(board) and board[num, 0] >= 0:
         for k in range(len(axes)):
@@ -122,7 +123,7 @@ def measured(board: Array, axes: Any) -> tuple[int, float]:
 
 @_inner
 def _finish(boards: Array, num_open: Array, vertices: bool | None, axes: Any) -> None:
-    """Boards of num_open minimal rows: keep the vertices if asked for.
+    """Keep the vertices among the num_open minimal rows of each board, if they are asked for.
 
     num_open: 0, or the rows of an undecided board.
     """
@@ -138,7 +139,7 @@ def _finish(boards: Array, num_open: Array, vertices: bool | None, axes: Any) ->
 
 @_inlined
 def _keep_minimal(rows: Array, num: int, size: int, axes: Any) -> int:
-    """Pack the minimal ones among `num` rows, of equal rows the first, -1 up to row `size`; their number.
+    """Pack the minimal ones among `num` rows, of equal rows the first, -1 up to row `size`; return their number.
 
     Free of branches on coordinates, which no processor foresees. A row that is gone may still beat others: what it
     beats, its own conqueror beats.
@@ -183,7 +184,7 @@ def _copy(rows: Array, out: Array, num: int, axes: Any) -> None:
 
 @_inner
 def _drop_above_least(rows: Array, num: int, axes: Any) -> int:
-    """Pack the rows that the first row of least coordinate sum does not beat, itself among them; their number."""
+    """Pack the rows that the first row of least coordinate sum does not beat, with itself; return their number."""
     least, least_sum = 0, np.inf
     for i in range(num):
         total = rows[i, 0]
@@ -247,7 +248,7 @@ def _keep_vertices(boards: Array, num_open: Array, axes: Any) -> None:
 
 @_inner
 def _tolerance(rows: Array, num: int, axes: Any, corner: Array) -> float:
-    """Bound of the rounding error of every decision on this board: 0 where all arithmetic is exact. Fills `corner`."""
+    """Bound the rounding error of every decision on this board: 0 if all arithmetic is exact. Fills `corner`."""
     bound = float(len(axes))
     for k in range(len(axes)):
         low = high = rows[0, k]
@@ -269,7 +270,10 @@ def _verdict(
     axes: Any,
     scratch: tuple[Array, ...],
 ) -> int:
-    """1: a vertex, -1: none, 0: open. Simplex over cofactors; every verdict is a certificate (docs/newton.md)."""
+    """Decide whether a row is a vertex: 1 yes, -1 no, 0 open.
+
+    It is a simplex over cofactors; every verdict is a certificate (docs/newton.md).
+    """
     vectors, vectors_i, cofactors, cofactors_i, minors, minors_i, basis, entering = scratch
     n = len(axes)
     num_others = 0
@@ -312,8 +316,9 @@ def _verdict(
 
 @_inlined
 def _guess_weights(point: Array, corner: Array, weights: Array, axes: Any) -> None:
-    """The weights that are tried first: the normal of x_1 ... x_n = const at the point, the origin one below the
-    corner.
+    """Write the weights that are tried first: the normal of x_1 ... x_n = const at the point.
+
+    The origin is one below the corner.
     """
     for j in range(len(axes)):
         weight = 1.0
@@ -327,7 +332,7 @@ def _guess_weights(point: Array, corner: Array, weights: Array, axes: Any) -> No
 def _product(
     rows: Array, rows_i: Array, j: int, vectors: Array, vectors_i: Array, v: int, tolerance: float, axes: Any
 ) -> float:
-    """Row j times vector v with the right sign: within the tolerance of 0, the integers modulo 2**64 tell."""
+    """Multiply row j by vector v; within the tolerance of 0, the integers modulo 2**64 tell the product."""
     value = rows[j, 0] * vectors[v, 0]
     for k in range(1, len(axes)):
         value += rows[j, k] * vectors[v, k]
@@ -341,7 +346,7 @@ def _product(
 
 @_inner
 def _leaving_row(cofactors: Array, cofactors_i: Array, entering: Array, tolerance: float, axes: Any) -> int:
-    """The lexicographically least cofactors[j] / entering[j] among positive entering[j]; -1 if there is none."""
+    """Find the row j of lexicographically least cofactors[j] / entering[j], entering[j] > 0; -1 if there is none."""
     best = -1
     for j in range(len(axes)):
         if entering[j] <= 0:
@@ -369,7 +374,7 @@ def _entry(rows: Array, rows_i: Array, j: int, k: int, tolerance: float) -> floa
 def _update_cofactors(
     vectors: Array, basis: Array, changed: int, num_others: int, cofactors: Array, minors: Array, axes: Any
 ) -> None:
-    """Row j: x -> det(basis with vector j replaced by x); row n, the weights: sum of the rows j < n of points.
+    """Write row j: x -> det(basis with vector j replaced by x); and row n, the weights: the sum over points.
 
     Sums and products only, so it holds for integers modulo 2**64 too. The row of the changed vector does not change.
     """
@@ -398,7 +403,7 @@ def _update_cofactors(
 
 @_inner
 def _expand(vectors: Array, basis: Array, omitted: int, minors: Array, n: int) -> None:
-    """Laplace expansion: minors[S] of the first |S| basis vectors but the omitted one, in the rows S (a bitmask)."""
+    """Expand by Laplace: minors[S] of the first |S| basis vectors but the omitted one, in the rows S (a bitmask)."""
     minors[0] = 1
     for mask in range(1, (1 << n) - 1):
         size = 0

@@ -1,4 +1,4 @@
-"""Which Pareto-minimal points are vertices, in pure torch, on any device: to the same bits as newton_kernel.py.
+"""Finds in pure torch, on any device, which Pareto-minimal points are vertices: the bits of newton_kernel.py.
 
 The mathematics is in docs/newton.md. Letters: B boards, N points, n dimension, P pairs (board, candidate).
 """
@@ -12,7 +12,7 @@ STATIC_PIVOTS_PER_DIMENSION = 8  # where the loop cannot stop early: twice the l
 
 
 def vertices_or_open(points: Tensor, minimal: Tensor, may_wait: bool) -> tuple[Tensor, Tensor]:
-    """Bool (B, N): vertices among the Pareto-minimal points; bool (B,): boards that exact integers have to decide.
+    """Find the vertices among the Pareto-minimal points, bool (B, N), and the boards left to exact integers, bool (B,).
 
     The simplex of newton_kernel for all candidates at once: P pairs (board, row); no tensor has P * N * n entries.
     """
@@ -42,8 +42,9 @@ def vertices_or_open(points: Tensor, minimal: Tensor, may_wait: bool) -> tuple[T
 
 
 def _tolerance(points: Tensor, minimal: Tensor) -> tuple[Tensor, Tensor]:
-    """Bound of the rounding error of every decision on a board, (B,): 0 where all arithmetic is exact; and the least
-    value of each coordinate, (B, n).
+    """Bound the rounding error of every decision on a board, (B,): 0 where all arithmetic is exact.
+
+    Also return the least value of each coordinate, (B, n).
     """
     absent = ~minimal.unsqueeze(2)
     low = points.masked_fill(absent, torch.inf).amin(1)
@@ -83,14 +84,14 @@ class _Simplex:
         self.vertex = torch.zeros(P, dtype=torch.bool, device=points.device)
 
     def decided(self, values: list[Tensor]) -> Tensor:
-        """Values with the right sign, of their float64 and their residue modulo 2**64."""
+        """Return values with the right sign, from their float64 and their residue modulo 2**64."""
         if len(values) == 1:
             return values[0]
         tolerance = self.tolerance.view(-1, *[1] * (values[0].dim() - 1))
         return torch.where((tolerance > 0) & (values[0].abs() <= tolerance), values[1].to(torch.float64), values[0])
 
     def pivot(self) -> None:
-        """One pivot of those still running: certify a vertex, or certify that there is none, or exchange a vector."""
+        """Pivot those still running: certify a vertex, or certify that there is none, or exchange a vector."""
         n, N = self.candidate[0].shape[1], self.others.shape[1]
         prices = self.decided([self._prices(w, c) for w, c in zip(self.weights, self.candidate, strict=True)])
         slack = self.decided(self.weights)
@@ -118,7 +119,7 @@ class _Simplex:
         self.weights = [_product(cofactors.mT, self.is_point.unsqueeze(1)) for cofactors in self.cofactors]
 
     def _prices(self, weights: Tensor, candidate: Tensor) -> Tensor:
-        """Weights . (q - candidate) for every row q: (P, N)."""
+        """Compute weights . (q - candidate) for every row q: (P, N)."""
         total: Tensor | None = None
         for k in range(weights.shape[1]):
             column = self.points[:, :, k].to(weights.dtype)[self.board]
@@ -128,14 +129,14 @@ class _Simplex:
         return total
 
     def _vector(self, index: Tensor, candidate: Tensor) -> Tensor:
-        """Vector `index` of each pair: q - candidate below N, unit vectors from N on. (P, n)."""
+        """Return vector `index` of each pair, (P, n): q - candidate below N, unit vectors from N on."""
         N, n = self.others.shape[1], candidate.shape[1]
         difference = self.points[self.board, index.clamp(max=N - 1)].to(candidate.dtype) - candidate
         unit = torch.arange(N, N + n, device=index.device) == index.unsqueeze(1)
         return torch.where((index < N).unsqueeze(1), difference, unit.to(candidate.dtype))
 
     def _leaving_row(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """The lexicographically least cofactors[j] / u[j] among positive u[j], and whether there is one."""
+        """Find the row j of lexicographically least cofactors[j] / u[j], u[j] > 0, and whether there is one."""
         possible = u > 0
         exists = possible.any(1)
         ratios = self.decided(self.cofactors) / u.unsqueeze(2)
@@ -146,8 +147,9 @@ class _Simplex:
 
 
 def _guessed_weights(height: Tensor) -> Tensor:
-    """The weights that are tried first: the normal of x_1 ... x_n = const at the point, from its coordinates above one
-    below the corner of the board. (P, n) to (P, n).
+    """Return the weights that are tried first: the normal of x_1 ... x_n = const at the point, (P, n).
+
+    height: (P, n), the point's coordinates above the board's corner, one below which the origin lies.
     """
     columns = (height + 1.0).unbind(1)
     weights = []
@@ -160,7 +162,7 @@ def _guessed_weights(height: Tensor) -> Tensor:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Sum of products over the last dimension, from the first to the last."""
+    """Sum products over the last dimension, from the first to the last."""
     total = a[..., 0] * b[..., 0]
     for k in range(1, a.shape[-1]):
         total = total + a[..., k] * b[..., k]
@@ -168,7 +170,7 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _cofactors(basis: Tensor) -> Tensor:
-    """Return (P, n, n): row j is x -> det(basis with vector j replaced by x), by Laplace expansion."""
+    """Compute cofactors (P, n, n) by Laplace expansion: row j is x -> det(basis with vector j replaced by x)."""
     P, n, _ = basis.shape
     omitting = torch.stack([torch.cat([basis[:, :j], basis[:, j + 1 :]], 1) for j in range(n)], 1)  # (P, n, n - 1, n)
     minors = {0: torch.ones((P, n), dtype=basis.dtype, device=basis.device)}

@@ -14,7 +14,7 @@ LEGEND = "Captions say which coordinates the host names and which one the agent 
 
 
 def storyboard(trace: Trace) -> Storyboard:
-    """A board for each round, with what host and agent choose there, and the last board."""
+    """Make a board for each round, with what host and agent choose there, and the last board."""
     rounds = zip(trace.choices[0::2], trace.choices[1::2], strict=False)  # of each round the host's, the agent's
     boards = [_board(number, *choices) for number, choices in enumerate(rounds, start=1)]
     return Storyboard(LEGEND, [*boards, _last_board(trace)])
@@ -37,7 +37,7 @@ def _last_board(trace: Trace) -> Scene:
 
 
 def paint_board(figure: Figure, style: PictureStyle, points: Points, named: Sequence[int], picked: int | None) -> None:
-    """named: the host's coordinates, whose axes are coloured; picked: the agent's, marked with an arrow."""
+    """Paint a board. named: the host's coordinates, whose axes are coloured; picked: the agent's, with an arrow."""
     dimension = len(points[0]) if points else 2
     colour = style.series[0]
     if dimension == 2:
@@ -76,7 +76,7 @@ def _colour(label: object, style: PictureStyle, is_named: bool) -> None:
 
 
 def _limit(axes: Axes, style: PictureStyle, points: Points, letters: str) -> None:
-    """From 0 on, with few ticks."""
+    """Let the axes begin at 0, with few ticks."""
     for letter, column in zip(letters, _columns(points), strict=True):
         getattr(axes, f"set_{letter}lim")(0, max(1.0, 1.08 * max(column)))
         axis = getattr(axes, f"{letter}axis")

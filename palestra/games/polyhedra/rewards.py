@@ -22,12 +22,14 @@ class Reward(ABC):
 
     @abstractmethod
     def __call__(self, before: Tensor, after: Tensor, won: Tensor) -> Tensor:
-        """float32 (B, 2): host, agent. before, after: float64 (B, N, n). won: bool (B,), the round ended the game."""
+        """Return float32 (B, 2): host, agent. before, after: float64 (B, N, n). won: bool (B,), the game has ended."""
 
 
 class SumReward(Reward):
-    """`per_win` for the host in the round that ends the game, `per_round` in every round and `per_point` for every
-    point that the round removed; the agent earns the negative.
+    """A sum of rewards for winning, for every round and for every point that it removes.
+
+    The host gets `per_win` in the round that ends the game, `per_round` in every round and `per_point` for every point
+    that the round removed; the agent gets the negative.
     """
 
     def __init__(self, config: Config, per_win: float, per_round: float, per_point: float) -> None:

@@ -22,7 +22,7 @@ SCORES = (
 
 
 def estimate_rho(finished: Tensor, lengths: Tensor) -> Estimate:
-    """Rho = games finished / steps played, over independent games.
+    """Estimate rho = games finished / rounds played, over independent games.
 
     finished: bool (n,); lengths: rounds played (n,), all >= 1.
 

@@ -16,13 +16,13 @@ MOST_COLUMNS, MOST_ROWS = 20, 12  # of a plot
 
 
 def board_points(state: State) -> Points:
-    """The points that are present; state: of one world, its points (N, n)."""
+    """List the points that are present; state: of one world, its points (N, n)."""
     points: Tensor = state["points"]
     return [[float(x) for x in point] for point in points[points[:, 0] >= 0].tolist()]
 
 
 def chosen_axes(state: State) -> list[int]:
-    """The coordinates that the host has named, counted from 0; state: of one world, while the agent decides."""
+    """List the coordinates that the host has named, counted from 0; state: of one world, while the agent decides."""
     subset, dimension = int(state["subset"]), state["points"].shape[1]
     return [axis for axis in range(dimension) if subset >> axis & 1]
 
@@ -36,7 +36,7 @@ def axes_text(axes: Sequence[int]) -> str:
 
 
 def read_axes(text: str, dimension: int) -> list[int]:
-    """Coordinates counted from 0, ascending, of text such as "x1 x3", "x1, x3" or "1 3". Raises ValueError."""
+    """Read coordinates, counted from 0, ascending, of text such as "x1 x3", "x1, x3" or "1 3". Raises ValueError."""
     words = text.lower().replace(",", " ").split()
     axes = [int(word.removeprefix("x")) - 1 if re.fullmatch(r"x?\d{1,3}", word) else -1 for word in words]
     if not axes or not all(0 <= axis < dimension for axis in axes):
@@ -48,7 +48,7 @@ def read_axes(text: str, dimension: int) -> list[int]:
 
 
 def board_error(board: object, dimension: int, max_num_points: int, max_coordinate: float) -> str | None:
-    """Why this is no board of a game, in one line; None if it is one, a list of lists of integers."""
+    """Say in one line why this is no board of a game, a list of lists of integers; None if it is one."""
     example = [[*range(dimension)], [*reversed(range(dimension))]]
     such = f"such as {str(example).replace(' ', '')}"
     if not isinstance(board, list) or not all(isinstance(point, list) for point in board):
@@ -64,7 +64,7 @@ def board_error(board: object, dimension: int, max_num_points: int, max_coordina
 
 
 def board_text(state: State) -> str:
-    """The points of a board, in the plane also a plot of them, and what the host has named; state: of one world."""
+    """List the points of a board, plotted if in the plane, and what the host has named; state: of one world."""
     points, named = board_points(state), chosen_axes(state)
     is_over = len(points) == 1
     lines = [f"{len(points)} point{'' if is_over else 's'}: {points_text(points)}"]
@@ -76,8 +76,9 @@ def board_text(state: State) -> str:
 
 
 def plot(points: Points) -> list[str]:
-    """Points of the plane, with integer coordinates, on a lattice of letters: `*` a point, `.` none; x1 to the right,
-    x2 upwards. Large boards are drawn to a scale, in which neighbours may share a place.
+    """Plot points of the plane with integer coordinates on a lattice of letters: `*` a point, `.` none.
+
+    x1 goes to the right, x2 upwards. Large boards are drawn to a scale, in which neighbours may share a place.
     """
     most = [max(point[axis] for point in points) for axis in range(2)]
     scales = [max(1, ceil((high + 1) / limit)) for high, limit in zip(most, (MOST_COLUMNS, MOST_ROWS), strict=True)]
