@@ -1,17 +1,21 @@
 """The arguments of known environments, each with its usual value, so that a config must name all of them.
 
-Known are the environments of gymnasium and ale-py that still run. Arguments of rendering (`render_mode`,
-`default_camera_config`, `width`, ...) are left out, because they do not change what is learned. `max_episode_steps` is
-an argument of gymnasium itself: an episode is truncated after so many steps; None: never.
+Known are the environments of gymnasium, whose arguments are read from its source, and of ale-py. Arguments of
+rendering (`render_mode`, `default_camera_config`) are left out, because they do not change what is learned.
+`max_episode_steps` is an argument of gymnasium itself: an episode is truncated after so many steps; None: never.
 """
 
+import ast
 import difflib
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from palestra.config import ConfigErrorItem
 from palestra.config.errors import listed, nearest, shown
@@ -29,7 +33,10 @@ class Range(tuple):
     """A lower and an upper bound; null in a config means no bound."""
 
 
+GYMNASIUMS_OWN = r"gymnasium\.envs\.(classic_control|toy_text|box2d|mujoco)\.\w+:\w+"
+RENDERING = ("render_mode", "default_camera_config")
 STEPS = (int, type(None))
+KINDS = {"bool": bool, "int": int, "float": float, "str": str, "list": list, "tuple": tuple, "None": type(None)}
 KIND_NAMES = {
     bool: "true or false",
     int: "an integer",
@@ -42,62 +49,6 @@ KIND_NAMES = {
 }
 
 _INF = float("inf")
-_MOTION = {"forward_reward_weight": 1.0, "reset_noise_scale": 0.1, "exclude_current_positions_from_observation": True}
-_CHEETAH = _MOTION | {"ctrl_cost_weight": 0.1}
-_SWIMMER = _MOTION | {"ctrl_cost_weight": 1e-4}
-_ANT: dict[str, Any] = {
-    "xml_file": "ant.xml",
-    "ctrl_cost_weight": 0.5,
-    "contact_cost_weight": 5e-4,
-    "healthy_reward": 1.0,
-    "terminate_when_unhealthy": True,
-    "healthy_z_range": Range((0.2, 1.0)),
-    "contact_force_range": Range((-1.0, 1.0)),
-    "reset_noise_scale": 0.1,
-    "exclude_current_positions_from_observation": True,
-}
-_WALKER = _MOTION | {
-    "ctrl_cost_weight": 1e-3,
-    "healthy_reward": 1.0,
-    "terminate_when_unhealthy": True,
-    "healthy_z_range": Range((0.8, 2.0)),
-    "healthy_angle_range": Range((-1.0, 1.0)),
-    "reset_noise_scale": 5e-3,
-}
-_HOPPER = _WALKER | {
-    "healthy_state_range": Range((-100.0, 100.0)),
-    "healthy_z_range": Range((0.7, _INF)),
-    "healthy_angle_range": Range((-0.2, 0.2)),
-}
-_HUMANOID = _MOTION | {
-    "forward_reward_weight": 1.25,
-    "ctrl_cost_weight": 0.1,
-    "healthy_reward": 5.0,
-    "terminate_when_unhealthy": True,
-    "healthy_z_range": Range((1.0, 2.0)),
-    "reset_noise_scale": 1e-2,
-}
-_HUMANOID_SEES = {
-    "exclude_current_positions_from_observation": True,
-    "include_cinert_in_observation": True,
-    "include_cvel_in_observation": True,
-    "include_qfrc_actuator_in_observation": True,
-    "include_cfrc_ext_in_observation": True,
-}
-_LANDER = {
-    "continuous": False,
-    "gravity": -10.0,
-    "enable_wind": False,
-    "wind_power": 15.0,
-    "turbulence_power": 1.5,
-}
-_LAKE = {
-    "desc": Argument(None, (list, type(None))),
-    "map_name": "4x4",
-    "is_slippery": True,
-    "success_rate": 1.0 / 3.0,
-    "reward_schedule": (1.0, 0.0, 0.0),
-}
 _ATARI = {
     "mode": Argument(None, (int, type(None))),
     "difficulty": Argument(None, (int, type(None))),
@@ -112,84 +63,6 @@ _ATARI = {
     "max_episode_steps": Argument(None, STEPS),
 }
 
-
-def _mujoco(max_steps: int, xml_file: str, frame_skip: int, **others: Any) -> dict[str, Any]:
-    return {"max_episode_steps": max_steps, "xml_file": xml_file, "frame_skip": frame_skip, **others}
-
-
-def _limited(max_steps: int | None, **others: Any) -> dict[str, Any]:
-    return {"max_episode_steps": max_steps, **others}
-
-
-ENVIRONMENTS: dict[str, dict[str, Any]] = {
-    "Acrobot-v1": _limited(500),
-    "CartPole-v0": _limited(200, sutton_barto_reward=False),
-    "CartPole-v1": _limited(500, sutton_barto_reward=False),
-    "MountainCar-v0": _limited(200, goal_velocity=0.0),
-    "MountainCarContinuous-v0": _limited(999, goal_velocity=0.0),
-    "Pendulum-v1": _limited(200, g=10.0),
-    "Blackjack-v1": _limited(None, natural=False, sab=True),
-    "CliffWalking-v1": _limited(None, is_slippery=False),
-    "CliffWalkingSlippery-v1": _limited(None, is_slippery=True),
-    "FrozenLake-v1": _limited(100, **_LAKE),
-    "FrozenLake8x8-v1": _limited(200, **_LAKE | {"map_name": "8x8"}),
-    "Taxi-v4": _limited(200, is_rainy=False, fickle_passenger=False, rainy_probability=0.8, fickle_probability=0.3),
-    "BipedalWalker-v3": _limited(1600, hardcore=False),
-    "BipedalWalkerHardcore-v3": _limited(2000, hardcore=True),
-    "CarRacing-v3": _limited(1000, verbose=False, lap_complete_percent=0.95, domain_randomize=False, continuous=True),
-    "LunarLander-v3": _limited(1000, **_LANDER),
-    "LunarLanderContinuous-v3": _limited(1000, **_LANDER | {"continuous": True}),
-    "Ant-v4": _limited(1000, **_ANT, use_contact_forces=False),
-    "HalfCheetah-v4": _limited(1000, **_CHEETAH),
-    "Hopper-v4": _limited(1000, **_HOPPER),
-    "Humanoid-v4": _limited(1000, **_HUMANOID),
-    "HumanoidStandup-v4": _limited(1000),
-    "InvertedDoublePendulum-v4": _limited(1000),
-    "InvertedPendulum-v4": _limited(1000),
-    "Pusher-v4": _limited(100),
-    "Reacher-v4": _limited(50),
-    "Swimmer-v4": _limited(1000, **_SWIMMER),
-    "Walker2d-v4": _limited(1000, **_WALKER),
-    "Ant-v5": _mujoco(
-        1000,
-        frame_skip=5,
-        **_ANT,
-        forward_reward_weight=1.0,
-        main_body=Argument(1, (int, str)),
-        include_cfrc_ext_in_observation=True,
-    ),
-    "HalfCheetah-v5": _mujoco(1000, "half_cheetah.xml", 5, **_CHEETAH),
-    "Hopper-v5": _mujoco(1000, "hopper.xml", 4, **_HOPPER),
-    "Humanoid-v5": _mujoco(
-        1000,
-        "humanoid.xml",
-        5,
-        **_HUMANOID | _HUMANOID_SEES,
-        contact_cost_weight=5e-7,
-        contact_cost_range=Range((-_INF, 10.0)),
-    ),
-    "HumanoidStandup-v5": _mujoco(
-        1000,
-        "humanoidstandup.xml",
-        5,
-        **_HUMANOID_SEES,
-        uph_cost_weight=1.0,
-        ctrl_cost_weight=0.1,
-        impact_cost_weight=5e-7,
-        impact_cost_range=Range((-_INF, 10.0)),
-        reset_noise_scale=1e-2,
-    ),
-    "InvertedDoublePendulum-v5": _mujoco(
-        1000, "inverted_double_pendulum.xml", 5, healthy_reward=10.0, reset_noise_scale=0.1
-    ),
-    "InvertedPendulum-v5": _mujoco(1000, "inverted_pendulum.xml", 2, reset_noise_scale=0.01),
-    "Pusher-v5": _mujoco(
-        100, "pusher_v5.xml", 5, reward_near_weight=0.5, reward_dist_weight=1.0, reward_control_weight=0.1
-    ),
-    "Reacher-v5": _mujoco(50, "reacher.xml", 2, reward_dist_weight=1.0, reward_control_weight=1.0),
-    "Swimmer-v5": _mujoco(1000, "swimmer.xml", 4, **_SWIMMER),
-    "Walker2d-v5": _mujoco(1000, "walker2d_v5.xml", 4, **_WALKER),
-}
 
 # Environments that come as a vector of their own (`vectorization: {name: entry_point}`) have other arguments.
 VECTOR_ENVIRONMENTS: dict[str, dict[str, Any]] = {
@@ -227,15 +100,57 @@ def is_atari(env_id: str) -> bool:
 
 def known_arguments(env_id: str, vector: bool) -> dict[str, Argument] | None:
     """Return the arguments of a known environment, or None. vector: those of its own vector environment."""
-    found = (VECTOR_ENVIRONMENTS if vector else ENVIRONMENTS).get(env_id)
+    found: dict[str, Any] | None
     if is_atari(env_id):
         found = _ATARI_VECTOR if vector else _ATARI
         if "NoFrameskip" in env_id:
             sticky = 0.25 if env_id.endswith("v0") else 0.0
             found = found | {"frameskip": Argument(1, (int, tuple)), "repeat_action_probability": sticky}
+    elif vector:
+        found = VECTOR_ENVIRONMENTS.get(env_id)
+    else:
+        found = _gymnasium_arguments(env_id)
     if found is None:
         return None
-    return {name: _argument(name, usual) for name, usual in found.items()}
+    return {
+        name: usual if isinstance(usual, Argument) else Argument(usual, (type(usual),)) for name, usual in found.items()
+    }
+
+
+def _gymnasium_arguments(env_id: str) -> dict[str, Argument] | None:
+    """Return the arguments of an environment of gymnasium; None for other ones."""
+    spec = gymnasium.registry.get(env_id)
+    if spec is None or not re.fullmatch(GYMNASIUMS_OWN, str(spec.entry_point)):
+        return None
+    found = {"max_episode_steps": Argument(spec.max_episode_steps, STEPS)} | _read_signature(str(spec.entry_point))
+    return found | {name: replace(found[name], usual=value) for name, value in spec.kwargs.items() if name in found}
+
+
+@cache
+def _read_signature(entry_point: str) -> dict[str, Argument]:
+    """Read the arguments of a class of gymnasium from its source, because importing it may need an extra."""
+    module, _, name = entry_point.partition(":")
+    source = Path(gymnasium.__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py").read_text()
+    (found,) = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == name)
+    (init,) = (node for node in found.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    usual = zip(init.args.args[1:], init.args.defaults, strict=True)
+    return {
+        each.arg: _argument(each.annotation, eval(ast.unparse(value), {"np": np}))  # such as (0.7, float("inf"))
+        for each, value in usual
+        if each.arg not in RENDERING
+    }
+
+
+def _argument(annotation: ast.expr | None, usual: Any) -> Argument:
+    """Return an argument with the types of its annotation; without one, with the type of its usual value."""
+    said = type(usual).__name__ if annotation is None else ast.unparse(annotation)
+    kinds = tuple(KINDS[name.partition("[")[0]] for name in said.split(" | "))
+    if kinds == (float,) or (annotation is None and kinds == (int,)):
+        return Argument(float(usual), (float,))
+    if kinds == (tuple,):
+        kind = Range if len(usual) == 2 else tuple
+        return Argument(kind(map(float, usual)), (kind,))
+    return Argument(usual, kinds)
 
 
 def plain_argument(value: Any) -> Any:
@@ -243,12 +158,6 @@ def plain_argument(value: Any) -> Any:
     if isinstance(value, tuple):
         return [plain_argument(item) for item in value]
     return None if isinstance(value, float) and math.isinf(value) else value
-
-
-def _argument(name: str, usual: Any) -> Argument:
-    if isinstance(usual, Argument):
-        return usual
-    return Argument(usual, STEPS if name == "max_episode_steps" else (type(usual),))
 
 
 def id_error(env_id: str) -> str | None:

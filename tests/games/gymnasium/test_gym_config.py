@@ -16,13 +16,15 @@ from gymnasium.envs.registration import load_env_creator
 
 from palestra.config import ConfigError, check, find_defaults, find_undescribed
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
-from palestra.games.gymnasium.arguments import ENVIRONMENTS, VECTOR_ENVIRONMENTS, known_arguments, passed_arguments
+from palestra.games.gymnasium.arguments import VECTOR_ENVIRONMENTS, known_arguments, passed_arguments
 from palestra.games.gymnasium.environments import make_environment
+from palestra.games.gymnasium.known_spaces import SPACES
 from palestra.games.gymnasium.wrappers import WrapperConfig
 from tests.games.gym_worlds import CPU, cart_pole, gym_data
 
 RENDERING = {"render_mode", "default_camera_config"}
 OF_THE_ID = {"game", "num_envs"}
+ENVIRONMENTS = [env_id for env_id in gymnasium.registry if known_arguments(env_id, vector=False) is not None]
 ATARI_IDS = ("ALE/Pong-v5", "PongNoFrameskip-v4", "PongNoFrameskip-v0")
 
 
@@ -52,6 +54,13 @@ def test_every_break_is_told_by_its_path() -> None:
     observation = {"normalize": {"eps": 1e-8}, "clip": 10.0}
     reward = {"normalize": {"gamma": 0.9, "eps": 1e-8}, "clip": None}
     assert_every_mutation_is_told(cart_pole(wrappers=wrappers, observation=observation, reward=reward), GymnasiumConfig)
+
+
+def test_gymnasiums_own_environments_are_known() -> None:
+    missing = SPACES.keys() - set(ENVIRONMENTS)
+    assert not missing
+    assert known_arguments("Hopper-v5", vector=False) is not None
+    assert known_arguments("phys2d/CartPole-v1", vector=False) is None
 
 
 def test_a_missing_argument_is_named_with_its_usual_value() -> None:
