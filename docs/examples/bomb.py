@@ -16,8 +16,6 @@ class Bomb(TensorGame):
 
     roles = ("first", "second", "third")
     moves = (("first",), ("second",), ("third",))
-    quiet_moves = ()
-    tallies = ()
     lockstep = True
 
     def __init__(self, config, device):

@@ -14,8 +14,6 @@ class Pennies(TensorGame):
 
     roles = ("even", "odd")
     moves = (("even", "odd"),)
-    quiet_moves = ()
-    tallies = ()
     lockstep = True
 
     def __init__(self, config, device):

@@ -1,6 +1,6 @@
 """The config of a run's evaluations, and its checks beyond types."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -10,7 +10,6 @@ from palestra.config import (
     ByName,
     Config,
     ConfigErrorItem,
-    NonEmptyStr,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -18,7 +17,6 @@ from palestra.config import (
     below,
     load_class,
 )
-from palestra.evaluation.measures import GameMeasures, MeasureName, measure_errors
 from palestra.evaluation.user_evaluation import UserEvaluation
 from palestra.games import AnyGameConfig, GameConfig
 from palestra.players import script_error
@@ -28,7 +26,16 @@ from palestra.runtime.intervals import Interval
 EvaluationName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
-class EvaluationConfig(Config):
+class _TimedConfig(Config):
+    name: EvaluationName
+    """its name in records, files and `best`; different for each evaluation"""
+    interval: Interval | None
+    """how often, besides the end of a run; null: only then"""
+    at_start: bool
+    """whether it is also played before training; in a branch: before that goes on"""
+
+
+class EvaluationConfig(_TimedConfig):
     own_scores: ClassVar[None] = None
     usual: ClassVar[Any] = {
         "name": "main",
@@ -38,12 +45,6 @@ class EvaluationConfig(Config):
         "final_num_games": 100,
     }
 
-    name: EvaluationName
-    """its name in records, files and `best`; different for each evaluation"""
-    interval: Interval | None
-    """how often, besides the end of a run; null: only then"""
-    at_start: bool
-    """whether it is also played before training; in a branch: before that goes on"""
     num_games: PositiveInt
     """games per pairing, from the same starts every time"""
     final_num_games: PositiveInt
@@ -62,18 +63,12 @@ class EvaluationConfig(Config):
         return [name for pairing in self.pairings for name in pairing.values() if ":" in name]
 
 
-class UserEvaluationConfig(Config):
+class UserEvaluationConfig(_TimedConfig):
     """An evaluation that a class of the user's own plays."""
 
     game: ClassVar[None] = None
     pairings: ClassVar[list[dict[str, str]]] = []
 
-    name: EvaluationName
-    """its name in records, files and `best`; different for each evaluation"""
-    interval: Interval | None
-    """how often, besides the end of a run; null: only then"""
-    at_start: bool
-    """whether it is also played before training; in a branch: before that goes on"""
     num_games: PositiveInt
     """games that the class is asked to play"""
     final_num_games: PositiveInt
@@ -110,23 +105,6 @@ class EvaluatorsConfig(Config):
     max_restarts: NonNegativeInt
     """how often an evaluation is begun anew, in a new process, after its process has died or was killed; then it
     fails"""
-
-
-class BestConfig(Config):
-    evaluation: NonEmptyStr
-    """which of the evaluations, by name"""
-    pairing: NonNegativeInt | None
-    """which of its pairings, counted from 0; null: an evaluation of your own, which has none, or a function of your
-    own, which gets the record of all pairings"""
-    measure: MeasureName
-    """a score that the game declares (return/ROLE in every game, rho in polyhedra, accuracy in dialogues), length,
-    won/ROLE, info/FIELD or final_info/FIELD; after return/ROLE, length and fields of info with /iqm, /median, /std,
-    /min or /max another statistic than the mean; or a function of your own, package.module:function"""
-    goal: Literal["max", "min"]
-    """whether a higher (max) or a lower (min) value is better"""
-
-    def user_names(self) -> list[str]:
-        return [self.measure] if ":" in self.measure else []
 
 
 def evaluation_errors(
@@ -187,23 +165,3 @@ def pairing_errors(
         script = players.get(player, player)
         if script is not None and (fault := script_error(script, game, role)):
             yield ConfigErrorItem(f"{path}.{role}", f"{fault}; {known}")
-
-
-def best_errors(
-    best: BestConfig | None,
-    evaluations: Sequence[EvaluationConfig | UserEvaluationConfig],
-    roles: Sequence[str],
-    of_games: Mapping[str, GameMeasures],
-    learners: Collection[str],
-) -> Iterator[ConfigErrorItem]:
-    """Find the errors in `best`, which says what makes a checkpoint the best one.
-
-    of_games: as for `measure_errors`. learners: the players that learn.
-    """
-    if best is None:
-        return
-    if not evaluations:
-        yield ConfigErrorItem("best", "expected null, because there are no evaluations, got a mapping")
-        return
-    for item in measure_errors(best, evaluations, roles, of_games, learners):
-        yield ConfigErrorItem(f"best.{item.path}", item.message)

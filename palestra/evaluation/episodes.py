@@ -8,9 +8,10 @@ from torch import Tensor
 
 from palestra.evaluation.evaluator import STREAM, Games, Watch, nobody_watches
 from palestra.games.game import expand_mask
+from palestra.games.info import StepInfo
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import Discrete
-from palestra.games.world import StepInfo, WorldGame
+from palestra.games.world import WorldGame
 from palestra.randomness import base_key, fold, world_keys
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from palestra.config import ConfigError, ConfigErrorItem, below
-from palestra.evaluation.config import BestConfig, EvaluationConfig, UserEvaluationConfig
+from palestra.evaluation.config import EvaluationConfig, UserEvaluationConfig
 from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import Games, Watch, nobody_watches, play_games, play_outcomes
-from palestra.evaluation.measures import GameMeasures, Measure
+from palestra.evaluation.measures import BestConfig, GameMeasures, Measure
 from palestra.evaluation.ratings import rate
 from palestra.evaluation.trace import trace_games
 from palestra.evaluation.user_evaluation import play_user_evaluation
@@ -249,16 +249,16 @@ class Evaluations:
 
     def _policies(self, evaluation: str, pairing: Mapping[str, str]) -> dict[str, Policy]:
         """Return the policies of a pairing, by role."""
-        seated = {role: self._seated(evaluation, name, role) for role, name in pairing.items()}
-        return {role: self._policy(name, seated[role], evaluation, role) for role, name in pairing.items()}
+        return {role: self._policy(evaluation, name, role) for role, name in pairing.items()}
 
-    def _seated(self, evaluation: str, name: str, role: str) -> Player | None:
-        """Return the player of that name, or what stands in for it, with its present weights; None for a script."""
+    def _policy(self, evaluation: str, name: str, role: str) -> Policy:
+        """Return the policy of a player in a role; what stands in for the player gets its present weights."""
         player, stand_in = self.players.get(name), self.stand_ins.get((evaluation, name, role))
-        if player is None or stand_in is None:
-            return player
-        stand_in.load_weights(player.weights())
-        return stand_in
+        if player is None or player.script is not None:
+            return self._script(evaluation, name, role)
+        if stand_in is not None:
+            stand_in.load_weights(player.weights())
+        return (stand_in or player).policy(explore=False)
 
     def _game(self, name: str) -> Game:
         """Return the game of an evaluation, with the state of the run's game (running statistics, for instance)."""
@@ -292,11 +292,6 @@ class Evaluations:
         assert isinstance(game, WorldGame)
         policy = policies[game.roles[0]]
         return play_episodes(game, policy, num_games, self.num_worlds, config.max_rounds, seed, watch, self.info)
-
-    def _policy(self, name: str, player: Player | None, evaluation: str, role: str) -> Policy:
-        if player is None or player.script is not None:
-            return self._script(evaluation, name, role)
-        return player.policy(explore=False)
 
 
 class BestScore:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palestra.games.game import State, TensorGame
+from palestra.games.game import State, TensorGame, choose_worlds
 from palestra.games.policy import Memory, Policy
 from palestra.games.scores import GameEnds
 from palestra.games.spaces import Discrete
@@ -22,6 +22,9 @@ FoundScore = float | Share | Estimate | None
 Watch = Callable[[int, int], None]
 """Called before every round with how many games are over, and how many rounds the longest game in play has had; may
 raise Interrupted."""
+
+
+Record = Callable[[str, State, Tensor, Tensor], None]
 
 
 def nobody_watches(num_over: int, num_rounds: int) -> None:
@@ -156,10 +159,16 @@ def _played_out(
 
 
 class Batch:
-    """The games still in play, and the results of all games. index: int64, the numbers of the games still in play."""
+    """The games still in play, and the results of all games.
 
-    def __init__(self, game: TensorGame, policies: Mapping[str, Policy], num_games: int, seed: int) -> None:
-        self.game, self.policies = game, policies
+    index: int64, the numbers of the games still in play. record: called with every decision: the role, the state before
+    it, the worlds in which the role decides, bool (games still in play,), and the actions.
+    """
+
+    def __init__(
+        self, game: TensorGame, policies: Mapping[str, Policy], num_games: int, seed: int, record: Record | None = None
+    ) -> None:
+        self.game, self.policies, self.record = game, policies, record
         device = game.device
         self.keys = world_keys(base_key(seed, STREAM), num_games, device)
         self.state: State = game.reset(fold(self.keys, 0))
@@ -204,17 +213,19 @@ class Batch:
                 decision = policy.act(view, game.legal(self.state, role), keys, self.memory.get(role, {}))
                 actions[role] = decision.action
                 decides = deciding[:, game.roles.index(role)]
+                if self.record is not None:
+                    self.record(role, self.state, decides, decision.action)
                 if role in self.actions:
                     self.actions[role].scatter_add_(0, decision.action, decides.long())
                 before = self.memory.get(role, {})
                 self.memory[role] = {
-                    name: _where(decides, value, before.get(name, torch.zeros_like(value)))
+                    name: choose_worlds(decides, value, before.get(name, torch.zeros_like(value)))
                     for name, value in decision.memory.items()
                 }
             step_keys = move_keys + len(game.roles) + 1
             state, rewards, terminated, truncated = game.transition(self.state, actions, step_keys)
             # The state of a truncated game stays as it was when it was cut off, so that its counters stay too.
-            self.state = {name: _where(self.running, value, self.state[name]) for name, value in state.items()}
+            self.state = {name: choose_worlds(self.running, value, self.state[name]) for name, value in state.items()}
             self.returns[self.index] += rewards * self.running.unsqueeze(1)
             over = terminated.all(dim=1)
             self.finished[self.index] |= over & self.running
@@ -230,7 +241,3 @@ class Batch:
         self.index, self.keys, self.running = self.index[staying], self.keys[staying], self.running[staying]
         self.state = {name: value[staying] for name, value in self.state.items()}
         self.memory = {role: {k: v[staying] for k, v in memory.items()} for role, memory in self.memory.items()}
-
-
-def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    return torch.where(mask.view(-1, *([1] * (yes.dim() - 1))), yes, no)

@@ -4,13 +4,14 @@ A measure is one of the statistics of a pairing, or a function of one's own, nam
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, Protocol
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from pydantic import AfterValidator
 
-from palestra.config import ConfigErrorItem, admitted_function, load_function
+from palestra.config import Config, ConfigErrorItem, NonEmptyStr, NonNegativeInt, admitted_function, load_function
 from palestra.config.errors import listed, nearest
+from palestra.evaluation.config import AnyEvaluationConfig
 from palestra.runtime.scores import return_of
 
 STATISTICS = ("std", "min", "max", "median", "iqm")  # of palestra.runtime.statistics.describe, besides the mean
@@ -38,17 +39,21 @@ class MeasureKeys(Protocol):
     def measure(self) -> str: ...
 
 
-class MeasurableEvaluation(Protocol):
-    """What measures need of the config of an evaluation. own_scores: of one that a class of the user's own plays."""
+class BestConfig(Config):
+    evaluation: NonEmptyStr
+    """which of the evaluations, by name"""
+    pairing: NonNegativeInt | None
+    """which of its pairings, counted from 0; null: an evaluation of your own, which has none, or a function of your
+    own, which gets the record of all pairings"""
+    measure: MeasureName
+    """a score that the game declares (return/ROLE in every game, rho in polyhedra, accuracy in dialogues), length,
+    won/ROLE, info/FIELD or final_info/FIELD; after return/ROLE, length and fields of info with /iqm, /median, /std,
+    /min or /max another statistic than the mean; or a function of your own, package.module:function"""
+    goal: Literal["max", "min"]
+    """whether a higher (max) or a lower (min) value is better"""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def pairings(self) -> list[dict[str, str]]: ...
-
-    @property
-    def own_scores(self) -> Sequence[str] | None: ...
+    def user_names(self) -> list[str]:
+        return [self.measure] if ":" in self.measure else []
 
 
 class GameMeasures(NamedTuple):
@@ -83,7 +88,7 @@ class Measure:
     """Reads a measure out of the records of an evaluation."""
 
     def __init__(
-        self, keys: MeasureKeys, evaluations: Sequence[MeasurableEvaluation], of_games: Mapping[str, GameMeasures]
+        self, keys: MeasureKeys, evaluations: Sequence[AnyEvaluationConfig], of_games: Mapping[str, GameMeasures]
     ) -> None:
         """Find the measure.
 
@@ -115,7 +120,7 @@ class Measure:
         return math.nan if result is None else float(result)
 
 
-def _known(evaluation: MeasurableEvaluation, roles: Sequence[str], of_game: GameMeasures) -> dict[str, tuple[Any, ...]]:
+def _known(evaluation: AnyEvaluationConfig, roles: Sequence[str], of_game: GameMeasures) -> dict[str, tuple[Any, ...]]:
     """Return the measures of an evaluation, each with its keys in the entry of its pairing.
 
     For an evaluation of the user's own, which has no pairings, the keys are those in its record.
@@ -134,7 +139,7 @@ def _number(found: Any, name: str) -> float:
 
 def measure_errors(
     keys: MeasureKeys,
-    evaluations: Sequence[MeasurableEvaluation],
+    evaluations: Sequence[AnyEvaluationConfig],
     roles: Sequence[str],
     of_games: Mapping[str, GameMeasures],
     learners: Collection[str],
@@ -158,7 +163,7 @@ def measure_errors(
     return errors
 
 
-def _pairing_fault(keys: MeasureKeys, evaluation: MeasurableEvaluation, learners: Collection[str]) -> str | None:
+def _pairing_fault(keys: MeasureKeys, evaluation: AnyEvaluationConfig, learners: Collection[str]) -> str | None:
     if evaluation.own_scores is not None:
         message = f"expected null, because {evaluation.name!r}, an evaluation of your own, has no pairings"
         return None if keys.pairing is None else f"{message}, got {keys.pairing}"
@@ -171,7 +176,7 @@ def _pairing_fault(keys: MeasureKeys, evaluation: MeasurableEvaluation, learners
     return f"expected a pairing with a player that learns{numbers}, got {got}"
 
 
-def _measure_fault(keys: MeasureKeys, evaluation: MeasurableEvaluation, known: Collection[str]) -> str | None:
+def _measure_fault(keys: MeasureKeys, evaluation: AnyEvaluationConfig, known: Collection[str]) -> str | None:
     """Say why the measure is none of those known, or return None. Functions were checked when the file was read."""
     if ":" in keys.measure or keys.measure in known:
         return None
@@ -185,3 +190,23 @@ def _measure_fault(keys: MeasureKeys, evaluation: MeasurableEvaluation, known: C
         hint = "; output.info names the fields of the environments' info that are recorded"
     statistics = f"with one of /{', /'.join(STATISTICS)} after return/ROLE, length and fields of info"
     return f"expected one of {listed(bare)} ({statistics}), {own}, got {keys.measure!r}{hint}"
+
+
+def best_errors(
+    best: BestConfig | None,
+    evaluations: Sequence[AnyEvaluationConfig],
+    roles: Sequence[str],
+    of_games: Mapping[str, GameMeasures],
+    learners: Collection[str],
+) -> Iterator[ConfigErrorItem]:
+    """Find the errors in `best`, which says what makes a checkpoint the best one.
+
+    of_games: as for `measure_errors`. learners: the players that learn.
+    """
+    if best is None:
+        return
+    if not evaluations:
+        yield ConfigErrorItem("best", "expected null, because there are no evaluations, got a mapping")
+        return
+    for item in measure_errors(best, evaluations, roles, of_games, learners):
+        yield ConfigErrorItem(f"best.{item.path}", item.message)

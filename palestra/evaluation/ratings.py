@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 SCALE = 400 / math.log(10)  # 400 points are odds of ten to one
@@ -46,21 +47,15 @@ def _result(pair: Mapping[str, Any]) -> Result | None:
 def _is_determined(seats: Sequence[Seat], results: Sequence[Result]) -> bool:
     """Tell whether the results determine ratings: the graph of wins is strongly connected.
 
-    That is, from the first seat all others are reached along wins, and all along losses.
+    That is, along wins every seat is reached from every other one.
     """
-    won = {(first, second) for first, second, wins, _ in results if wins > 0}
-    won |= {(second, first) for first, second, wins, contests in results if wins < contests}
-    return all(_reachable(seats[0], edges) == set(seats) for edges in (won, {(b, a) for a, b in won}))
+    from scipy.sparse.csgraph import connected_components  # imported only here, because it takes long
 
-
-def _reachable(start: Seat, edges: set[tuple[Seat, Seat]]) -> set[Seat]:
-    reached, waiting = {start}, [start]
-    while waiting:
-        here = waiting.pop()
-        new = {b for a, b in edges if a == here} - reached
-        reached |= new
-        waiting += new
-    return reached
+    has_won = np.zeros((len(seats), len(seats)), dtype=bool)
+    for first, second, wins, contests in results:
+        has_won[seats.index(first), seats.index(second)] |= wins > 0
+        has_won[seats.index(second), seats.index(first)] |= wins < contests
+    return bool(connected_components(has_won, connection="strong", return_labels=False) == 1)
 
 
 def _strengths(seats: Sequence[Seat], results: Sequence[Result]) -> torch.Tensor:

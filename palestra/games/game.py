@@ -10,7 +10,7 @@ different roles decide in different worlds, one move lists all of them, and `dec
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -39,6 +39,11 @@ def expand_mask(mask: Tensor, like: Tensor) -> Tensor:
     return mask if like.dim() == 1 else mask.view(-1, *([1] * (like.dim() - 1)))
 
 
+def choose_worlds(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """Take `yes` in the worlds of a mask, bool (B,), and `no` in the others; both (B, ...)."""
+    return torch.where(expand_mask(mask, yes), yes, no)
+
+
 class IllegalMove(ValueError):
     """The public `step` got an action that the rules forbid."""
 
@@ -46,16 +51,16 @@ class IllegalMove(ValueError):
 class Game(ABC):
     """Base class of every game: its roles, and what each role observes and does.
 
-    Must be set: `roles`, in the order of the axis R; `spaces` (observations) and `action_spaces` by role; `tallies`,
-    the names of further counters that are summed over finished games; `device`. May be set: `always_legal`, where no
+    Must be set: `roles`, in the order of the axis R; `spaces` (observations) and `action_spaces` by role; `device`. May
+    be set: `tallies`, the names of further counters that are summed over finished games; `always_legal`, where no
     action is ever illegal; `critic_spaces`, by role what the game shows critics alone, under other names than `spaces`.
     """
 
     roles: tuple[str, ...]
     spaces: dict[str, dict[str, Space]]
     action_spaces: dict[str, ActionSpace]
-    tallies: tuple[str, ...]
     device: torch.device
+    tallies: tuple[str, ...] = ()
     always_legal: bool = False
     critic_spaces: Mapping[str, dict[str, Space]] = {}
 
@@ -129,8 +134,15 @@ class Game(ABC):
         """
         if not self.always_legal:
             return None
-        num = len(next(iter(observation.values())))
-        return torch.ones(num, self.action_spaces[role].num_flags, dtype=torch.bool, device=self.device)
+        return self.every_action[role].expand(len(next(iter(observation.values()))), -1)
+
+    @cached_property
+    def every_action(self) -> dict[str, Tensor]:
+        """By role, the mask by which all of its actions are legal: bool (1, flags of its action space)."""
+        return {
+            role: torch.ones((1, space.num_flags), dtype=torch.bool, device=self.device)
+            for role, space in self.action_spaces.items()
+        }
 
     def held_out(self) -> "Game":
         """Return the game that evaluations play, whose instances training never draws; this one if it has none."""
@@ -161,22 +173,21 @@ class TensorGame(Game):
     """The rules as pure functions. Everything that changes is in the state, which they take and return.
 
     Must be set, in addition to the attributes of Game: `moves`, the roles that may decide in each move of a round;
-    `quiet_moves`, the numbers of the moves that give no reward and end no running game (never the last of a round);
     `lockstep`, whether a role that has decided in a world decides there at each of its moves until the game is over.
-    `tallies` are state entries of shape (B,). May be set: `outcome_entries`, the state entries that `scores` gets;
+    `tallies` are state entries of shape (B,). May be set: `quiet_moves`, the numbers of the moves that give no reward
+    and end no running game (never the last of a round); `outcome_entries`, the state entries that `scores` gets;
     `observation_transform`, what is done with observations before players get them (None: nothing); `fully_observable`,
     whether every role observes all of the state and every choice that was made, so that a person in a role may see
-    them.
-    Must be implemented: `reset`, `deciding`, `observe`, `legal`, `transition`, and with `critic_spaces`
-    `observe_for_critics`; may be: `refill`, `transition_in_place`, `stepper`, `held_out`, `declared_scores` and
-    `scores`, `wins`, for reports `storyboard`, `transcript`, `tables`, and for people who ask and play `read_board`,
-    `describe_board`, `describe_seen`, `read_action`, `describe_action`, `describe_flags`. With one role, that role
-    decides in every world that is not over.
+    them. Must be implemented: `reset`, `deciding`, `observe`, `transition`, `legal` unless every action is, and with
+    `critic_spaces` `observe_for_critics`; may be: `refill`, `transition_in_place`, `stepper`, `held_out`,
+    `declared_scores` and `scores`, `wins`, for reports `storyboard`, `transcript`, `tables`, and for people who ask and
+    play `read_board`, `describe_board`, `describe_seen`, `read_action`, `describe_action`, `describe_flags`. With one
+    role, that role decides in every world that is not over.
     """
 
     moves: tuple[tuple[str, ...], ...]
-    quiet_moves: tuple[int, ...]
     lockstep: bool
+    quiet_moves: tuple[int, ...] = ()
     outcome_entries: tuple[str, ...] = ()
     observation_transform: ObservationTransform | None = None
     fully_observable: bool = False
@@ -195,7 +206,7 @@ class TensorGame(Game):
         """
         if not runs_on_cpu(where):
             fresh = self.reset(keys)
-            return {name: torch.where(expand_mask(where, value), fresh[name], value) for name, value in state.items()}
+            return {name: choose_worlds(where, fresh[name], value) for name, value in state.items()}
         rows = where.nonzero().squeeze(1)  # a CPU computes only these; a GPU would have to wait for their number
         for name, value in self.reset(keys[rows]).items():
             # by numpy: torch's threads would spin after the copy, on the cores that the kernels' threads need
@@ -217,12 +228,15 @@ class TensorGame(Game):
         """
         return {}
 
-    @abstractmethod
     def legal(self, state: State, role: str) -> Tensor:
         """Return the legal actions of a role: bool (B, flags of its action space).
 
-        Wherever the role decides, every choice has a legal action.
+        Wherever the role decides, every choice has a legal action. Must be implemented unless the game is
+        `always_legal`.
         """
+        if not self.always_legal:
+            raise NotImplementedError(f"expected {type(self).__name__}.legal, because always_legal is False")
+        return self.every_action[role].expand(len(next(iter(state.values()))), -1)
 
     @abstractmethod
     def transition(
@@ -402,10 +416,9 @@ def is_legal(action: Tensor, space: ActionSpace, legal: Tensor) -> Tensor:
     if isinstance(space, Box):
         low, high = action.new_tensor(space.low), action.new_tensor(space.high)
         return ((action >= low) & (action <= high)).all(dim=1)
-    nums = space.nums if isinstance(space, MultiDiscrete) else (space.num,)
-    choices = action.view(len(action), len(nums))
+    choices = action.view(len(action), len(space.nums)).unbind(1)
     sound = torch.ones(len(action), dtype=torch.bool, device=action.device)
-    for choice, num, flags in zip(choices.unbind(1), nums, legal.split(list(nums), dim=1), strict=True):
+    for choice, num, flags in zip(choices, space.nums, space.split(legal), strict=True):
         inside = (choice >= 0) & (choice < num)
         sound &= inside & flags.gather(1, choice.clamp(0, num - 1).unsqueeze(1)).squeeze(1)
     return sound

@@ -52,7 +52,6 @@ class HarvestGame(TensorGame):
     left. Critics are shown `weather`, float32 (T, R, K): all of this round, the next one and so on, one-hot.
     """
 
-    quiet_moves = ()
     tallies = ("right",)
     lockstep = True
     always_legal = True
@@ -96,9 +95,6 @@ class HarvestGame(TensorGame):
 
     def observe_for_critics(self, state: State, role: str) -> Observation:
         return {"weather": self._one_hot(self._from_now_on(state))}
-
-    def legal(self, state: State, role: str) -> Tensor:
-        return torch.ones(len(state["round"]), self.config.num_kinds, dtype=torch.bool, device=self.device)
 
     def transition(
         self, state: State, actions: dict[str, Tensor], keys: Tensor

@@ -51,13 +51,6 @@ class MatrixConfig(TensorGameConfig):
     def build(self, device: torch.device, kernel: Kernel) -> "MatrixGame":
         return MatrixGame(self, device)
 
-    def declared_roles(self) -> tuple[str, ...]:
-        return MatrixGame.roles
-
-    def declared_scores(self) -> tuple[DeclaredScore, ...]:
-        sums = {row + column for pairs in self.payoffs for row, column in pairs}
-        return declared_returns(MatrixGame.roles, zero_sum=len(sums) == 1, shown=True)
-
 
 class MatrixGame(TensorGame):
     """The game whose payoffs stand in a table.
@@ -70,8 +63,6 @@ class MatrixGame(TensorGame):
 
     roles = ("row", "column")
     moves = (("row", "column"),)
-    quiet_moves = ()
-    tallies = ()
     lockstep = True
     fully_observable = True
     always_legal = True
@@ -87,7 +78,8 @@ class MatrixGame(TensorGame):
 
     @property
     def declared_scores(self) -> tuple[DeclaredScore, ...]:
-        return self.config.declared_scores()
+        sums = {row + column for pairs in self.config.payoffs for row, column in pairs}
+        return declared_returns(self.roles, zero_sum=len(sums) == 1, shown=True)
 
     def reset(self, keys: Tensor) -> State:
         return {"chosen": torch.full((len(keys), 2), -1, device=self.device), "round": torch.zeros_like(keys)}
@@ -100,10 +92,6 @@ class MatrixGame(TensorGame):
         # -1, before the first round, becomes the first column, which is cut off
         last = [one_hot(state["chosen"][:, i] + 1, self.nums[i] + 1)[:, 1:].float() for i in (own, 1 - own)]
         return {"seen": torch.cat([*last, (state["round"].float() / self.config.num_rounds).unsqueeze(1)], dim=1)}
-
-    def legal(self, state: State, role: str) -> Tensor:
-        num = self.action_spaces[role].num_flags
-        return torch.ones(len(state["round"]), num, dtype=torch.bool, device=self.device)
 
     def transition(
         self, state: State, actions: dict[str, Tensor], keys: Tensor

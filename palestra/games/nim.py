@@ -47,8 +47,6 @@ class NimGame(TensorGame):
     roles = ("first", "second")
     declared_scores = declared_returns(roles, zero_sum=True, shown=True)
     moves = (("first", "second"),)
-    quiet_moves = ()
-    tallies = ()
     lockstep = False
     fully_observable = True
 

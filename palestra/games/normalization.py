@@ -38,14 +38,14 @@ UNCHANGED = ObservationConfig(normalize=None, clip=None)
 
 
 class RunningMoments:
-    """Number, mean and sum of squared deviations of rows of one shape. Before the first row: mean 0, variance 1.
+    """Number, mean and sum of squared deviations of the rows of an entry: of a set, its members.
 
-    centered: whether deviations are from the mean; otherwise from 0, `mean` stays 0, and `variance` is the mean square.
-    count: int64 (); mean, squares: float64 of the shape.
+    Before the first row: mean 0, variance 1. Deviations of a set's members are from 0, `mean` stays 0, and `variance`
+    is the mean square. count: int64 (); mean, squares: float64 of a row's shape.
     """
 
-    def __init__(self, shape: tuple[int, ...], centered: bool, device: torch.device) -> None:
-        self.centered = centered
+    def __init__(self, space: Space, device: torch.device) -> None:
+        self.centered, shape = not space.padded, space.shape[1:] if space.padded else space.shape
         self.count = torch.zeros((), dtype=torch.int64, device=device)
         self.mean = torch.zeros(shape, dtype=torch.float64, device=device)
         self.squares = torch.zeros_like(self.mean)
@@ -101,7 +101,7 @@ class ObservationTransform:
             )
             raise ConfigError.at("game.observation", message)
         self.moments = {
-            role: {name: _moments_of(space, device) for name, space in entries.items()}
+            role: {name: RunningMoments(space, device) for name, space in entries.items()}
             for role, entries in (self.numbers.items() if config.normalize is not None else ())
         }
 
@@ -144,11 +144,6 @@ def make_transform(
     if config.normalize is None and config.clip is None:
         return None
     return ObservationTransform(config, spaces, device)
-
-
-def _moments_of(space: Space, device: torch.device) -> RunningMoments:
-    """Make the moments of an entry's numbers; for a set, of the numbers of one member."""
-    return RunningMoments(space.shape[1:] if space.padded else space.shape, not space.padded, device)
 
 
 def _rows(value: Tensor, space: Space, counted: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,9 +3,13 @@
 Letters: B worlds, K choices.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
+
+from palestra.randomness import fold, random_choice
 
 
 @dataclass(frozen=True)
@@ -30,23 +34,52 @@ class Space:
         return self.dtype == torch.uint8 and len(self.shape) == 3 and not self.padded
 
 
+class Choices:
+    """Base of spaces of choices, the k-th among nums[k]. Masks of legal actions: bool (B, num_flags)."""
+
+    nums: tuple[int, ...]
+
+    dtype = torch.int64
+
+    @property
+    def num_flags(self) -> int:
+        """The width of a mask of legal actions, which has those of one choice after the other."""
+        return sum(self.nums)
+
+    def split(self, flags: Tensor) -> tuple[Tensor, ...]:
+        """Split masks, or other tensors of that width (B, num_flags), into those of each choice."""
+        return flags.split(list(self.nums), dim=1)
+
+    def join(self, choices: Sequence[Tensor]) -> Tensor:
+        """Join the choices, (B,) each, to actions."""
+        return torch.stack(list(choices), dim=1)
+
+    def draw(self, keys: Tensor, legal: Tensor) -> Tensor:
+        """Draw legal actions, each with the same probability. keys: int64 (B,). legal: bool (B, num_flags)."""
+        return self.join([random_choice(fold(keys, k), flags) for k, flags in enumerate(self.split(legal))])
+
+
 @dataclass(frozen=True)
-class Discrete:
+class Discrete(Choices):
     """One of `num` actions: int64 (B,). Masks of legal actions: bool (B, num)."""
 
     num: int
 
     shape = ()
-    dtype = torch.int64
 
     @property
-    def num_flags(self) -> int:
-        """The width of a mask of legal actions."""
-        return self.num
+    def nums(self) -> tuple[int, ...]:  # type: ignore[override]
+        return (self.num,)
+
+    def join(self, choices: Sequence[Tensor]) -> Tensor:
+        return choices[0]
+
+    def draw(self, keys: Tensor, legal: Tensor) -> Tensor:
+        return random_choice(keys, legal)
 
 
 @dataclass(frozen=True)
-class MultiDiscrete:
+class MultiDiscrete(Choices):
     """Several choices at once, the k-th among nums[k]: int64 (B, K).
 
     Masks: bool (B, sum(nums)), one choice after the other.
@@ -54,15 +87,9 @@ class MultiDiscrete:
 
     nums: tuple[int, ...]
 
-    dtype = torch.int64
-
     @property
     def shape(self) -> tuple[int, ...]:
         return (len(self.nums),)
-
-    @property
-    def num_flags(self) -> int:
-        return sum(self.nums)
 
 
 @dataclass(frozen=True)

@@ -13,21 +13,19 @@ import torch
 from torch import Tensor
 
 from palestra.config import ConfigErrorItem, failure
-from palestra.games.game import State, TensorGame, expand_mask
+from palestra.games.game import State, TensorGame, choose_worlds, expand_mask
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
-from palestra.games.trees import are_same, copied, memory_of
-from palestra.games.tryout_calls import CannotGoOn, CheckedCalls, described
+from palestra.games.trees import are_same, copied
+from palestra.games.tryout_calls import CannotGoOn, CheckedCalls, described, num_worlds_unlike
 from palestra.games.tryout_scores import check_scores
 from palestra.randomness import (
     base_key,
     fold,
-    random_choice,
     random_floats,
     restored_global_states,
     world_keys,
 )
 
-NUM_WORLDS = 5
 MOST_IDLE_MOVES = 100  # moves in a row in which nobody decides in a world
 ONCE_MORE = "each role that has decided to decide once more in a world that was cut off (truncated), which plays on"
 WIDEST_BOUND = 10.0  # of random actions in a box without bounds
@@ -113,12 +111,12 @@ class TryOut(CheckedCalls):
         check_scores(self, game, state)
 
     def num_worlds(self) -> int:
-        """Return a number of worlds that is no other size in the game, so that axes cannot be confused."""
+        """Return a number of worlds that is no other size in the game."""
         game = self.game
         sizes = {len(game.roles)} | {space.num_flags for space in game.action_spaces.values()}
         by_role = (*game.spaces.values(), *game.critic_spaces.values())
         sizes |= {size for spaces in by_role for space in spaces.values() for size in space.shape}
-        return next(number for number in range(NUM_WORLDS, NUM_WORLDS + len(sizes) + 1) if number not in sizes)
+        return num_worlds_unlike(sizes)
 
     def check_attributes(self) -> None:
         """Check that the attributes that must be set are there, and have the right types."""
@@ -143,15 +141,15 @@ class TryOut(CheckedCalls):
         moves: Any = getattr(game, "moves", None)
         if not (_is_tuple_of(moves, tuple) and {role for move in moves for role in move} == set(roles)):
             self.fault("moves", "a tuple of tuples of roles, in which every role stands", repr(moves))
-        elif not set(getattr(game, "quiet_moves", (None,))) <= set(range(len(moves) - 1)):
-            quiet = repr(getattr(game, "quiet_moves", None))
-            self.fault("quiet_moves", "a tuple of numbers of moves before the last, or ()", quiet)
-        if not _is_tuple_of(getattr(game, "tallies", None), str):
-            self.fault("tallies", "a tuple of names", repr(getattr(game, "tallies", None)))
-        if not isinstance(getattr(game, "lockstep", None), bool):
-            self.fault("lockstep", "a bool", repr(getattr(game, "lockstep", None)))
-        if not isinstance(getattr(game, "device", None), torch.device):
-            self.fault("device", "a torch.device", repr(getattr(game, "device", None)))
+        elif not set(game.quiet_moves) <= set(range(len(moves) - 1)):
+            self.fault("quiet_moves", "a tuple of numbers of moves before the last, or ()", repr(game.quiet_moves))
+        for name, expected, fits in (
+            ("tallies", "a tuple of names", lambda value: _is_tuple_of(value, str)),
+            ("lockstep", "a bool", lambda value: isinstance(value, bool)),
+            ("device", "a torch.device", lambda value: isinstance(value, torch.device)),
+        ):
+            if not fits(value := getattr(game, name, None)):
+                self.fault(name, expected, repr(value))
         if len(self.faults) > num:
             raise CannotGoOn
 
@@ -179,13 +177,8 @@ class TryOut(CheckedCalls):
         if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
             self.fault("reset", "a dict of tensors by name", described(state))
             raise CannotGoOn
-        B, is_sound = len(keys), True
-        for name, value in state.items():
-            is_tensor = isinstance(value, Tensor) and value.shape[:1] == (B,) and self.is_here(value)
-            if not is_tensor:
-                expected = f"entry {name!r} to be a tensor of {B} worlds, ({B}, ...), on {self.game.device}"
-                self.fault("reset", expected, described(value))
-                is_sound = False
+        B = len(keys)
+        is_sound = self.check_worlds("reset", state, B)
         for name in self.game.tallies:
             if name not in state:
                 self.fault("reset", f"an entry for the tally {name!r}", "none")
@@ -213,7 +206,7 @@ class TryOut(CheckedCalls):
         decides = decides & torch.tensor([role in move for role in self.game.roles], device=self.game.device)
         for role, legal in masks.items():
             space, needed = self.game.action_spaces[role], decides[:, self.game.roles.index(role)]
-            for number, flags in enumerate(legal.split(_choices(space), dim=1) if space.num_flags else ()):
+            for number, flags in enumerate(() if isinstance(space, Box) else space.split(legal)):
                 which = f" of choice {number}" if isinstance(space, MultiDiscrete) else ""
                 expected = f"a legal action{which} for {role!r} wherever it decides"
                 self.require_everywhere("legal", expected, flags.any(dim=1) | ~needed, "none")
@@ -255,19 +248,8 @@ class TryOut(CheckedCalls):
         if not spaces:
             return
         found = self.call(method, state, role)
-        if not isinstance(found, Mapping) or found.keys() != spaces.keys():
-            got = f"those of {', '.join(map(repr, found))}" if isinstance(found, Mapping) else described(found)
-            where = "spaces" if method == "observe" else "critic_spaces"
-            self.fault(method, f"for {role!r} the entries of its {where}: {', '.join(map(repr, spaces))}", got)
-            return
-        for name, space in spaces.items():
-            what, value = f"entry {name!r} of {role!r} to be ", found[name]
-            if not self.check_tensor(method, what, value, space.dtype, (_num_rows(state), *space.shape)):
-                continue
-            if not bool(torch.isfinite(value).all()):
-                self.fault(method, f"{what}finite numbers", "nan or inf")
-            if memory_of(value) & memory_of(state):
-                self.fault(method, f"{what}a new tensor", "a view of the state")
+        where = "spaces" if method == "observe" else "critic_spaces"
+        self.check_observation(method, role, found, spaces, where, _num_rows(state), state)
 
     def legal(self, state: State, role: str) -> Tensor:
         """Return the legal actions, corrected if their number or dtype is wrong, so that the game can go on."""
@@ -331,7 +313,7 @@ class TryOut(CheckedCalls):
         if not bool(where.any()):
             return state
         fresh, before = self.new_state(keys), copied(state)
-        expected = {name: torch.where(expand_mask(where, value), fresh[name], value) for name, value in before.items()}
+        expected = {name: choose_worlds(where, fresh[name], value) for name, value in before.items()}
         found = self.attempt("refill", state, where, keys)
         if not self.check_state("refill", found, len(where)):
             raise CannotGoOn
@@ -360,7 +342,7 @@ class TryOut(CheckedCalls):
             self.fault("stepper", "a step", failure(error))
             raise CannotGoOn from error
         ended, fresh = terminated[:, 0] | truncated, self.game.reset(keys + 1)
-        begun = {name: torch.where(expand_mask(ended, value), fresh[name], value) for name, value in new.items()}
+        begun = {name: choose_worlds(ended, fresh[name], value) for name, value in new.items()}
         seen = (self.game.observe(new, role), self.game.observe(begun, role))
         if not are_same((*seen, rewards[:, 0], terminated[:, 0], truncated), found, tolerance=1e-4):
             self.fault("stepper", "what transition, observe and reset give", "something else")
@@ -393,10 +375,6 @@ def _is_tuple_of(value: Any, kind: type) -> bool:
 # ---- random actions --------------------------------------------------------------------------------------
 
 
-def _choices(space: ActionSpace) -> list[int]:
-    return list(space.nums) if isinstance(space, MultiDiscrete) else [space.num_flags]
-
-
 def random_action(space: ActionSpace, legal: Tensor, keys: Tensor) -> Tensor:
     """Draw a legal action in every world that has any; numbers within bounds, or WIDEST_BOUND where there are none."""
     if isinstance(space, Box):
@@ -405,13 +383,12 @@ def random_action(space: ActionSpace, legal: Tensor, keys: Tensor) -> Tensor:
             for bound in (space.low, space.high)
         )
         return low + (high - low) * random_floats(keys, len(space.low))
-    chosen = [random_choice(fold(keys, k), flags) for k, flags in enumerate(legal.split(_choices(space), dim=1))]
-    return torch.stack(chosen, dim=1) if isinstance(space, MultiDiscrete) else chosen[0]
+    return space.draw(keys, legal)
 
 
 def _other(action: Tensor, space: ActionSpace) -> Tensor:
     """Return other actions of the same space, if it has any."""
     if isinstance(space, Box):
         return action.new_tensor(space.low).clamp(-WIDEST_BOUND, WIDEST_BOUND).expand_as(action)
-    nums = torch.tensor(_choices(space), device=action.device)
+    nums = torch.tensor(space.nums, device=action.device)
     return (action + 1) % (nums if action.dim() > 1 else nums[0])

@@ -3,15 +3,19 @@
 Each call checks the promises that TensorGame (palestra.games.game) makes for all of its methods.
 """
 
+from collections.abc import Collection, Iterable, Mapping
+from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from palestra.config import failure
+from palestra.games.spaces import Space
 from palestra.games.trees import are_same, copied, is_same, memory_of, row_of, tensors_in
 from palestra.randomness import global_states
 
+LEAST_WORLDS = 5
 ARGUMENTS = {  # by name; of methods that are not listed: state, role
     "reset": ("keys",),
     "transition": ("state", "actions", "keys"),
@@ -113,6 +117,36 @@ class CheckedCalls:
         self.fault(method, f"{what}{_plain(dtype)} {shape} on {self.made.device}", described(value))
         return False
 
+    def check_worlds(self, method: str, entries: Mapping[str, Any], num_worlds: int) -> bool:
+        """Check that all entries are tensors of the worlds, (num_worlds, ...), on the game's device."""
+        is_sound = True
+        for name, value in entries.items():
+            if not (isinstance(value, Tensor) and value.shape[:1] == (num_worlds,) and self.is_here(value)):
+                expected = f"entry {name!r} to be a tensor of {num_worlds} worlds, ({num_worlds}, ...)"
+                self.fault(method, f"{expected}, on {self.made.device}", described(value))
+                is_sound = False
+        return is_sound
+
+    def check_observation(
+        self, method: str, role: str, found: Any, spaces: Mapping[str, Space], where: str, num_worlds: int, source: Any
+    ) -> None:
+        """Check what a role observes against its spaces, which the attribute `where` has.
+
+        source: what was observed, whose memory an observation may not share.
+        """
+        if not isinstance(found, Mapping) or found.keys() != spaces.keys():
+            got = f"those of {listed(map(repr, found))}" if isinstance(found, Mapping) else described(found)
+            self.fault(method, f"for {role!r} the entries of its {where}: {listed(map(repr, spaces))}", got)
+            return
+        for name, space in spaces.items():
+            what, value = f"entry {name!r} of {role!r} to be ", found[name]
+            if not self.check_tensor(method, what, value, space.dtype, (num_worlds, *space.shape)):
+                continue
+            if not bool(torch.isfinite(value).all()):
+                self.fault(method, f"{what}finite numbers", "nan or inf")
+            if memory_of(value) & memory_of(source):
+                self.fault(method, f"{what}a new tensor", "a view of the arguments")
+
     def require_everywhere(self, method: str, expected: str, holds: Tensor, got: str = "something else") -> None:
         """Note a fault unless something holds in every world. holds: bool (B, ...)."""
         if not bool(holds.all()):
@@ -121,6 +155,15 @@ class CheckedCalls:
     def is_here(self, value: Tensor) -> bool:
         device = self.made.device
         return value.device.type == device.type and device.index in (None, value.device.index)
+
+
+def listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def num_worlds_unlike(sizes: Collection[int]) -> int:
+    """Return a number of worlds that is none of these sizes, so that axes cannot be confused."""
+    return next(number for number in count(LEAST_WORLDS) if number not in sizes)
 
 
 def _plain(dtype: torch.dtype) -> str:

@@ -4,14 +4,15 @@ Letters: B worlds.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.games.game import Game, Observation, State, TensorGame, expand_mask
+from palestra.games.game import Game, Observation, State, TensorGame, choose_worlds
+from palestra.games.info import InfoFields, StepInfo
 from palestra.recording.aggregates import Aggregates
 
 
@@ -73,25 +74,6 @@ class EnvironmentFailed(Exception):
 
     def __str__(self) -> str:
         return f"{self.place}: {self.fault}" if self.place else self.fault
-
-
-class InfoFields(Protocol):
-    """Collects fields of the environments' `info`, from one record to the next."""
-
-    aggregates: Aggregates
-
-    def news(self) -> Iterator[str]:
-        """Return a line for each requested field that cannot be recorded; each line once."""
-
-
-class StepInfo(Protocol):
-    """Fields of the environments' `info` at the last step.
-
-    values: by name, the numbers, float64 (B,), and which worlds have one, bool (B,); of a field that no world has,
-    nothing.
-    """
-
-    values: dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 class EnvironmentWorld(World):
@@ -227,9 +209,7 @@ class TensorWorld(World):
         if begun is not own:
             begins = ended | truncated
             first = self.game.transformed(self.role, begun, begins)
-            self.observation = {
-                name: torch.where(expand_mask(begins, value), value, observation[name]) for name, value in first.items()
-            }
+            self.observation = {name: choose_worlds(begins, value, observation[name]) for name, value in first.items()}
         return observation
 
     def state_dict(self) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from palestra.config import ConfigError
 from palestra.games import GameConfig, make_game
-from palestra.games.game import IllegalMove, State, TensorGame, is_legal
+from palestra.games.game import IllegalMove, State, TensorGame, choose_worlds, is_legal
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
 from palestra.players import make_script, script_error
 from palestra.players.player import Player
-from palestra.randomness import base_key, fold, random_choice
+from palestra.randomness import base_key, fold
 
 Array = np.ndarray[Any, Any]
 Illegal = Literal["raise", "replace"]
@@ -71,11 +71,11 @@ class SeatedWorlds:
         """
         for _ in range(MAX_SKIPPED_GAMES):
             fresh = self.game.reset(self._new_keys(chosen))
-            self.state = {name: _choose(chosen, fresh[name], value) for name, value in self.state.items()}
+            self.state = {name: choose_worlds(chosen, fresh[name], value) for name, value in self.state.items()}
             self.place = self.place.masked_fill(chosen, 0)
             self.terminated, self.truncated = self.terminated & ~chosen, self.truncated & ~chosen
             self.memory = {
-                role: {name: _choose(chosen, torch.zeros_like(value), value) for name, value in memory.items()}
+                role: {name: choose_worlds(chosen, torch.zeros_like(value), value) for name, value in memory.items()}
                 for role, memory in self.memory.items()
             }
             self._play_to_decision(chosen)
@@ -101,7 +101,7 @@ class SeatedWorlds:
                 world = int(wrong.nonzero()[0, 0])
                 got = action[world].tolist()
                 raise IllegalMove(f"expected a legal action of {self.role!r} in world {world}, got {got}")
-            action = _choose(wrong, self._some_legal(action, wrong), action)
+            action = choose_worlds(wrong, self._some_legal(action, wrong), action)
         self.reward = self.reward.masked_fill(chosen, 0.0)
         self._play_moves(chosen, action)
         self._play_to_decision(chosen)
@@ -138,11 +138,11 @@ class SeatedWorlds:
             actions[role] = decision.action
             decides = movers & game.deciding(self.state)[:, game.roles.index(role)]
             self.memory[role] = {
-                name: _choose(decides, value, memory.get(name, torch.zeros_like(value)))
+                name: choose_worlds(decides, value, memory.get(name, torch.zeros_like(value)))
                 for name, value in decision.memory.items()
             }
         state, rewards, terminated, truncated = game.transition(self.state, actions, keys + len(game.roles) + 1)
-        self.state = {name: _choose(movers, value, self.state[name]) for name, value in state.items()}
+        self.state = {name: choose_worlds(movers, value, self.state[name]) for name, value in state.items()}
         self.place = torch.where(movers, (index + 1) % len(game.moves), self.place)
         self.reward = self.reward + torch.where(movers, rewards[:, self.column], 0.0)
         self.terminated = self.terminated | (movers & terminated[:, self.column])
@@ -158,54 +158,7 @@ class SeatedWorlds:
         keys, legal = self._new_keys(chosen), self.legal()
         if isinstance(self.space, Box):
             return action.clamp(action.new_tensor(self.space.low), action.new_tensor(self.space.high))
-        if isinstance(self.space, Discrete):
-            return random_choice(keys, legal)
-        parts = legal.split(list(self.space.nums), dim=1)
-        return torch.stack([random_choice(fold(keys, k), part) for k, part in enumerate(parts)], dim=1)
-
-
-class RoleEnv(gymnasium.Env[Any, Any]):
-    """A gymnasium.Env with one world, made by `as_gymnasium`."""
-
-    metadata = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own)
-
-    def __init__(self, worlds: SeatedWorlds, seed: int, illegal: Illegal) -> None:
-        self.worlds, self.illegal, self.render_mode = worlds, illegal, None
-        self.observation_space = observation_space(worlds.game.spaces[worlds.role])
-        self.action_space = action_space(worlds.space)
-        self.one = torch.ones(1, dtype=torch.bool, device=worlds.game.device)
-        self.is_running = False
-        worlds.seed([seed])
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin a new game. Without a seed, the stream of random numbers goes on."""
-        super().reset(seed=seed)
-        if seed is not None:
-            self.worlds.seed([seed])
-        self.worlds.begin(self.one)
-        self.is_running = True
-        return self._observation(), self._info()
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Play the role's action, and play on until it decides again. Raises IllegalMove if `illegal` is "raise"."""
-        if not self.is_running:
-            raise gymnasium.error.ResetNeeded(
-                "expected a call of reset before step, because the game is over or has not begun"
-            )
-        worlds = self.worlds
-        worlds.step(_tensor(action, worlds, 1), self.one, self.illegal)
-        terminated, truncated = bool(worlds.terminated), bool(worlds.truncated)
-        self.is_running = not (terminated or truncated)
-        return self._observation(), float(worlds.reward), terminated, truncated, self._info()
-
-    def _observation(self) -> Any:
-        observation = {name: value[0] for name, value in self.worlds.observe().items()}
-        return next(iter(observation.values())) if len(observation) == 1 else observation
-
-    def _info(self) -> dict[str, Any]:
-        if isinstance(self.worlds.space, Box):
-            return {}
-        return {"action_mask": self.worlds.legal()[0].cpu().numpy().copy()}
+        return self.space.draw(keys, legal)
 
 
 class RoleVectorEnv(VectorEnv[Any, Any, Any]):
@@ -261,7 +214,7 @@ class RoleVectorEnv(VectorEnv[Any, Any, Any]):
         worlds, ended = self.worlds, self.ended
         if ended.any() and self.metadata["autoreset_mode"] == AutoresetMode.DISABLED:
             raise gymnasium.error.ResetNeeded(
-                f"expected a reset of worlds {ended.nonzero().flatten().tolist()}, whose games are over"
+                f"expected a reset of worlds {ended.nonzero().flatten().tolist()}, whose games are over or not begun"
             )
         worlds.step(_tensor(actions, worlds, self.num_envs), ~ended, self.illegal)
         if ended.any():
@@ -280,6 +233,29 @@ class RoleVectorEnv(VectorEnv[Any, Any, Any]):
             return {}
         mask = self.worlds.legal().cpu().numpy().copy()
         return {"action_mask": mask, "_action_mask": np.ones(self.num_envs, dtype=np.bool_)}
+
+
+class RoleEnv(gymnasium.Env[Any, Any]):
+    """A gymnasium.Env with one world, made by `as_gymnasium`."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own)
+
+    def __init__(self, worlds: SeatedWorlds, seed: int, illegal: Illegal) -> None:
+        self.vector = RoleVectorEnv(worlds, seed, illegal, AutoresetMode.DISABLED)
+        self.observation_space = self.vector.single_observation_space
+        self.action_space = self.vector.single_action_space
+        self.render_mode = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin a new game. Without a seed, the stream of random numbers goes on."""
+        super().reset(seed=seed)
+        observation, infos = self.vector.reset(seed=seed)
+        return _first(observation), _first_info(infos)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Play the role's action, and play on until it decides again. Raises IllegalMove if `illegal` is "raise"."""
+        observation, reward, terminated, truncated, infos = self.vector.step(action)
+        return _first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), _first_info(infos)
 
 
 def as_gymnasium(
@@ -389,11 +365,16 @@ def action_space(space: ActionSpace) -> spaces.Space[Any]:
             return spaces.Box(np.array(space.low, np.float32), np.array(space.high, np.float32), dtype=np.float32)
 
 
+def _first(observation: Any) -> Any:
+    """Return the observation of the first world."""
+    return {name: value[0] for name, value in observation.items()} if isinstance(observation, dict) else observation[0]
+
+
+def _first_info(infos: dict[str, Any]) -> dict[str, Any]:
+    return {"action_mask": infos["action_mask"][0]} if infos else {}
+
+
 def _tensor(action: Any, worlds: SeatedWorlds, num_worlds: int) -> Tensor:
     space = worlds.space
     tensor = torch.as_tensor(np.asarray(action), dtype=space.dtype, device=worlds.game.device)
     return tensor.reshape(num_worlds, *space.shape)
-
-
-def _choose(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    return torch.where(mask.view(-1, *([1] * (yes.dim() - 1))), yes, no)

@@ -15,7 +15,7 @@ from palestra.games.config import GameConfig
 from palestra.games.game import Game, TensorGame
 from palestra.games.policy import Decision, Memory, Observes, Policy
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete
-from palestra.randomness import fold, random_choice, random_floats
+from palestra.randomness import random_floats
 
 
 class ScriptedPlayerConfig(Config):
@@ -111,14 +111,9 @@ class RandomPolicy(ScriptedPolicy):
                 raise ConfigError.at("", message)
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
-        match self.space:
-            case Discrete():
-                return random_choice(keys, legal)
-            case MultiDiscrete(nums=nums):
-                choices = enumerate(legal.split(list(nums), dim=1))
-                return torch.stack([random_choice(fold(keys, k), flags) for k, flags in choices], dim=1)
-            case Box(low=low):
-                return self.low + (self.high - self.low) * random_floats(keys, len(low))
+        if isinstance(self.space, Box):
+            return self.low + (self.high - self.low) * random_floats(keys, len(self.low))
+        return self.space.draw(keys, legal)
 
 
 class ChooseFirstPolicy(ScriptedPolicy):

@@ -54,7 +54,7 @@ class WitnessOptimal(ScriptedPolicy):
     def _decision(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor:
         game, v = self.game, self.game.protocol.verifiers.index(self.role)
         sees_one = game.observe(dict(view), self.role)["bits"][:, :, 1].any(dim=1)
-        chances = game.decides[:, :, v].any(dim=1).nonzero()
+        chances = game.rules.decides[:, :, v].any(dim=1).nonzero()
         is_last = view["round"] == chances.max()
         decision = torch.where(sees_one, ACCEPT, torch.where(is_last, REJECT, GO_ON))
         return torch.where(legal[:, -3], decision, GO_ON)

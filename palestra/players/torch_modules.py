@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from palestra.config import Config, ConfigError, NonEmptyStr, admitted_function, failure, load_function
 from palestra.games.game import Game, IllegalMove
 from palestra.games.policy import Decision, Memory, Observes
-from palestra.games.spaces import Box, Discrete, MultiDiscrete
+from palestra.games.spaces import Box
 from palestra.players.user_scripts import try_policy
 from palestra.randomness import seeded_global_state
 
@@ -102,15 +102,12 @@ class ModulePolicy:
         return Decision(self._actions(outputs, legal), {}, memory)
 
     def _actions(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        match self.space:
-            case Box(low=low, high=high):
-                numbers = outputs.to(torch.float32)
-                return torch.clamp(numbers, numbers.new_tensor(low), numbers.new_tensor(high))
-            case Discrete():
-                return _best(outputs, legal)
-            case MultiDiscrete(nums=nums):
-                parts = zip(outputs.split(list(nums), dim=1), legal.split(list(nums), dim=1), strict=True)
-                return torch.stack([_best(part, flags) for part, flags in parts], dim=1)
+        space = self.space
+        if isinstance(space, Box):
+            numbers = outputs.to(torch.float32)
+            return torch.clamp(numbers, numbers.new_tensor(space.low), numbers.new_tensor(space.high))
+        choices = zip(space.split(outputs), space.split(legal), strict=True)
+        return space.join([_best(values, flags) for values, flags in choices])
 
 
 def _best(outputs: Tensor, legal: Tensor) -> Tensor:

@@ -19,6 +19,10 @@ class UpdatesConfig(Config):
 
     name: str
 
+    def window(self) -> tuple[int, int]:
+        """Return the first epoch of each cycle in which the player learns, and the one after the last."""
+        return 0, 1
+
     @property
     def cycle(self) -> int:
         """The number of epochs after which it begins anew."""
@@ -26,14 +30,12 @@ class UpdatesConfig(Config):
 
     def learns(self, epoch: int) -> bool:
         """Tell whether the player learns in this epoch of the run, counted from 0."""
-        return True
+        first, last = self.window()
+        return first <= epoch % self.cycle < last
 
     def in_words(self) -> str:
         """Say in which epochs the player learns."""
-        return "in every epoch"
-
-    def _in_words(self, first: int, last: int) -> str:
-        """Name the epochs from `first` to before `last` of each cycle."""
+        first, last = self.window()
         if last - first == self.cycle:
             return "in every epoch"
         epochs = f"epoch {first}" if last - first == 1 else f"epochs {first} to {last - 1}"
@@ -69,11 +71,8 @@ class ContiguousPeriodicUpdatesConfig(UpdatesConfig):
     def cycle(self) -> int:
         return self.period
 
-    def learns(self, epoch: int) -> bool:
-        return self.first <= epoch % self.period < self.last
-
-    def in_words(self) -> str:
-        return self._in_words(self.first, self.last)
+    def window(self) -> tuple[int, int]:
+        return self.first, self.last
 
 
 class AlternatingPeriodicUpdatesConfig(UpdatesConfig):
@@ -88,11 +87,8 @@ class AlternatingPeriodicUpdatesConfig(UpdatesConfig):
     def cycle(self) -> int:
         return 2 * self.period
 
-    def learns(self, epoch: int) -> bool:
-        return epoch // self.period % 2 == self.phase
-
-    def in_words(self) -> str:
-        return self._in_words(self.phase * self.period, (self.phase + 1) * self.period)
+    def window(self) -> tuple[int, int]:
+        return self.phase * self.period, (self.phase + 1) * self.period
 
 
 AnyUpdatesConfig = Annotated[

@@ -12,7 +12,7 @@ from torch import Tensor
 from palestra.config import ConfigError, failure
 from palestra.games.game import Game, IllegalMove, TensorGame, is_legal
 from palestra.games.policy import Decision, Memory, Policy
-from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete
+from palestra.games.spaces import ActionSpace, Box
 from palestra.games.trees import are_same
 from palestra.games.tryout import random_action
 from palestra.players.scripted import ScriptedPlayerConfig, ScriptedPolicy
@@ -110,13 +110,9 @@ def fault_of_actions(action: Any, space: ActionSpace, legal: Tensor) -> tuple[st
 
 def _has_choice(space: ActionSpace, legal: Tensor) -> Tensor:
     """Tell in which worlds there is a legal action: bool (B,)."""
-    match space:
-        case Discrete():
-            return legal.any(dim=1)
-        case MultiDiscrete(nums=nums):
-            return torch.stack([part.any(dim=1) for part in legal.split(list(nums), dim=1)]).all(dim=0)
-        case Box():
-            return torch.ones(len(legal), dtype=torch.bool, device=legal.device)
+    if isinstance(space, Box):
+        return torch.ones(len(legal), dtype=torch.bool, device=legal.device)
+    return torch.stack([flags.any(dim=1) for flags in space.split(legal)]).all(dim=0)
 
 
 # ---- the try-out -------------------------------------------------------------------------------------------

@@ -42,8 +42,8 @@ from palestra.config import (
     walk,
 )
 from palestra.config.errors import listed, typed
-from palestra.evaluation.config import AnyEvaluationConfig, BestConfig, EvaluatorsConfig, best_errors, evaluation_errors
-from palestra.evaluation.measures import GameMeasures
+from palestra.evaluation.config import AnyEvaluationConfig, EvaluatorsConfig, evaluation_errors
+from palestra.evaluation.measures import BestConfig, GameMeasures, best_errors
 from palestra.games import AnyGameConfig, GameConfig
 from palestra.players import SCRIPTED, FromRunConfig, WarmStartConfig, own_script_model, script_error, scripts_in
 from palestra.players.scripted import ScriptedPlayerConfig

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from palestra.games.world import EnvironmentWorld, InfoFields
+from palestra.games.info import InfoFields
+from palestra.games.world import EnvironmentWorld
 from palestra.players.player import Player
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.history import History

@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 import palestra
 from palestra.cli import app
 from palestra.config import ConfigError, UntrustedError
-from palestra.evaluation.config import BestConfig
 from palestra.evaluation.evaluator import Games
-from palestra.evaluation.measures import GameMeasures, Measure, paths_of_measures
+from palestra.evaluation.measures import BestConfig, GameMeasures, Measure, paths_of_measures
 from palestra.games.polyhedra import rho
 from palestra.games.scores import wins_by_return
 from palestra.runs.config import read_config

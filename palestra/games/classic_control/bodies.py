@@ -84,8 +84,6 @@ class ClassicControl(TensorGame):
 
     roles = ("agent",)
     moves = (("agent",),)
-    quiet_moves = ()
-    tallies = ()
     lockstep = True
     always_legal = True
     config: ClassicControlConfig
@@ -110,7 +108,6 @@ class ClassicControl(TensorGame):
         self.spaces = {"agent": {"observation": Space((self.num_observed,), torch.float32, padded=False)}}
         self.action_spaces = {"agent": self.actions}
         self.observation_transform = make_transform(self.config.observation, self.spaces, device)
-        self.every_action = torch.ones((1, self.actions.num_flags), dtype=torch.bool, device=device)
 
     def reset(self, keys: Tensor) -> State:
         draws = random_floats(keys, len(self.variables)).to(torch.float64).unbind(1)
@@ -123,9 +120,6 @@ class ClassicControl(TensorGame):
 
     def observe(self, state: State, role: str) -> Observation:
         return {"observation": torch.stack(self.rules.observe(self._body(state)), dim=1).to(torch.float32)}
-
-    def legal(self, state: State, role: str) -> Tensor:
-        return self.every_action.expand(len(state["rounds"]), -1)
 
     def transition(
         self, state: State, actions: dict[str, Tensor], keys: Tensor

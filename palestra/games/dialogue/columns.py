@@ -7,7 +7,7 @@ import csv
 import hashlib
 import io
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -76,7 +76,7 @@ def _read_csv(content: bytes, path: str) -> tuple[list[str], Callable[[str], Col
     """Read UTF-8 with cells separated by commas; the first line names the columns, empty lines do not count."""
     try:
         reader = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
-        lines = list(_filled_lines(reader))
+        lines = [(reader.line_num, cells) for cells in reader if cells]  # numbered from 1
     except UnicodeDecodeError as error:
         message = f"expected UTF-8 in {path!r}, got the byte {content[error.start]:#04x} at {error.start}"
         raise _error(f"{message}; save it as UTF-8") from error
@@ -95,11 +95,6 @@ def _read_csv(content: bytes, path: str) -> tuple[list[str], Callable[[str], Col
             raise _error(f"{message} in line {number}")
     columns = list(zip(*(cells for _, cells in rows), strict=True)) or [()] * len(names)
     return names, lambda name: _numbers_or_texts(columns[names.index(name)])
-
-
-def _filled_lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """Give the lines that are not empty, with their numbers, counted from 1."""
-    return ((reader.line_num, cells) for cells in reader if cells)
 
 
 def _numbers_or_texts(cells: tuple[str, ...]) -> Column:

@@ -6,7 +6,6 @@ Letters: B worlds, R roles, V verifiers, T rounds, C channels, K variants, F fla
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
-from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
@@ -23,6 +22,7 @@ from palestra.games.dialogue.loops import CHANGING, Loops
 from palestra.games.dialogue.protocol import DECISIONS, GO_ON, VERDICTS, Protocol
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.dialogue.rows import RowsConfig
+from palestra.games.dialogue.rules import Rules
 from palestra.games.dialogue.scenario import INSTANCE, Scenario, instance_of
 from palestra.games.dialogue.scores import declared_scores, mutual_information, verdict_scores
 from palestra.games.dialogue.transcripts import message_tables, transcript_of
@@ -126,7 +126,6 @@ class DialogueGame(TensorGame):
     The kernel ("numba" on CPUs, "torch" anywhere) changes speed, never a result.
     """
 
-    quiet_moves = ()
     tallies = ("right", "undecided")
     lockstep = False
 
@@ -152,8 +151,8 @@ class DialogueGame(TensorGame):
         self.spaces = {role: self._spaces_of(role) for role in self.roles}
         self.observation_transform = make_transform(config.observation, self.spaces, device)
         self.critic_spaces = dict.fromkeys(self.roles, self._spaces_of_critics())
-        self._make_tables()
-        self.loops = Loops(self) if kernel == "numba" and device.type == "cpu" else None
+        self.rules = Rules(protocol, self.spoken_channels, self.scenario.num_tokens, device)
+        self.loops = Loops(protocol, self.rules) if kernel == "numba" and device.type == "cpu" else None
 
     def _action_space(self, role: str) -> Discrete | MultiDiscrete:
         says = [self.scenario.num_tokens + 1] * len(self.spoken_channels[role])
@@ -176,43 +175,6 @@ class DialogueGame(TensorGame):
         for role in self.roles:
             spaces |= {f"{CRITIC}{role}/{name}": space for name, space in self.scenario.spaces(role).items()}
         return spaces
-
-    def _make_tables(self) -> None:
-        """Write the protocol into tensors, whose row T is that of a dialogue that is over.
-
-        speaks: bool (T + 1, K, R, C). active: bool (T + 1, K, V). decides: the same. legal_flags: by role, bool
-        (T + 1, K, F). payoffs: float32 (3^V, 2, R), by the verdicts as digits and the label.
-        """
-        protocol, T, K = self.protocol, self.protocol.max_rounds, self.protocol.num_variants
-        R, V, C = len(self.roles), len(protocol.verifiers), len(self.channels)
-        self.speaks = torch.zeros(T + 1, K, R, C, dtype=torch.bool, device=self.device)
-        self.active, self.decides = (torch.zeros(T + 1, K, V, dtype=torch.bool, device=self.device) for _ in range(2))
-        for t, k in protocol.moments():
-            for (r, role), (c, channel) in product(enumerate(self.roles), enumerate(self.channels)):
-                self.speaks[t, k, r, c] = protocol.speaks(role, channel, t, k)
-            for v, verifier in enumerate(protocol.verifiers):
-                self.active[t, k, v] = protocol.is_active(verifier, t, k)
-                self.decides[t, k, v] = protocol.may_decide(verifier, t, k)
-        self.legal_flags = {role: self._legal_flags(role) for role in self.roles}
-        self.payoffs = torch.zeros(3**V, 2, R, device=self.device)
-        for number, verdicts in enumerate(product(VERDICTS, repeat=V)):
-            by_verifier = dict(zip(protocol.verifiers, verdicts, strict=True))
-            for label, (r, role) in product((0, 1), enumerate(self.roles)):
-                self.payoffs[number, label, r] = protocol.reward(role, by_verifier, label)
-
-    def seats_paid_for(self, verifier: int) -> list[str]:
-        """Return the roles that get `go_on` when a verifier goes on."""
-        provers = [role for role in self.roles if role not in self.protocol.verifiers]
-        return [self.protocol.verifiers[verifier], *(provers if verifier == 0 and self.protocol.rewards.shared else [])]
-
-    def _legal_flags(self, role: str) -> Tensor:
-        """Return the legal actions of a role in each round of each variant: bool (T + 1, K, F)."""
-        says = self.speaks[:, :, self.roles.index(role), self.spoken_channels[role]].unsqueeze(3)  # (T + 1, K, own, 1)
-        choices = torch.cat([says.expand(-1, -1, -1, self.scenario.num_tokens), ~says], dim=3).flatten(2)
-        if role not in self.protocol.verifiers:
-            return choices
-        may = self.decides[:, :, self.protocol.verifiers.index(role)].unsqueeze(2)
-        return torch.cat([choices, may, may, torch.ones_like(may)], dim=2)
 
     def state_dict(self) -> dict[str, Any]:
         files = {"files": dict(self.scenario.files)} if self.scenario.files else {}
@@ -275,8 +237,8 @@ class DialogueGame(TensorGame):
         if (loops := self._loops(state["round"])) is not None:
             return loops.deciding(state)
         time = self._time(state)
-        has_turn = self.speaks[time].any(dim=2)
-        active = self.active[time]
+        has_turn = self.rules.speaks[time].any(dim=2)
+        active = self.rules.active[time]
         columns = []
         for r, role in enumerate(self.roles):
             if role in self.protocol.verifiers:
@@ -319,10 +281,10 @@ class DialogueGame(TensorGame):
         if (loops := self._loops(state["round"])) is not None:
             return loops.legal(state, role)
         if role not in self.protocol.verifiers:
-            return self.legal_flags[role][self._time(state)]
+            return self.rules.legal_flags[role][self._time(state)]
         v, (time, variant) = self.protocol.verifiers.index(role), self._time(state)
         over = self.protocol.max_rounds
-        return self.legal_flags[role][torch.where(state["verdicts"][:, v] < 0, time, over), variant]
+        return self.rules.legal_flags[role][torch.where(state["verdicts"][:, v] < 0, time, over), variant]
 
     def transition(
         self, state: State, actions: dict[str, Tensor], keys: Tensor
@@ -335,12 +297,12 @@ class DialogueGame(TensorGame):
         row = (torch.arange(self.protocol.max_rounds, device=self.device) == time[0].unsqueeze(1)).unsqueeze(2)
         for r, role in enumerate(self.roles):
             choices = actions[role] if actions[role].dim() > 1 else actions[role].unsqueeze(1)
-            own, speaks = self.spoken_channels[role], self.speaks[time][:, r]
+            own, speaks = self.spoken_channels[role], self.rules.speaks[time][:, r]
             if role in self.protocol.verifiers:
                 v = self.protocol.verifiers.index(role)
                 speaks = speaks & (before[:, v] < 0).unsqueeze(1)
                 decision = choices[:, -1]
-                counts = self.decides[time][:, v] & (before[:, v] < 0) & (decision != GO_ON)
+                counts = self.rules.decides[time][:, v] & (before[:, v] < 0) & (decision != GO_ON)
                 decided.append(torch.where(counts, decision, before[:, v]))
             if own:
                 token = torch.zeros_like(said[:, 0])
@@ -368,11 +330,11 @@ class DialogueGame(TensorGame):
         verdicts, num_verifiers = new["verdicts"], len(self.protocol.verifiers)
         digits = torch.where(verdicts < 0, len(VERDICTS) - 1, verdicts)
         places = 3 ** torch.arange(num_verifiers - 1, -1, -1, device=self.device)
-        rewards = self.payoffs[(digits * places).sum(dim=1), new["label"]] * over.unsqueeze(1)
-        goes_on = self.active[time] & (verdicts < 0) & ~over.unsqueeze(1)
+        rewards = self.rules.payoffs[(digits * places).sum(dim=1), new["label"]] * over.unsqueeze(1)
+        goes_on = self.rules.active[time] & (verdicts < 0) & ~over.unsqueeze(1)
         for v in range(num_verifiers):
-            for role in self.seats_paid_for(v):
-                rewards[:, self.roles.index(role)] += self.protocol.rewards.go_on * goes_on[:, v]
+            for r in self.rules.paid_for[v]:
+                rewards[:, r] += self.protocol.rewards.go_on * goes_on[:, v]
         return rewards * running.unsqueeze(1)
 
     @property

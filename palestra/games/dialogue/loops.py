@@ -1,18 +1,18 @@
 """The rules of dialogues for CPUs: one loop over the worlds, compiled by numba, for each of their steps.
 
-game.py does the same in plain torch, and documents states and tables. Letters: B worlds, R roles, V verifiers, T
-rounds, C channels, K variants, F flags of a role's actions, N tokens.
+game.py does the same in plain torch, and documents states; rules.py documents tables. Letters: B worlds, R roles, V
+verifiers, T rounds, C channels, K variants, F flags of a role's actions, N tokens.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.games.dialogue.protocol import GO_ON
-from palestra.games.dialogue.protocol import Protocol as DialogueProtocol
+from palestra.games.dialogue.protocol import GO_ON, Protocol
+from palestra.games.dialogue.rules import Rules
 from palestra.games.game import State
 from palestra.runtime.compiling import njit
 
@@ -23,38 +23,22 @@ CHANGING = ("round", "messages", "verdicts", "right", "undecided")  # what a rou
 _compiled = njit()
 
 
-class Rules(Protocol):
-    """What the loops use of a DialogueGame."""
-
-    protocol: DialogueProtocol
-    roles: tuple[str, ...]
-    channels: list[str]
-    spoken_channels: dict[str, list[int]]
-    legal_flags: dict[str, Tensor]
-    speaks: Tensor
-    active: Tensor
-    decides: Tensor
-    payoffs: Tensor
-
-    def seats_paid_for(self, verifier: int) -> list[str]: ...
-
-
 class Loops:
     """The rules of one game, with its tables as arrays."""
 
-    def __init__(self, game: Rules) -> None:
-        protocol, num_roles, verifiers = game.protocol, len(game.roles), list(game.protocol.verifiers)
-        self.roles, self.max_rounds = game.roles, protocol.max_rounds
-        self.speaks, self.active, self.decides = game.speaks.numpy(), game.active.numpy(), game.decides.numpy()
-        self.payoffs, self.go_on = game.payoffs.numpy(), np.float32(protocol.rewards.go_on)
-        self.legal_flags = {role: flags.numpy() for role, flags in game.legal_flags.items()}
-        self.verifier_of = np.array([verifiers.index(role) if role in verifiers else -1 for role in game.roles])
-        self.spoken = np.full((num_roles, len(game.channels)), -1)
-        for r, role in enumerate(game.roles):
-            self.spoken[r, game.spoken_channels[role]] = range(len(game.spoken_channels[role]))
-        self.paid_for = np.zeros((len(verifiers), num_roles), dtype=np.bool_)
-        for v in range(len(verifiers)):
-            self.paid_for[v, [game.roles.index(role) for role in game.seats_paid_for(v)]] = True
+    def __init__(self, protocol: Protocol, rules: Rules) -> None:
+        verifiers, R, C = list(protocol.verifiers), len(protocol.roles), len(protocol.channels)
+        self.roles, self.max_rounds = protocol.roles, protocol.max_rounds
+        self.speaks, self.active, self.decides = rules.speaks.numpy(), rules.active.numpy(), rules.decides.numpy()
+        self.payoffs, self.go_on = rules.payoffs.numpy(), np.float32(protocol.rewards.go_on)
+        self.legal_flags = {role: flags.numpy() for role, flags in rules.legal_flags.items()}
+        self.verifier_of = np.array([verifiers.index(role) if role in verifiers else -1 for role in self.roles])
+        self.spoken = np.full((R, C), -1)
+        for r, own in enumerate(rules.spoken.values()):
+            self.spoken[r, own] = range(len(own))
+        self.paid_for = np.zeros((len(verifiers), R), dtype=np.bool_)
+        for v, paid in enumerate(rules.paid_for):
+            self.paid_for[v, paid] = True
 
     def _when(self, state: State) -> tuple[Array, Array, Array]:
         """Return the rows of the tables that apply now, the variants, and the verdicts so far."""

@@ -25,7 +25,11 @@ def transcript_of(
     verdicts = trace.end["verdicts"].tolist()
     ends = []
     for verifier, verdict in zip(protocol.verifiers, verdicts, strict=True):
-        how = "never decides" if verdict < 0 else f"{DECISIONS[verdict]}s, which is {_is_right(verdict == label)}"
+        how = (
+            "never decides"
+            if verdict < 0
+            else f"{DECISIONS[verdict]}s, which is {'right' if verdict == label else 'wrong'}"
+        )
         ends.append(f"{verifier} {how}")
     returns = ", ".join(f"{role} {value:+g}" for role, value in trace.returns.items())
     return Transcript(
@@ -36,10 +40,6 @@ def transcript_of(
         utterances=tuple(utterances),
         end=f"{'; '.join(ends)}. Returns: {returns}.",
     )
-
-
-def _is_right(is_so: bool) -> str:
-    return "right" if is_so else "wrong"
 
 
 def _utterances(

@@ -8,7 +8,7 @@ Letters: B worlds, T rounds, C channels.
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import count, product
+from itertools import product
 from typing import Any
 
 import torch
@@ -18,11 +18,9 @@ from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure
 from palestra.games.dialogue.protocol import VERDICTS, Protocol, RewardsConfig, faults_of_names, faults_of_turns
 from palestra.games.dialogue.scenario import Scenario
 from palestra.games.spaces import Space
-from palestra.games.trees import memory_of
-from palestra.games.tryout_calls import CannotGoOn, CheckedCalls, described
+from palestra.games.tryout_calls import CannotGoOn, CheckedCalls, described, num_worlds_unlike
 from palestra.randomness import base_key, fold, random_integers, restored_global_states, world_keys
 
-NUM_WORLDS = 5
 NUM_DRAWS = 500  # of which the labels are looked at
 OWN_ENTRIES = ("messages", "round")  # which the game adds to what a role sees
 
@@ -156,7 +154,7 @@ class ScenarioTryOut(CheckedCalls):
             raise CannotGoOn
         spaces = {role: self._spaces(role) for role in self.protocol.roles}
         sizes = {size for entries in spaces.values() for space in entries.values() for size in space.shape}
-        num_worlds = next(n for n in count(NUM_WORLDS) if n not in sizes)  # so that axes cannot be confused
+        num_worlds = num_worlds_unlike(sizes)
         for held_out in (False, True):
             keys = world_keys(base_key(0, f"scenario try-out {held_out}"), num_worlds, self.scenario.device)
             instances = self._draw(fold(keys, 0), held_out)
@@ -183,11 +181,7 @@ class ScenarioTryOut(CheckedCalls):
             raise CannotGoOn
         instances, label = found
         is_sound = self.check_tensor("draw", "the labels to be ", label, torch.int64, (B,))
-        for name, value in instances.items():
-            if not (isinstance(value, Tensor) and value.shape[:1] == (B,) and self.is_here(value)):
-                expected = f"{name!r} to be a tensor of {B} worlds, ({B}, ...), on {self.scenario.device}"
-                self.fault("draw", expected, described(value))
-                is_sound = False
+        is_sound &= self.check_worlds("draw", instances, B)
         named = {"the labels": label, **{repr(name): value for name, value in instances.items()}}
         for name, value in named.items() if is_sound else ():
             if value.stride(0) == 0:  # a world that begins anew would write to all of them
@@ -204,18 +198,7 @@ class ScenarioTryOut(CheckedCalls):
 
     def _view(self, instances: dict[str, Tensor], role: str, messages: Tensor, spaces: dict[str, Space]) -> None:
         found = self.call("view", instances, role, messages)
-        if not isinstance(found, dict) or found.keys() != spaces.keys():
-            got = f"those of {', '.join(map(repr, found)) or 'none'}" if isinstance(found, dict) else described(found)
-            expected = ", ".join(map(repr, spaces)) or "none"
-            self.fault("view", f"for {role!r} the entries of its spaces: {expected}", got)
-            return
-        for name, space in spaces.items():
-            what, value = f"entry {name!r} of {role!r} to be ", found[name]
-            is_sound = self.check_tensor("view", what, value, space.dtype, (len(messages), *space.shape))
-            if is_sound and not bool(torch.isfinite(value).all()):
-                self.fault("view", f"{what}finite numbers", "nan or inf")
-            if is_sound and memory_of(value) & memory_of((instances, messages)):
-                self.fault("view", f"{what}a new tensor", "a view of the instances or messages")
+        self.check_observation("view", role, found, spaces, "spaces", len(messages), (instances, messages))
 
     def _check_labels(self, held_out: bool) -> None:
         keys = world_keys(base_key(1, f"scenario labels {held_out}"), NUM_DRAWS, self.scenario.device)

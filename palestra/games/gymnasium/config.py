@@ -14,24 +14,23 @@ from palestra.games.normalization import ObservationConfig
 Autoreset = Literal["next_step", "same_step", "disabled"]
 
 
-class SyncConfig(Config):
+class _AutoresetConfig(Config):
     usual: ClassVar = {"autoreset": "same_step"}
 
+    name: str
+    autoreset: Autoreset
+    """when an environment is reset after an episode's end: by the next step, in the same step, or by palestra; the
+    experience is the same, but next_step spends a step on every reset"""
+
+
+class SyncConfig(_AutoresetConfig):
     name: Literal["sync"]
     """one after the other in this process"""
-    autoreset: Autoreset
-    """when an environment is reset after an episode's end: by the next step, in the same step, or by palestra; the
-    experience is the same, but next_step spends a step on every reset"""
 
 
-class AsyncConfig(Config):
-    usual: ClassVar = {"autoreset": "same_step"}
-
+class AsyncConfig(_AutoresetConfig):
     name: Literal["async"]
     """each in a process of its own; faster for slow environments"""
-    autoreset: Autoreset
-    """when an environment is reset after an episode's end: by the next step, in the same step, or by palestra; the
-    experience is the same, but next_step spends a step on every reset"""
 
 
 class EntryPointConfig(Config):

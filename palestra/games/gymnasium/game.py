@@ -110,7 +110,6 @@ class GymnasiumGame(WorldGame):
     """
 
     roles = ("agent",)
-    tallies = ()
     always_legal = True
 
     def __init__(self, config: GymnasiumConfig, device: torch.device) -> None:

@@ -18,8 +18,8 @@ from palestra.games.gymnasium.faults import (
     fault_of_step,
     raise_for,
 )
-from palestra.games.gymnasium.info import FieldReader, GatheredInfos, GathersInfo
 from palestra.games.gymnasium.memory import own_copy, share_memory
+from palestra.games.info import FieldReader, GatheredInfos, GathersInfo
 
 
 class LeanSyncVectorEnv(GathersInfo, SyncVectorEnv):

@@ -22,8 +22,8 @@ from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 from palestra.config import failure
 from palestra.config.own_modules import admit_sources, admitted
 from palestra.games.gymnasium.faults import fault_of_step, raise_for
-from palestra.games.gymnasium.info import FieldReader, GathersInfo
 from palestra.games.gymnasium.memory import own_copy
+from palestra.games.info import FieldReader, GathersInfo
 from palestra.games.world import EnvironmentFailed
 from palestra.runtime.signals import end_with_parent, exit_text
 

@@ -19,12 +19,12 @@ from palestra.games.game import Observation
 from palestra.games.gymnasium.config import EnvironmentConfig
 from palestra.games.gymnasium.environments import autoreset_mode, close_vector, make_vector
 from palestra.games.gymnasium.faults import fault_of_numbers
-from palestra.games.gymnasium.info import InfoFields, StepInfo
 from palestra.games.gymnasium.normalization import Moments
 from palestra.games.gymnasium.pictures import Pictures, frames_per_second
 from palestra.games.gymnasium.running_episodes import RunningEpisodes
 from palestra.games.gymnasium.seeding import episode_seed
 from palestra.games.gymnasium.spaces import WHOLE, Arrays, ObservationReader
+from palestra.games.info import InfoFields, StepInfo
 from palestra.games.spaces import ActionSpace
 from palestra.games.world import EnvironmentFailed, EnvironmentWorld, Outcome
 from palestra.recording.aggregates import Aggregates

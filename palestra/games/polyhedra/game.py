@@ -37,7 +37,6 @@ from palestra.games.scores import GameEnds
 from palestra.games.spaces import Discrete, Space
 from palestra.games.trace import Storyboard, Trace
 from palestra.randomness import random_integers, runs_on_cpu
-from palestra.runtime.scores import DeclaredScore
 from palestra.runtime.statistics import Estimate
 
 __all__ = [
@@ -124,12 +123,6 @@ class PolyhedraConfig(TensorGameConfig):
     def build(self, device: torch.device, kernel: Kernel) -> "PolyhedraGame":
         return PolyhedraGame(self, device, kernel)
 
-    def declared_roles(self) -> tuple[str, ...]:
-        return PolyhedraGame.roles
-
-    def declared_scores(self) -> tuple[DeclaredScore, ...]:
-        return PolyhedraGame.declared_scores
-
     def misfit(self, other: GameConfig) -> ConfigErrorItem | None:
         if isinstance(other, PolyhedraConfig) and self._shows_rescaled() != other._shows_rescaled():
             message = f"expected {str(self.rescale).lower()}, as in the run's game, with which its players were trained"
@@ -196,7 +189,6 @@ class PolyhedraGame(TensorGame):
         masks = host_subsets(n)
         self.masks = torch.tensor(masks, device=device)
         self.action_of_mask = torch.tensor(_codes_of_masks(n), device=device)
-        self.every_choice = torch.ones((1, len(masks)), dtype=torch.bool, device=device)
         self.coordinates = torch.arange(n, device=device)
         self.action_spaces = {"host": Discrete(len(masks)), "agent": Discrete(n)}
         points = Space((N, n), torch.float32, padded=True)
@@ -266,12 +258,12 @@ class PolyhedraGame(TensorGame):
 
     def legal(self, state: State, role: str) -> Tensor:
         if role == "host":
-            return self.every_choice.expand(len(state["subset"]), -1)
+            return self.every_action[role].expand(len(state["subset"]), -1)
         return self._chosen(state["subset"])
 
     def legal_by(self, role: str, observation: Observation) -> Tensor:
         if role == "host":
-            return self.every_choice.expand(len(observation["points"]), -1)
+            return self.every_action[role].expand(len(observation["points"]), -1)
         return observation["coords"] > 0
 
     def transition(

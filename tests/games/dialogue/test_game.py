@@ -122,7 +122,7 @@ def test_who_speaks_says_a_token_and_who_does_not_is_silent(name: str) -> None:
             width = game.scenario.num_tokens + 1
             for place, channel in enumerate(game.spoken_channels[role]):
                 says = flags[:, place * width : (place + 1) * width]
-                speaks = game.speaks[state["round"], state["variant"], r, channel]
+                speaks = game.rules.speaks[state["round"], state["variant"], r, channel]
                 running = game.deciding(state).any(dim=1)
                 assert torch.equal(says[:, :-1].all(dim=1), speaks & running)
                 assert torch.equal(says[:, -1], ~(speaks & running))

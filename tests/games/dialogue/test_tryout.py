@@ -171,7 +171,7 @@ def test_a_sound_protocol_passes() -> None:
         ),
         (
             then("draw", lambda found, keys, held_out: ({"coin": found[0]["coin"][:1]}, found[1])),
-            "Odd.draw: expected 'coin' to be a tensor of 5 worlds, (5, ...), on cpu, got int64 (1, 2) on cpu",
+            "Odd.draw: expected entry 'coin' to be a tensor of 5 worlds, (5, ...), on cpu, got int64 (1, 2) on cpu",
         ),
         (
             then("draw", lambda found, keys, held_out: (found[0], torch.randint(0, 2, (len(keys),)))),
@@ -220,8 +220,8 @@ def test_what_is_a_view_of_the_instances_is_told() -> None:
     }
     lines = told(lambda: make_scenario(scenario(**changes), make_protocol(protocol()), CPU))
     assert lines == [
-        "Odd.view: expected entry 'coin' of 'prover' to be a new tensor, got a view of the instances or messages",
-        "Odd.view: expected entry 'coin' of 'verifier' to be a new tensor, got a view of the instances or messages",
+        "Odd.view: expected entry 'coin' of 'prover' to be a new tensor, got a view of the arguments",
+        "Odd.view: expected entry 'coin' of 'verifier' to be a new tensor, got a view of the arguments",
     ]
 
 

@@ -1,6 +1,6 @@
 """Fields of the environments' info: every step counts once, resets never, however the environments begin anew.
 
-Covers palestra.games.gymnasium.info.
+Covers palestra.games.info.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from palestra.games.gymnasium import GymnasiumGame
-from palestra.games.world import InfoFields
+from palestra.games.info import InfoFields
 from tests.games.gym_worlds import MODES, gym_game, played
 
 TELLING = "tests.gym_probes:Telling-v0"
