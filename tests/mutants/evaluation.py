@@ -51,7 +51,7 @@ EVALUATION = [
             "self.state: State = game.reset(fold(self.keys, 0))",
             "self.state: State = game.reset(fold(self.keys[:1].expand(num_games), 0))",
         ),
-        ("name: _where(decides, value, before.get(name, torch.zeros_like(value)))", "name: value"),
+        ("name: choose_worlds(decides, value, before.get(name, torch.zeros_like(value)))", "name: value"),
         (
             "self.actions[role].scatter_add_(0, decision.action, decides.long())",
             "self.actions[role].scatter_add_(0, decision.action, torch.ones_like(decides).long())",
@@ -103,7 +103,7 @@ EVALUATION = [
         ("            np.random.seed(key % 2**32)\n", ""),
     ),
     *mutants(
-        "games/gymnasium/info.py",
+        "games/info.py",
         f"{EPISODES} games/gymnasium/test_gym_info.py",
         ("            if valid is not None:\n                has = has & valid\n            if", "            if"),
         ("np.where(ended, last, numbers), np.where(ended, has_last, has)", "numbers, has"),
@@ -113,7 +113,7 @@ EVALUATION = [
         f"{NAMED} test_gym_training.py",
         ("            game.load_state_dict(self.game.state_dict())", "            pass"),
         ("return self.seed if config.seed is None else config.seed", "return self.seed"),
-        ("return player.policy(explore=False)\n\n\nclass", "return player.policy(explore=True)\n\n\nclass"),
+        ("return (stand_in or player).policy(explore=False)", "return (stand_in or player).policy(explore=True)"),
         ("sign * one > sign * other", "sign * one >= sign * other"),
         ('sign = 1.0 if self.config.goal == "max" else -1.0', "sign = 1.0"),
         ("score is None or math.isnan(score) or not", "score is None or not"),
@@ -156,7 +156,7 @@ EVALUATION = [
             'return first, second, pair["won"][first[0]] * pair["contests"], float(pair["contests"])',
             'return first, second, pair["won"][second[0]] * pair["contests"], float(pair["contests"])',
         ),
-        ("for edges in (won, {(b, a) for a, b in won})", "for edges in (won,)"),
+        ('connection="strong"', 'connection="weak"'),
         ("gradient = sides.T @ (wins - contests * share)", "gradient = sides.T @ (wins - share)"),
     ),
     *mutants(

@@ -1,4 +1,7 @@
-"""The loops of dialogues give what the rules in plain torch give, to the bit."""
+"""The loops of dialogues give what the rules in plain torch give, to the bit.
+
+Covers palestra.games.dialogue.rules.
+"""
 
 from types import SimpleNamespace
 from typing import Any
