@@ -241,7 +241,7 @@ class RoleEnv(gymnasium.Env[Any, Any]):
     metadata = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own)
 
     def __init__(self, worlds: SeatedWorlds, seed: int, illegal: Illegal) -> None:
-        self.vector = RoleVectorEnv(worlds, seed, illegal, AutoresetMode.DISABLED)
+        self.worlds, self.vector = worlds, RoleVectorEnv(worlds, seed, illegal, AutoresetMode.DISABLED)
         self.observation_space = self.vector.single_observation_space
         self.action_space = self.vector.single_action_space
         self.render_mode = None

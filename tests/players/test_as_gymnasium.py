@@ -339,7 +339,7 @@ def test_a_trained_player_may_hold_a_seat(tmp_path: Any, make_config: Any) -> No
     player = palestra.load_player(tmp_path / "run", "host")
     env = as_gymnasium(make_config()["game"], "agent", {"host": player}, seed=0, illegal="raise")
     seen, info = env.reset()
-    worlds = env.vector.worlds
+    worlds = env.worlds
     state = worlds.game.observe(worlds.state, "host")
     chosen = player.policy(explore=False).act(state, torch.ones(1, 4, dtype=torch.bool), torch.zeros(1).long(), {})
     assert int(worlds.state["subset"]) == worlds.game.masks[chosen.action]  # type: ignore[attr-defined]
