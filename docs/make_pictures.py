@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.segment import SegmentLines
 
-from palestra.recording.display.frame import Frame, Warnings
+from palestra.recording.display.screen import Screen, Warnings
 from palestra.recording.history import History
 from palestra.recording.plots import plot_scores
 from palestra.recording.results import Evaluation, Progress
@@ -59,7 +59,7 @@ def main(run: Path) -> None:
         phase=lambda: "updating",
     )
     console = Console(width=80, height=24, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(SegmentLines(Frame().lines(progress, Warnings(0, ()), 0.0, 80, 23), new_lines=True))
+    console.print(SegmentLines(Screen().lines(progress, Warnings(0, ()), 0.0, 80, 23), new_lines=True))
     svg = console.export_svg(title="palestra train")
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)  # fonts from elsewhere: the reader's own will do
     (IMAGES / "display.svg").write_text(svg)

@@ -16,8 +16,8 @@ from rich.segment import SegmentLines
 
 from palestra.report.sweep_page import write_sweep_report
 from palestra.sweeps.display import Read, SweepDisplay
-from palestra.sweeps.frame import frame_lines
 from palestra.sweeps.progress import SweepProgress
+from palestra.sweeps.screen import screen_lines
 from palestra.sweeps.sweep import Sweep
 
 IMAGES = Path(__file__).parent / "images"
@@ -44,7 +44,7 @@ class Camera(SweepDisplay):
 def draw(progress: SweepProgress) -> None:
     """Write the frame as an SVG."""
     console = Console(width=WIDTH, height=HEIGHT, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    lines = frame_lines(progress, 0.0, datetime.now(), WIDTH, HEIGHT - 1)
+    lines = screen_lines(progress, 0.0, datetime.now(), WIDTH, HEIGHT - 1)
     console.print(SegmentLines(lines, new_lines=True))
     svg = console.export_svg(title="palestra sweep")
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)  # fonts from elsewhere: the reader's own will do

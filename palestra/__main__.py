@@ -1,7 +1,7 @@
-"""`palestra`, `python -m palestra`: the command line.
+"""The entry of `palestra` and `python -m palestra`: sets signal handlers, then runs the command line.
 
-Its imports take a while, and a signal may come meanwhile: so the handlers are set first, and little is imported here or
-in palestra/__init__.py.
+The imports of the command line take a while, and a signal may come meanwhile: so the handlers are set first, and little
+is imported here or in palestra/__init__.py.
 """
 
 import os
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """The console script. A signal ends the process at once, with 128 + n, until a command sets handlers of its own."""
+    """Run the console script.
+
+    A signal ends the process at once, with 128 + n, until a command sets handlers of its own.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
     for file in (sys.stdout, sys.stderr):

@@ -17,6 +17,7 @@ from palestra.runtime.signals import exiting_on_signals
 
 
 def print_version(is_asked: bool) -> None:
+    """Print the version and leave, if the option --version is given."""
     if is_asked:
         print(f"palestra {importlib.metadata.version('palestra')}")
         raise typer.Exit()
@@ -44,7 +45,7 @@ for module in (train, sweeps, players, runs, configs):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script."""
+    """Run the command line; this is the console script."""
     # else the interpreter looks at all objects of torch before it ends, which takes a second
     atexit.register(gc.freeze)
     with exiting_on_signals():

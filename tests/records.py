@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from palestra.games.polyhedra.rho import SCORES
-from palestra.recording.results import PairResult, Score
-from palestra.runtime.scores import DeclaredScore, declared_returns
+from palestra.recording.results import PairResult
+from palestra.runtime.scores import DeclaredScore, Estimate, declared_returns
 
 RHO = SCORES[:1]
 POLYHEDRA = ("host", "agent")
@@ -39,7 +39,7 @@ def result_of(
     players: Mapping[str, str],
     learned: Sequence[str],
     declared: Sequence[DeclaredScore],
-    scores: Mapping[str, Score],
+    scores: Mapping[str, Estimate],
     games: int,
     truncated: int = 0,
 ) -> PairResult:

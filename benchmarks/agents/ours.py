@@ -25,8 +25,8 @@ WARMUP_EPOCHS = 4  # before the time of play is taken
 def config_of(work: Work) -> Data:
     """The whole config: of one protocol, in which the players learn `in_turn` or `together`, as those of the shipped
     config `nip-witness` do."""
-    config: Data = read_config(find_config("ppo", [work["protocol"], "witness"]).config).model_dump()
-    tuned: Data = read_config(find_config("nip-witness", []).config).model_dump()
+    config: Data = read_config(find_config("ppo", [work["protocol"], "witness"]).source).model_dump()
+    tuned: Data = read_config(find_config("nip-witness", []).source).model_dump()
     learner = tuned["players"]["prover"]
     config |= {"num_worlds": tuned["num_worlds"], "players": {name: deepcopy(learner) for name in config["players"]}}
     config |= {"seed": work["seed"], "trainer": {"name": work["trainer"]}, "evaluations": [], "best": None}

@@ -41,7 +41,7 @@ def accuracy(protocol: str, seed: int, num_opt_steps: int, num_games: int) -> fl
     seen = NUM_SEEN.get(protocol, USUAL_SEEN)
     scenario = [f"game.scenario.num_bits={NUM_BITS}", f"game.scenario.num_seen={seen}"]
     found = find_config("ppo", [protocol, "witness", *scenario])
-    config: Any = read_config(found.config)
+    config: Any = read_config(found.source)
     num_players = len(config.learners())
     overrides = [
         f"seed={seed}",

@@ -19,9 +19,10 @@ from palestra.runs.stored import StoredRun
 
 
 def parse(text: str, option: str) -> Any:
-    """What JSON makes of a text, in which round brackets stand for square ones, also without the outermost, as boards
-    are printed: (3, 0), (0, 5). The text itself where it is no JSON, as with NaN or 1e999. Raises ConfigError for
-    brackets that are nested too deeply.
+    """Read a text as JSON, with round brackets allowed for square ones, and without the outermost ones.
+
+    Boards are printed like that: (3, 0), (0, 5). A text that is no JSON, as NaN or 1e999, is returned as it is. Raises
+    ConfigError for brackets that are nested too deeply.
     """
     squared = re.sub(r",\s*\]", "]", text.replace("(", "[").replace(")", "]"))
     for written in (text, squared, f"[{squared}]") if squared != text else (text,):
@@ -43,7 +44,7 @@ def _finite(text: str) -> float:
 
 
 def begin_match(stored: StoredRun, board: str, seed: int) -> Match:
-    """A game that begins with a board. Raises ConfigError if the text is no board of the run's game."""
+    """Make a game that begins with a board. Raises ConfigError if the text is no board of the run's game."""
     game = stored.game
     if not isinstance(game, TensorGame):
         message = "expected --observation, because this game is an environment and has no boards, got a board"
@@ -57,7 +58,7 @@ def begin_match(stored: StoredRun, board: str, seed: int) -> Match:
 
 
 def ask_on_board(stored: StoredRun, board: str, moves: Sequence[str], role: str | None) -> list[str]:
-    """What the players do on a board, as lines: each role in turn, where those before it do what their players choose.
+    """Return lines on what the players do on a board: each role decides in turn, after those before it have moved.
 
     moves: what is played first, in order. role: ask this one alone; None: all. Raises ConfigError.
     """
@@ -100,7 +101,7 @@ def _play_given(match: Match, moves: Sequence[str]) -> None:
 
 
 def read_legal_action(game: TensorGame, position: Position, text: str, option: str) -> Any:
-    """An action that somebody has typed, (1, ...). Raises ConfigError unless it is a legal one."""
+    """Read an action that somebody has typed; returns it as (1, ...). Raises ConfigError unless it is a legal one."""
     role = position.role
     try:
         action = game.read_action(role, text).unsqueeze(0)
@@ -112,7 +113,7 @@ def read_legal_action(game: TensorGame, position: Position, text: str, option: s
 
 
 def legal_moves(game: TensorGame, position: Position, most: int = 16) -> str:
-    """The legal moves, for a message; one of them where there are many, or no choices to list."""
+    """List the legal moves for a message; if there are many, or no choices to list, give one of them as an example."""
     role, space, legal = position.role, game.action_spaces[position.role], position.legal[0]
     flags = legal.nonzero().flatten()
     if isinstance(space, Discrete) and len(flags) <= most:
@@ -126,7 +127,7 @@ def legal_moves(game: TensorGame, position: Position, most: int = 16) -> str:
 
 
 def ask_at_observation(stored: StoredRun, text: str, role: str | None) -> list[str]:
-    """What a role's player chooses at an observation, as lines.
+    """Return lines on what a role's player chooses at an observation.
 
     role: may be None where the game has one. Raises ConfigError.
     """

@@ -1,5 +1,6 @@
-"""What `palestra list` prints: the names that a config may use, by kind, with a line each from the config models and
-classes.
+"""What `palestra list` prints: the names that a config may use, by kind.
+
+Each has a line, taken from its config model or class.
 """
 
 from typing import Any
@@ -30,7 +31,7 @@ from palestra.sweeps.search import AnySearchConfig
 
 
 def catalogue() -> dict[str, dict[str, str]]:
-    """The parts that a config can name, as {kind: {name: one line}}."""
+    """Return the parts that a config can name, as {kind: {name: one line}}."""
     return {
         "games": _variants(AnyGameConfig),
         "algorithms": _variants(AnyAlgorithm),

@@ -1,5 +1,6 @@
-"""What `palestra check` does: all checks that `train` makes before it makes the run's folder, but without making an
-environment or importing an extra. What only this machine lacks is told, and is no fault of the config.
+"""What `palestra check` does: all checks that `train` makes before it makes the run's folder.
+
+No environment is made, and no extra is imported. What only this machine lacks is told, and is no fault of the config.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from palestra.training.trainable import apart_from_this_machine, check_trainable
 
 
 class Checked(NamedTuple):
-    """A config that is right.
+    """What `check` says of a config that is right.
 
     plan: lines that say what the run does, and who acts when in its game. lacks: what only this machine lacks, so that
     `train` refuses the config here. unchecked: phrases that name what was not checked.
@@ -64,7 +65,7 @@ def _plan(config: BaseRunConfig) -> list[str]:
 
 
 def dry_tournament(file: Path, overrides: Sequence[str]) -> Checked:
-    """As `dry_run`, for the config of a tournament."""
+    """Check the config of a tournament, as `dry_run` does that of a run."""
     config = read_tournament(file, overrides)
     environment = config.game.environment_id()
     lacks = []
@@ -90,7 +91,7 @@ def _unmade_environments(config: RunConfig, fit: str) -> Iterator[str]:
 
 
 def _missing_extras(config: BaseRunConfig) -> Iterator[str]:
-    """A phrase for each missing extra, with the package to install."""
+    """Yield a phrase for each missing extra, with the package to install."""
     try:
         make_recorders(config.output.recorders)
     except ConfigError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from palestra.commands.failures import errors, one_line_errors
-from palestra.commands.shell import File, Overrides, console
+from palestra.commands.shell import File, Overrides, console, say
 
 if TYPE_CHECKING:
     from palestra.commands.check import Checked
@@ -29,17 +29,18 @@ def profile(
         from palestra.commands.profile import profile_config, render_profile
 
         named = find_config(file, overrides or [])
-        _print_note(named.note)
+        if named.note is not None:
+            say(named.note)
         try:
             with naming_remedies(named):
-                found = profile_config(named.config, named.overrides, steps, out)
+                found = profile_config(named.source, named.overrides, steps, out)
         except OSError as error:
             errors.print(f"--out: {out} cannot be written: {error.strerror}")
             raise typer.Exit(2) from None
         if isinstance(found, int):
             raise typer.Exit(128 + found)
         console.print(render_profile(found, num_operators=12))
-        console.print(f"trace: {out}", soft_wrap=True)
+        say(f"trace: {out}")
 
 
 @commands.command()
@@ -59,34 +60,26 @@ def check(file: File, overrides: Overrides = None) -> None:
             _print_checked(file, dry_tournament(tournament, overrides or []))
             return
         named = find_config(file, overrides or [])
-        _print_note(named.note)
+        if named.note is not None:
+            say(named.note)
         with naming_remedies(named):
-            checked = dry_run(named.config, named.overrides)
+            checked = dry_run(named.source, named.overrides)
         _print_checked(named.title, checked)
 
 
 def _print_checked(title: str, checked: "Checked") -> None:
     for line in (f"{title}: complete and consistent", *checked.plan):
-        console.print(line, soft_wrap=True, markup=False)
+        say(line)
     if checked.lacks:
-        lacks = "; ".join(checked.lacks)
-        console.print(f"only this machine lacks, so that train refuses it here: {lacks}", soft_wrap=True, markup=False)
+        say(f"only this machine lacks, so that train refuses it here: {'; '.join(checked.lacks)}")
     if checked.unchecked:
-        console.print(f"not checked: {'; '.join(checked.unchecked)}", soft_wrap=True, markup=False)
-
-
-def _print_note(note: str | None) -> None:
-    if note is not None:
-        console.print(note, markup=False, soft_wrap=True)
+        say(f"not checked: {'; '.join(checked.unchecked)}")
 
 
 @commands.command()
 def config(
     name: Annotated[
-        str,
-        typer.Argument(
-            help="a shipped config, such as ppo-cartpole, an algorithm, such as ppo, or sweep", show_default=False
-        ),
+        str, typer.Argument(help="a shipped config, such as ppo-cartpole, an algorithm, such as ppo, or sweep")
     ],
     words: Annotated[
         list[str] | None,
@@ -97,8 +90,9 @@ def config(
         ),
     ] = None,
 ) -> None:
-    """Print a complete config, each key with its comment: a shipped one, or one for an algorithm and a game, with
-    networks that fit it.
+    """Print a complete config, each key with its comment.
+
+    It is a shipped one, or one for an algorithm and a game, with networks that fit it.
     """
     with one_line_errors():
         with redirect_stdout(sys.stderr):  # what the user's modules print is no part of the file
@@ -125,7 +119,7 @@ def _rendered(name: str, words: list[str]) -> str:
     suggested = starting_config(name, words)
     require_printable(suggested)
     if (note := suggested.limit_note()) is not None:
-        errors.print(note, soft_wrap=True, markup=False)
+        say(note, errors)
     return render(suggested, RunConfig)
 
 
@@ -139,4 +133,4 @@ def list_parts() -> None:
             console.print(kind, style="bold")
             width = max(map(len, entries))
             for name, line in entries.items():
-                console.print(f"  {name:{width}}  {' '.join(line.split())}", markup=False, soft_wrap=True)
+                say(f"  {name:{width}}  {' '.join(line.split())}")

@@ -1,4 +1,7 @@
-"""What `palestra sweep FILE --dry-run` says: how many runs and env steps, and about how long, from a short run."""
+"""What `palestra sweep FILE --dry-run` says: how many runs and env steps, and about how long they take.
+
+The time is estimated from a short run.
+"""
 
 import math
 import signal
@@ -25,7 +28,7 @@ POLL_S = 0.05
 
 
 def dry_run(config: SweepConfig, bases: dict[str, RunConfig]) -> Iterator[str]:
-    """The lines, each as soon as it is known. Raises ConfigError for what `sweep` would refuse."""
+    """Yield the lines, each as soon as it is known. Raises ConfigError for what `sweep` would refuse."""
     plan = Plan(config, bases)
     plan.config.storage.require()
     yield from plan.notes()
@@ -53,7 +56,10 @@ def dry_run(config: SweepConfig, bases: dict[str, RunConfig]) -> Iterator[str]:
 
 
 def _whole_time(seconds: Sequence[float], plan: Plan, num_trials: int, num_at_once: int) -> Iterator[str]:
-    """seconds: of runs of trials, as likely as they are; nan where a run stops by another unit than its base."""
+    """Yield how long the sweep takes.
+
+    seconds: of runs of trials, as likely as they are; nan where a run stops by another unit than its base.
+    """
     least, most = min(seconds), max(seconds)
     if any(map(math.isnan, seconds)):
         yield "how long the sweep takes is unknown, because trials stop by another unit than their base (stop.unit)"
@@ -69,21 +75,21 @@ def _unless_pruned(config: SweepConfig) -> str:
 
 
 class RunTime(NamedTuple):
-    """How long a run takes. start_s: until it trains, and after that. train_s: until the limit `stop` is reached."""
+    """How long a run takes: start_s outside of training, and train_s to train until the limit `stop`."""
 
     start_s: float
     train_s: float
     stop: Limit
 
     def seconds(self, stop: Limit) -> float:
-        """Of a run that trains to another limit; nan if that counts something else."""
+        """Return the seconds of a run that trains to another limit; nan if that limit counts something else."""
         if stop.unit == "minutes":
             return self.start_s + 60 * stop.after
         return self.start_s + self.train_s * stop.after / self.stop.after if stop.unit == self.stop.unit else math.nan
 
 
 def run_time(config: RunConfig, seed: int) -> RunTime | str:
-    """About how long a run takes as a process of its own, from its first seconds; or why that cannot be said."""
+    """Estimate from its first seconds how long a run takes as a process of its own, or return why that is unknown."""
     with tempfile.TemporaryDirectory(prefix="palestra-") as name:
         folder, path = Folder(Path(name)), Path(name) / "run"
         folder.write("config.yml", render(config, RunConfig).encode())
@@ -93,7 +99,9 @@ def run_time(config: RunConfig, seed: int) -> RunTime | str:
         job = LocalJob(arguments, folder.path / "log", unkept)
         records, seen = Growing(path, config.stop), list[tuple[float, float]]()
         try:
-            while job.poll() is None and not _is_enough(seen, now := time.monotonic() - began) and now < MOST_S:
+            while job.poll() is None and (now := time.monotonic() - began) < MOST_S:
+                if len(seen) > 1 and now - seen[0][0] > MEASURE_S:
+                    break
                 records.look()
                 if records.share > (seen[-1][1] if seen else 0.0):
                     seen.append((time.monotonic() - began, records.share))
@@ -111,12 +119,11 @@ def run_time(config: RunConfig, seed: int) -> RunTime | str:
         return RunTime(max(0.0, time.monotonic() - began - trained_s), trained_s, config.stop)
 
 
-def _is_enough(seen: list[tuple[float, float]], now: float) -> bool:
-    return len(seen) > 1 and now - seen[0][0] > MEASURE_S
-
-
 def _extrapolated(seen: list[tuple[float, float]], trained_s: float, stop: Limit) -> RunTime | str:
-    """seen: moments in seconds, each with the share that was done. trained_s: how long it had trained at the last."""
+    """Estimate how long a run takes that was ended early.
+
+    seen: moments in seconds, each with the share that was done. trained_s: how long it had trained at the last.
+    """
     if not seen:
         return f"it recorded nothing within {MOST_S:g} s (output.record, evaluations)"
     (last, done), (first, earlier) = seen[-1], (seen[0] if len(seen) > 1 else (seen[-1][0] - trained_s, 0.0))

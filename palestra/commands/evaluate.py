@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from palestra.evaluation.evaluations import Evaluations
 from palestra.evaluation.evaluator import Watch
 from palestra.games.game import Game
-from palestra.recording.display.quiet import Display
+from palestra.recording.display.display import Display
 from palestra.recording.results import Progress, Task
 from palestra.storage.run_folder import RunFolder
 
@@ -36,20 +36,16 @@ class ShownEvaluations:
 
     def __init__(self, run: Evaluable, names: Sequence[str], num_games: int | None, display: Display) -> None:
         self.run, self.num_games, self.display = run, num_games, display
-        self.tasks = {
-            name: Task(name, 0, self._num_games_in_all(name), "games", run.evaluations.most_rounds(name))
-            for name in names
-        }
+        self.tasks: dict[str, Task] = {}
+        for name in names:
+            each = num_games or run.evaluations.configs[name].final_num_games
+            total = each * len(run.evaluations.pairings(name, with_scripted=True))
+            self.tasks[name] = Task(name, 0, total, "games", run.evaluations.most_rounds(name))
         self._began_s = time.monotonic()
         self._shown_at_s = 0.0
 
-    def _num_games_in_all(self, name: str) -> int:
-        evaluations = self.run.evaluations
-        num_games = self.num_games or evaluations.configs[name].final_num_games
-        return num_games * len(evaluations.pairings(name, with_scripted=True))
-
     def play(self, name: str) -> tuple[Path, dict[str, Any]]:
-        """As `StoredRun.evaluate`, with the bar of that evaluation moving."""
+        """Play an evaluation as `StoredRun.evaluate` does, while its bar moves."""
         task = self.tasks[name]
 
         def watch(num_over: int, num_rounds: int) -> None:
@@ -68,25 +64,17 @@ class ShownEvaluations:
             self.display.update(self.progress())
 
     def progress(self) -> Progress:
-        """How far the evaluations are, for the display."""
+        """Return how far the evaluations are, for the display."""
         tasks, elapsed_s = list(self.tasks.values()), time.monotonic() - self._began_s
         share = sum(task.done for task in tasks) / sum(task.total for task in tasks)
         return Progress(
             name=self.run.folder.path.name,
             run_folder=str(self.run.folder.path),
             device=str(self.run.game.device),
-            stages={},
-            stage=None,
             fraction=share,
             elapsed_s=elapsed_s,
             remaining_s=elapsed_s * (1.0 - share) / share if share else None,
-            time={},
             counters={"opt_steps": self.run.counters["opt_steps"]},
-            rates={},
-            players={},
-            curves={},
-            evaluations=[],
             tasks=tasks,
-            end_reason=None,
             phase=lambda: "finished" if share == 1.0 else "evaluating",
         )

@@ -1,6 +1,6 @@
 """Writes the policy of a player as files that run without palestra: a torch.export program and, if asked for, ONNX.
 
-Both take an observation as an environment's `reset` gives it and the legal actions, for any number of worlds, and give
+Both take an observation as an environment's `reset` gives it and the legal actions, for any number of worlds. They give
 `action`, as `step` takes it, and `q_values_or_logits`: of every choice the Q-value (DQN) or the logit (other
 algorithms), with no columns for actions that are vectors of numbers. A recurrent player's memory is a further input,
 and comes out last. `policy.json` has the names, shapes and types. The files are loaded again, and must act as
@@ -31,7 +31,7 @@ OUTPUTS = ["action", "q_values_or_logits"]
 
 
 class Program(nn.Module):
-    """What is exported: reads an observation as it is outside, acts, and gives actions as they leave palestra."""
+    """The exported module: reads an observation as it is outside, acts, and gives actions as they leave palestra."""
 
     def __init__(self, module: nn.Module, outside: Outside) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def _write(
 
 
 def _inputs(made: Decision) -> tuple[Any, ...]:
-    """What the program is called with."""
+    """Return what the program is called with."""
     return (dict(made.observation), made.legal, *([dict(made.memory)] if made.memory else []))
 
 
@@ -125,7 +125,7 @@ def _outputs(found: tuple[Any, ...]) -> tuple[Tensor, Tensor, Memory]:
 
 
 def _write_onnx(module: nn.Module, example: Any, shapes: Any, path: Path) -> tuple[Act, dict[str, Any]]:
-    """How the written file acts, and what policy.json says of its inputs and outputs.
+    """Write an ONNX file; returns how it acts, and what policy.json says of its inputs and outputs.
 
     What an action does not depend on is no input.
     """
@@ -171,8 +171,9 @@ def _write_onnx(module: nn.Module, example: Any, shapes: Any, path: Path) -> tup
 
 
 def onnx_names(entries: Iterable[str], memory: Iterable[str]) -> dict[str, str]:
-    """The inputs' names of the entries of an observation: their own, where these are names that ONNX takes and nothing
-    else in the file has.
+    """Return names of inputs for the entries of an observation.
+
+    An entry keeps its own name if ONNX takes it and nothing else in the file has it.
     """
     found: dict[str, str] = {}
     taken = {*OUTPUTS, "legal", *memory, *(f"{name}_after" for name in memory)}
@@ -212,7 +213,7 @@ def _description(player: Player, role: str, outside: Outside, made: Decision) ->
 
 
 def loading_lines(folder: Path, file: str) -> list[str]:
-    """Three lines of Python that load one of the files, and ask it for the action of one world."""
+    """Return three lines of Python that load one of the files, and ask it for the action of one world."""
     description = json.loads((folder / "policy.json").read_text())
     path, memory = str((folder / file).absolute()), description["memory"]
     if file.endswith(".onnx"):
@@ -238,7 +239,7 @@ def loading_lines(folder: Path, file: str) -> list[str]:
 
 
 def _example(library: str, entry: Mapping[str, Any]) -> str:
-    """An array of one world: legal actions are all true, everything else is 0."""
+    """Write an array of one world as Python: legal actions are all true, everything else is 0."""
     sizes, kind = (1, *entry["shape"][1:]), entry["dtype"]
     make = "ones" if kind == "bool" else "zeros"
     if library == "np":

@@ -1,5 +1,6 @@
-"""What an exported file must decide: the decisions of its player in games with random players, in the values that go
-in and come out outside palestra. Letters: B worlds.
+"""Checks that an exported file decides as its player does, in games with random players.
+
+The values that go in and come out are those outside palestra. Letters: B worlds.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,7 +46,7 @@ class ExportError(RuntimeError):
 
 
 def decisions_of(player: Player, role: str, module: nn.Module) -> list[Decision]:
-    """The decisions of the player in a role, by `Player.predict`, in NUM_WORLDS games of NUM_ROUNDS rounds.
+    """Return the decisions of the player in a role, by `Player.predict`, in NUM_WORLDS games of NUM_ROUNDS rounds.
 
     module: what is exported of it. Raises EnvironmentFailed.
     """
@@ -74,7 +75,10 @@ class _Asked:
         self.decisions: list[Decision] = []
 
     def __call__(self, observation: Any, legal: Tensor | None = None) -> Any:
-        """The actions at a batch of observations, as they leave palestra. legal: None where every action is."""
+        """Return the actions at a batch of observations, as they leave palestra.
+
+        legal: None where every action is legal.
+        """
         before = self._exported(self.state or {})
         actions, self.state = self.player.predict(observation, self.state, legal=legal, role=self.role)
         device, entries = self.player.device, self.outside.entries.items()
@@ -98,7 +102,7 @@ class _Asked:
 
 
 def _tensor(value: Any, dtype: torch.dtype) -> Tensor:
-    """A copy, for environments may write into what they gave."""
+    """Copy a value into a tensor, because environments may write into what they gave."""
     if isinstance(value, Tensor):
         return value.detach().to(dtype, copy=True)
     return torch.from_numpy(np.array(value).astype(str(dtype).removeprefix("torch.")))
@@ -109,7 +113,7 @@ def _sorted(memory: Memory) -> Memory:
 
 
 def _at(observation: Any, name: str, path: tuple[Any, ...]) -> Any:
-    """An entry of an observation: at its path in one of an environment, or by its name in one of ours."""
+    """Return an entry of an observation: at its path in one of an environment, or by its name in one of palestra's."""
     if isinstance(observation, dict) and not path:
         return observation[name]
     for key in path:
@@ -119,7 +123,7 @@ def _at(observation: Any, name: str, path: tuple[Any, ...]) -> Any:
 
 @torch.no_grad()
 def _play_boards(game: TensorGame, role: str, asked: _Asked) -> None:
-    """The other roles play at random, where they can."""
+    """Play a game of boards; the other roles play at random, where they can."""
     others: dict[str, Policy] = {other: make_script("random", game, other) for other in game.roles if other != role}
     keys = world_keys(base_key(asked.player.seed, "export"), NUM_WORLDS, game.device)
     state = game.reset(fold(keys, 0))
@@ -143,7 +147,7 @@ def _play_boards(game: TensorGame, role: str, asked: _Asked) -> None:
 
 
 def compare(act: Act, decisions: list[Decision], space: ActionSpace, outside: Outside, path: Path) -> int:
-    """The number of decisions.
+    """Compare what a file decides with what the player decided; returns the number of decisions.
 
     Raises ExportError unless `act` makes all of them as the player did, or makes a choice of the same value, and
     remembers the same.

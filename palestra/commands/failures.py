@@ -1,4 +1,4 @@
-"""How a command ends that cannot do what it is asked: with a line on stderr, and an exit code."""
+"""Ends a command that cannot do what it is asked: with a line on stderr, and an exit code."""
 
 import errno
 import os
@@ -44,7 +44,7 @@ def one_line_errors(quiet: bool = True) -> Iterator[None]:
 
 @contextmanager
 def one_line_errors_of_reading() -> Iterator[None]:
-    """The same for commands that only read configs and folders; it does not import torch."""
+    """Do as `one_line_errors`, for commands that only read configs and folders; torch is not imported."""
     from palestra.config import ConfigError, UntrustedError
     from palestra.storage.disk import RunFolderError
 
@@ -67,7 +67,7 @@ def one_line_errors_of_reading() -> Iterator[None]:
 
 
 def _told(error: Exception, code: int, what: str = "") -> typer.Exit:
-    """Print an error; gives the exit. code: the exit code, but 1 where it is the machine that lacks something."""
+    """Print an error; returns the exit. code: the exit code, but 1 where it is the machine that lacks something."""
     from palestra.storage.secrets import redacted
 
     lacking = lack(error)

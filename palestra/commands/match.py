@@ -1,4 +1,4 @@
-"""One game in one world, move by move, and what players make of a position: what `ask` and `play` share."""
+"""One game in one world, move by move, and what players make of a position; `ask` and `play` share it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -50,7 +50,7 @@ class Match:
         self.is_over = self.is_cut_off = False
 
     def positions(self) -> list[Position]:
-        """The decisions that are due now, of one role or more at once; none where the game has ended.
+        """Return the decisions that are due now, of one role or more at once; none where the game has ended.
 
         Moves in which nobody decides are played.
         """
@@ -69,7 +69,7 @@ class Match:
         return Position(role, views, self.game.legal(self.state, role), keys)
 
     def play(self, actions: Mapping[str, Tensor]) -> None:
-        """One move, checked. actions: of the roles that decide, each (1, ...)."""
+        """Play one move, and check it. actions: of the roles that decide, each (1, ...)."""
         game, state = self.game, {name: value.clone() for name, value in self.state.items()}
         spaces = {role: game.action_spaces[role] for role in game.moves[self.num_moves % len(game.moves)]}
         ignored = {
@@ -87,7 +87,7 @@ class Match:
         self.is_over, self.is_cut_off = bool(terminated.all()), bool(truncated[0])
 
     def board(self, role: str | None = None) -> str:
-        """The state as people read it; role: what this one observes of it."""
+        """Return the state as people read it. role: show only what this one observes of it."""
         state = {name: value[0] for name, value in self.state.items()}
         return self.game.describe_board(state) if role is None else self.game.describe_seen(state, role)
 
@@ -105,7 +105,10 @@ class Advice:
 
 
 def advise(stored: StoredRun, position: Position, memory: Memory) -> Advice:
-    """memory: of the role's player; {} at the start of a game."""
+    """Ask a role's player and the scripted players for their choices.
+
+    memory: of the role's player; {} at the start of a game.
+    """
     game, role = stored.game, position.role
     player = stored.players[stored.config.roles[role]]
     policy = player.predictor(True, role)
@@ -125,7 +128,7 @@ def _kind(player: Player) -> str:
 
 
 def _scripted_choices(stored: StoredRun, position: Position) -> dict[str, Tensor]:
-    """What scripted players choose, by name: all that can sit in the role and see what they need, but `random`."""
+    """Return the choices of scripted players by name: of all but `random` that can sit in the role and see enough."""
     return {
         name: position.decide(script, {}).action[0]
         for name, script in scripts_for(stored.game, stored.config.game, position.role).items()
@@ -134,9 +137,10 @@ def _scripted_choices(stored: StoredRun, position: Position) -> dict[str, Tensor
 
 
 def _table(game: Game, player: Player, position: Position, memory: Memory, choices: Mapping[str, Tensor]) -> list[str]:
-    """A line for each legal choice: its value, where the player has values, best first, and who chooses it; of several
-    choices at once, a line for each action of each. No line where nothing can be listed. choices: actions by who
-    chooses them.
+    """Return a line for each legal choice, the best first: its value, if the player has values, and who chooses it.
+
+    Where several choices are made at once there is a line for each action of each; where nothing can be listed, none.
+    choices: actions by who chooses them.
     """
     space, role = game.action_spaces[position.role], position.role
     valued = None

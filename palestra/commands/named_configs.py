@@ -1,4 +1,4 @@
-"""What the argument FILE of a command names: a file, a config that palestra ships, or an algorithm and a game."""
+"""Finds what the argument FILE of a command names: a file, a shipped config, or an algorithm and a game."""
 
 import re
 import shlex
@@ -23,8 +23,8 @@ def naming_remedies(found: "NamedConfig") -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        if _is_sweep(found.config):
-            file = found.config
+        if _is_sweep(found.source):
+            file = found.source
             raise ConfigError.at(str(file), f"this is a sweep; to work on it: palestra sweep {file}") from None
         unknown = any(re.fullmatch(r"game(\.id)?|.*\.(name|module)", item.path) for item in error.errors)
         if unknown or not (remedy := _remedy(found)):
@@ -40,10 +40,10 @@ def _is_sweep(config: Path | RunConfig) -> bool:
 
 
 def _remedy(found: "NamedConfig") -> str | None:
-    if isinstance(found.config, RunConfig):
+    if isinstance(found.source, RunConfig):
         return None
     try:
-        data = load_yaml(found.config)
+        data = load_yaml(found.source)
         before = _parts(data)
         for override in found.overrides:
             with suppress(ConfigError):
@@ -58,7 +58,7 @@ def _remedy(found: "NamedConfig") -> str | None:
 
 
 def _parts(data: Mapping[str, Any]) -> tuple[str, str, str | None]:
-    """By name: the algorithm of the first player that learns, the game or the environment, and the algorithm's loss."""
+    """Return the names of the first learning player's algorithm, of the game or environment, and of the loss."""
     learners = [player["algorithm"] for player in data["players"].values() if "algorithm" in player]
     algorithm, game, loss = learners[0], data["game"], None
     if isinstance(algorithm, dict) and "loss" in algorithm:
@@ -68,26 +68,26 @@ def _parts(data: Mapping[str, Any]) -> tuple[str, str, str | None]:
 
 
 def _name(part: Any) -> str:
-    """The name of a part, which an override may have put in the part's place."""
+    """Return the name of a part, which an override may have put in the part's place."""
     return part if isinstance(part, str) else part["name"]
 
 
 class NamedConfig(NamedTuple):
     """A config as a command names it.
 
-    title: for messages. name: of its runs. config: the file, or the config itself. overrides: those that are not yet in
+    title: for messages. name: of its runs. source: the file, or the config itself. overrides: those that are not yet in
     the config. note: a line for the user, or None.
     """
 
     title: str
     name: str
-    config: Path | RunConfig
+    source: Path | RunConfig
     overrides: list[str]
     note: str | None
 
 
 def find_config(file: str, words: Sequence[str]) -> NamedConfig:
-    """The config that the first arguments of a command name.
+    """Find the config that the first arguments of a command name.
 
     words: all arguments after the first; the first of them is a game if it has no '='. Raises ConfigError for a name
     that is unknown.
@@ -113,11 +113,6 @@ def find_config(file: str, words: Sequence[str]) -> NamedConfig:
     if file in shipped_tournaments() and not Path(file).exists():
         raise ConfigError.at(file, f"this is a tournament; to play it: palestra evaluate {file}")
     if not Path(file).exists():
-        raise ConfigError.at(file, _why_unknown(file, shipped))
+        is_name = not is_path(file) and not Path(f"{file}.yml").is_file()
+        raise ConfigError.at(file, expected_name(file, shipped) if is_name else why_no_file(file))
     return NamedConfig(file, Path(file).stem, Path(file), list(words), None)  # a folder
-
-
-def _why_unknown(file: str, shipped: Mapping[str, Path]) -> str:
-    if not is_path(file) and not Path(f"{file}.yml").is_file():
-        return expected_name(file, shipped)
-    return why_no_file(file)

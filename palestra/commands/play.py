@@ -54,7 +54,7 @@ class Person:
     memory: Memory = field(default_factory=dict)
 
     def choose(self, position: Position) -> Tensor:
-        """Raises Left."""
+        """Ask the person for a move until it is a legal one. Raises Left."""
         game, role, player = self.match.game, position.role, self._player(position.role)
         if not game.fully_observable:
             self.say(f"\n{self.match.board(role)}")
@@ -78,8 +78,9 @@ class Person:
         return self.stored.players[self.stored.config.roles[role]]
 
     def _hint(self, position: Position) -> list[str]:
-        """What the role's player would do; nothing of a user's own one that sees the whole state, where a role does
-        not.
+        """Return what the role's player would do.
+
+        A player of the user's own that sees the whole state gives no hint where the role does not see it.
         """
         player = self._player(position.role)
         sees_more = isinstance(player.script, CheckedScript) and player.script.observes == "state"
@@ -91,8 +92,10 @@ class Person:
 def choose_seats(
     stored: StoredRun, person: str | None, against: str | None, pairing: Mapping[str, str]
 ) -> dict[str, str]:
-    """The names of the players by role, but that of the person: those of the run's config, or in their place those of
-    `pairing`, or in every role `against`. Raises ConfigError.
+    """Return the names of the players by role, without the person's.
+
+    They are those of the run's config, or in their place those of `pairing`, or in every role `against`. Raises
+    ConfigError.
     """
     game = stored.game
     if not isinstance(game, TensorGame):
@@ -109,7 +112,7 @@ def choose_seats(
 
 
 def seat(stored: StoredRun, name: str, role: str) -> Seated:
-    """A player of the run or a scripted one in a role. Raises ConfigError."""
+    """Put a player of the run, or a scripted one, into a role. Raises ConfigError."""
     player = stored.players.get(name)
     game = stored.game
     if player is not None:
@@ -129,7 +132,7 @@ def seat(stored: StoredRun, name: str, role: str) -> Seated:
 
 
 def read_pairing(texts: Sequence[str]) -> dict[str, str]:
-    """Names of players by role, of texts such as "host=zeillinger,agent=agent". Raises ConfigError."""
+    """Read names of players by role from texts such as "host=zeillinger,agent=agent". Raises ConfigError."""
     found: dict[str, str] = {}
     for text in texts:
         for part in text.split(","):
@@ -147,7 +150,7 @@ def read_pairing(texts: Sequence[str]) -> dict[str, str]:
 
 
 def new_match(stored: StoredRun, board: str | None, seed: int) -> Match:
-    """A game on a board, or on one that the game draws by the seed: one on which somebody decides, if there is any."""
+    """Make a game on a board, or on one that the game draws by the seed: if it can, one on which somebody decides."""
     if board is not None:
         return begin_match(stored, board, seed)
     game = stored.game

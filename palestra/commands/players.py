@@ -1,6 +1,6 @@
 """The commands in which the players of a run act: evaluate, ask, play."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,11 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from palestra.commands.failures import one_line_errors
-from palestra.commands.shell import Run, Trust, console, with_runs_of_sweeps
+from palestra.commands.shell import Checkpoint, Run, Trust, console, refuse, say, with_runs_of_sweeps
 
 commands = typer.Typer()
-
-Checkpoint = Annotated[str, typer.Option(help="latest, best, a number, or @ and an opt step, as @2100")]
 
 
 @commands.command()
@@ -22,7 +20,6 @@ def evaluate(
         typer.Argument(
             metavar="RUN|URL|FILE",
             help="the folder of a run or a sweep, a mirror, palestra:polyhedra, or the config of a tournament",
-            show_default=False,
         ),
     ],
     overrides: Annotated[
@@ -56,83 +53,64 @@ def evaluate(
 ) -> None:
     """Play the evaluations of a run's config with the players of a checkpoint; results go to RUN/evaluations/.
 
-    Or play a tournament, a config in which nobody learns; results go to a folder of its own, as those of a run that
-    comes with palestra.
+    Or play a tournament, a config in which nobody learns. The results of a tournament, and those of a run that comes
+    with palestra, go to a new folder.
     """
     with one_line_errors():
         from palestra.commands.play import read_pairing
         from palestra.commands.tournament import play_tournament, tournament_file
-        from palestra.config import ConfigError
         from palestra.runs.changed_evaluations import Changes
-        from palestra.runs.run import default_folder
-        from palestra.runs.shipped_runs import find_run, is_shipped
-        from palestra.storage.fetching import fetch_new_checkpoints, is_url
 
+        changes = Changes(overrides or [], [read_pairing([text]) for text in pairing or []])
         if (inside := with_runs_of_sweeps([run])) != [run]:
-            if watch or folder is not None:
-                raise ConfigError.at("--watch, --run", f"expected none for several runs, got one of them for {run}")
-            changes = Changes(overrides or [], [read_pairing([text]) for text in pairing or []])
+            refuse({"--watch": watch, "--run": folder}, f"{run} has several runs")
             for path in inside:
                 console.print(path, style="bold", soft_wrap=True)
-                _evaluate_one_of_several(path, changes, checkpoint or "latest", evaluation, games, trust, video)
-            return
-        pairings, file = [read_pairing([text]) for text in pairing or []], tournament_file(run)
-        if file is not None:
-            if checkpoint is not None or evaluation is not None or video or watch:
-                raise ConfigError.at(
-                    "--checkpoint, --evaluation, --video, --watch", "expected none for a tournament, got one"
-                )
+                _evaluate_one_of_several(_open(path, None, changes, trust), checkpoint, evaluation, games, video)
+        elif (file := tournament_file(run)) is not None:
+            refused = {"--checkpoint": checkpoint, "--evaluation": evaluation, "--video": video, "--watch": watch}
+            refuse(refused, f"{run} is a tournament")
             count = [] if games is None else [f"num_games={games}"]
-            play_tournament(file, [*(overrides or []), *count], pairings, folder, console)
-            return
-        if folder is not None and not (is_shipped(run) or is_url(run)):
-            place = f"{run}, whose folder takes the results"
-            raise ConfigError.at(
-                "--run", f"expected it for a tournament, a mirror or a shipped run alone, got it for {place}"
-            )
-        stored = _open(run, folder, trust)
-        changes = Changes(overrides or [], pairings)
-        if changes.overrides or changes.pairings:
-            stored.change_evaluations(changes)
-        names = _names_of_evaluations(stored, evaluation)
-        _print_asked(stored, games)
-        if watch:
-            if checkpoint is not None or video:
-                raise ConfigError.at(
-                    "--watch", "expected no --checkpoint and no --video together with --watch, got one of them"
-                )
-            if is_shipped(run):
-                raise ConfigError.at("--watch", f"expected a run of your own, got {run}, which trains no more")
-            look = partial(fetch_new_checkpoints, run, stored.folder) if is_url(run) else lambda: None
-            _watch(stored, names, games, look)
-            return
-        stored.load(checkpoint or "latest")
-        if is_shipped(run):
-            stored.file_into(default_folder(folder, f"palestra-{find_run(run).folder.name}"))
-        _evaluate_and_film(stored, names, games, video)
+            play_tournament(file, [*changes.overrides, *count], changes.pairings, folder, console)
+        elif watch:
+            refuse({"--checkpoint": checkpoint, "--video": video}, "--watch evaluates every checkpoint as it comes")
+            _watch(run, _open(run, folder, changes, trust), evaluation, games)
+        else:
+            _evaluate_run(run, _open(run, folder, changes, trust), folder, checkpoint, evaluation, games, video)
 
 
 def _evaluate_one_of_several(
-    run: str, changes: Any, checkpoint: str, evaluation: str | None, games: int | None, trust: bool, video: bool
+    stored: Any, checkpoint: str | None, evaluation: str | None, games: int | None, video: bool
 ) -> None:
     """Evaluate a run of a sweep; one without the checkpoint, as of a trial that failed early, is named."""
     from palestra.storage.checkpoints import CheckpointError
 
-    stored = _open(run, None, trust)
-    if changes.overrides or changes.pairings:
-        stored.change_evaluations(changes)
     try:
-        stored.load(checkpoint)
+        stored.load(checkpoint or "latest")
     except CheckpointError as error:
-        console.print(f"not evaluated: {error}", markup=False, soft_wrap=True)
+        say(f"not evaluated: {error}")
         return
-    _evaluate_and_film(stored, _names_of_evaluations(stored, evaluation), games, video)
+    _evaluate(stored, _names_of_evaluations(stored, evaluation), games, video)
 
 
-def _evaluate_and_film(stored: Any, names: Sequence[str], games: int | None, video: bool) -> None:
-    for name, path in _evaluate(stored, names, games).items():
-        if video:
-            _film(stored, name, path)
+def _evaluate_run(
+    run: str,
+    stored: Any,
+    folder: Path | None,
+    checkpoint: str | None,
+    evaluation: str | None,
+    games: int | None,
+    video: bool,
+) -> None:
+    from palestra.runs.run import default_folder
+    from palestra.runs.shipped_runs import find_run, is_shipped
+
+    names = _names_of_evaluations(stored, evaluation)
+    _print_asked(stored, games)
+    stored.load(checkpoint or "latest")
+    if is_shipped(run):
+        stored.file_into(default_folder(folder, f"palestra-{find_run(run).folder.name}"))
+    _evaluate(stored, names, games, video)
 
 
 def _names_of_evaluations(stored: Any, chosen: str | None) -> list[str]:
@@ -154,44 +132,50 @@ def _print_asked(stored: Any, games: int | None) -> None:
     asked = stored.evaluations.configs.get(ASKED["name"])
     if not stored.config.evaluations and asked is not None:
         limits = f"{games or asked.final_num_games} games (--games), each of at most {asked.max_rounds} rounds"
-        console.print(f"the run has no evaluations: {limits} (evaluations.0.max_rounds=...)", soft_wrap=True)
+        say(f"the run has no evaluations: {limits} (evaluations.0.max_rounds=...)")
 
 
-def _open(run: str, folder: Path | None, trust: bool) -> Any:
-    """The run that is evaluated: in its folder, in a copy of its mirror, or a shipped one."""
+def _open(run: str, folder: Path | None, changes: Any, trust: bool) -> Any:
+    """Open the run that is evaluated: in its folder, in a copy of its mirror, or a shipped one."""
     from palestra.runs.shipped_runs import is_shipped
     from palestra.runs.stored import StoredRun, open_to_play
     from palestra.storage.fetching import fetch, is_url, name_of
 
     if is_shipped(run):
-        return open_to_play(run, trust)
-    if not is_url(run):
-        return StoredRun.open(run, trust=trust)
-    copy, damaged = fetch(run, folder or Path("runs") / f"{name_of(run)}-copy", with_rows=False)
-    for line in damaged:
-        console.print(line, soft_wrap=True)
-    return StoredRun.open(copy.path, trust=trust)
+        stored = open_to_play(run, trust)
+    elif is_url(run):
+        copy, damaged = fetch(run, folder or Path("runs") / f"{name_of(run)}-copy", with_rows=False)
+        for line in damaged:
+            say(line)
+        stored = StoredRun.open(copy.path, trust=trust)
+    else:
+        refuse({"--run": folder}, f"the results of {run} go into its own folder")
+        stored = StoredRun.open(run, trust=trust)
+    if changes.overrides or changes.pairings:
+        stored.change_evaluations(changes)
+    return stored
 
 
-def _film(stored: Any, name: str, path: Path) -> None:
-    console.print("filming; without a graphics card this may take minutes")
-    film, found = stored.film(name, path.with_suffix(".mp4").name)
-    returns = ", ".join(f"{value:g}" for value in found)
-    console.print(f"a film of episodes with returns {returns}: {film}", soft_wrap=True)
-
-
-def _watch(stored: Any, names: Sequence[str], games: int | None, look: Callable[[], None]) -> None:
+def _watch(run: str, stored: Any, evaluation: str | None, games: int | None) -> None:
     from palestra.commands.watch import watch
+    from palestra.config import ConfigError
     from palestra.recording.display.plain import evaluation_line
     from palestra.recording.results import Evaluation
+    from palestra.runs.shipped_runs import is_shipped
+    from palestra.storage.fetching import fetch_new_checkpoints, is_url
 
+    names = _names_of_evaluations(stored, evaluation)
+    _print_asked(stored, games)
+    if is_shipped(run):
+        raise ConfigError.at("--watch", f"expected a run of your own, got {run}, which trains no more")
+    look = partial(fetch_new_checkpoints, run, stored.folder) if is_url(run) else lambda: None
     for number, found in watch(stored, names, games, look):
         line = found if isinstance(found, str) else evaluation_line(Evaluation.from_record(found))
-        console.print(f"checkpoint {number:08d}: {line}", soft_wrap=True)
-    console.print(f"{stored.folder.path} is finished", soft_wrap=True)
+        say(f"checkpoint {number:08d}: {line}")
+    say(f"{stored.folder.path} is finished")
 
 
-def _evaluate(stored: Any, names: Sequence[str], games: int | None) -> dict[str, Path]:
+def _evaluate(stored: Any, names: Sequence[str], games: int | None, video: bool) -> None:
     from palestra.commands.evaluate import ShownEvaluations
     from palestra.recording.display import make_display
     from palestra.recording.display.scores import score_table
@@ -203,9 +187,12 @@ def _evaluate(stored: Any, names: Sequence[str], games: int | None) -> dict[str,
     for name, (path, record) in found.items():
         console.print(score_table([Evaluation.from_record(record)], console.width, 1000))
         num = len(record["pairs"])
-        where = f"evaluation {name}, {num} pairing{'s' * (num != 1)} at opt step {record['opt_steps']}"
-        console.print(f"{where}: {path}", soft_wrap=True)
-    return {name: path for name, (path, _) in found.items()}
+        say(f"evaluation {name}, {num} pairing{'s' * (num != 1)} at opt step {record['opt_steps']}: {path}")
+    for name, (path, _) in found.items() if video else ():
+        say("filming; without a graphics card this may take minutes")
+        film, of_episodes = stored.film(name, path.with_suffix(".mp4").name)
+        returns = ", ".join(f"{value:g}" for value in of_episodes)
+        say(f"a film of episodes with returns {returns}: {film}")
 
 
 @commands.command()
@@ -236,7 +223,7 @@ def ask(
             lines = ask_at_observation(stored, observation, role)
         else:
             raise ConfigError.at("--board", "expected either --board, perhaps with --move, or --observation alone")
-        _say("\n".join(lines))
+        say("\n".join(lines))
 
 
 @commands.command()
@@ -271,11 +258,7 @@ def play(
         match = new_match(stored, board, number)
         if person is not None:
             answers = iter(sys.stdin.readline, "")
-            seats[person] = Person(match, stored, answers, _say, lambda text: _say(text, end=""))
+            seats[person] = Person(match, stored, answers, say, partial(say, end=""))
         if seed is None:
-            _say(f"for the same game again: --seed {number}")
-        play_match(match, seats, _say)
-
-
-def _say(text: str, end: str = "\n") -> None:
-    console.print(text, end=end, markup=False, soft_wrap=True)
+            say(f"for the same game again: --seed {number}")
+        play_match(match, seats, say)

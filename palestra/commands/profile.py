@@ -1,7 +1,7 @@
-"""What `palestra profile` does: it trains a short part of a run, in a temporary folder, under torch's profiler.
+"""What `palestra profile` does: it trains a short while, in a temporary folder, under torch's profiler.
 
-Training has three parts of whole epochs: a warm-up, a part in which the phases are timed, and a part under the
-profiler, whose own cost would falsify those times.
+Training has three stretches of whole epochs: a warm-up, one in which the phases are timed, and one under the profiler,
+whose own cost would falsify those times.
 """
 
 import os
@@ -29,27 +29,17 @@ NEVER = Limit(after=1e12, unit="opt_steps")
 
 
 @dataclass(frozen=True)
-class Operator:
-    """The time of one operator of torch under the profiler, without that of the operators that it calls."""
-
-    name: str
-    calls: int
-    cpu_s: float
-    gpu_s: float
-
-
-@dataclass(frozen=True)
 class Profile:
     """A profile.
 
-    seconds: by phase, for `opt_steps` opt steps and `env_steps` env steps. operators: the most expensive first, for
-    `profiled_opt_steps` opt steps.
+    seconds: by phase, for `opt_steps` opt steps and `env_steps` env steps. operators: torch's averages of them, the
+    most expensive first, for `profiled_opt_steps` opt steps.
     """
 
     seconds: Mapping[str, float]
     env_steps: int
     opt_steps: int
-    operators: Sequence[Operator]
+    operators: Sequence[Any]
     profiled_opt_steps: int
 
 
@@ -70,16 +60,16 @@ class Ranges(TimeLog):
 
 
 class Profiling:
-    """Watches a training, and ends it after the last of its three parts.
+    """Watches a training, and ends it after the last of its three stretches.
 
-    num_opt_steps: of the second and of the third part, at least. trace: the file for the profiler's trace.
+    num_opt_steps: of the second and of the third stretch, at least. trace: the file for the profiler's trace.
     """
 
     def __init__(self, trainer: Trainer, num_opt_steps: int, trace: Path) -> None:
         self.trainer, self.num_opt_steps, self.trace = trainer, num_opt_steps, trace
         self.time_log = Ranges(trainer.run.device)
         self.num_warm_epochs = 0
-        self.first: tuple[int, int] | None = None  # opt steps and env steps at the beginning of the second part
+        self.first: tuple[int, int] | None = None  # opt steps and env steps at the beginning of the second stretch
         self.timed: tuple[int, int] | None = None  # at its end
         self.seconds: Mapping[str, float] = {}
         self.profiler: profile | None = None
@@ -122,12 +112,8 @@ class Profiling:
         self.time_log.switch("other")  # which ends the last range
         self.profiler.stop()
         self.profiler.export_chrome_trace(str(self.trace))
-        operators = [
-            Operator(event.key, event.count, event.self_cpu_time_total / 1e6, event.self_device_time_total / 1e6)
-            for event in self.profiler.key_averages()
-            if not event.key.startswith(RANGE)
-        ]
-        operators.sort(key=lambda operator: -(operator.gpu_s or operator.cpu_s))
+        operators: list[Any] = [each for each in self.profiler.key_averages() if not each.key.startswith(RANGE)]
+        operators.sort(key=lambda each: -(each.self_device_time_total or each.self_cpu_time_total))
         self.profiler = None
         opt_steps, env_steps = timed[0] - first[0], timed[1] - first[1]
         self.result = Profile(self.seconds, env_steps, opt_steps, operators, self.trainer.opt_steps - timed[0])
@@ -136,11 +122,11 @@ class Profiling:
 def profile_config(
     config: str | Path | dict[str, Any] | RunConfig, overrides: Sequence[str], num_opt_steps: int, trace: Path
 ) -> Profile | int:
-    """Train a short part of a run, and write `trace`, a file for chrome://tracing or ui.perfetto.dev.
+    """Train a short while, and write `trace`, a file for chrome://tracing or ui.perfetto.dev.
 
     Nothing is evaluated, saved or recorded elsewhere.
 
-    num_opt_steps: of the timed and of the profiled part, at least. Gives the profile, or the number of the signal if
+    num_opt_steps: of the timed and of the profiled stretch, at least. Gives the profile, or the number of the signal if
     one has asked to leave. Raises ConfigError, TrainingFailed, and OSError if the trace cannot be written.
     """
     run_config = read_config(config, tuple(overrides))
@@ -168,7 +154,7 @@ def profile_config(
 
 
 def render_profile(found: Profile, num_operators: int) -> RenderableType:
-    """A profile as two tables, of phases and of operators."""
+    """Draw a profile as two tables, of phases and of operators."""
     total = sum(found.seconds.values())
     phases = Table("phase", box=None, header_style="dim", padding=(0, 3, 0, 0))
     for heading in ("share", "seconds", "us per opt step", "us per env step"):
@@ -178,12 +164,12 @@ def render_profile(found: Profile, num_operators: int) -> RenderableType:
         if seconds:
             phases.add_row(phase, f"{seconds / total:.1%}", f"{seconds:.3f}", *per)
     operators = Table("operator", box=None, header_style="dim", padding=(0, 3, 0, 0))
-    has_gpu = any(operator.gpu_s for operator in found.operators)
+    has_gpu = any(operator.self_device_time_total for operator in found.operators)
     for heading in ("calls", "CPU ms", *(["GPU ms"] if has_gpu else [])):
         operators.add_column(heading, justify="right")
     for operator in found.operators[:num_operators]:
-        times = [operator.cpu_s, operator.gpu_s][: 1 + has_gpu]
-        operators.add_row(operator.name, count_text(operator.calls), *(f"{1000 * time:.2f}" for time in times))
+        times = [operator.self_cpu_time_total, operator.self_device_time_total][: 1 + has_gpu]  # in microseconds
+        operators.add_row(operator.key, count_text(operator.count), *(f"{time / 1000:.2f}" for time in times))
     return Group(
         f"{count_text(found.opt_steps)} opt steps, {count_text(found.env_steps)} env steps in {total:.2f} s\n",
         phases,

@@ -7,34 +7,27 @@ from typing import Annotated
 import typer
 
 from palestra.commands.failures import errors, one_line_errors
-from palestra.commands.shell import Run, Trust, console, with_runs_of_sweeps
+from palestra.commands.shell import Checkpoint, Run, Trust, console, say, with_runs_of_sweeps
 from palestra.runtime.console import VisibleFile
 
 commands = typer.Typer()
 
 
 Runs = Annotated[
-    list[str],
-    typer.Argument(
-        help="the folders of one run or more, of a sweep or its trials, or URLs of mirrors", show_default=False
-    ),
+    list[str], typer.Argument(help="the folders of one run or more, of a sweep or its trials, or URLs of mirrors")
 ]
 
 
 @commands.command()
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(help="the folders of one run or more, or of a sweep", show_default=False)
-    ],
+    runs: Annotated[list[Path], typer.Argument(help="the folders of one run or more, or of a sweep")],
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="the page [RUN/report.html, SWEEP/report.html; of several: ./report.html]", show_default=False
-        ),
+        Path | None, typer.Option(help="the page [RUN/report.html, SWEEP/report.html; of several: ./report.html]")
     ] = None,
 ) -> None:
-    """Write one page of HTML on runs: curves, evaluations, time, checkpoints, configs; or on a sweep: its trials, and
-    which keys matter. What it is about may go on meanwhile.
+    """Write one page of HTML on runs, or on a sweep. The runs may go on meanwhile.
+
+    Of runs it shows curves, evaluations, time, checkpoints and configs; of a sweep its trials, and which keys matter.
     """
     with one_line_errors():
         from palestra.report.page import write_report
@@ -49,20 +42,16 @@ def report(
         else:
             found = [Path(run) for run in with_runs_of_sweeps(map(str, runs))]
             page = write_report(found, out or (runs[0] / "report.html" if len(runs) == 1 else None))
-        console.print(str(page), soft_wrap=True)
+        say(str(page))
 
 
 @commands.command()
 def compare(
     runs: Annotated[
-        list[str],
-        typer.Argument(
-            help="folders of runs, checkpoints, sweeps or their trials, URLs of mirrors", show_default=False
-        ),
+        list[str], typer.Argument(help="folders of runs, checkpoints, sweeps or their trials, URLs of mirrors")
     ],
     checkpoint: Annotated[
-        str | None,
-        typer.Option(help="best, latest, a number, or @ and an opt step [the last evaluation]", show_default=False),
+        str | None, typer.Option(help="best, latest, a number, or @ and an opt step [the last evaluation]")
     ] = None,
     games: Annotated[
         int | None, typer.Option(help="play so many games per pairing now, from the same starts for all runs", min=1)
@@ -99,10 +88,8 @@ def compare(
 @commands.command()
 def table(
     runs: Runs,
-    csv: Annotated[Path | None, typer.Option(help="the file to write [standard output]", show_default=False)] = None,
-    parquet: Annotated[
-        Path | None, typer.Option(help="write this file, as parquet (extra: frames)", show_default=False)
-    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="the file to write [standard output]")] = None,
+    parquet: Annotated[Path | None, typer.Option(help="write this file, as parquet (extra: frames)")] = None,
 ) -> None:
     """Write the records of runs as a tidy table: run, seed, env_steps, opt_steps, name, value."""
     with one_line_errors():
@@ -130,9 +117,8 @@ def plot(
     metrics: Annotated[
         list[str] | None,
         typer.Option(
-            help="a name of `palestra table`, or its last parts; * stands for any text; may be repeated "
+            help="a name of `palestra table`, or its end; * stands for any text; may be repeated "
             "[the scores of the players that learn]",
-            show_default=False,
         ),
     ] = None,
     single: Annotated[bool, typer.Option("--single", help="draw each run as a line of its own")] = False,
@@ -141,12 +127,13 @@ def plot(
     ] = False,
     kind: Annotated[str, typer.Option(help="curves, learning-table or cross-table")] = "curves",
     checkpoint: Annotated[
-        str | None,
-        typer.Option(help="of tables: best, latest, a number, or @ and an opt step [the last one]", show_default=False),
+        str | None, typer.Option(help="of tables: best, latest, a number, or @ and an opt step [the last one]")
     ] = None,
 ) -> None:
-    """Draw a figure for a paper: curves (means over seeds with 95% t intervals, as in reports, a panel per metric or
-    pairing), a table of scores by environment and algorithm, or a coloured table of who meets whom.
+    """Draw a figure for a paper: curves, a table of scores, or a coloured table of who meets whom.
+
+    Curves are means over seeds with 95% t intervals, as in reports, with a panel per metric or pairing. The table of
+    scores is by environment and algorithm.
     """
     with one_line_errors():
         from palestra.config import ConfigError
@@ -169,7 +156,7 @@ def plot(
             else:
                 drawn = plot_tables(folders, kind, out.suffix[1:], checkpoint, errors.print)
         write_page(out, drawn.content)
-        console.print(f"{out}: {drawn.caption}", soft_wrap=True)
+        say(f"{out}: {drawn.caption}")
 
 
 @commands.command()
@@ -185,26 +172,22 @@ def verify(
     ] = None,
     trust: Trust = False,
 ) -> None:
-    """Train a part of a run again in another folder, and say whether records and state are equal to the bit."""
+    """Train a stretch of a run again in another folder, and say whether records and state are equal to the bit."""
     with one_line_errors():
         from palestra.commands.verify import verify as verify_run
 
         verdict = verify_run(run, start, trust)
         for line in verdict.changed:
-            console.print(line, soft_wrap=True)
+            say(line)
         for key in verdict.clocked:
-            console.print(
-                f"{key} counts minutes, which follow the clock: what it decides is not compared", soft_wrap=True
-            )
+            say(f"{key} counts minutes, which follow the clock: what it decides is not compared")
         if verdict.damage is not None:
             errors.print(verdict.damage)
         if verdict.difference is not None:
             errors.print(f"{run}, from {verdict.start}: not reproduced. {verdict.difference}")
             raise typer.Exit(1)
         state = "" if verdict.end is None else f", and the state of checkpoint {verdict.end}"
-        console.print(
-            f"{run}, from {verdict.start}: {verdict.num_records} records{state} reproduced to the bit", soft_wrap=True
-        )
+        say(f"{run}, from {verdict.start}: {verdict.num_records} records{state} reproduced to the bit")
         if verdict.damage is not None:
             raise typer.Exit(1)
 
@@ -213,7 +196,7 @@ def verify(
 def export(
     run: Run,
     player: Annotated[str | None, typer.Option(help="its name; may be left out if only one player learned")] = None,
-    checkpoint: Annotated[str, typer.Option(help="latest, best, a number, or @ and an opt step, as @2100")] = "latest",
+    checkpoint: Checkpoint = "latest",
     onnx: Annotated[bool, typer.Option("--onnx", help="write policy.onnx too (extra: onnx)")] = False,
     role: Annotated[str | None, typer.Option(help="in which it observes, if it sits in several")] = None,
     trust: Trust = False,
@@ -226,13 +209,13 @@ def export(
         try:
             loaded = palestra.load_player(run, player, checkpoint, trust)
             folder = run / "export" / "-".join([loaded.name, *([role] if role else []), f"{loaded.opt_steps}"])
-            checked = export_player(loaded, folder, onnx, lambda line: console.print(line, soft_wrap=True), role)
+            checked = export_player(loaded, folder, onnx, say, role)
         except (ExportError, NotImplementedError, ValueError) as error:
             errors.print(str(error))
             raise typer.Exit(2) from None
         for name, decisions in checked.items():
-            console.print(f"{folder / name}: acts as the player in {decisions} decisions", soft_wrap=True)
+            say(f"{folder / name}: acts as the player in {decisions} decisions")
         for name in checked:
-            console.print(f"\nto use {name}:")
+            say(f"\nto use {name}:")
             for line in loading_lines(folder, name):
                 console.print(line, soft_wrap=True, markup=False, highlight=False)

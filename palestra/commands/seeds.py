@@ -1,20 +1,19 @@
-"""The option --seeds."""
+"""Reads the option --seeds."""
 
 import re
 
 from palestra.config import ConfigError
-
-MOST = 10_000  # runs that one command trains
+from palestra.sweeps.config import MOST_SEEDS
 
 
 def parse_seeds(text: str) -> list[int]:
-    """The seeds that a text lists: 0..4, or 0,3,7. Raises ConfigError."""
+    """Return the seeds that a text lists: 0..4, or 0,3,7. Raises ConfigError."""
     if match := re.fullmatch(r"(\d{1,18})\.\.(\d{1,18})", text):
         first, last = int(match[1]), int(match[2])
         if first > last:
             raise _error(f"expected the smaller seed first, {last}..{first}, got {text!r}")
-        if last - first >= MOST:
-            raise _error(f"expected at most {MOST:,} seeds, got {text!r}")
+        if last - first >= MOST_SEEDS:
+            raise _error(f"expected at most {MOST_SEEDS:,} seeds, got {text!r}")
         return list(range(first, last + 1))
     if re.fullmatch(r"\d{1,18}(,\d{1,18})*", text):
         seeds = [int(seed) for seed in text.split(",")]

@@ -1,11 +1,12 @@
-"""Where commands print, and the arguments that several of them have."""
+"""The console of commands, and the arguments that several of them have."""
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from palestra.runtime.console import VisibleConsole
 
@@ -28,17 +29,34 @@ File = Annotated[
     typer.Argument(
         metavar="FILE|NAME|ALGORITHM GAME",
         help="the config: a YAML file, the name of a shipped one (ppo-cartpole), or an algorithm and a game",
-        show_default=False,
     ),
 ]
-Run = Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)]
+Run = Annotated[Path, typer.Argument(help="the folder of a run")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="show only errors")]
 Trust = Annotated[bool, typer.Option("--trust", help="trust the modules that the run names, from now on")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="dotted.key=value in place of what the file says")]
 
 
+Checkpoint = Annotated[str, typer.Option(help="latest, best, a number, or @ and an opt step, as @2100")]
+
+
+def say(text: str, console: Console = console, end: str = "\n") -> None:
+    """Print a text as it is: brackets are no markup, and lines are not broken."""
+    console.print(text, end=end, markup=False, soft_wrap=True)
+
+
+def refuse(options: Mapping[str, Any], why: str) -> None:
+    """Raise ConfigError if one of some options is given. why: in words, why there may be none."""
+    if given := [
+        name if value is True else f"{name} {value}" for name, value in options.items() if value not in (None, False)
+    ]:
+        from palestra.config import ConfigError
+
+        raise ConfigError.at(given[0].split()[0], f"expected no such option, because {why}, got {', '.join(given)}")
+
+
 def with_runs_of_sweeps(runs: Iterable[str]) -> list[str]:
-    """The runs, those of a sweep or of one of its trials in the place of its folder.
+    """Return the runs, with the runs of a sweep or of one of its trials in the place of its folder.
 
     Raises RunFolderError for a sweep without runs.
     """

@@ -1,23 +1,21 @@
-"""What `palestra train FILE --seeds 0..4 --at 2` does: runs that differ in their seed, some at a time, each a process
-of its own.
+"""What `palestra train FILE --seeds 0..4 --at 2` does: runs that differ in their seed, some at a time.
+
+Each run is a process of its own.
 """
 
 import shlex
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
 
 import typer
-from pydantic import AfterValidator, Field
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
-from palestra.commands.seeds import MOST
-from palestra.config import Config, ConfigError, NonNegativeInt, PositiveInt, check, load_yaml, render, trusting
+from palestra.commands.shell import say
+from palestra.config import Config, ConfigError, PositiveInt, check, load_yaml, render, trusting
 from palestra.config.own_modules import reading_stored
 from palestra.recording.results import Evaluation
 from palestra.recording.summary import render_seeds_summary
@@ -26,9 +24,10 @@ from palestra.runtime.signals import StopSignals, exit_text
 from palestra.storage.disk import Folder, RunFolderError, plain_path, written_name
 from palestra.storage.lock import Lock, in_use
 from palestra.storage.records_file import iterate_records
+from palestra.sweeps.config import Seeds
 from palestra.sweeps.folder import SEEDS, default_path, make_new
 from palestra.sweeps.places import Job, LocalConfig, LocalPlace, available_cores, last_line
-from palestra.sweeps.seed_runs import has_begun
+from palestra.sweeps.seed_runs import arguments_for
 from palestra.sweeps.watching import Growing
 
 POLL_S = 0.1
@@ -36,15 +35,8 @@ BASE = "base.yml"  # the config of all runs
 LOCK = "lock"
 
 
-def _each_once(seeds: list[int]) -> list[int]:
-    for seed, times in Counter(seeds).items():
-        if times > 1:
-            raise ValueError(f"expected each seed once, got {seed} {times} times")
-    return seeds
-
-
 class _Seeds(Config):
-    seeds: Annotated[list[NonNegativeInt], Field(min_length=1, max_length=MOST), AfterValidator(_each_once)]
+    seeds: Seeds
     at: PositiveInt
 
 
@@ -57,14 +49,6 @@ class SeedRun:
         self.arguments: list[str] = []
         self.job: Job | None = None
         self.code: int | None = None
-
-    def prepare(self, config: RunConfig, data: dict[str, Any]) -> None:
-        """Raises RunFolderError, ConfigError as `has_begun`."""
-        if has_begun(Folder(self.path.parent), self.path.name, config, data | {"seed": self.seed}):
-            self.arguments = ["resume", str(self.path), "--quiet"]
-        else:
-            base = self.path.parent / BASE
-            self.arguments = ["train", str(base), f"seed={self.seed}", "--run", str(self.path), "--quiet"]
 
 
 def train_side_by_side(
@@ -88,7 +72,7 @@ def train_side_by_side(
         runs = [SeedRun(folder, seed, config) for seed in seeds]
         data = load_yaml(folder / BASE)
         for run in runs:
-            run.prepare(config, data)
+            run.arguments = arguments_for(Folder(folder), run.seed, folder / BASE, config, data)
         Folder(folder).write(SEEDS, render(_Seeds(seeds=list(seeds), at=at), _Seeds).encode())
         _train(runs, folder, config, place, shown)
 
@@ -97,7 +81,7 @@ def _train(runs: Sequence[SeedRun], folder: Path, config: RunConfig, place: Loca
     signals = StopSignals()
     with (
         signals.caught(config.output.stop_within_s, lambda why: _signal(runs, signal.SIGKILL)),
-        _shown(runs, shown) as show,
+        _bars(runs, shown) as show,
     ):
         while signals.received is None and any(run.code is None for run in runs):
             for run in runs:
@@ -112,7 +96,7 @@ def _train(runs: Sequence[SeedRun], folder: Path, config: RunConfig, place: Loca
         while any(_is_running(run) for run in runs):
             time.sleep(POLL_S)
     if signals.received is not None:
-        shown.print(f"stopped; to go on: palestra resume {shlex.quote(str(folder))}", soft_wrap=True, markup=False)
+        say(f"stopped; to go on: palestra resume {shlex.quote(str(folder))}", shown)
         raise typer.Exit(128 + signals.received)
     done = {run.seed: _evaluations(run.path, shown) for run in runs if run.code == 0}
     if done:
@@ -134,7 +118,7 @@ def resume_side_by_side(folder: Path, trust: bool, shown: Console) -> None:
 
 @contextmanager
 def _held(path: Path, config: RunConfig) -> Iterator[None]:
-    """A context in which this process alone works on the folder of the runs, which holds BASE.
+    """Make a context in which this process alone works on the folder of the runs, which holds BASE.
 
     Raises RunFolderError, and changes nothing, if the folder is that of something else, or another process works on it.
     """
@@ -157,8 +141,9 @@ def _held(path: Path, config: RunConfig) -> Iterator[None]:
 
 
 def _require_ours(folder: Folder, text: str) -> None:
-    """Raise RunFolderError for a folder that is neither that of this config nor was made for it by a process that was
-    killed at once.
+    """Raise RunFolderError for a folder of something else than this config.
+
+    A folder is also ours if a process was killed before it had written the config there.
     """
     if folder.kind(BASE) is None:
         is_ours = all(written_name(name) in (LOCK, BASE) for name in folder.names())
@@ -177,7 +162,7 @@ def _start(run: SeedRun, place: LocalPlace, shown: Console) -> None:
         run.job = place.start(run.arguments, run.log)
     except RunFolderError as error:  # its log is no file of ours
         run.code = 2
-        shown.print(f"seed {run.seed}: failed: {error}", soft_wrap=True, markup=False)
+        say(f"seed {run.seed}: failed: {error}", shown)
 
 
 def _look(run: SeedRun, shown: Console) -> None:
@@ -187,7 +172,7 @@ def _look(run: SeedRun, shown: Console) -> None:
     run.code = run.job.poll()
     if run.code is not None:
         end = "finished" if run.code == 0 else f"failed: {last_line(run.log) or 'its process ' + exit_text(run.code)}"
-        shown.print(f"seed {run.seed}: {end}", soft_wrap=True, markup=False)
+        say(f"seed {run.seed}: {end}", shown)
 
 
 def _signal(runs: Sequence[SeedRun], number: int) -> None:
@@ -197,34 +182,23 @@ def _signal(runs: Sequence[SeedRun], number: int) -> None:
 
 
 def _evaluations(run: Path, shown: Console) -> list[Evaluation]:
-    """The evaluations of a run; each damaged line is told, and left out."""
-
-    def tell(fault: str) -> None:
-        shown.print(f"{fault}; this line is left out", soft_wrap=True, markup=False)
-
-    records = iterate_records(run / "records.jsonl", tell)
+    """Read the evaluations of a run; each damaged line is told, and left out."""
+    records = iterate_records(run / "records.jsonl", lambda fault: say(f"{fault}; this line is left out", shown))
     return [Evaluation.from_record(record) for record in records if record.get("kind") == "evaluation"]
 
 
-class _Bars:
-    """A bar for each run, on a terminal."""
+@contextmanager
+def _bars(runs: Sequence[SeedRun], console: Console) -> Iterator[Callable[[], None]]:
+    """Draw a bar for each run on a terminal; gives the function that moves the bars."""
+    if console.quiet or not console.is_terminal:
+        yield lambda: None
+        return
+    columns = TextColumn("seed {task.fields[seed]}"), BarColumn(), TextColumn("{task.percentage:3.0f}%")
+    with Progress(*columns, console=console) as progress:
+        tasks = {progress.add_task("", total=1.0, seed=run.seed): run for run in runs}
 
-    def __init__(self, runs: Sequence[SeedRun], console: Console) -> None:
-        columns = TextColumn("seed {task.fields[seed]}"), BarColumn(), TextColumn("{task.percentage:3.0f}%")
-        self.progress = Progress(*columns, console=console)
-        self.tasks: dict[TaskID, SeedRun] = {self.progress.add_task("", total=1.0, seed=run.seed): run for run in runs}
+        def show() -> None:
+            for task, run in tasks.items():
+                progress.update(task, completed=1.0 if run.code == 0 else run.records.share)
 
-    def __enter__(self) -> Callable[[], None]:
-        self.progress.start()
-        return self.show
-
-    def __exit__(self, *error: object) -> None:
-        self.progress.stop()
-
-    def show(self) -> None:
-        for task, run in self.tasks.items():
-            self.progress.update(task, completed=1.0 if run.code == 0 else run.records.share)
-
-
-def _shown(runs: Sequence[SeedRun], console: Console) -> "_Bars | nullcontext[Callable[[], None]]":
-    return _Bars(runs, console) if console.is_terminal and not console.quiet else nullcontext(lambda: None)
+        yield show

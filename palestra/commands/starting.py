@@ -1,5 +1,6 @@
-"""What `palestra config` prints, and `palestra train ALGORITHM GAME` trains: a shipped config, or a first file for an
-algorithm and a game.
+"""Finds what `palestra config` prints and `palestra train ALGORITHM GAME` trains.
+
+That is a shipped config, or a first file for an algorithm and a game.
 """
 
 import re
@@ -23,19 +24,21 @@ GYMNASIUM = "gymnasium"
 
 
 def known_algorithms() -> list[str]:
-    """The names of the algorithms, without the user's own."""
+    """Return the names of the algorithms, without the user's own."""
     return list(names_of(members_of(AnyAlgorithm)))
 
 
 def is_algorithm(name: str) -> bool:
-    """Whether a text is the name of an algorithm, one of ours or package.module:Class."""
+    """Return whether a text is the name of an algorithm, one of palestra's or package.module:Class."""
     return name in known_algorithms() or IMPORT_PATH.fullmatch(name) is not None
 
 
 def starting_config(name: str, words: Sequence[str]) -> RunConfig:
-    """The shipped config of that name, or that of an algorithm and a game: a shipped one if there is one, else one that
-    their parts make, and that is tried. Then the overrides. words: the game, if there is one, and the overrides.
-    Modules that they name are imported, and not trusted by that. Raises ConfigError.
+    """Return the shipped config of a name, or a config for an algorithm and a game, with overrides.
+
+    For an algorithm and a game it is a shipped one if there is one, else one that their parts make, and that is tried.
+    words: the game, if there is one, and the overrides. Modules that they name are imported, and not trusted by that.
+    Raises ConfigError.
     """
     with checking():
         shipped = {path.stem: path for path in shipped_configs()}
@@ -59,14 +62,14 @@ def starting_config(name: str, words: Sequence[str]) -> RunConfig:
 
 
 def followed(path: Path, overrides: Sequence[str]) -> RunConfig | None:
-    """A shipped config with overrides, if other keys follow from these; else None. Raises ConfigError."""
+    """Return a shipped config with overrides, if other keys follow from these; else None. Raises ConfigError."""
     data = load_yaml(path)
     changed = following(data, overrides) if overrides else data
     return None if changed == data else read_config(changed, overrides)
 
 
 def _tuned(algorithm: str, game: Mapping[str, Any], shipped: Mapping[str, Path]) -> Path | None:
-    """The shipped config of an algorithm for a game, if there is one: by the game, else by its own name."""
+    """Return the shipped config of an algorithm for a game, if there is one: by the game, else by its own name."""
     if not _is_game(game):
         return shipped.get(f"{algorithm}-{game['name']}")
     own = (path for stem, path in shipped.items() if stem.split("-")[0] == algorithm)
@@ -74,12 +77,12 @@ def _tuned(algorithm: str, game: Mapping[str, Any], shipped: Mapping[str, Path])
 
 
 def _is_game(game: Mapping[str, Any]) -> bool:
-    """Whether that names a game: one of palestra's, an environment of Gymnasium, or a class of the user's own."""
+    """Return whether a mapping names a game of palestra's, an environment of Gymnasium, or a class of one's own."""
     return game["name"] in _games() or "id" in game or ":" in game["name"]
 
 
 def game_and_overrides(words: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]:
-    """What words after an algorithm say of the key `game`, None if there is no game, and the overrides.
+    """Split the words after an algorithm into the key `game`, None if there is no game, and the overrides.
 
     A protocol and a scenario, each a name or package.module:Class, are the game `dialogue`. Raises ConfigError for a
     protocol without a known scenario.
@@ -105,7 +108,7 @@ def _games() -> list[str]:
 
 
 def expected_name(name: str, shipped: Mapping[str, Path]) -> str:
-    """What a name alone may be."""
+    """Say what a name alone may be."""
     if is_algorithm(name):
         return _expected_game(name, "none", shipped)
     near = nearest(name, shipped)
@@ -118,7 +121,7 @@ def expected_name(name: str, shipped: Mapping[str, Path]) -> str:
 
 
 def _expected_game(algorithm: str, got: str, shipped: Mapping[str, Path]) -> str:
-    """What may follow an algorithm."""
+    """Say what may follow an algorithm."""
     own = ", ".join(stem for stem in shipped if stem.split("-")[0] == algorithm)
     return (
         f"expected a game after {algorithm} (one of {', '.join(_games())}, the id of a Gymnasium environment such as "

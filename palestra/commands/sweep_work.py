@@ -1,7 +1,7 @@
 """What `palestra sweep` does: finds the sweep that its arguments mean, works on it, and says what was found."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from rich.console import Console
 
 from palestra.commands.named_configs import find_config, naming_remedies
 from palestra.commands.seeds import parse_seeds
+from palestra.commands.shell import refuse, say
 from palestra.config import ConfigError, load_yaml, render, trusting
 from palestra.config.files import full_key
 from palestra.runs.config import RunConfig, read_config
@@ -32,7 +33,7 @@ def open_sweep(
     trust: bool,
     shown: Console,
 ) -> Any:
-    """The sweep of a file or a folder, or a grid by hand over a config. Raises ConfigError, RunFolderError."""
+    """Open the sweep of a file or a folder, or a grid by hand over a config. Raises ConfigError, RunFolderError."""
     require_optuna()
     from palestra.sweeps.display import make_sweep_display
     from palestra.sweeps.sweep import Sweep
@@ -40,7 +41,7 @@ def open_sweep(
     display = make_sweep_display(shown)
     path = Path(file)
     if is_sweep_folder(path):
-        _refuse({"--run": run, "--seeds": seeds, "--at": at}, f"{path} is a sweep already")
+        refuse({"--run": run, "--seeds": seeds, "--at": at}, f"{path} is a sweep already")
         return Sweep.open(path, overrides, display, trust)
     with trusting():  # the file is the user's own
         config, bases, name = read_new(file, overrides, seeds, at)
@@ -58,23 +59,18 @@ def open_sweep(
 def read_new(
     file: str, overrides: Sequence[str], seeds: str | None, at: int | None
 ) -> tuple[SweepConfig, dict[str, RunConfig], str]:
-    """The sweep of a file, or a grid by hand over a config; its bases by name; and its own name."""
+    """Read the sweep of a file, or make a grid by hand over a config; returns it, its bases by name, and its name."""
     path = Path(file)
     data = load_yaml(path) if path.is_file() else None
     if data is None or not is_sweep(data):
         return _grid_by_hand(file, overrides, seeds, at)
-    _refuse({"--seeds": seeds, "--at": at}, f"{path} says it (seeds=[0,1], place.cores=2)")
+    refuse({"--seeds": seeds, "--at": at}, f"{path} says it (seeds=[0,1], place.cores=2)")
     config = read_sweep(data, overrides)
     return config, read_bases(config.base, path.parent), path.stem
 
 
-def _refuse(options: Mapping[str, Any], why: str) -> None:
-    if given := [f"{name} {value}" for name, value in options.items() if value is not None]:
-        raise ConfigError.at(given[0].split()[0], f"expected no such option, because {why}, got {', '.join(given)}")
-
-
 def _differing_key(folder: SweepFolder, config: SweepConfig, bases: dict[str, RunConfig]) -> str | None:
-    """The first key in which the sweep of a folder differs from another one, as far as that changes its trials."""
+    """Return the first key in which the sweep of a folder differs from another one in a way that changes its trials."""
     from palestra.sweeps.plan import Plan
 
     ours = Plan(config, bases).config.model_dump()
@@ -93,7 +89,7 @@ def _differing_key(folder: SweepFolder, config: SweepConfig, bases: dict[str, Ru
 def _grid_by_hand(
     file: str, words: Sequence[str], seeds: str | None, at: int | None
 ) -> tuple[SweepConfig, dict[str, RunConfig], str]:
-    """A grid over the listed values of keys; keys with a single value are the same in all runs."""
+    """Make a grid over the listed values of keys; keys with a single value are the same in all runs."""
     names = file.split(",")
     game = [word for word in words if "=" not in word][:1]
     listed = {key.strip(): _values(text) for word in words if "=" in word for key, _, text in [word.partition("=")]}
@@ -101,9 +97,8 @@ def _grid_by_hand(
     bases: dict[str, RunConfig] = {}
     for name in names:
         found = find_config(name, [*game, *fixed])
-        source, changes = found.config, found.overrides
         with naming_remedies(found):
-            base = read_config(source, changes)
+            base = read_config(found.source, found.overrides)
         if not isinstance(base, RunConfig):
             raise ConfigError.at(name, "expected a run in which players play, got another")
         if found.name in bases:
@@ -133,7 +128,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def _values(text: str) -> list[str]:
-    """The values in a list without brackets; commas inside brackets do not part them."""
+    """Split a list without brackets into its values; commas inside brackets do not part them."""
     values, depth = [""], 0
     for character in text:
         depth += (character in "[{") - (character in "]}")
@@ -146,30 +141,28 @@ def _values(text: str) -> list[str]:
 
 def work_on(sweep: Any, shown: Console, retry_failed: bool = False) -> None:
     """Work on a sweep, and leave the process with 128 + n if signal n stopped it, with 1 if a trial has failed."""
-    extent = sweep.plan.extent_text(sweep.place.num_runs)
-    shown.print(f"{sweep.folder.path}: {extent}", soft_wrap=True, markup=False)
+    say(f"{sweep.folder.path}: {sweep.plan.extent_text(sweep.place.num_runs)}", shown)
     for note in sweep.plan.notes():
-        shown.print(note, soft_wrap=True, markup=False)
+        say(note, shown)
     if retry_failed:
         num = sweep.retry_failed()
         again = f"{num:,} trial{'s' * (num != 1)} that failed begin{'s' * (num == 1)} again"
-        shown.print(again if num else "no trial has failed", markup=False)
+        say(again if num else "no trial has failed", shown)
     received = sweep.work()
     path = shlex.quote(str(sweep.folder.path))
     if received is not None:
-        shown.print(f"stopped; to go on: palestra resume {path}", soft_wrap=True, markup=False)
+        say(f"stopped; to go on: palestra resume {path}", shown)
         raise typer.Exit(128 + received)
     progress = sweep.progress()
-    shown.print(summary(progress, sweep.folder.best), soft_wrap=True, markup=False)
+    say(summary(progress, sweep.folder.best), shown)
     if num := len(sweep.failed()):
-        what = "it" if num == 1 else "them"
-        shown.print(f"to run {what} again: palestra resume {path} --retry-failed", soft_wrap=True, markup=False)
+        say(f"to run {'it' if num == 1 else 'them'} again: palestra resume {path} --retry-failed", shown)
     if progress.counts.get("failed"):
         raise typer.Exit(1)
 
 
 def summary(progress: "SweepProgress", best_config: Path) -> str:
-    """How many trials ended how, the best one, and why the first ones failed."""
+    """Say how many trials ended how, which is the best one, and why the first ones failed."""
     from palestra.sweeps.texts import counts_text, failures_text, point_text, seeds_text
 
     num = sum(progress.counts.values())

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from palestra.commands.failures import one_line_errors, one_line_errors_of_reading, silent
-from palestra.commands.shell import Quiet, Trust, console
+from palestra.commands.shell import Quiet, Trust, console, say
 
 commands = typer.Typer()
 
@@ -18,7 +18,6 @@ def sweep(
         typer.Argument(
             metavar="FILE|SWEEP|CONFIG",
             help="a sweep's file, the folder of a sweep to work on, or a config and key=a,b,c for a grid of its runs",
-            show_default=False,
         ),
     ],
     overrides: Annotated[
@@ -59,17 +58,17 @@ def _dry_run(file: str, overrides: list[str], seeds: str | None, at: int | None)
     with checking():
         config, bases, _ = read_new(file, overrides, seeds, at)
         for line in dry_run(config, bases):
-            console.print(line, soft_wrap=True, markup=False)
+            say(line)
 
 
 @commands.command()
 def trials(
-    folder: Annotated[Path, typer.Argument(metavar="SWEEP", help="the folder of a sweep", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="SWEEP", help="the folder of a sweep")],
     state: Annotated[
         str | None, typer.Option(help="only succeeded, failed, pruned, skipped or running ones [all]")
     ] = None,
     top: Annotated[int | None, typer.Option(help="so many lines [all]", min=1)] = None,
-    csv: Annotated[Path | None, typer.Option(help="also write them into this file", show_default=False)] = None,
+    csv: Annotated[Path | None, typer.Option(help="also write them into this file")] = None,
     trust: Trust = False,
 ) -> None:
     """List the trials of a sweep, the best first: state, value, point, and why one failed."""
@@ -78,8 +77,8 @@ def trials(
         from palestra.sweeps.extra import require_optuna
 
         require_optuna()
-        from palestra.commands.trials import counts, ranked, to_csv, trial_lines
-        from palestra.sweeps.outcomes import STATES
+        from palestra.commands.trials import ranked, to_csv, trial_lines
+        from palestra.sweeps.outcomes import STATES, counts_text, state_of
         from palestra.sweeps.stored import StoredSweep
 
         if state is not None and state not in STATES:
@@ -87,7 +86,7 @@ def trials(
         sweep = StoredSweep.open(folder, trust)
         shown = ranked(sweep, state)[:top]
         console.print(trial_lines(sweep, shown), soft_wrap=True)
-        console.print(counts(sweep.trials))
+        console.print(counts_text(list(map(state_of, sweep.trials))))
         if csv is not None:
             from palestra.report.page import write_page
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from palestra.commands.evaluate import ShownEvaluations
+from palestra.commands.shell import say
 from palestra.config import ConfigError, load_yaml, trusting
 from palestra.config.validation import load_stored_config
 from palestra.recording.display import make_display
@@ -19,8 +20,9 @@ from palestra.storage.disk import Folder, plain_path
 
 
 def tournament_file(argument: str) -> Path | None:
-    """The config of a tournament that the first argument of a command names, a file or a shipped one; None: it names
-    something else.
+    """Return the config of a tournament that the first argument of a command names, a file or a shipped one.
+
+    None: the argument names something else.
     """
     path = Path(argument)
     if path.is_file():
@@ -29,7 +31,7 @@ def tournament_file(argument: str) -> Path | None:
 
 
 def is_tournament_file(path: Path) -> bool:
-    """Whether a file holds the config of a tournament; False for one that cannot be read."""
+    """Return whether a file holds the config of a tournament; False for one that cannot be read."""
     try:
         return is_tournament(load_yaml(path))
     except ConfigError:
@@ -47,7 +49,7 @@ def play_tournament(
 
 
 def is_tournament_folder(path: Path) -> bool:
-    """Whether a folder holds the config of a tournament; False for one that cannot be read."""
+    """Return whether a folder holds the config of a tournament; False for one that cannot be read."""
     try:
         return is_tournament_file(plain_path(Folder(path), "config.yml"))
     except OSError:
@@ -73,4 +75,4 @@ def _play(tournament: Tournament, run: Path | None, name: str, console: Console)
         console.print(ratings_table(record["ratings"]))
     path = tournament.folder.path
     num = len(record["pairs"])
-    console.print(f"{num} pairing{'s' * (num != 1)}: {write_report([path], None)}", soft_wrap=True)
+    say(f"{num} pairing{'s' * (num != 1)}: {write_report([path], None)}", console)

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from palestra.commands.failures import one_line_errors, silent
-from palestra.commands.shell import File, Overrides, Quiet, Run, Trust, console
+from palestra.commands.shell import File, Overrides, Quiet, Run, Trust, console, say
 
 if TYPE_CHECKING:
     from palestra.commands.named_configs import NamedConfig
@@ -38,7 +38,7 @@ def train(
 
         found, shown = find_config(file, overrides or []), silent if quiet else console
         if found.note is not None:
-            shown.print(found.note, markup=False, soft_wrap=True)
+            say(found.note, shown)
         if seeds is None:
             if at is not None:
                 from palestra.config import ConfigError
@@ -60,7 +60,7 @@ def _make_trainer(found: "NamedConfig", run: Path | None, overrides: Sequence[st
 
     changes = [*found.overrides, *overrides]
     with naming_remedies(found):
-        trainer = palestra.make_trainer(found.config, run=run, overrides=changes, console=shown)
+        trainer = palestra.make_trainer(found.source, run=run, overrides=changes, console=shown)
     trainer.run.name = found.name
     return trainer
 
@@ -84,8 +84,7 @@ def _train_side_by_side(found: "NamedConfig", run: Path | None, seeds: Sequence[
     from palestra.runs.config import read_config
 
     with naming_remedies(found), trusting():  # the file is the user's own
-        source = found.config
-        config = read_config(source, found.overrides)
+        config = read_config(found.source, found.overrides)
     train_side_by_side(config, found.name, run, seeds, at, shown)
 
 
@@ -95,7 +94,6 @@ def resume(
         str,
         typer.Argument(
             help="the folder of a run, a sweep, several seeds or a tournament, or the URL of a run's mirror",
-            show_default=False,
         ),
     ],
     into: Annotated[
@@ -107,8 +105,9 @@ def resume(
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run from its last checkpoint, to the same bits as if it had never stopped; or with a sweep, or with
-    the runs of `train --seeds --at`; or play a tournament again that was stopped.
+    """Go on with a run from its last checkpoint, to the same bits as if it had never stopped.
+
+    Or go on with a sweep, or with the runs of `train --seeds --at`; or play a tournament again that was stopped.
     """
     with one_line_errors(quiet):
         import palestra
@@ -183,7 +182,7 @@ def branch(
 
 
 def _ways_on(path: Path, runs: Sequence[Path]) -> str:
-    """What a folder of several runs is, and the commands by which what was stopped there goes on."""
+    """Say what a folder of several runs is, and by which commands what was stopped there goes on."""
     from palestra.report.reading import RunData
     from palestra.storage.run_folder import RunFolder
     from palestra.sweeps.folder import sweep_of

@@ -22,7 +22,7 @@ COLOURS = {"succeeded": "", "failed": "red", "pruned": "yellow", "skipped": "dim
 
 
 def ranked(sweep: "StoredSweep", state: str | None) -> "list[FrozenTrial]":
-    """The trials in one state, or all: the best first, then those without a value, by number."""
+    """Return the trials in one state, or all: the best first, then those without a value, by number."""
     sign = -1.0 if sweep.data["objective"].get("goal") == "max" else 1.0
     found = [trial for trial in sweep.trials if state in (None, state_of(trial))]
 
@@ -36,7 +36,7 @@ def ranked(sweep: "StoredSweep", state: str | None) -> "list[FrozenTrial]":
 
 
 def trial_lines(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> Text:
-    """A line per trial: number, state, value and those of its seeds, its point, env steps, and why it ended so.
+    """Return a line per trial: number, state, value and those of its seeds, its point, env steps, and why it ended so.
 
     (A table of rich takes half a second for a thousand.)
     """
@@ -59,7 +59,7 @@ def trial_lines(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> Text:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Numbers to the right; state and why to the left."""
+    """Align the cells of a line: numbers to the right, the state and the reason to the left."""
     aligned = [
         cell.ljust(width) if place in (1, len(cells) - 1) else cell.rjust(width)
         for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
@@ -68,15 +68,8 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(aligned).rstrip()
 
 
-def counts(trials: "Sequence[FrozenTrial]") -> str:
-    """How many trials are in each state, in words."""
-    states = [state_of(trial) for trial in trials]
-    each = ", ".join(f"{states.count(name)} {name}" for name in STATES if name in states)
-    return f"{len(trials)} trial{'s' * (len(trials) != 1)}{': ' * bool(each)}{each}"
-
-
 def to_csv(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> str:
-    """All of the table, with keys in full, and a column for the value of each seed."""
+    """Return the whole table as CSV, with keys in full, and a column for the value of each seed."""
     keys = list(dict.fromkeys(key for trial in sweep.trials for key in trial.params))
     seeds = list(dict.fromkeys(seed for trial in sweep.trials for seed in _values(trial)))
     file = io.StringIO()
@@ -91,12 +84,12 @@ def to_csv(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> str:
 
 
 def _cell(value: Any) -> Any:
-    """null, true and false as YAML writes them: an empty cell is that of a key which a base does not have."""
+    """Write null, true and false as YAML does: an empty cell is that of a key which a base does not have."""
     return inline_flow(value) if value is None or isinstance(value, bool) else value
 
 
 def _varied(sweep: "StoredSweep") -> list[str]:
-    """The keys of the points that can have more than one value."""
+    """Return the keys of the points that can have more than one value."""
     distributions = [item for trial in sweep.trials for item in trial.distributions.items()]
     return list(dict.fromkeys(key for key, distribution in distributions if not distribution.single()))
 

@@ -1,6 +1,6 @@
-"""What `palestra verify` does: it trains a part of a run again from a checkpoint, in a temporary folder, and compares.
+"""What `palestra verify` does: it trains a stretch of a run again in a temporary folder, and compares.
 
-Every record must be equal apart from its `clock`, and so must the state in the checkpoint at the end of that part.
+Every record must be equal apart from its `clock`, and so must the state in the checkpoint at the end of that stretch.
 Intervals in minutes follow the clock, so that they are due at other steps each time: what depends on them is left out,
 and the verdict says so.
 """
@@ -142,7 +142,7 @@ def _damage(folder: RunFolder, checkpoints: Checkpoints, newest: LoadedCheckpoin
 
 
 def _clocked(config: BaseRunConfig) -> list[str]:
-    """The keys of the config that count minutes."""
+    """Return the keys of the config that count minutes."""
     counting = ((keys, value) for keys, value in walk(config) if isinstance(value, Interval | Limit))
     return [".".join(keys) for keys, value in counting if value.unit == "minutes"]
 
@@ -150,10 +150,10 @@ def _clocked(config: BaseRunConfig) -> list[str]:
 class Replay:
     """Watches a run that is trained again.
 
-    It ends the training at the first record that differs, or at the end of the part: at the checkpoint `end` or, if
+    It ends the training at the first record that differs, or at the end of the stretch: at the checkpoint `end` or, if
     that is None, after the last record.
 
-    first: the length in bytes of the part of records.jsonl before. expected: the records of the part.
+    first: how many bytes of records.jsonl come before the stretch. expected: the records of the stretch.
     """
 
     def __init__(self, trainer: Training, first: int, expected: list[dict[str, Any]], end: int | None) -> None:
@@ -210,25 +210,20 @@ def _start(folder: RunFolder, checkpoints: Checkpoints, start: str | None) -> Lo
 
 
 def _replay_trainer(folder: RunFolder, config: BaseRunConfig, loaded: LoadedCheckpoint | None, path: Path) -> Trainer:
-    """A trainer of the same run in another folder, which holds what the run held at that checkpoint.
+    """Make a trainer of the same run in another folder, which holds what the run held at that checkpoint.
 
     A `stop` in minutes does not end it.
     """
     copy = RunFolder.create_at(path)
     if config.stop.unit == "minutes":
         config = config.model_copy(update={"stop": Limit(after=NEVER, unit="minutes")})
-    alone: dict[str, Any] = {
-        "recorders": [],
-        "mirror": None,
-        "checkpoint_folder": None,
-    }  # so that it writes nowhere else
+    alone: dict[str, Any] = {"recorders": [], "mirror": None, "checkpoint_folder": None}  # it writes nowhere else
     config = config.model_copy(update={"output": config.output.model_copy(update=alone)})
     copy.root.write(copy.config.name, render(config, type(config)).encode())
     copy.write_facts(folder.facts().model_copy(update={"mirror": None, "checkpoint_folder": None}))
     _copy_files(folder.players, copy.players)
-    _copy_files(
-        folder.evaluations.below("async"), copy.evaluations.below("async")
-    )  # evaluations that have failed must fail again
+    # evaluations that have failed must fail again
+    _copy_files(folder.evaluations.below("async"), copy.evaluations.below("async"))
     if loaded is not None:
         place = CheckpointPlace(copy.checkpoints.below(loaded.folder.name).make(), copy.buffers)
         for name in (MANIFEST, *loaded.manifest.files):
@@ -247,7 +242,7 @@ def _copy_files(source: Folder, target: Folder) -> None:
 
 
 def _content(folder: RunFolder) -> bytes:
-    """The bytes of records.jsonl; none where it is missing."""
+    """Read the bytes of records.jsonl; none where it is missing."""
     try:
         name = folder.records.name
         return b"" if folder.root.kind(name) is None else folder.root.read(name, MOST_RECORDS)
@@ -256,7 +251,7 @@ def _content(folder: RunFolder) -> bytes:
 
 
 def _records(folder: RunFolder, first: int, last: int | None) -> list[dict[str, Any]]:
-    """The records in some bytes of records.jsonl, without their clocks."""
+    """Read the records in some bytes of records.jsonl, without their clocks."""
     path, content = folder.records, _content(folder)
     before = content[:first].count(b"\n")
     records = []

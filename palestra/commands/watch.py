@@ -45,8 +45,9 @@ def watch(
 
 
 def _filed(run: StoredRun, name: str, num_games: int | None) -> dict[str, Any] | None:
-    """The record of an evaluation of the loaded checkpoint that was played before with as many games; None if there is
-    none.
+    """Return the record of an evaluation of the loaded checkpoint that was played before with as many games.
+
+    None: there is none.
     """
     config = run.evaluations.configs[name]
     wanted = [num_games or config.final_num_games] * len(run.evaluations.pairings(name, with_scripted=True))

@@ -95,7 +95,7 @@ def _estimate(score: FoundScore) -> Estimate:
             return score.estimate()
         case Estimate():
             return score
-    return Estimate(math.nan if score is None else score, math.nan, math.nan)
+    return Estimate.of(score)
 
 
 @torch.no_grad()

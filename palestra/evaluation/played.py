@@ -1,13 +1,10 @@
 """The result of games that were played on demand, as an object."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from palestra.runtime.statistics import Estimate
-
-NONE = (None, None)  # in place of an interval
+from palestra.runtime.scores import Estimate
 
 
 @dataclass(frozen=True)
@@ -39,13 +36,9 @@ class PlayedGames:
             players=pair["players"],
             num_games=pair["games"],
             num_finished=pair["finished"],
-            scores={name: _estimate(value, *intervals.get(name, NONE)) for name, value in pair["scores"].items()},
+            scores={name: Estimate.of(value, *intervals.get(name, ())) for name, value in pair["scores"].items()},
             won=pair["won"],
             lengths=pair["statistics"]["episode_length"],
             return_statistics=pair["statistics"]["episode_return"],
             record=pair,
         )
-
-
-def _estimate(*numbers: float | None) -> Estimate:
-    return Estimate(*(math.nan if number is None else number for number in numbers))

@@ -20,7 +20,7 @@ RecorderConfig = Annotated[AnyRecorder, ByName(user_class=Recorder)]
 
 
 def make_recorders(configs: Sequence[AnyRecorder]) -> dict[str, Recorder]:
-    """The recorders that a config names, by name.
+    """Make the recorders that a config names; returns them by name.
 
     Raises ConfigError if a library is missing, with the extra to install, and if a user's own recorder cannot be made.
     """

@@ -1,4 +1,4 @@
-"""Adds up named values between two records, and reduces them to what the record says."""
+"""Named values that add up between two records, and what the record says of them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -35,9 +35,8 @@ class Aggregates:
 
     def _clear(self) -> None:
         self._sums: dict[str, tuple[Number, int]] = {}
-        self._tracks: dict[
-            str, dict[str, Any]
-        ] = {}  # std: the sum of squared distances from the mean; median: all numbers
+        # std: the sum of squared distances from the mean; median: all numbers
+        self._tracks: dict[str, dict[str, Any]] = {}
         self._counts: dict[str, int] = {}
         self._bins: dict[str, Bins] = {}
         self._waiting: list[tuple[str, Tensor]] = []  # arrays on a GPU
@@ -79,8 +78,10 @@ class Aggregates:
         self._counts[name] = self._counts.get(name, 0) + num
 
     def _track(self, name: str, total: Number, num: int, more: Number, num_more: int, new: dict[str, Any]) -> None:
-        """Merge the statistics `new` of `num_more` numbers with the sum `more` into those of `num` numbers with the sum
-        `total`.
+        """Merge the statistics of new numbers into those of earlier ones.
+
+        total, num: the sum and the number of the earlier numbers. more, num_more: those of the new ones. new: the
+        statistics of the new ones.
         """
         old = self._tracks.setdefault(name, {})
         for statistic in self._tracked:
@@ -120,15 +121,15 @@ class Aggregates:
     # ---- results ---------------------------------------------------------------------------------------
 
     def means(self) -> dict[str, float]:
-        """The means of all numbers so far, by name."""
+        """Return the means of all numbers so far, by name."""
         return {name: float(total) / num for name, (total, num) in self._sums.items()}
 
     def total(self, name: str) -> float:
-        """The sum of one metric so far, 0 if there is none; a nan or infinity that went in stays."""
+        """Return the sum of one metric so far, 0 if there is none; a nan or infinity that went in stays."""
         return float(self._sums.get(name, (0.0, 0))[0])
 
     def take(self) -> dict[str, Any]:
-        """The entries of a record for all values since the last call, by name; then start anew."""
+        """Return the entries of a record for all values since the last call, by name; then start anew."""
         self._fetch_arrays()
         self._taken = self.means()
         taken: dict[str, Any] = {key: value for name in self._sums for key, value in self._numbers(name)}
@@ -155,13 +156,13 @@ class Aggregates:
         return found
 
     def shown(self) -> dict[str, float]:
-        """The means so far or, if nothing was added since the last record, the means of that record."""
+        """Return the means so far or, if nothing was added since the last record, the means of that record."""
         return self.means() or self._taken
 
     # ---- state -----------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The state; names stand in lists, which keep their order."""
+        """Return the state; names stand in lists, which keep their order."""
         self._fetch_arrays()
         return {
             "statistics": list(self.statistics),
@@ -176,7 +177,7 @@ class Aggregates:
         return tracks | {"median": _floats(tracks["median"])} if "median" in tracks else tracks
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """The inverse of `state_dict`.
+        """Take over a state that `state_dict` has returned.
 
         Values that were added up for other statistics are dropped, because a branch may ask for others.
         """
@@ -197,7 +198,7 @@ class Aggregates:
 
 
 def _extreme(statistic: str, one: Number, other: Number) -> Number:
-    """The smaller or the larger of two numbers; nan if one of them is nan."""
+    """Return the smaller or the larger of two numbers; nan if one of them is nan."""
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         two = torch.as_tensor(one), torch.as_tensor(other)
         return torch.minimum(*two) if statistic == "min" else torch.maximum(*two)
@@ -206,13 +207,13 @@ def _extreme(statistic: str, one: Number, other: Number) -> Number:
 
 
 def _median(numbers: list[Number]) -> float:
-    """The middle number, or the mean of the two in the middle; nan if one of all is nan."""
+    """Return the middle number, or the mean of the two in the middle; nan if one of all is nan."""
     with np.errstate(invalid="ignore"):
         return float(np.median(_floats(numbers).numpy()))
 
 
 def _floats(numbers: list[Number]) -> Tensor:
-    """The numbers as float64 (n,), on the CPU."""
+    """Return the numbers as float64 (n,), on the CPU."""
     if all(isinstance(number, Tensor) for number in numbers):
         return torch.stack(numbers).double().cpu()  # type: ignore[arg-type]
     return torch.tensor([float(number) for number in numbers], dtype=torch.float64)

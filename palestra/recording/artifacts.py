@@ -1,4 +1,4 @@
-"""What recorders file of a run's checkpoints: a run's folder without replay rows, whose players can be loaded."""
+"""The files that recorders keep of a run's checkpoints: a folder that can be opened as a run, without replay rows."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +9,9 @@ POINTERS = ("latest", "best")
 
 
 def files_of_checkpoints(run: Path) -> Iterator[tuple[Path, str]]:
-    """The files of a run's config, of its latest and its best checkpoint and of the players of other runs: each with
-    its path in a folder that is to be opened as a run. None if there is no checkpoint.
+    """Yield the files of a run's latest and best checkpoint, of its config, and of the players of other runs.
+
+    Each comes with its path in a folder that can be opened as a run. There are none before the first checkpoint.
     """
     folder = RunFolder(run)
     pointers = [pointer for pointer in POINTERS if folder.checkpoints.kind(pointer) == "file"]

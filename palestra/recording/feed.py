@@ -1,8 +1,7 @@
-"""Feeds: each hands the records of a run to one recorder, in a thread of its own, so that training neither waits for
-the recorder nor fails with it.
+"""Feeds: each hands the records of a run to one recorder, in a thread of its own.
 
-The only source is records.jsonl: after a failure of the recorder, or a kill of the run, the missing records come from
-there.
+So training neither waits for the recorder nor fails with it. The only source is records.jsonl: after a failure of the
+recorder, or a kill of the run, the missing records come from there.
 """
 
 import logging
@@ -56,7 +55,7 @@ class Feed:
         self._wake.set()
 
     def news(self) -> Iterator[str]:
-        """Lines for the user, each given once."""
+        """Yield lines for the user, each once."""
         alive_at = self._alive_at
         if not self._is_hung and alive_at is not None and monotonic() - alive_at > PATIENCE_S:
             self._is_hung = True
@@ -150,7 +149,7 @@ class Feed:
 
 
 def _new_lines(file: BinaryIO, length: int) -> Iterator[bytes]:
-    """The whole lines from the file's position up to `length` bytes."""
+    """Yield the whole lines from the file's position up to `length` bytes."""
     while (start := file.tell()) < length:
         line = file.readline()
         if not line.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""The curves of the players' metrics over a run, in few points, from its training records."""
+"""Curves of the players' metrics over a run, in few points, made from its training records."""
 
 import math
 from collections.abc import Mapping
@@ -51,9 +51,9 @@ class History:
                     curves.setdefault(name, Curve()).add(math.nan if value is None else float(value))
 
     def last(self, player: str) -> dict[str, float]:
-        """The last value of each curve of a player."""
+        """Return the last value of each curve of a player."""
         return {name: curve.last for name, curve in self.curves.get(player, {}).items()}
 
     def points(self, player: str) -> dict[str, list[float]]:
-        """The points of each curve of a player."""
+        """Return the points of each curve of a player."""
         return {name: curve.points for name, curve in self.curves.get(player, {}).items()}

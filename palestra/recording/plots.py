@@ -19,7 +19,7 @@ LABEL_GAP = 0.065  # of an axes' height
 
 
 def plot_scores(records: Sequence[Mapping[str, Any]]) -> bytes | None:
-    """A PNG of the scores over training (`scores_figure`); None if no record has scores of a learning player."""
+    """Return `scores_figure` as PNG; None if no record has scores of a learning player."""
     import matplotlib  # takes a third of a second, so it is imported only here
 
     with matplotlib.rc_context({"text.usetex": False}):  # whatever a matplotlibrc in the working directory says
@@ -32,11 +32,12 @@ def plot_scores(records: Sequence[Mapping[str, Any]]) -> bytes | None:
 
 
 def scores_figure(records: Sequence[Mapping[str, Any]]) -> "Figure | None":
-    """One panel for each pairing of a learning player: its score over env steps with its 95% interval as a band, and as
-    dashed lines the scripted players of the same role facing the same opponent. Each evaluation has a row of panels for
-    each learning player.
+    """Draw a panel for each pairing of a learning player: its score over env steps with its 95% interval as a band.
 
-    records: as in `records.jsonl`; those without `pairs` are skipped. None if there is nothing to draw.
+    Dashed lines are the scripted players of the same role that face the same opponent. Each evaluation has a row of
+    panels for each learning player. Returns None if there is nothing to draw.
+
+    records: as in `records.jsonl`; those without `pairs` are skipped.
     """
     from matplotlib.figure import Figure
 
@@ -58,7 +59,7 @@ def scores_figure(records: Sequence[Mapping[str, Any]]) -> "Figure | None":
 
 
 def _rows(evaluations: Sequence[Evaluation]) -> list[list[tuple[Seat, PairResult]]]:
-    """The panels by row: each pairing once, with its first seat that learns; at most MAX_COLUMNS in a row."""
+    """Return the panels by row: each pairing once, with its first seat that learns; at most MAX_COLUMNS in a row."""
     pairs = {pair.seats: pair for evaluation in evaluations for pair in evaluation.pairs if pair.learned}
     by_learner: dict[Seat, list[PairResult]] = {}
     for pair in pairs.values():

@@ -26,7 +26,7 @@ Param = bool | int | float | str | None
 
 @dataclass(frozen=True)
 class RunCard:
-    """A run, as recorders see it. folder: its folder. params: its config, with each key as a dotted path."""
+    """What recorders see of a run. folder: its folder. params: its config, with each key as a dotted path."""
 
     folder: Path
     params: Mapping[str, Param]
@@ -46,7 +46,7 @@ class RunEnd:
 
 
 def step_of(counts: Mapping[str, Any]) -> int:
-    """The position of a record on a run's axis: its env steps or, in a run that counts none, its opt steps."""
+    """Return the position of a record on a run's axis: its env steps or, in a run that counts none, its opt steps."""
     step: int = counts["env_steps"] if "env_steps" in counts else counts["opt_steps"]
     return step
 
@@ -86,7 +86,7 @@ class Recorder(ABC):
 
 
 def without_clock(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record without `clock`; in equal runs it is equal."""
+    """Return the record without `clock`; equal runs have equal records then."""
     return {key: value for key, value in record.items() if key != "clock"}
 
 
@@ -154,7 +154,7 @@ class JsonlRecorder:
 
 
 def plain(value: Any) -> Any:
-    """A value in the types that JSON knows: tensors and arrays become lists, NaN and infinities None."""
+    """Return a value in the types that JSON knows: tensors and arrays become lists, NaN and infinities None."""
     if isinstance(value, np.generic | np.ndarray | Tensor):
         value = value.tolist()
     if isinstance(value, float):
@@ -167,9 +167,10 @@ def plain(value: Any) -> Any:
 
 
 def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers in a record by name: keys joined by slashes, as players/host/loss; of evaluations also the players
-    and the score, as evaluation/main/host vs random/rho, with the ends of its interval, .../rho/low and .../rho/high.
-    Lists, texts and null are left out.
+    """Return the numbers in a record by name: its keys joined by slashes, for instance players/host/loss.
+
+    The name of an evaluation's number also tells the players and the score, as evaluation/main/host vs random/rho; the
+    ends of its interval are .../rho/low and .../rho/high. Lists, texts and null are left out.
     """
     found = dict(_numbers({key: value for key, value in record.items() if key not in ("pairs", "ratings")}, ""))
     found |= _numbers(record.get("ratings"), f"evaluation/{record.get('evaluation')}/ratings")
@@ -191,7 +192,7 @@ def _numbers(value: Any, name: str) -> Iterator[tuple[str, float]]:
 
 
 def flat_params(value: Any, path: str = "") -> dict[str, Param]:
-    """The values in a config's data by dotted path; lists of plain values as text."""
+    """Return the values in a config's data by dotted path; lists of plain values become text."""
     if isinstance(value, list | tuple) and any(isinstance(item, dict | list | tuple) for item in value):
         value = dict(enumerate(value))
     if isinstance(value, dict) and value:
@@ -203,7 +204,10 @@ def flat_params(value: Any, path: str = "") -> dict[str, Param]:
 
 
 def stored_run_id(folder: Folder, make: Callable[[], str]) -> str:
-    """The id of a run in another system. `make` makes it once; the file `run-id` in `folder` stores it."""
+    """Return the id of a run in another system, which the file `run-id` in `folder` stores.
+
+    make: called for the id if there is none yet.
+    """
     if folder.kind("run-id") is None:
         folder.make().write("run-id", f"{make()}\n".encode())
     return folder.read("run-id", max_bytes=1024).decode().strip()

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
-from palestra.runtime.scores import DeclaredScore, Wish, declared_in, return_of
+from palestra.runtime.scores import DeclaredScore, Estimate, Wish, declared_in, return_of
 
+T = TypeVar("T")
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -19,17 +20,7 @@ class Seat(NamedTuple):
     learns: bool
 
 
-class Score(NamedTuple):
-    """A figure of merit with its 95% interval; NaN where unknown."""
-
-    value: float
-    low: float
-    high: float
-
-
-UNKNOWN = Score(math.nan, math.nan, math.nan)
-NONE = (None, None)  # in place of an interval
-NONE = (None, None)  # in place of an interval
+UNKNOWN = Estimate.of(None)
 
 
 @dataclass(frozen=True)
@@ -43,7 +34,7 @@ class PairResult:
 
     players: Mapping[str, str]
     learned: tuple[str, ...]
-    every_score: Mapping[str, Score]
+    every_score: Mapping[str, Estimate]
     declared: Mapping[str, DeclaredScore]
     games: int
     truncated: int
@@ -55,7 +46,9 @@ class PairResult:
         return cls(
             players={role: pair["players"][role] for role in roles},
             learned=tuple(pair["learned"]),
-            every_score={name: _score(pair["scores"][name], *pair["intervals"].get(name, NONE)) for name in declared},
+            every_score={
+                name: Estimate.of(pair["scores"][name], *pair["intervals"].get(name, ())) for name in declared
+            },
             declared=declared,
             games=pair["games"],
             truncated=pair.get("truncated", 0),
@@ -63,7 +56,7 @@ class PairResult:
         )
 
     @cached_property
-    def scores(self) -> dict[str, Score]:
+    def scores(self) -> dict[str, Estimate]:
         """The scores that tables of results show. Where there is room for one, it is the first."""
         return {name: score for name, score in self.every_score.items() if self.declared[name].shown}
 
@@ -78,7 +71,7 @@ class PairResult:
         return next(iter(self.scores), "score")
 
     @property
-    def score(self) -> Score:
+    def score(self) -> Estimate:
         """The first score."""
         return self.scores.get(self.measure, UNKNOWN)
 
@@ -86,44 +79,41 @@ class PairResult:
     def has_interval(self) -> bool:
         """Whether some score has an interval, or the first one is unknown, so that pairings can be compared.
 
-        The scores of an evaluation of the user's own have none.
+        The scores of an evaluation of the user's own have no intervals.
         """
         has_any = any(not (math.isnan(low) and math.isnan(high)) for _, low, high in self.scores.values())
         return has_any or math.isnan(self.score.value)
 
     def measure_of(self, seat: Seat) -> str:
-        """The name of the score of a seat: the return of its role, or the first score where returns are not shown."""
+        """Return the name of a seat's score: the return of its role, or the first score where returns are not shown."""
         own = return_of(seat.role)
         return own if own in self.scores else self.measure
 
-    def score_of(self, seat: Seat) -> Score:
-        """The score of a seat."""
+    def score_of(self, seat: Seat) -> Estimate:
+        """Return the score of a seat."""
         return self.scores.get(self.measure_of(seat), UNKNOWN)
 
     def wish_of(self, seat: Seat) -> Wish | None:
-        """How a seat wants its score; None if that means nothing to it."""
+        """Return how a seat wants its score; None if the score means nothing to it."""
         declared = self.declared.get(self.measure_of(seat))
         return None if declared is None else declared.wish_of(seat.role)
 
     def is_share(self, measure: str) -> bool:
-        """Whether a score lies between 0 and 1."""
+        """Return whether a score lies between 0 and 1."""
         return measure in self.declared and self.declared[measure].is_share
 
     def is_high_good(self, measure: str) -> bool | None:
-        """Whether the players that learn want a score high; None where it means nothing to any of them, and where they
-        want the contrary of each other.
+        """Return whether the players that learn want a score high.
+
+        None if it means nothing to any of them, or if they want the contrary of each other.
         """
         wishes = {self.declared[measure].wish_of(role) for role in self.learned} - {None}
         return wishes == {"high"} if len(wishes) == 1 else None
 
 
-def _score(*numbers: float | None) -> Score:
-    return Score(*(math.nan if number is None else number for number in numbers))
-
-
 @dataclass(frozen=True)
 class Evaluation:
-    """The results of one of the run's evaluations, at one moment of training."""
+    """The results of one of a run's evaluations, at one moment of training."""
 
     name: str
     opt_steps: int
@@ -139,12 +129,12 @@ class Evaluation:
 
 
 def names_of_pairing(players: Iterable[str]) -> str:
-    """Host vs random: the players of a pairing, in the order of the game's roles."""
+    """Return the players of a pairing, in the order of the game's roles, as "host vs random"."""
     return " vs ".join(players)
 
 
 def path_of_pairing(evaluation: str, players: Mapping[str, str]) -> str:
-    """What the names of a pairing's numbers begin with: evaluation/main/host vs random.
+    """Return what the names of a pairing's numbers begin with, as evaluation/main/host vs random.
 
     players: by role, in the order of the game.
     """
@@ -152,18 +142,18 @@ def path_of_pairing(evaluation: str, players: Mapping[str, str]) -> str:
 
 
 def path_of_pair(record: Mapping[str, Any], pair: Mapping[str, Any]) -> str:
-    """`path_of_pairing` of one of the `pairs` of an evaluation's record."""
+    """Return `path_of_pairing` of one of the `pairs` of an evaluation's record."""
     return path_of_pairing(record["evaluation"], {role: pair["players"][role] for role in record["roles"]})
 
 
 def distinct_pairs(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The `pairs` of an evaluation's record, without those of the same players as another one under other names."""
+    """Return the `pairs` of an evaluation's record without those that repeat another one under other names."""
     return [pair for pair in record["pairs"] if pair.get("same_as") is None]
 
 
 @dataclass(eq=False)
 class Task:
-    """A part of a run with an end of its own, such as an evaluation that is being played; `done` grows meanwhile.
+    """A section of a run with an end of its own, such as an evaluation that is being played; `done` grows meanwhile.
 
     num_rounds: how many rounds the longest game in play has had. most_rounds: after which it is cut off; None: not
     known.
@@ -200,24 +190,25 @@ class Progress:
     name: str
     run_folder: str | None
     device: str
-    stages: Mapping[str, Stage]  # all of the run, by name, in their order
-    stage: str | None  # which of them goes on
     fraction: float  # of training, 0..1
     elapsed_s: float
     remaining_s: float | None
-    time: Mapping[str, float]  # phase -> seconds, see palestra.runtime.timing
     counters: Mapping[str, int]  # env_steps, opt_steps, epochs, episodes
-    rates: Mapping[str, float]  # of the counters that have one, per second
-    players: Mapping[str, Mapping[str, float]]  # learning player -> loss, q_mean, exploration, learning_rate, ...
-    curves: Mapping[str, Mapping[str, Sequence[float]]]  # the same, over the run so far
-    evaluations: Sequence[Evaluation]  # all so far, the oldest first
     tasks: Sequence[Task]  # going on at the moment
-    end_reason: str | None  # why the run ends, or ended, before its `stop`
     phase: Callable[[], str]  # what goes on right now, as "playing"; asked from the display's thread
+    stages: Mapping[str, Stage] = field(default_factory=dict)  # all of the run, by name, in their order
+    stage: str | None = None  # which of them goes on
+    time: Mapping[str, float] = field(default_factory=dict)  # phase -> seconds, see palestra.runtime.timing
+    rates: Mapping[str, float] = field(default_factory=dict)  # of the counters that have one, per second
+    # learning player -> loss, q_mean, exploration, learning_rate, ...; and the same over the run so far
+    players: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    curves: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    evaluations: Sequence[Evaluation] = ()  # all so far, the oldest first
+    end_reason: str | None = None  # why the run ends, or ended, before its `stop`
 
 
 def by_name(evaluations: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
-    """The evaluations of each name, in the order in which the names come first."""
+    """Return the evaluations of each name, in the order in which the names come first."""
     found: dict[str, list[Evaluation]] = {}
     for evaluation in evaluations:
         found.setdefault(evaluation.name, []).append(evaluation)
@@ -228,7 +219,10 @@ def by_name(evaluations: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
 
 
 def standings(evaluations: Sequence[Evaluation]) -> list[PairResult]:
-    """The results of the last evaluation, then earlier ones of pairings without a learner, which do not change."""
+    """Return the results of the last evaluation, then the earlier ones of pairings without a learner.
+
+    Nobody learns in the latter, so their results do not change.
+    """
     found: dict[tuple[Seat, ...], PairResult] = {}
     for evaluation in reversed(evaluations):
         for pair in evaluation.pairs:
@@ -238,14 +232,12 @@ def standings(evaluations: Sequence[Evaluation]) -> list[PairResult]:
 
 
 def is_after_training(evaluations: Sequence[Evaluation]) -> bool:
-    """Whether the last evaluation came after players had learned anything: what opt step 0 scored is no result of a
-    training.
-    """
+    """Return whether the last evaluation came after an opt step: what opt step 0 scored is no result of a training."""
     return evaluations[-1].opt_steps > 0
 
 
 def histories(evaluations: Sequence[Evaluation]) -> dict[tuple[Seat, ...], list[PairResult]]:
-    """The results of each pairing, the oldest first."""
+    """Return the results of each pairing, the oldest first."""
     found: dict[tuple[Seat, ...], list[PairResult]] = {}
     for evaluation in evaluations:
         for pair in evaluation.pairs:
@@ -264,7 +256,7 @@ def as_float(value: object) -> float:
 
 
 def count_text(value: object) -> str:
-    """1,234 or 1.23M."""
+    """Return a number as 1,234 or 1.23M."""
     number = as_float(value)
     if not math.isfinite(number) or abs(number) >= 1e15:
         return f"{number:.3g}"
@@ -275,7 +267,7 @@ def count_text(value: object) -> str:
 
 
 def score_text(value: object, sign: Literal["-", "+"] = "-") -> str:
-    """A score as in a table: .169, -1.250, 475.2; a change with sign "+": +.087."""
+    """Return a score as in a table: .169, -1.250, 475.2; with sign "+" a change: +.087."""
     number = as_float(value)
     if math.isnan(number):
         return "-"
@@ -284,15 +276,18 @@ def score_text(value: object, sign: Literal["-", "+"] = "-") -> str:
     return f"{number:{sign}.3f}".replace("0.", ".", 1) if abs(number) < 0.9995 else f"{number:{sign}.3f}"
 
 
-def interval_text(score: Score) -> str:
-    """.257 [.250, .264]; without an interval .257"""
-    if math.isnan(score.low) and math.isnan(score.high):
-        return score_text(score.value)
-    return f"{score_text(score.value)} [{score_text(score.low)}, {score_text(score.high)}]"
+def interval_text(score: Estimate) -> str:
+    """Return the interval of a score, as "[.250, .264]"; "" if it has none."""
+    return "" if math.isnan(score.half) else f"[{score_text(score.low)}, {score_text(score.high)}]"
+
+
+def estimate_text(score: Estimate | None) -> str:
+    """Return a score with its interval, as ".257 [.250, .264]", or alone if it has none; "-" for None."""
+    return "-" if score is None else f"{score_text(score.value)} {interval_text(score)}".rstrip()
 
 
 def duration_text(seconds: object) -> str:
-    """0:02:03, 5d 04h, or "?"."""
+    """Return a duration as 0:02:03, 5d 04h, or "?"."""
     number = as_float(seconds)
     if not math.isfinite(number):
         return "?"
@@ -302,7 +297,7 @@ def duration_text(seconds: object) -> str:
 
 
 def time_text(time: Mapping[str, float]) -> str:
-    """Play 41%  update 50%: the phases that take at least 1% of the time."""
+    """Return the phases that take at least 1% of the time, as "play 41%  update 50%"."""
     return "  ".join(f"{phase} {share:.0%}" for phase, share in phase_shares(time))
 
 
@@ -312,7 +307,7 @@ def phase_shares(time: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def task_text(task: Task) -> str:
-    """120 of 300 games, or while one is played: 120 of 300 games, round 35 of at most 500"""
+    """Return how far a task is: "120 of 300 games"; while a game is played also "round 35 of at most 500"."""
     text = f"{task.done:,} of {task.total:,} {task.unit}"
     if task.most_rounds is None or not task.num_rounds or task.done >= task.total:
         return text
@@ -320,7 +315,7 @@ def task_text(task: Task) -> str:
 
 
 def amount_text(stage: Stage) -> str:
-    """12,000 opt steps; "" where that is not known before, or nothing is done."""
+    """Return the length of a stage, as "12,000 opt steps"; "" if it is not known before, or nothing is done."""
     if not stage.length:
         return ""
     length = as_float(stage.length)
@@ -329,7 +324,7 @@ def amount_text(stage: Stage) -> str:
 
 
 def stage_text(name: str, stage: Stage) -> str:
-    """train: 12,000 opt steps, host and agent update in turn."""
+    """Return a stage in words, as "train: 12,000 opt steps, host and agent update in turn"."""
     return f"{name}: " + ", ".join(filter(None, (amount_text(stage), stage.description)))
 
 
@@ -355,21 +350,27 @@ def plain_ascii(text: str) -> str:
 
 
 def games_text(pairs: Iterable[PairResult]) -> str:
-    """20 games, or 90 to 100 games: how many games each of the pairings has."""
+    """Return how many games each of the pairings has: "20 games", or "90 to 100 games"."""
     nums = [as_float(pair.games) for pair in pairs]
     least, most = count_text(min(nums, default=0.0)), count_text(max(nums, default=0.0))
     return f"{most} game{'' if most == '1' else 's'}" if least == most else f"{least} to {most} games"
 
 
 def pair_label(pair: PairResult) -> str:
-    """Zeillinger vs agent"""
+    """Return the players of a pairing for people, as "zeillinger vs agent"."""
     return names_of_pairing(printable(seat.player) for seat in pair.seats)
 
 
+def thinned(items: Sequence[T], most: int) -> Sequence[T]:
+    """Return at most so many of the items, evenly chosen, with both ends."""
+    if len(items) <= most:
+        return items
+    return [items[round(i * (len(items) - 1) / max(most - 1, 1))] for i in range(most)]
+
+
 def sparkline(values: Sequence[float], width: int) -> str:
-    """One bar per value, scaled from the smallest to the largest; of more than `width` values an even selection."""
-    if len(values) > width:
-        values = [values[round(i * (len(values) - 1) / max(width - 1, 1))] for i in range(width)]
+    """Draw one bar per value, scaled from the least to the largest; of more than `width` values an even selection."""
+    values = thinned(values, width)
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""

@@ -21,9 +21,9 @@ from palestra.recording.results import (
     by_name,
     count_text,
     duration_text,
+    estimate_text,
     games_text,
     histories,
-    interval_text,
     is_after_training,
     pair_label,
     score_text,
@@ -95,7 +95,7 @@ def _print_evaluation(console: Console, evaluations: Sequence[Evaluation]) -> No
 
 
 def _firsts(evaluations: Sequence[Evaluation], pairs: Sequence[PairResult]) -> list[PairResult]:
-    """The first results of those pairings that have later ones too."""
+    """Return the first results of those pairings that have later ones too."""
     results = histories(evaluations)
     return [results[pair.seats][0] for pair in pairs if len(results[pair.seats]) > 1]
 
@@ -118,7 +118,7 @@ def _before_after(evaluations: Sequence[Evaluation], pairs: Sequence[PairResult]
     for pair in pairs:
         first, *later = results[pair.seats]
         rows = [
-            (interval_text(first.scores[measure]) if later else "-", interval_text(score))
+            (estimate_text(first.scores[measure]) if later else "-", estimate_text(score))
             for measure, score in pair.scores.items()
         ]
         _add_rows(table, pair, rows)
@@ -126,7 +126,7 @@ def _before_after(evaluations: Sequence[Evaluation], pairs: Sequence[PairResult]
 
 
 def _pairings_table(example: PairResult, headings: Sequence[str]) -> Table:
-    """An empty table for the scores of pairings."""
+    """Make an empty table for the scores of pairings."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column(Text(" vs ".join(seat.role for seat in example.seats)), overflow="fold")
     table.add_column("measure")
@@ -142,8 +142,10 @@ def _add_rows(table: Table, pair: PairResult, rows: Sequence[Sequence[str]]) -> 
 
 
 def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Sentences on each learning player, by the 95% intervals: which other players of its role it beats against the
-    same opponents, and what has changed since the first evaluation.
+    """Return sentences on each learning player, by the 95% intervals.
+
+    They say which other players of its role it beats against the same opponents, and what has changed since the first
+    evaluation.
     """
     results = {pair.seats: pair for pair in standings(evaluations) if pair.has_interval}
     lines: list[str] = []
@@ -171,9 +173,9 @@ def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
             if before and not any(opponent.learns for opponent in opponents):
                 changes[_names(opponents)] = _order(pair, before[0], seat)
                 compared.append((before[0], pair))
-        words, samples = ("better", "no clear change", "worse"), _unequal_samples(compared, "then, now")
-        start = "  since the first evaluation: "
-        lines += _sentence(start, _against(words) if any(changes) else words, changes, samples)
+        against = " against" if any(changes) else ""
+        words = (f"better{against}", f"no clear change{against}", f"worse{against}")
+        lines += _sentence("  since the first evaluation: ", words, changes, _unequal_samples(compared, "then, now"))
     return lines
 
 
@@ -185,20 +187,15 @@ def _names(seats: tuple[Seat, ...]) -> str:
     return ", ".join(seat.player for seat in seats)
 
 
-def _against(words: tuple[str, str, str]) -> tuple[str, str, str]:
-    better, same, worse = (f"{word} against" for word in words)
-    return better, same, worse
-
-
 def _order(own: PairResult, other: PairResult, seat: Seat) -> int:
-    """1 if `own` is better for a seat, -1 if it is worse, 0 if the intervals overlap."""
+    """Return 1 if `own` is better for a seat, -1 if it is worse, 0 if the intervals overlap."""
     mine, theirs = own.score_of(seat), other.score_of(seat)
     higher = int(mine.low > theirs.high) - int(mine.high < theirs.low)
     return higher if own.wish_of(seat) == "high" else -higher
 
 
 def _unequal_samples(compared: Sequence[tuple[PairResult, PairResult]], between: str) -> str:
-    """The numbers of games of the intervals that were compared; empty if they are equal in every pair."""
+    """Return the numbers of games of the intervals that were compared; "" if they are equal in every pair."""
     if all(one.games == other.games for one, other in compared):
         return ""
     ones, others = ([pair[place] for pair in compared] for place in (0, 1))
@@ -206,18 +203,19 @@ def _unequal_samples(compared: Sequence[tuple[PairResult, PairResult]], between:
 
 
 def _sentence(start: str, words: tuple[str, str, str], orders: Mapping[str, int], end: str) -> list[str]:
-    """A line such as "  facing random: beats a, b; behind c"; none if there are no names."""
+    """Return a line such as "  facing random: beats a, b; behind c", in a list; [] if there are no names."""
     groups = [[name for name, order in orders.items() if order == sign] for sign in (1, 0, -1)]
-    parts = [f"{word} {', '.join(group)}".rstrip() for word, group in zip(words, groups, strict=True) if group]
-    return [start + "; ".join(parts) + end] if parts else []
+    clauses = [f"{word} {', '.join(group)}".rstrip() for word, group in zip(words, groups, strict=True) if group]
+    return [start + "; ".join(clauses) + end] if clauses else []
 
 
 # ---- several seeds -----------------------------------------------------------------------------------
 
 
 def render_seeds_summary(console: Console, runs: Mapping[int, Sequence[Evaluation]]) -> None:
-    """Print for each pairing the mean over seeds of its scores at the first and the last evaluation, with the 95% t
-    interval of that mean, and the smallest and the largest score at the last evaluation.
+    """Print the means over seeds of each pairing's scores at the first and the last evaluation.
+
+    Each mean has its 95% t interval; the smallest and the largest score at the last evaluation follow.
 
     runs: seed -> the evaluations of its run, the oldest first.
     """
@@ -246,7 +244,7 @@ def render_seeds_summary(console: Console, runs: Mapping[int, Sequence[Evaluatio
 
 
 def _learned_histories(runs: Iterable[Mapping[str, Sequence[Evaluation]]]) -> Iterator[list[PairResult]]:
-    """The results of each pairing in which a player learns, in each evaluation of each run, the oldest first."""
+    """Yield the results of each pairing in which a player learns, in each evaluation of each run, the oldest first."""
     for by_evaluation in runs:
         for found in by_evaluation.values():
             yield from (past for past in histories(found).values() if past[-1].learned)
@@ -276,7 +274,6 @@ def _table_of_seeds(runs: Sequence[Sequence[Evaluation]]) -> Table | None:
 
 
 def mean_text(values: Sequence[float]) -> str:
-    """.256 ±.006: the mean of independent values and half its 95% t interval, for which there must be two or more."""
+    """Return the mean of independent values and half its 95% t interval, as ".256 ±.006". One value has no interval."""
     mean = estimate_mean_of_few(values)
-    half = mean.high - mean.value
-    return f"{score_text(mean.value)} ±{score_text(half)}" if math.isfinite(half) else score_text(mean.value)
+    return score_text(mean.value) + (f" ±{score_text(mean.half)}" if math.isfinite(mean.half) else "")

@@ -1,4 +1,4 @@
-"""Records as tables: one CSV file for each kind of record, one row for each record, one column for each number."""
+"""A recorder of tables: one CSV file for each kind of record, one row for each record, one column for each number."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ class CsvConfig(Config):
 
 
 class CsvRecorder(Recorder):
-    """Its files are written anew each time that the run goes on. A column that comes later is empty in earlier rows."""
+    """Writes CSV files, anew each time that the run goes on. A column that comes later is empty in earlier rows."""
 
     def __init__(self, config: CsvConfig) -> None:
         self._tables: dict[str, _Table] = {}
@@ -49,7 +49,7 @@ class CsvRecorder(Recorder):
 
 
 class _Table:
-    """A CSV file whose columns may become more."""
+    """A CSV file that may get more columns."""
 
     def __init__(self, folder: Folder, name: str) -> None:
         self._folder, self._name = folder, name

@@ -1,4 +1,4 @@
-"""Records as the metrics of an MLflow run, at step `env_steps`, many in one request; what is no number as artifacts."""
+"""A recorder of metrics of an MLflow run, at step `env_steps`; what is no number becomes an artifact."""
 
 import re
 import time
@@ -50,7 +50,7 @@ class MlflowConfig(Config):
 
 
 class MlflowRecorder(Recorder):
-    """The run's id is kept in mlflow/run-id.
+    """Files the records of a run in MLflow. The run's id is kept in mlflow/run-id.
 
     The metric `records` tells how many records are filed; it goes with the last of them in one request. What is filed
     stays: a resumed run adds what comes after it.
@@ -94,7 +94,7 @@ class MlflowRecorder(Recorder):
             self._log_artifact(f"{name}-{number}", value)
 
     def _log_artifact(self, name: str, value: Histogram | Media | str) -> None:
-        """One that is filed twice stands there once: it has the same name."""
+        """File a value as an artifact. One that is filed twice has the same name, so it stands there once."""
         match value:
             case Histogram():
                 self._client.log_dict(self._id, {"edges": value.edges, "counts": value.counts}, f"{name}.json")
@@ -123,5 +123,5 @@ class MlflowRecorder(Recorder):
 
 
 def _name(text: str) -> str:
-    """A name that MLflow takes."""
+    """Replace the characters in a name that MLflow does not take."""
     return re.sub(r"[^\w\-. /]", "_", text)

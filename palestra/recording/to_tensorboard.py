@@ -1,8 +1,7 @@
-"""Records as TensorBoard's scalars, histograms, images and texts, at step `env_steps`; hyperparameters for its HPARAMS
-tab.
+"""A recorder of TensorBoard's scalars, histograms, images and texts, at step `env_steps`.
 
 TensorBoard sorts scalars by name. Up to NUM_MAIN of them, those that matter most, stand under `at_a_glance/`, all
-others under `detail/`, and the last scores under `final/`.
+others under `detail/`, and the last scores under `final/`. Hyperparameters appear in its HPARAMS tab.
 """
 
 import os
@@ -39,7 +38,7 @@ class TensorBoardConfig(Config):
 
 
 class TensorBoardRecorder(Recorder):
-    """Its files are written anew each time that the run goes on: event files cannot be cut back."""
+    """Writes TensorBoard's files, anew each time that the run goes on, because event files cannot be cut back."""
 
     def __init__(self, config: TensorBoardConfig) -> None:
         self._events: _EventFile | None = None
@@ -105,8 +104,9 @@ class TensorBoardRecorder(Recorder):
 
 
 def main_names(record: Mapping[str, Any]) -> Iterator[str]:
-    """The names of the numbers in a record that matter most, the first ones most: the scores of learning players, and
-    of each player the returns, the loss and what its schedules say.
+    """Yield the names of the numbers in a record that matter most, in the order of their importance.
+
+    They are the scores of learning players, and of each player the returns, the loss and what its schedules say.
     """
     shown = [score for score in record.get("declared_scores", []) if score["shown"]]
     for pair in record.get("pairs", []):
@@ -161,7 +161,10 @@ class _EventFile:
 
 
 def _histogram(name: str, histogram: Histogram) -> Any:
-    """The sums, which TensorBoard keeps and does not show, are those of the bins' middles."""
+    """Make a summary of a histogram.
+
+    Its sums, which TensorBoard keeps and does not show, are those of the bins' middles.
+    """
     from torch.utils.tensorboard.summary import histogram_raw
 
     edges, counts = np.array(histogram.edges), np.array(histogram.counts)
@@ -171,7 +174,7 @@ def _histogram(name: str, histogram: Histogram) -> Any:
 
 
 def _image(name: str, path: Path) -> Any:
-    """A PNG or a GIF: TensorBoard shows both as images, and plays the latter."""
+    """Make a summary of a PNG or a GIF: TensorBoard shows both as images, and plays the latter."""
     import PIL.Image
     from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -182,7 +185,7 @@ def _image(name: str, path: Path) -> Any:
 
 
 def _session_end(status: Status) -> Any:
-    """What the HPARAMS tab reads of how a run ended."""
+    """Make the summary by which the HPARAMS tab knows how a run ended."""
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
     from tensorboard.plugins.hparams import api_pb2, metadata
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo

@@ -1,4 +1,4 @@
-"""Records as the rows of a trackio run: on this machine, or in a Hugging Face Space."""
+"""A recorder of the rows of a trackio run, on this machine or in a Hugging Face Space."""
 
 import secrets
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class TrackioConfig(Config):
 
 
 class TrackioRecorder(Recorder):
-    """The run is named for its folder and an id that is kept in trackio/run-id.
+    """Files the records of a run in trackio. The run is named for its folder and an id that is kept in trackio/run-id.
 
     A row that is there stays: a resumed run adds what comes after it.
     """

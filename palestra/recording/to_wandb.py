@@ -1,4 +1,4 @@
-"""Records as the history of a Weights & Biases run: one row for each record, `env_steps` as the axis."""
+"""A recorder of the history of a Weights & Biases run: one row for each record, with `env_steps` as the axis."""
 
 import re
 import secrets
@@ -39,7 +39,7 @@ class WandbConfig(Config):
 
 
 class WandbRecorder(Recorder):
-    """The run's id is kept in wandb/run-id.
+    """Files the records of a run in Weights & Biases. The run's id is kept in wandb/run-id.
 
     A row that is on the server stays: a resumed run adds what comes after it. What has only been written offline is
     written anew when the run goes on.

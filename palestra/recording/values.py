@@ -38,7 +38,7 @@ class Image:
         self.pixels = _pixels(pixels, "pixels", 2)
 
     def to_bytes(self) -> bytes:
-        """As PNG."""
+        """Encode the picture as PNG."""
         import PIL.Image
 
         file = io.BytesIO()
@@ -61,7 +61,7 @@ class Video:
         self.frames, self.fps = _pixels(frames, "frames", 3), float(fps)
 
     def to_bytes(self) -> bytes:
-        """As GIF."""
+        """Encode the film as GIF."""
         import PIL.Image
 
         file = io.BytesIO()
@@ -85,14 +85,17 @@ def _pixels(values: np.ndarray | Tensor, what: str, num_dimensions: int) -> np.n
 
 
 def require_name(name: str) -> None:
-    """Raises ValueError for a name that makes no file."""
+    """Raise ValueError for a name that makes no file."""
     if not NAME.fullmatch(name):
         expected = "letters, digits and '_. -', in parts between slashes that begin with a letter or digit"
         raise ValueError(f"expected a name of {expected}, got {name!r}")
 
 
 def require_single(name: str, value: Any) -> Single:
-    """Raises TypeError for what cannot be recorded, ValueError for a name that makes no file."""
+    """Return a value that can be recorded.
+
+    Raises TypeError for what cannot be recorded, ValueError for a name that makes no file.
+    """
     if not isinstance(value, Single):
         expected = "a number, an array, a str, a datetime, an Image or a Video"
         raise TypeError(f"expected {expected} as {name!r}, got a {type(value).__name__}")
@@ -106,7 +109,7 @@ def require_single(name: str, value: Any) -> Single:
 class Bins:
     """Counts of numbers in bins whose width is a power of two: the least that lets about NUM_BINS hold all of them.
 
-    In whatever parts the numbers come, the bins are the same. NaN and infinities are left out.
+    The bins do not depend on the batches in which the numbers come. NaN and infinities are left out.
     """
 
     def __init__(self) -> None:
@@ -130,7 +133,7 @@ class Bins:
         self.first, self.counts = first, counts
 
     def _exponent(self) -> int:
-        """It never falls while numbers are added."""
+        """Return the exponent of the width that the numbers so far need. It never falls while numbers are added."""
         exponents = [LEAST_EXPONENT]
         if self.high > self.low:
             exponents.append(math.frexp((self.high - self.low) / NUM_BINS)[1])
@@ -146,7 +149,7 @@ class Bins:
         self.exponent = exponent
 
     def to_record(self) -> dict[str, Any] | None:
-        """None where there was no number."""
+        """Return the histogram as it stands in a record; None if there was no number."""
         if not len(self.counts):
             return None
         edges = np.ldexp(np.arange(self.first, self.first + len(self.counts) + 1, dtype=np.float64), self.exponent)
@@ -157,7 +160,7 @@ class Bins:
 
 
 def to_record(value: Single) -> Any:
-    """As it stands in a record; images and videos have yet to be filed."""
+    """Return a value as it stands in a record; images and videos have yet to be filed."""
     match value:
         case datetime():
             return {"datetime": value.isoformat()}
@@ -167,7 +170,10 @@ def to_record(value: Single) -> Any:
 
 
 def file_media(record: Mapping[str, Any], file: Callable[[str, Image | Video], str | None]) -> dict[str, Any]:
-    """The record with what `file` gives for its images and videos, from their names: keys joined by slashes."""
+    """Return the record with its images and videos replaced by where they are filed.
+
+    file: files one of them by its name, keys joined by slashes; gives its path, or None.
+    """
 
     def filed(value: Any, name: str) -> Any:
         if isinstance(value, Image | Video):
@@ -182,7 +188,7 @@ def file_media(record: Mapping[str, Any], file: Callable[[str, Image | Video], s
 
 @dataclass(frozen=True)
 class Histogram:
-    """counts[i] numbers lie in edges[i] <= x < edges[i + 1]."""
+    """A histogram: counts[i] numbers lie in edges[i] <= x < edges[i + 1]."""
 
     edges: list[float]
     counts: list[int]
@@ -202,7 +208,7 @@ class Media:
 
 
 def values_of(value: Any, folder: Path, name: str = "") -> Iterator[tuple[str, Histogram | Media | str]]:
-    """What a record holds besides numbers, by name: keys joined by slashes.
+    """Yield what a record holds besides numbers, by name: keys joined by slashes.
 
     Date-times come as texts. A file that does not lie in the run's folder `media` is left out, also where a link there
     leads elsewhere.
@@ -221,7 +227,7 @@ def values_of(value: Any, folder: Path, name: str = "") -> Iterator[tuple[str, H
 
 
 def _is_own(folder: Path, file: str) -> bool:
-    """Whether a record, which may be forged, names a regular file of the run's media/."""
+    """Return whether a record, which may be forged, names a regular file of the run's media/."""
     *folders, last = file.split("/")
     try:
         return folders[:1] == ["media"] and Folder(folder, *folders).kind(last) == "file"

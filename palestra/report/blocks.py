@@ -7,8 +7,9 @@ from typing import Any
 from markupsafe import Markup
 
 from palestra.games.trace import Transcript
-from palestra.recording.results import Score, score_text
+from palestra.recording.results import interval_text, score_text
 from palestra.report.figures import Drawn
+from palestra.runtime.scores import Estimate
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,6 @@ class Table:
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     is_heat: bool = False
-    kind: str = "table"
 
     def is_of_numbers(self, column: int) -> bool:
         return any(row[column].value is not None for row in self.rows)
@@ -41,11 +41,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Note:
-    """Sentences. is_warning: whether they say that something is wrong."""
+    """A paragraph of text. is_warning: whether it says that something is wrong."""
 
     text: str
     is_warning: bool = False
-    kind: str = "note"
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,6 @@ class Heading:
     """A heading inside a section."""
 
     text: str
-    kind: str = "heading"
 
 
 @dataclass(frozen=True)
@@ -61,17 +59,19 @@ class Captioned:
     """A figure, and its numbers as a table."""
 
     drawn: Drawn
-    numbers: Table | None
+    numbers: Table | None = None
 
 
 @dataclass(frozen=True)
 class FigureGrid:
-    """Figures side by side; with is_wide one below the other; with is_full so in the whole width of the section."""
+    """Figures side by side.
+
+    is_wide: one below the other instead. is_full: one below the other, in the whole width of the section.
+    """
 
     figures: Sequence[Captioned]
     is_wide: bool = False
     is_full: bool = False
-    kind: str = "figures"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,6 @@ class Legend:
     """The names of colours: pairs of a series' number and its name."""
 
     entries: Sequence[tuple[int, str]]
-    kind: str = "legend"
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,6 @@ class Facts:
     """Pairs of a name and a text."""
 
     entries: Sequence[tuple[str, str]]
-    kind: str = "facts"
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,6 @@ class Code:
 
     title: str
     text: str
-    kind: str = "code"
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,6 @@ class Strip:
 
     title: str
     pictures: Sequence[Picture]
-    kind: str = "strip"
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,6 @@ class Talks:
 
     title: str
     games: Sequence[Transcript]
-    kind: str = "talks"
 
 
 @dataclass(frozen=True)
@@ -131,7 +126,6 @@ class Tables:
 
     title: str
     tables: Sequence[Table]
-    kind: str = "tables"
 
 
 Block = Table | Note | Heading | FigureGrid | Legend | Facts | Code | Strip | Talks | Tables
@@ -147,17 +141,16 @@ class Section:
 
 
 def count(value: Any) -> Cell:
-    """A whole number, in full."""
+    """Make the cell of a whole number, in full."""
     return Cell(f"{value:,}", value) if isinstance(value, int) else Cell("-")
 
 
 def number(value: float | None, detail: str = "") -> Cell:
-    """A score or another number; "-" for NaN."""
+    """Make the cell of a score or another number; "-" for NaN."""
     text = score_text(value)
     return Cell(text, None if text == "-" else value, detail)
 
 
-def scored(score: Score) -> Cell:
-    """A score, with its interval if it has one."""
-    text = f"[{score_text(score.low)}, {score_text(score.high)}]"
-    return number(score.value, "" if "-" in (score_text(score.low), score_text(score.high)) else text)
+def scored(score: Estimate) -> Cell:
+    """Make the cell of a score, with its interval if it has one."""
+    return number(score.value, interval_text(score))

@@ -1,15 +1,14 @@
-"""Groups of runs side by side: the scores of their last evaluations, and how likely one group's runs beat another's."""
+"""Compares groups of runs: the scores of their last evaluations, and how likely one group's runs beat another's."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from palestra.recording.results import Score, Seat, games_text
+from palestra.recording.results import Seat, games_text
 from palestra.report.evaluation_tables import evaluation_names, pairing_text, pairings
 from palestra.report.groups import FEWEST_OF_A_BAND, NUM_RESAMPLES, Group, mean_score, standings_of
 from palestra.report.overview import differing_keys
@@ -22,7 +21,7 @@ from palestra.runtime.statistics import (
 
 NUM_RESAMPLES_OF_PAIRS = 10_000
 
-ByRun = tuple[tuple[str, Score], ...]
+ByRun = tuple[tuple[str, Estimate], ...]
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -33,13 +32,13 @@ class GroupScore:
     mean: over the runs, with its 95% t interval; for a single run its own score, with the interval over its games. iqm:
     the interquartile mean over runs; None for a single run. improvement: the probability that a run of this group is
     better than one of the first group; None for the first group and for single runs. Both have 95% bootstrap intervals
-    over runs, from FEWEST_OF_A_BAND runs on; else nan in their place. That of the improvement is at least as wide as
-    its score interval, which four runs that have won against four others do not close.
+    over runs, from FEWEST_OF_A_BAND runs on; else nan in their place. The interval of the improvement is at least as
+    wide as its score interval, which four runs that have won against four others do not close.
     """
 
     group: str
     by_run: ByRun
-    mean: Score
+    mean: Estimate
     iqm: Estimate | None
     improvement: Estimate | None
 
@@ -60,7 +59,7 @@ class ScoreRow:
     groups: tuple[GroupScore, ...]
 
     def by_run(self, group: Group) -> ByRun:
-        """The scores of the runs of a group."""
+        """Return the scores of the runs of a group."""
         return next((each.by_run for each in self.groups if each.group == group.label), ())
 
 
@@ -82,15 +81,22 @@ def compare_groups(groups: Sequence[Group]) -> Comparison:
     """Compare the last evaluations of groups, in the pairings in which a player learns."""
     rows = [row for name in evaluation_names(groups) for row in _rows(groups, name)]
     overall = [
-        _improvement([pair for row in rows if (pair := _pair(row.by_run(group), row.by_run(groups[0]), row))])
+        _improvement(
+            [
+                pair
+                for row in rows
+                if (pair := _pair(row.by_run(group), row.by_run(groups[0]), row.is_high_good)) is not None
+            ]
+        )
         for group in groups[1:]
     ]
     return Comparison(tuple(groups), differing_keys(groups), tuple(rows), tuple(overall))
 
 
 def unequal_samples(groups: Sequence[Group]) -> list[str]:
-    """A sentence for each evaluation in which the last results of a pairing are of unequal numbers of games, those that
-    were over at their start among them: how many these are depends on the seed.
+    """Return a sentence for each evaluation in which the last results of a pairing are of unequal numbers of games.
+
+    Games that were over at their start count, because how many these are depends on the seed.
     """
     found = []
     for name in evaluation_names(groups):
@@ -115,21 +121,15 @@ def unequal_samples(groups: Sequence[Group]) -> list[str]:
 def _rows(groups: Sequence[Group], name: str) -> Iterator[ScoreRow]:
     for seats, pair in pairings(groups, name):
         for measure in pair.scores:
-            row = ScoreRow(name, pairing_text(seats), measure, pair.is_high_good(measure), pair.is_share(measure), ())
-            scores = {group.label: _by_run(group, name, seats, measure) for group in groups}
-            first = scores[groups[0].label]
-            group_scores = tuple(
-                GroupScore(
-                    group.label,
-                    by_run,
-                    mean_score([score for _, score in by_run]),
-                    _iqm(by_run),
-                    None if group is groups[0] else _improvement([both] if (both := _pair(by_run, first, row)) else []),
-                )
-                for group in groups
-                if (by_run := scores[group.label])
-            )
-            yield replace(row, groups=group_scores)
+            is_high_good, first = pair.is_high_good(measure), _by_run(groups[0], name, seats, measure)
+            found = []
+            for group in groups:
+                if by_run := _by_run(group, name, seats, measure):
+                    both = None if group is groups[0] else _pair(by_run, first, is_high_good)
+                    mean = mean_score([score for _, score in by_run])
+                    improvement = _improvement([both]) if both else None
+                    found.append(GroupScore(group.label, by_run, mean, _iqm(by_run), improvement))
+            yield ScoreRow(name, pairing_text(seats), measure, is_high_good, pair.is_share(measure), tuple(found))
 
 
 def _by_run(group: Group, name: str, seats: tuple[Seat, ...], measure: str) -> ByRun:
@@ -149,17 +149,18 @@ def _iqm(by_run: ByRun) -> Estimate | None:
 
 
 def _of_enough(estimate: Estimate, num_runs: int) -> Estimate:
-    """Without its interval if it is of few runs: resampled, these are too often all the same."""
-    return estimate if num_runs >= FEWEST_OF_A_BAND else Estimate(estimate.value, math.nan, math.nan)
+    """Return an estimate without its interval if it is of few runs: resampled, these are too often all the same."""
+    return estimate if num_runs >= FEWEST_OF_A_BAND else Estimate.of(estimate.value)
 
 
-def _pair(ours: ByRun, theirs: ByRun, row: ScoreRow) -> Pair | None:
-    """The scores of the runs of two groups, with signs so that more is better; None unless both have several runs, and
-    if the score does not count.
+def _pair(ours: ByRun, theirs: ByRun, is_high_good: bool | None) -> Pair | None:
+    """Return the scores of the runs of two groups, with signs so that more is better.
+
+    None if one of the groups has less than two runs, or if the score does not count.
     """
-    if row.is_high_good is None:
+    if is_high_good is None:
         return None
-    sign = 1.0 if row.is_high_good else -1.0
+    sign = 1.0 if is_high_good else -1.0
     pair = (sign * _values(ours), sign * _values(theirs))
     return pair if min(map(len, pair)) > 1 and bool(torch.cat(pair).isfinite().all()) else None
 
@@ -175,7 +176,7 @@ def _improvement(pairs: Sequence[Pair]) -> Estimate | None:
 
 
 def as_data(comparison: Comparison, places: Mapping[Path, str]) -> dict[str, Any]:
-    """The comparison as data for JSON; `plain` turns NaN and infinities into null.
+    """Return the comparison as data for JSON; `plain` turns NaN and infinities into null.
 
     places: of runs that were fetched from elsewhere, by their folders.
     """
@@ -194,20 +195,15 @@ def as_data(comparison: Comparison, places: Mapping[Path, str]) -> dict[str, Any
                 "measure": row.measure,
                 "better": None if row.is_high_good is None else "high" if row.is_high_good else "low",
                 "group": each.group,
-                "runs": {name: list(score) for name, score in each.by_run},
-                "mean": list(each.mean),
-                "iqm": _triple(each.iqm),
-                "probability_of_improvement": _triple(each.improvement),
+                "runs": dict(each.by_run),
+                "mean": each.mean,
+                "iqm": each.iqm,
+                "probability_of_improvement": each.improvement,
             }
             for row in comparison.rows
             for each in row.groups
         ],
-        "probability_of_improvement": {
-            group.label: _triple(estimate)
-            for group, estimate in zip(comparison.groups[1:], comparison.overall, strict=True)
-        },
+        "probability_of_improvement": dict(
+            zip((group.label for group in comparison.groups[1:]), comparison.overall, strict=True)
+        ),
     }
-
-
-def _triple(estimate: Estimate | None) -> list[float] | None:
-    return None if estimate is None else [estimate.value, estimate.low, estimate.high]

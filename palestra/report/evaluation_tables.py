@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from palestra.recording.results import PairResult, Score, Seat, as_float, games_text, names_of_pairing, score_text
+from palestra.recording.results import PairResult, Seat, as_float, games_text, names_of_pairing, score_text
 from palestra.report.blocks import Block, Cell, Heading, Note, Section, Table, count, number, scored
 from palestra.report.groups import Group, Standing, cut, mean_score, standings_of
 from palestra.report.reading import under
+from palestra.runtime.scores import Estimate
 
 Seats = tuple[Seat, ...]
 
@@ -41,8 +42,9 @@ def evaluation_names(groups: Sequence[Group]) -> list[str]:
 
 
 def pairings(groups: Sequence[Group], name: str, learned: bool = True) -> Iterator[tuple[Seats, PairResult]]:
-    """The pairings of an evaluation in which a player learns (with learned=False: none does), each with its last result
-    in the first run that has one.
+    """Yield the pairings of an evaluation, each with its last result in the first run that has one.
+
+    learned: those in which a player learns; False: those in which none does.
     """
     found: dict[Seats, PairResult] = {}
     for group in groups:
@@ -53,7 +55,7 @@ def pairings(groups: Sequence[Group], name: str, learned: bool = True) -> Iterat
 
 
 def _standings(group: Group, name: str) -> dict[Seats, list[Standing]]:
-    """Every pairing's standing in each of the group's runs that have played it."""
+    """Return every pairing's standing in each of the group's runs that have played it."""
     found: dict[Seats, list[Standing]] = {}
     for run in group.runs:
         for seats, standing in standings_of(run.evaluated, name).items():
@@ -108,12 +110,12 @@ def _row_of_one(pair: PairResult, raw: Mapping[str, Any], first: PairResult | No
 
 
 def _wanted(pair: PairResult) -> list[str]:
-    """The scores that mean something to some role, each a column; the section on scores has the others."""
+    """Return the scores that mean something to some role, each a column; the section on scores has the others."""
     return [name for name in pair.scores if pair.declared[name].high_for or pair.declared[name].low_for]
 
 
 def _of_first(standings: Iterable[Standing]) -> str:
-    """How many games the first evaluation had, if the last one had another number; else empty."""
+    """Say how many games the first evaluation had, if the last one had another number; else return ""."""
     changed = [each for each in standings if each.first is not each.last]
     then, now = games_text(each.first for each in changed), games_text(each.last for each in changed)
     return "" if then == now else f", of {then} a pairing where the last one has {now}"
@@ -145,7 +147,10 @@ def _rows_of_several(found: Sequence[Standing]) -> Iterator[list[Cell]]:
 
 
 def pairing_text(seats: Seats) -> str:
-    """Host vs random; a star marks players that learn, if there are several players."""
+    """Return the players of a pairing, as "host vs random".
+
+    If there are several players, a star marks those that learn.
+    """
     return names_of_pairing(f"{seat.player}{'*' if seat.learns and len(seats) > 1 else ''}" for seat in seats)
 
 
@@ -153,7 +158,7 @@ def pairing_text(seats: Seats) -> str:
 
 
 def _cross_table(standings: Mapping[Seats, Sequence[Standing]]) -> Table | None:
-    """The first score of every pairing of two roles, as a table; None if it would have only one row or column."""
+    """Make a table of the first score of every pairing of two roles; None if it would have only one row or column."""
     scores = {
         seats: mean_score([each.last.score for each in found]) for seats, found in standings.items() if len(seats) == 2
     }
@@ -174,7 +179,7 @@ def _cross_table(standings: Mapping[Seats, Sequence[Standing]]) -> Table | None:
     return Table(caption, [f"{first[0].role} \\ {second[0].role}", *map(_player_text, second)], rows, is_heat=True)
 
 
-def _heat_cell(score: Score | None, low: float, high: float) -> Cell:
+def _heat_cell(score: Estimate | None, low: float, high: float) -> Cell:
     if score is None or not math.isfinite(score.value):
         return Cell("-")
     heat = (score.value - low) / (high - low) if high > low else 0.5
@@ -186,7 +191,7 @@ def _player_text(seat: Seat) -> str:
 
 
 def _ratings(group: Group, name: str) -> Table | None:
-    """The ratings of each run's last evaluation that has them; means over the runs."""
+    """Make a table of the ratings in each run's last evaluation that has them, as means over the runs."""
     found: dict[tuple[str, str], list[float]] = {}
     for run in group.runs:
         ratings_by_time = [each.record.get("ratings") for each in run.evaluated if each.evaluation.name == name]

@@ -1,6 +1,6 @@
 """Figures of a report: SVG by matplotlib, inside the page, in the colours of the page's style.
 
-matplotlib draws in placeholder colours; in the SVG each becomes a variable of the style, so that one figure fits light
+Matplotlib draws in placeholder colours; in the SVG each becomes a variable of the style, so that one figure fits light
 and dark pages. Texts stay texts.
 """
 
@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import matplotlib
 from markupsafe import Markup, escape
@@ -18,10 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from palestra.recording.plots import label_lines
-from palestra.recording.results import printable
+from palestra.recording.results import label, printable, thinned
 from palestra.report.groups import FEWEST_OF_A_BAND, Curve
 
-T = TypeVar("T")
 NUM_SERIES = 8  # colours for lines, told apart by colour-blind eyes; --series-0 ... of the style
 INK, GRID, CARD = "#0a0b01", "#0a0b02", "#0a0b03"
 SERIES = tuple(f"#0a0c{number:02x}" for number in range(NUM_SERIES))
@@ -92,7 +91,7 @@ class Figures:
 
 
 def _for_page(svg: str, name: str, title: str, description: str) -> Markup:
-    """An SVG file as an element of a page: named, of any width, its ids its own, its colours those of the style."""
+    """Turn an SVG file into an element of a page: of any width, its ids its own, its colours those of the style."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' id="', f' id="{name}-', svg)
@@ -118,10 +117,11 @@ class Level:
 
 
 def paint_curves(
-    figure: Figure, curves: Sequence[Curve], colours: Sequence[int], levels: Sequence[Level], x_label: str, y_label: str
+    figure: Figure, curves: Sequence[Curve], colours: Sequence[int], levels: Sequence[Level], unit: str, y_label: str
 ) -> None:
-    """Paint curves with bands for their intervals, thin lines for the single runs of a group, and dashed levels with
-    their names. In groups of few runs, which have no band, the thin lines are stronger.
+    """Paint curves with bands for their intervals, and dashed levels with their names.
+
+    The single runs of a group are thin lines; in groups of few runs, which have no band, these are stronger.
 
     colours: the number of each curve's series.
     """
@@ -134,10 +134,8 @@ def paint_curves(
     if len(steps) == 1:
         axes.set_xlim(min(steps) - 1, min(steps) + 1)
     label_lines(axes, [(level.value, short(level.name), INK) for level in levels])
-    axes.set_xlabel(x_label)
     axes.set_ylabel(short(y_label))
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    count_steps(axes, unit)
 
 
 def _paint_curve(axes: Axes, curve: Curve, number: int) -> None:
@@ -145,9 +143,9 @@ def _paint_curve(axes: Axes, curve: Curve, number: int) -> None:
     has_band = len(curve.each) >= FEWEST_OF_A_BAND
     width, alpha = (0.6, 0.55) if has_band else (1.0, 0.8)
     for points in curve.each:
-        shown = thinned(points)
+        shown = thinned(points, MOST_POINTS)
         axes.plot([p.step for p in shown], [p.score.value for p in shown], color=colour, linewidth=width, alpha=alpha)
-    shown = thinned(curve.points)
+    shown = thinned(curve.points, MOST_POINTS)
     steps = [point.step for point in shown]
     axes.plot(
         steps,
@@ -165,13 +163,13 @@ def _paint_curve(axes: Axes, curve: Curve, number: int) -> None:
 
 
 def short(name: str) -> str:
-    """A name, shortened to the room that a figure has for it."""
+    """Shorten a name to the room that a figure has for it."""
     name = printable(name)
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def thinned(points: Sequence[T], most: int = MOST_POINTS) -> Sequence[T]:
-    """At most so many of the points, evenly chosen, with both ends."""
-    if len(points) <= most:
-        return points
-    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
+def count_steps(axes: Axes, unit: str) -> None:
+    """Label the horizontal axis with a unit of steps, in whole numbers such as 5k."""
+    axes.set_xlabel(label(unit))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))

@@ -1,14 +1,14 @@
-"""Scores that games find themselves, such as the accuracy of a verifier: over training, by pairing."""
+"""Scores that a game finds itself, such as the accuracy of a verifier: over training, by pairing."""
 
 import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from palestra.recording.results import PairResult, Seat, label, score_text
+from palestra.recording.results import PairResult, Seat, label, score_text, thinned
 from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Heading, Section, Table
 from palestra.report.evaluation_tables import evaluation_names, pairing_text, pairings
-from palestra.report.figures import Figures, paint_curves, thinned
+from palestra.report.figures import Figures, paint_curves
 from palestra.report.groups import Group, score_curve, step_unit
 from palestra.report.learning import legend
 from palestra.runtime.scores import return_of
@@ -17,8 +17,10 @@ MOST_COLUMNS = 10  # moments of a table
 
 
 def scores_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
-    """What the scores are; a curve of the first one for each pairing in which a player learns, and a coloured table of
-    all over training. No section where the learning curves show all that a game declares.
+    """Make the section on the scores of a game; none where the learning curves show all that it declares.
+
+    It says what the scores are, and for each pairing in which a player learns it has a curve of the first score and a
+    coloured table of all over training.
     """
     blocks: list[Block] = []
     unit, names = step_unit(groups), evaluation_names(groups)
@@ -32,13 +34,11 @@ def scores_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
         blocks.append(FigureGrid([_figure(groups, name, seats, unit, figures) for seats in seatings]))
         for seats in seatings:
             blocks += [_table(group, name, seats, unit, len(groups) > 1) for group in groups]
-    if not blocks:
-        return []
-    return [Section("scores", "Scores of the game", [*legend(groups), *blocks])]
+    return [Section("scores", "Scores of the game", [*legend(groups), *blocks])] if blocks else []
 
 
 def _meanings(pair: PairResult) -> list[Block]:
-    """A table of what the scores are; those that are the same but for a channel or a round in one line."""
+    """Make a table of what the scores are; those that are the same but for a channel or a round share a line."""
     found: dict[tuple[str, str], list[str]] = {}
     for name in own_scores(pair):
         if pair.declared[name].meaning:  # of an evaluation of one's own it is not known
@@ -48,13 +48,13 @@ def _meanings(pair: PairResult) -> list[Block]:
 
 
 def own_scores(pair: PairResult) -> list[str]:
-    """The scores without returns and without those that the learning curves show."""
+    """Return the scores without returns and without those that the learning curves show."""
     shown = {pair.measure_of(seat) for seat in pair.seats} | {return_of(role) for role in pair.players}
     return [name for name in pair.declared if name not in shown]
 
 
 def _names(groups: Sequence[Group], evaluation: str, seats: tuple[Seat, ...]) -> list[str]:
-    """The scores that are known at some moment, in their order."""
+    """Return the scores that are known at some moment, in their order."""
     found = [
         (name, pair.every_score[name].value)
         for group in groups
@@ -79,15 +79,15 @@ def _figure(
     is_share = all(0.0 <= point.score.value <= 1.0 for curve in curves for point in curve.points)
 
     def paint(figure: Figure) -> None:
-        paint_curves(figure, curves, colours, [], label(unit), score)
+        paint_curves(figure, curves, colours, [], unit, score)
         if is_share:
             figure.axes[0].set_ylim(-0.03, 1.03)
 
-    return Captioned(figures.draw(title, f"{score} of {title} over {label(unit)}. {ends}", paint), None)
+    return Captioned(figures.draw(title, f"{score} of {title} over {label(unit)}. {ends}", paint))
 
 
 def _table(group: Group, evaluation: str, seats: tuple[Seat, ...], unit: str, has_others: bool) -> Table:
-    """A row for each score, a column for some of the moments."""
+    """Make a table with a row for each score and a column for some of the moments."""
     names = _names([group], evaluation, seats)
     curves = {name: score_curve(group, evaluation, seats, name, unit) for name in names}
     by_step = {name: {point.step: point.score.value for point in curve.points} for name, curve in curves.items()}
@@ -102,7 +102,7 @@ def _table(group: Group, evaluation: str, seats: tuple[Seat, ...], unit: str, ha
 
 
 def _cell(value: float, track: Mapping[int, float]) -> Cell:
-    """Coloured by where it lies between 0 and 1, or, of a score that leaves these, between its least and most."""
+    """Colour a value by where it lies between 0 and 1 or, if its score leaves these, between that score's ends."""
     if not math.isfinite(value):
         return Cell("-")
     low, high = min(0.0, *track.values()), max(1.0, *track.values())

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from palestra.recording.results import UNKNOWN, PairResult, Score, Seat
+from palestra.recording.results import UNKNOWN, PairResult, Seat
 from palestra.report.reading import Evaluated, RunData, under
 from palestra.runs.branching import tree_differences
+from palestra.runtime.scores import Estimate
 from palestra.runtime.statistics import estimate_mean_of_few
 from palestra.sweeps.folder import sweep_of
 from palestra.sweeps.trial_names import trial_names
@@ -20,7 +21,7 @@ ASIDE = ("seed", "output", "execution")
 MOST_KEYS = 3  # that a group's name shows
 FEWEST_OF_A_BAND = 4  # runs: the t interval of two or three reaches far beyond all that they have scored
 NUM_RESAMPLES = 2000  # of the runs of a group, for the bootstrap of interquartile means
-# By the last part of a measure's name, or the last but one where the last is a statistic.
+# By the last word of a measure's name, or the last but one where the last is a statistic.
 SHARES = ("clip_fraction",)
 NOT_NEGATIVE = ("number", "length", "td_error", "learning_rate", "exploration", "std")
 
@@ -37,7 +38,7 @@ class Point(NamedTuple):
     """A score at a number of steps; the interval is infinite or NaN if there is none."""
 
     step: int
-    score: Score
+    score: Estimate
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Curve:
 
 
 def group_runs(runs: Sequence[RunData]) -> list[Group]:
-    """The groups in the order of their first runs.
+    """Return the groups in the order of their first runs.
 
     The runs of a sweep's trial are a group of their own, with the name of the trial. Another group has the name of its
     first run without the number or seed at the end; if two groups would have the same name, the keys in which they
@@ -63,7 +64,8 @@ def group_runs(runs: Sequence[RunData]) -> list[Group]:
     found: dict[str, list[RunData]] = {}
     for run in runs:
         trial = run.path.absolute().parent if sweep_of(run.path) else ""
-        found.setdefault((_experiment_text(run) or str(run.path.resolve())) + f"{run.at}{trial}", []).append(run)
+        same = json.dumps(experiment(run), sort_keys=True, default=str) if run.config else str(run.path.resolve())
+        found.setdefault(f"{same}{run.at}{trial}", []).append(run)
     of_trials = trial_names(members[0].path for members in found.values())
     groups = [Group(_common_name(members, of_trials), tuple(members)) for members in found.values()]
     labels = [group.label for group in groups]
@@ -73,12 +75,8 @@ def group_runs(runs: Sequence[RunData]) -> list[Group]:
 
 
 def experiment(run: RunData) -> dict[str, Any]:
-    """The config of a run without what may differ within a group."""
+    """Return the config of a run without what may differ within a group."""
     return {key: value for key, value in run.config.items() if key not in ASIDE}
-
-
-def _experiment_text(run: RunData) -> str:
-    return json.dumps(experiment(run), sort_keys=True, default=str) if run.config else ""
 
 
 def _common_name(runs: Sequence[RunData], of_trials: Mapping[Path, str]) -> str:
@@ -89,7 +87,7 @@ def _common_name(runs: Sequence[RunData], of_trials: Mapping[Path, str]) -> str:
 
 
 def _distinct_name(group: Group, groups: Sequence[Group]) -> str:
-    """The group's name, with the keys in which it differs from the first group (the first one: from the second)."""
+    """Return the group's name with the keys in which it differs from the first group, or for that from the second."""
     other = groups[0] if group is not groups[0] else groups[1]
     changes = tree_differences(experiment(other.runs[0]), experiment(group.runs[0]))
     texts = [f"{change.key.rpartition('.')[2]}={change.after}" for change in changes][:MOST_KEYS]
@@ -97,8 +95,9 @@ def _distinct_name(group: Group, groups: Sequence[Group]) -> str:
 
 
 def step_unit(groups: Sequence[Group]) -> str:
-    """The unit of the curves' axes: that of the runs' `stop`, if it counts steps and is the same in all; else env
-    steps.
+    """Return the unit of the curves' axes: that of the runs' `stop`, if it is the same in all and counts steps.
+
+    Else it is env steps.
     """
     units = {str(under(run.config, "stop", "unit")) for group in groups for run in group.runs if run.config}
     return units.pop() if len(units) == 1 and units <= {"env_steps", "opt_steps", "epochs"} else "env_steps"
@@ -108,7 +107,7 @@ def step_unit(groups: Sequence[Group]) -> str:
 
 
 def over_runs(group: Group, each: Sequence[Sequence[Point]], measure: str, is_share: bool = False) -> Curve:
-    """The curve of a group from those of its runs; runs without points are left out.
+    """Make the curve of a group from those of its runs; runs without points are left out.
 
     Of two points at the same step, the last counts. measure, is_share: of what, which decides the range to which bands
     are cut.
@@ -123,52 +122,46 @@ def over_runs(group: Group, each: Sequence[Sequence[Point]], measure: str, is_sh
     return Curve(group, means, tuple(tuple(track.values()) for track in tracks))
 
 
-def reported_score(scores: Sequence[Score], measure: str, is_share: bool = False) -> Score:
-    """`mean_score` as curves show it: without an interval for two or three runs, and cut to the possible range."""
+def reported_score(scores: Sequence[Estimate], measure: str, is_share: bool = False) -> Estimate:
+    """Return `mean_score` as curves show it: for two or three runs without an interval, and cut to what is possible."""
     score = mean_score(scores)
     if 1 < len(scores) < FEWEST_OF_A_BAND:
-        return Score(score.value, math.nan, math.nan)
+        return Estimate(score.value, math.nan, math.nan)
     return cut(score, measure, is_share)
 
 
-def cut(score: Score, measure: str, is_share: bool = False) -> Score:
-    """A score with its interval cut to the possible range. is_share: whether it is one by more than its name."""
-    parts = measure.split("/")[-2:]
-    least = 0.0 if is_share or any(part in (*SHARES, *NOT_NEGATIVE) for part in parts) else -math.inf
-    most = 1.0 if is_share or (any(part in SHARES for part in parts) and parts[-1] != "std") else math.inf
+def cut(score: Estimate, measure: str, is_share: bool = False) -> Estimate:
+    """Return a score with its interval cut to the possible range. is_share: whether the score lies between 0 and 1."""
+    words = measure.split("/")[-2:]
+    least = 0.0 if is_share or any(word in (*SHARES, *NOT_NEGATIVE) for word in words) else -math.inf
+    most = 1.0 if is_share or (any(word in SHARES for word in words) and words[-1] != "std") else math.inf
     low, high = (min(max(end, least), most) for end in (score.low, score.high))
-    return Score(score.value, low, high)
+    return Estimate(score.value, low, high)
 
 
 def without_intervals(curve: Curve) -> Curve:
-    points = (Point(point.step, Score(point.score.value, math.nan, math.nan)) for point in curve.points)
-    return replace(curve, points=tuple(points))
+    return replace(curve, points=tuple(Point(point.step, Estimate.of(point.score.value)) for point in curve.points))
 
 
-def mean_score(scores: Sequence[Score]) -> Score:
-    """The score of a single run, or the mean over several runs, with its 95% t interval."""
-    if len(scores) == 1:
-        return scores[0]
-    mean = estimate_mean_of_few([score.value for score in scores])
-    return Score(mean.value, mean.low, mean.high)
-
-
-def metric_names(group: Group) -> list[str]:
-    """The names of the numbers in the training records, in the order in which they come."""
-    return list(dict.fromkeys(name for run in group.runs for name in run.metrics))
+def mean_score(scores: Sequence[Estimate]) -> Estimate:
+    """Return the score of a single run, or the mean over several runs with its 95% t interval."""
+    return scores[0] if len(scores) == 1 else estimate_mean_of_few([score.value for score in scores])
 
 
 def metric_curve(group: Group, name: str, unit: str) -> Curve:
-    """A number of the training records over training."""
+    """Make the curve of a number of the training records."""
     tracks = [
-        [Point(steps_in(record, unit), Score(value, math.nan, math.nan)) for record, value in run.metrics.get(name, [])]
+        [
+            Point(steps_in(record, unit), Estimate(value, math.nan, math.nan))
+            for record, value in run.metrics.get(name, [])
+        ]
         for run in group.runs
     ]
     return over_runs(group, tracks, name)
 
 
 def score_curve(group: Group, evaluation: str, seats: tuple[Seat, ...], measure: str, unit: str) -> Curve:
-    """A score of a pairing over training, where it is known."""
+    """Make the curve of a score of a pairing, at the steps at which it is known."""
     found = [list(_pairs(run, evaluation, seats, measure, unit)) for run in group.runs]
     tracks = [[Point(step, pair.every_score[measure]) for step, pair in each] for each in found]
     is_share = any(pair.is_share(measure) for each in found for _, pair in each)
@@ -179,14 +172,13 @@ def _pairs(
     run: RunData, evaluation: str, seats: tuple[Seat, ...], measure: str, unit: str
 ) -> Iterator[tuple[int, PairResult]]:
     for found in run.evaluated:
-        if found.evaluation.name == evaluation:
-            for pair in found.evaluation.pairs:
-                if pair.seats == seats and math.isfinite(pair.every_score.get(measure, UNKNOWN).value):
-                    yield steps_in(found.record, unit), pair
+        for pair in found.evaluation.pairs if found.evaluation.name == evaluation else ():
+            if pair.seats == seats and math.isfinite(pair.every_score.get(measure, UNKNOWN).value):
+                yield steps_in(found.record, unit), pair
 
 
 def steps_in(record: Mapping[str, Any], unit: str) -> int:
-    """The position of a record on the curves' axes."""
+    """Return the position of a record on the curves' axes."""
     value = record.get(unit)
     return value if isinstance(value, int) else 0
 
@@ -202,7 +194,7 @@ class Standing(NamedTuple):
 
 
 def standings_of(evaluated: Sequence[Evaluated], name: str) -> dict[tuple[Seat, ...], Standing]:
-    """The pairings of one evaluation, in the order of the last one."""
+    """Return the standings of the pairings of one evaluation, in the order of the last one."""
     found: dict[tuple[Seat, ...], Standing] = {}
     mine = [each for each in evaluated if each.evaluation.name == name]
     for each in mine:

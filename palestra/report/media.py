@@ -21,7 +21,7 @@ KINDS = {b"\x89PNG": "image/png", b"GIF8": "image/gif"}
 
 
 def media_section(groups: Sequence[Group]) -> list[Section]:
-    """The section of what the runs have recorded as images and videos; none if they have recorded none."""
+    """Make the section of what the runs have recorded as images and videos; none if they have recorded none."""
     runs = [run for group in groups for run in group.runs]
     section, room = Section("media", "Recorded media"), MOST_BYTES_OF_PAGE
     for run in runs:
@@ -33,7 +33,7 @@ def media_section(groups: Sequence[Group]) -> list[Section]:
 
 
 def _media(run: RunData, room: int) -> tuple[list[Block], int]:
-    """What the page shows of a run, and the bytes of its files. room: for how many there is room."""
+    """Return what the page shows of a run, and the bytes of its files. room: for how many bytes there is room."""
     found: dict[str, list[tuple[Mapping[str, Any], Media]]] = {}
     for record in (*run.training, *(each.record for each in run.evaluated)):
         for name, value in values_of(record, run.path):
@@ -60,7 +60,7 @@ def _media(run: RunData, room: int) -> tuple[list[Block], int]:
 
 
 def _read(run: RunData, media: Media, most: int) -> bytes:
-    """The content of a file; empty if it has more than `most` bytes, or cannot be read."""
+    """Read the content of a file; empty if it has more than `most` bytes, or cannot be read."""
     *folders, file = PurePosixPath(media.name).parts
     try:
         return Folder(run.path, *folders).read(file, max_bytes=most)

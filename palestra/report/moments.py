@@ -1,4 +1,4 @@
-"""The evaluations of runs that are compared: the last ones, those at a checkpoint, or games that are played now."""
+"""Reads the evaluations of runs that are compared: the last ones, those at a checkpoint, or new games."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ def read_moments(paths: Sequence[Path], checkpoint: str | None) -> list[Moment]:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a path is that of a checkpoint, not of a run."""
+    """Return whether a path is that of a checkpoint, not of a run."""
     path = path.resolve()
     return path.parent.name == "checkpoints" and re.fullmatch("@?[0-9]+|latest|best", path.name) is not None
 
@@ -59,7 +59,7 @@ def _at(run: RunData, which: str) -> RunData:
 
 
 def stored_checkpoint(run: RunData, which: str) -> StoredCheckpoint:
-    """A checkpoint of a run.
+    """Return a checkpoint of a run.
 
     which: best, latest, a number or @ and an opt step. Raises RunFolderError if it does not exist, CheckpointError if
     it is damaged.
@@ -75,7 +75,7 @@ def stored_checkpoint(run: RunData, which: str) -> StoredCheckpoint:
 
 
 def play_afresh(moments: Sequence[Moment], num_games: int, tell: Callable[[str], None]) -> list[RunData]:
-    """Play the evaluations of runs anew, only the pairings in which a player learns; gives the runs with these results.
+    """Play the evaluations of runs anew, only the pairings in which a player learns; returns the runs with the results.
 
     For all runs the games of an evaluation begin from the same states: its seed is that of the first run that has it.
     Nothing is written. tell: called with a line before each run. Raises RunFolderError and CheckpointError if players

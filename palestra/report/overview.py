@@ -1,6 +1,7 @@
 """Sections on the runs themselves: counters, warnings, checkpoints, configs, versions and machines."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -38,7 +39,10 @@ def runs_section(groups: Sequence[Group]) -> Section:
 
 
 def _last_score(run: RunData) -> list[Cell]:
-    """The last score of the pairing that `best` names, or of the first one in which a player learns; and what it is."""
+    """Return cells with the last score of a pairing, and what that is.
+
+    It is the pairing that `best` names, or else the first one in which a player learns.
+    """
     name, place = under(run.config, "best", "evaluation"), under(run.config, "best", "pairing")
     evaluated = [each for each in run.evaluated if name in (None, each.evaluation.name)]
     pairs = evaluated[-1].evaluation.pairs if evaluated else ()
@@ -103,13 +107,9 @@ def _players(record: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _nulls(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """How often each number of the players is null."""
-    found: dict[str, int] = {}
-    for record in records:
-        for player, entries in _players(record).items():
-            for name in _null_names(entries, player):
-                found[name] = found.get(name, 0) + 1
-    return found
+    """Count how often each number of the players is null."""
+    players = (item for record in records for item in _players(record).items())
+    return Counter(name for player, entries in players for name in _null_names(entries, player))
 
 
 def _null_names(value: Any, name: str) -> Iterator[str]:
@@ -157,18 +157,18 @@ def setting_section(groups: Sequence[Group]) -> Section:
 
 
 def differing_keys(groups: Sequence[Group]) -> dict[str, list[str]]:
-    """The keys in which the groups' configs differ, each with its value in every group, as text."""
+    """Return the keys in which the groups' configs differ, each with its value in every group, as text."""
     trees = [experiment(group.runs[0]) for group in groups]
     keys = dict.fromkeys(change.key for tree in trees[1:] for change in tree_differences(trees[0], tree))
     return {key: [_text(_value_at(tree, key)) for tree in trees] for key in keys}
 
 
 def _value_at(tree: Any, key: str) -> Any:
-    for part in key.split("."):
-        if isinstance(tree, list) and part.isdigit() and int(part) < len(tree):
-            tree = tree[int(part)]
+    for word in key.split("."):
+        if isinstance(tree, list) and word.isdigit() and int(word) < len(tree):
+            tree = tree[int(word)]
         else:
-            tree = under(tree, part)
+            tree = under(tree, word)
     return tree
 
 
@@ -210,14 +210,14 @@ def _setting(run: RunData) -> Iterator[Block]:
 
 
 def pairs_text(value: Any) -> str:
-    """Name value, name value, without entries that are null."""
+    """Return a mapping as "name value, name value", without entries that are null."""
     if not isinstance(value, Mapping):
         return ""
     return ", ".join(f"{name} {_text(entry)}" for name, entry in value.items() if entry is not None)
 
 
 def _text(value: Any) -> str:
-    """A value of a config as YAML writes it."""
+    """Return a value of a config as YAML writes it."""
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:g}"
     return value if isinstance(value, str) else inline_flow(value)

@@ -41,7 +41,7 @@ def write_report(runs: Sequence[Path], out: Path | None) -> Path:
 
 
 def write_page(path: Path, content: str | bytes) -> None:
-    """Write a text, or the content of a file, atomically; bytes of names that are no UTF-8 as \\udcff.
+    r"""Write a text, or the content of a file, atomically. Bytes of names that are no UTF-8 are written as \\udcff.
 
     Raises RunFolderError if it cannot be written.
     """
@@ -52,7 +52,7 @@ def write_page(path: Path, content: str | bytes) -> None:
 
 
 def render_page(groups: Sequence[Group]) -> str:
-    """The page, as HTML."""
+    """Return the page as HTML."""
     figures = Figures()
     trained = [group for group in groups if not group.runs[0].is_tournament]
     sections = (
@@ -63,7 +63,7 @@ def render_page(groups: Sequence[Group]) -> str:
 
 
 def render_sections(title: str, lead: Sequence[str], sections: Sequence[Section]) -> str:
-    """A page of sections, as HTML. lead: lines below the title."""
+    """Return a page of sections as HTML. lead: lines below the title."""
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True
     )
@@ -95,30 +95,20 @@ def _sections_of_training(groups: Sequence[Group], figures: Figures) -> list[Sec
 
 
 def _shown(value: Any) -> Any:
-    """A text without control characters, which a page may not hold; its lines stay."""
+    """Remove the control characters of a text, which a page may not hold; its lines stay."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return "\n".join(map(printable, value.split("\n")))
 
 
 def _lead(group: Group) -> str:
-    """dqn-polyhedra: polyhedra, host by dqn, agent by dqn"""
-    config = group.runs[0].config
-    game = under(config, "game", "id") or under(config, "game", "name") or "unknown"
-    players = under(config, "players")
-    how = {
-        name: next(
-            filter(
-                None,
-                (
-                    under(entry, *key)
-                    for key in (("algorithm", "name"), ("scripted",), ("from_run",), ("torch_module",))
-                ),
-            ),
-            None,
-        )
-        for name, entry in (players.items() if isinstance(players, dict) else ())
-    }
-    learning = ", ".join(f"{name} by {by}" for name, by in how.items() if by)
-    seeds = f", {len(group.runs)} runs" if len(group.runs) > 1 else ""
-    return f"{group.label}: {game}{', ' if learning else ''}{learning}{seeds}"
+    """Describe a group, as "dqn-polyhedra: polyhedra, host by dqn, agent by dqn"."""
+    run = group.runs[0]
+    facts = [run.game or "unknown"]
+    for name, entry in run.players.items():
+        kinds = [
+            under(entry, *keys) for keys in (("algorithm", "name"), ("scripted",), ("from_run",), ("torch_module",))
+        ]
+        facts += [f"{name} by {kind}" for kind in kinds if kind][:1]
+    facts += [f"{len(group.runs)} runs"] if len(group.runs) > 1 else []
+    return f"{group.label}: {', '.join(facts)}"

@@ -14,16 +14,16 @@ import matplotlib
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from palestra.config import ConfigError
 from palestra.recording.plots import LEARNED_COLOURS, LEVEL_COLOURS
-from palestra.recording.results import Score, label, path_of_pairing, printable
+from palestra.recording.results import label, path_of_pairing, printable, thinned
 from palestra.report.evaluation_tables import evaluation_names, pairings
-from palestra.report.figures import thinned
+from palestra.report.figures import MOST_POINTS, count_steps
 from palestra.report.groups import FEWEST_OF_A_BAND, NUM_RESAMPLES, Group, group_runs, reported_score
 from palestra.report.reading import read_runs, under
 from palestra.runs.tables import COUNTERS, rows_of_records
+from palestra.runtime.scores import Estimate
 from palestra.runtime.statistics import interquartile_mean_curve
 
 SHARE = 0.95  # of the resamples, that lies in a band
@@ -62,7 +62,7 @@ class Series:
 
     @cached_property
     def tracks(self) -> dict[str, dict[str, Track]]:
-        """Name of a number -> run -> its values by step."""
+        """All numbers of the runs, as name of the number -> run -> value by step."""
         found: dict[str, dict[str, dict[int, float]]] = {}
         for run in self.group.runs:
             records = [*run.training, *(each.record for each in run.evaluated)]
@@ -85,15 +85,14 @@ class Series:
 
     @property
     def game(self) -> str:
-        config = self.group.runs[0].config
-        return str(under(config, "game", "id") or under(config, "game", "name") or "an unknown game")
+        return self.group.runs[0].game or "an unknown game"
 
     @property
     def algorithms(self) -> list[str]:
-        """DQN, PPO, ...: by what the players learn."""
-        players = under(self.group.runs[0].config, "players")
-        names = [under(p, "algorithm", "name") for p in (players.values() if isinstance(players, Mapping) else ())]
-        return list(dict.fromkeys(_algorithm_text(str(name)) for name in names if name))
+        """The algorithms by which the players learn, for people: DQN, PPO, ..."""
+        names = [str(under(player, "algorithm", "name") or "") for player in self.group.runs[0].players.values()]
+        texts = [name.rpartition(":")[2] if ":" in name else name.upper() for name in names if name]
+        return list(dict.fromkeys(texts))
 
 
 class Line(NamedTuple):
@@ -106,7 +105,7 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A number of the runs in one game."""
+    """The number of the runs in one game that a panel shows."""
 
     game: str
     name: str
@@ -129,11 +128,12 @@ def plot_runs(
     tell: Callable[[str], None],
     iqm: bool = False,
 ) -> Plot:
-    """Draw the curves of runs: of several that differ in seed alone the mean with its t interval, as reports do, with
-    `iqm` the interquartile mean with its bootstrap interval, with `single` each run as a line.
+    """Draw the curves of runs: of several that differ in seed alone the mean with its t interval, as reports do.
 
-    x: env_steps or opt_steps. file_format: pdf, svg or png. metrics: names of numbers, or their last parts, in which *
-    stands for any text; none: the scores of the players that learn. tell: called with a message for each damaged part.
+    With `iqm` it is the interquartile mean with its bootstrap interval, with `single` each run is a line.
+
+    x: env_steps or opt_steps. file_format: pdf, svg or png. metrics: names of numbers, or their ends, in which * stands
+    for any text; none: the scores of the players that learn. tell: called with a message for each damaged line or file.
     Raises RunFolderError for a folder that is no run, and ConfigError for a wrong argument, and if there is nothing to
     draw.
     """
@@ -156,13 +156,13 @@ def plot_runs(
 
 
 def check_format(file_format: str) -> None:
-    """Raises ConfigError for a format that is not pdf, svg or png."""
+    """Raise ConfigError for a format that is not pdf, svg or png."""
     if file_format not in METADATA:
         raise ConfigError.at("--out", f"expected a file that ends in .pdf, .svg or .png, got {'.' + file_format!r}")
 
 
 def saved(figure: Figure, file_format: str) -> bytes:
-    """A figure as the content of a file: pdf, svg or png."""
+    """Return a figure as the content of a file: pdf, svg or png."""
     file = io.BytesIO()
     figure.savefig(file, format=file_format, dpi=200, metadata=METADATA[file_format])
     return file.getvalue()
@@ -172,7 +172,7 @@ def saved(figure: Figure, file_format: str) -> bytes:
 
 
 def _names(all_series: Sequence[Series], metrics: Sequence[str]) -> list[str]:
-    """The names of the numbers that are drawn. Raises ConfigError if there are none."""
+    """Return the names of the numbers that are drawn. Raises ConfigError if there are none."""
     known = list(dict.fromkeys(name for series in all_series for name in series.tracks))
     wanted = metrics or [name for name in _score_names([series.group for series in all_series]) if name in known]
     if not wanted:
@@ -200,7 +200,7 @@ def _like(names: Sequence[str]) -> str:
 
 
 def _score_names(groups: Sequence[Group]) -> Iterator[str]:
-    """The score of each pairing in which a player learns, of every evaluation."""
+    """Yield the name of the score of each pairing in which a player learns, of every evaluation."""
     for evaluation in evaluation_names(groups):
         for seats, pair in pairings(groups, evaluation):
             learner = next(seat for seat in seats if seat.learns)
@@ -208,12 +208,15 @@ def _score_names(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _lines(series: Series, name: str, single: bool, iqm: bool) -> list[Line]:
-    """The lines of a group in a panel; none if it has no such number. Raises ConfigError if its runs share no step."""
+    """Return the lines of a group in a panel; none if it has no such number.
+
+    Raises ConfigError if its runs share no step.
+    """
     tracks = series.tracks.get(name, {})
     if single or len(tracks) <= 1:
-        kept = {run: thinned(sorted(track)) for run, track in tracks.items()}
+        kept = {run: thinned(sorted(track), MOST_POINTS) for run, track in tracks.items()}
         return [Line(run, steps, [tracks[run][step] for step in steps], None) for run, steps in kept.items()]
-    steps = thinned(sorted(set.intersection(*map(set, tracks.values()))))
+    steps = thinned(sorted(set.intersection(*map(set, tracks.values()))), MOST_POINTS)
     if not steps:
         message = f"the runs of {series.group.label} have {name} at no common number of {label(series.unit)}"
         raise ConfigError.at("plot", f"{message}; draw each by itself with --single")
@@ -223,9 +226,7 @@ def _lines(series: Series, name: str, single: bool, iqm: bool) -> list[Line]:
         value, low, high = interquartile_mean_curve(values, NUM_RESAMPLES, 0, SHARE).tolist()
         return [Line("", steps, value, (low, high) if len(tracks) >= FEWEST_OF_A_BAND else None)]
     is_share = name in series.shares
-    means = [
-        reported_score([Score(value, math.nan, math.nan) for value in values], name, is_share) for values in by_step
-    ]
+    means = [reported_score(list(map(Estimate.of, values)), name, is_share) for values in by_step]
     band = [mean.low for mean in means], [mean.high for mean in means]
     return [Line("", steps, [mean.value for mean in means], band if len(tracks) >= FEWEST_OF_A_BAND else None)]
 
@@ -253,9 +254,7 @@ def _draw(panels: Sequence[Panel], all_series: Sequence[Series], x: str, single:
         title, y_label = panel_texts(panel.name, several_kinds)
         axes.set_title(f"{printable(panel.game)}: {title}" if several_games else title)
         axes.set_ylabel(y_label)
-        axes.set_xlabel(label(x))
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        count_steps(axes, x)
     for axes in grid[len(panels) :]:
         axes.remove()
     figure.suptitle(figure_title(all_series), fontsize=10)
@@ -275,12 +274,12 @@ def _draw_line(axes: Axes, line: Line, number: int, thin: bool) -> Any:
 
 
 def panel_texts(name: str, several_kinds: bool) -> tuple[str, str]:
-    """The title of a panel, and the label of its values: host vs random, and rho.
+    """Return the title of a panel and the label of its values, as "host vs random" and "rho".
 
     several_kinds: whether the figure shows more than one evaluation, or training metrics too, so that the title names
     the evaluation.
     """
-    kind, owner, *rest = [label(part) for part in name.split("/")] if name.count("/") > 1 else ["", ""]
+    kind, owner, *rest = [label(word) for word in name.split("/")] if name.count("/") > 1 else ["", ""]
     if kind == "evaluation":
         pairing, *measure = rest
         title = f"{owner}: {pairing}" if several_kinds else pairing
@@ -296,16 +295,11 @@ def _kind(name: str) -> str:
 
 
 def figure_title(all_series: Sequence[Series]) -> str:
-    """PPO, DQN on CartPole-v1; DQN on polyhedra"""
+    """Return the title of a figure, as "PPO, DQN on CartPole-v1; DQN on polyhedra"."""
     by_game: dict[str, dict[str, None]] = {}
     for series in all_series:
         by_game.setdefault(series.game, {}).update(dict.fromkeys(series.algorithms))
     return printable("; ".join(f"{', '.join(names)} on {game}" if names else game for game, names in by_game.items()))
-
-
-def _algorithm_text(name: str) -> str:
-    """DQN for dqn; Mine for package.module:Mine."""
-    return name.rpartition(":")[2] if ":" in name else name.upper()
 
 
 def _caption(all_series: Sequence[Series], single: bool, iqm: bool) -> str:

@@ -1,6 +1,6 @@
 """Reads the folder of a run for a report.
 
-Nothing is written or locked, so the run may train meanwhile; each damaged or missing part becomes a line that says so.
+Nothing is written or locked, so the run may train meanwhile; each damaged or missing file becomes a line that says so.
 """
 
 import math
@@ -68,7 +68,8 @@ class RunData:
     name: its name in the report. at: the moment that is compared, in words; empty for the last one. config: the mapping
     in config.yml, empty if it cannot be read. config_text: the text of that file. facts: run.json. training: the
     training records. evaluated: the evaluations during training; both lists begin with the oldest. again: evaluations
-    by `palestra evaluate`. changes: the lines of changes.jsonl. faults: a line for each damaged or missing part.
+    by `palestra evaluate`. changes: the lines of changes.jsonl. faults: a line for each damaged or missing file or
+    line.
     """
 
     path: Path
@@ -120,6 +121,17 @@ class RunData:
         return self.config.get("seed")
 
     @property
+    def game(self) -> str:
+        """The name of the game, or the id of the environment; "" if the config cannot be read."""
+        return str(under(self.config, "game", "id") or under(self.config, "game", "name") or "")
+
+    @property
+    def players(self) -> Mapping[str, Any]:
+        """The players in the config, by name."""
+        players = under(self.config, "players")
+        return players if isinstance(players, Mapping) else {}
+
+    @property
     def counters(self) -> dict[str, int]:
         """The counters at the run's last record."""
         last = [records[-1] for records in (self.training, [each.record for each in self.evaluated]) if records]
@@ -149,7 +161,7 @@ class RunData:
 
     @property
     def state(self) -> str:
-        """complete, ended early, running, or stopped; the latter two with the share that is done."""
+        """The state in words: complete, ended early, running, or stopped; the last two with the share that is done."""
         ended = self.training[-1].get("ended") if self.training else None
         if isinstance(ended, str):
             return f"ended early: {ended}"
@@ -187,7 +199,7 @@ def _count(record: Mapping[str, Any], name: str) -> int:
 
 
 def under(record: Any, *keys: str) -> Any:
-    """The value at some keys of nested mappings; None if there is none."""
+    """Return the value at some keys of nested mappings; None if there is none."""
     for key in keys:
         record = record.get(key) if isinstance(record, Mapping) else None
     return record
@@ -202,7 +214,7 @@ def _or_fault(read: Callable[[], T], otherwise: T, faults: list[str]) -> T:
 
 
 def _undamaged(path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
-    """The records in a file without damaged lines; none if the file does not exist."""
+    """Yield the records in a file without damaged lines; none if the file does not exist."""
     try:
         yield from iterate_records(path, lambda fault: faults.append(f"{fault}; this line is left out"))
     except OSError as error:

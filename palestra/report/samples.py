@@ -1,8 +1,8 @@
-"""Sample games: the players of a checkpoint play on the CPU, and the report shows the boards or moves of one game, or
-what was said in some.
+"""Sample games: the players of a checkpoint play on the CPU, and the report shows their games.
 
-The run may come from another person: of the modules that it names those are imported that the user trusts, and no
-environment is built. Runs that need others, or an environment, have no sample games.
+It shows the boards or moves of one game, or what was said in some. The run may come from another person: of the modules
+that it names those are imported that the user trusts, and no environment is built. Runs that need others, or an
+environment, have no sample games.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,21 +13,9 @@ from palestra.evaluation.evaluations import Evaluations
 from palestra.evaluation.trace import typical
 from palestra.games.config import GameConfig
 from palestra.games.game import TensorGame
-from palestra.games.trace import PictureStyle, Scene, ShareTable, Storyboard, Trace, Transcript
-from palestra.recording.results import names_of_pairing
-from palestra.report.blocks import (
-    Block,
-    Cell,
-    Heading,
-    Legend,
-    Note,
-    Picture,
-    Section,
-    Strip,
-    Table,
-    Tables,
-    Talks,
-)
+from palestra.games.trace import PictureStyle, Scene, ShareTable, Storyboard, Trace
+from palestra.recording.results import names_of_pairing, thinned
+from palestra.report.blocks import Block, Cell, Heading, Legend, Note, Picture, Section, Strip, Table, Tables, Talks
 from palestra.report.figures import FONT_SIZE, INK, SERIES, Figures
 from palestra.report.groups import Group
 from palestra.report.reading import RunData
@@ -46,8 +34,10 @@ MOST_NUMBERS = 32  # of an entry of a state that is told
 
 
 def samples_section(groups: Sequence[Group], figures: Figures) -> Section:
-    """Of the first run of each group a game in the pairing that `best` names, or else the first one with a learner; in
-    words of all pairings.
+    """Make the section of sample games: of the first run of each group one game, or, if they are in words, some.
+
+    The game is of the pairing that `best` names, or else the first one with a learner; games in words are of all
+    pairings.
     """
     section = Section("samples", "Sample games")
     for group in groups:
@@ -99,7 +89,7 @@ def _samples(run: RunData, figures: Figures) -> list[Block]:
 
 
 def _left_out(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """The parts of games and players for which a report cannot play this run: their paths, and what they are."""
+    """Yield what keeps a report from playing this run: the path of a game or player in the config, and what it is."""
     if isinstance(value, Config) and (names := [name for name in value.user_names() if not admits(name)]):
         what = "of a module that is not here or that you do not trust (palestra evaluate --trust trusts it)"
         yield path, f"{', '.join(dict.fromkeys(names))}, {what}"
@@ -115,7 +105,7 @@ def _left_out(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _wanted(config: Any, evaluations: Evaluations) -> tuple[str, dict[str, str]] | None:
-    """The name of the evaluation and the pairing that `best` names, or the first pairing in which a player learns."""
+    """Return the name of an evaluation and the pairing that `best` names, or the first in which a player learns."""
     if config.best is not None and config.best.pairing is not None:
         return config.best.evaluation, evaluations.configs[config.best.evaluation].pairings[config.best.pairing]
     learned = ((name, pairing) for name, each in evaluations.configs.items() for pairing in each.pairings)
@@ -127,20 +117,13 @@ def _end_text(trace: Trace) -> str:
     return f"A game of middle length: {trace.length} round{'' if trace.length == 1 else 's'}, {end}."
 
 
-def evenly(count: int, most: int) -> list[int]:
-    """At most `most` of the indices 0 ... count - 1, evenly chosen, with both ends."""
-    if count <= most:
-        return list(range(count))
-    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
-
-
 # ---- games that draw themselves ------------------------------------------------------------------------
 
 
 def _strip(title: str, storyboard: Storyboard, figures: Figures) -> Strip:
-    """Some of the scenes, with the first and the last."""
+    """Draw some of the scenes, with the first and the last."""
     *scenes, last = storyboard.scenes
-    shown = [scenes[number] for number in evenly(len(scenes), MOST_PICTURES - 1)]
+    shown = thinned(scenes, MOST_PICTURES - 1)
     return Strip(f"{title} {storyboard.legend}", [_picture(scene, figures) for scene in (*shown, last)])
 
 
@@ -153,14 +136,16 @@ def _picture(scene: Scene, figures: Figures) -> Picture:
 
 
 def _talks(stored: StoredRun, game: TensorGame, name: str, wanted: dict[str, str], moment: str) -> Iterator[Block]:
-    """Some games of every pairing in which a player learns; and tables on many games of the wanted one."""
+    """Yield some games of every pairing in which a player learns, and tables on many games of the wanted one."""
     yield Note(f"Games of {moment}: of every pairing some of the first, which begin alike for all of them.")
     yield Legend(list(enumerate(game.roles)))
     pairings = stored.evaluations.pairings(name, with_scripted=False)
     distinct = [pairing for pairing in pairings if stored.evaluations.same_as(name, pairing) is None]
     for pairing in distinct[:MOST_PAIRINGS]:
-        transcripts = [told for trace in stored.evaluations.traces(name, pairing) if (told := game.transcript(trace))]
-        yield Talks(_pairing_text(stored, pairing), list(_of_every_kind(transcripts)))
+        told = [each for trace in stored.evaluations.traces(name, pairing) if (each := game.transcript(trace))]
+        by_kind = [[each for each in told if each.kind == kind] for kind in sorted({each.kind for each in told})]
+        shown = [each for alike in by_kind for each in alike[:MOST_OF_A_KIND]]
+        yield Talks(_pairing_text(stored, pairing), shown)
     num_games = min(stored.evaluations.configs[name].final_num_games, MOST_GAMES)
     tables = [_share_table(each) for each in game.tables(stored.evaluations.outcomes(name, wanted, num_games))]
     if tables:
@@ -171,12 +156,6 @@ def _talks(stored: StoredRun, game: TensorGame, name: str, wanted: dict[str, str
 def _pairing_text(stored: StoredRun, pairing: dict[str, str]) -> str:
     learns = {name: name in stored.players and stored.players[name].learning for name in pairing.values()}
     return " vs ".join(f"{name}{'*' * learns[name]}" for name in pairing.values())
-
-
-def _of_every_kind(transcripts: Sequence[Transcript]) -> Iterator[Transcript]:
-    """The first ones of each kind, kind by kind."""
-    for kind in sorted({each.kind for each in transcripts}):
-        yield from [each for each in transcripts if each.kind == kind][:MOST_OF_A_KIND]
 
 
 def _share_table(told: ShareTable) -> Table:
@@ -191,9 +170,8 @@ def _share_table(told: ShareTable) -> Table:
 
 
 def _moves_table(title: str, trace: Trace) -> Table:
-    """A table of the choices, each with the small entries of the state before it."""
+    """Make a table of the choices, each with the small entries of the state before it."""
     names = [name for name, value in trace.end.items() if value.numel() <= MOST_NUMBERS]
-    shown = evenly(len(trace.choices), MOST_MOVES)
     rows = [
         [
             Cell(str(number + 1)),
@@ -201,7 +179,7 @@ def _moves_table(title: str, trace: Trace) -> Table:
             Cell(_numbers_text(choice.action)),
             *(Cell(_numbers_text(choice.state[name])) for name in names),
         ]
-        for number, choice in ((number, trace.choices[number]) for number in shown)
+        for number, choice in thinned(list(enumerate(trace.choices)), MOST_MOVES)
     ]
     rows.append([Cell("end"), Cell("-"), Cell("-"), *(Cell(_numbers_text(trace.end[name])) for name in names)])
     return Table(title, ["move", "role", "action", *names], rows)

@@ -7,7 +7,7 @@ from typing import Any
 
 from palestra.config import ConfigError, UntrustedError
 from palestra.config.own_modules import importing_no_others
-from palestra.report.figures import thinned
+from palestra.recording.results import thinned
 from palestra.report.reading import under
 from palestra.report.sweep_reading import SweepData, TrialData
 from palestra.runs.config import RunConfig, read_config
@@ -21,7 +21,7 @@ NUM_BEST = 10  # that are among these
 
 @dataclass(frozen=True)
 class TrialCurve:
-    """points: pairs of a step and the objective there, which may be infinite or NaN."""
+    """The curve of a trial. points: pairs of a step and the objective there, which may be infinite or NaN."""
 
     trial: TrialData
     points: tuple[tuple[int, float], ...]
@@ -29,7 +29,7 @@ class TrialCurve:
 
 @dataclass(frozen=True)
 class TrialCurves:
-    """curves: of some of the trials, the best ones first.
+    """The curves of some of the trials, the best ones first.
 
     unit: of their steps. source: whence they are, as a sentence. num_trials: how many have a curve.
     """
@@ -41,7 +41,7 @@ class TrialCurves:
 
 
 def trial_curves(data: SweepData) -> TrialCurves:
-    """From what the pruner was told; without a pruner that is told of evaluations, from the records of the runs."""
+    """Return the curves by which trials are pruned or, if the pruner has no evaluations, those in the records."""
     pruning = data.config.pruning
     if isinstance(pruning, MedianConfig | SuccessiveHalvingConfig) and any(trial.reported for trial in data.trials):
         reported = [trial for trial in data.trials if trial.reported]
@@ -61,7 +61,7 @@ def trial_curves(data: SweepData) -> TrialCurves:
 
 
 def _chosen(data: SweepData, trials: Sequence[TrialData]) -> list[TrialData]:
-    """At most MOST_CURVES of the trials: the best ones first, then others, evenly chosen."""
+    """Return at most MOST_CURVES of the trials: the best ones first, then others, evenly chosen."""
     numbers = {trial.number for trial in trials}
     best = [trial for trial in data.ranked if trial.number in numbers][:NUM_BEST]
     others = [trial for trial in trials if trial not in best]
@@ -69,7 +69,7 @@ def _chosen(data: SweepData, trials: Sequence[TrialData]) -> list[TrialData]:
 
 
 def _unit(data: SweepData) -> str:
-    """The unit of the steps: that of the evaluation's interval, as of the first base that has one."""
+    """Return the unit of the steps: that of the evaluation's interval, as of the first base that has one."""
     for base in data.bases.values():
         evaluations = under(base, "evaluations")
         for each in evaluations if isinstance(evaluations, list) else ():
@@ -80,7 +80,7 @@ def _unit(data: SweepData) -> str:
 
 
 def _checked(base: Mapping[str, Any]) -> RunConfig | None:
-    """The config of a base; None if it does not pass the check, or names modules that are not trusted."""
+    """Return the config of a base; None if it does not pass the check, or names modules that are not trusted."""
     try:
         with importing_no_others():
             config = read_config(dict(base))
@@ -90,7 +90,7 @@ def _checked(base: Mapping[str, Any]) -> RunConfig | None:
 
 
 def _recorded(data: SweepData, trial: TrialData, config: RunConfig | None) -> tuple[tuple[int, float], ...]:
-    """The values of a trial's runs, at the steps that all of them have; none if they cannot be read."""
+    """Return the values of a trial's runs, at the steps that all of them have; none if they cannot be read."""
     runs = [] if config is None else list(_watched(data, trial, config))
     found = [run for run in runs if run.first]
     if not found:
@@ -112,5 +112,5 @@ def _watched(data: SweepData, trial: TrialData, config: RunConfig) -> Iterator[W
 
 
 def finite(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The points whose value is a finite number."""
+    """Return the points whose value is a finite number."""
     return [(step, value) for step, value in points if math.isfinite(value)]

@@ -1,17 +1,21 @@
-"""The figures of a sweep: the values of trials in their order, over the space, and over training."""
+"""The figures of a sweep: the values of trials in their order, over the space, and over training.
+
+They are not Optuna's own plots, because those have no dark colours for the page, are squeezed by a single trial with a
+value far off, leave trials of other bases out of the parallel coordinates, and do not mark the best trial.
+"""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, starmap
+from itertools import accumulate, pairwise, starmap
 from typing import Any, Self
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from palestra.recording.results import printable
-from palestra.report.figures import CARD, GRID, INK, LEVELS, NUM_LEVELS, NUM_SERIES, SERIES, short
+from palestra.report.figures import CARD, GRID, INK, LEVELS, NUM_LEVELS, NUM_SERIES, SERIES, count_steps, short
 from palestra.report.sweep_curves import TrialCurve, finite
 from palestra.report.sweep_reading import Axis, SweepData, TrialData
 from palestra.sweeps.naming import choice_texts
@@ -34,7 +38,10 @@ SLICE = 3.5  # the least width of the axes of a slice, in inches
 
 @dataclass(frozen=True)
 class ValueRange:
-    """The part of the objective's values that is drawn. Values beyond it, also infinite ones, are drawn at its edge."""
+    """The range of the objective's values that is drawn.
+
+    Values beyond it, also infinite ones, are drawn at its edge.
+    """
 
     low: float
     high: float
@@ -70,7 +77,7 @@ class ValueRange:
 
 
 def shades(data: SweepData) -> dict[int, str]:
-    """The colour of each trial that succeeded, by its number: the better its rank, the stronger."""
+    """Return the colour of each trial that succeeded, by its number: the better its rank, the stronger."""
     last = max(1, len(data.ranked) - 1)
     return {
         trial.number: LEVELS[NUM_LEVELS - 1 - min(NUM_LEVELS - 1, rank * NUM_LEVELS // (last + 1))]
@@ -82,13 +89,13 @@ def shades(data: SweepData) -> dict[int, str]:
 
 
 def paint_values(figure: Figure, data: SweepData, trials: Sequence[TrialData], values: ValueRange) -> None:
-    """A mark for each of the trials; the best value so far, of all trials, as a line.
+    """Paint a mark for each of the trials, and the best value so far, of all trials, as a line.
 
     What has no value stands at the bottom.
     """
     axes = figure.subplots()
     steps, heights = _best_so_far(data)
-    if steps:
+    if heights:
         line = [values.shown(height) for height in heights]
         axes.step(steps, line, where="post", color=BEST, linewidth=1.6, label="best so far", zorder=3)
     size = values.high - values.low
@@ -99,16 +106,9 @@ def paint_values(figure: Figure, data: SweepData, trials: Sequence[TrialData], v
         at = [last_value(trial) for trial in mine]
         heights = [bottom if math.isnan(value) else values.shown(value) for value in at]
         if mine:
-            axes.plot(
-                [trial.number for trial in mine],
-                heights,
-                mark,
-                color=SERIES[number],
-                markersize=4 if state == "succeeded" else 5,
-                fillstyle="none" if state in ("pruned", "running") else "full",
-                alpha=0.75,
-                label=state,
-            )
+            fill, size_of_mark = "none" if state in ("pruned", "running") else "full", 4 if state == "succeeded" else 5
+            style: dict[str, Any] = {"color": SERIES[number], "markersize": size_of_mark, "fillstyle": fill}
+            axes.plot([trial.number for trial in mine], heights, mark, alpha=0.75, label=state, **style)
     values.fit(axes)
     if any(math.isnan(last_value(trial)) for trial in trials):
         values.fit(axes, room_below=0.22)
@@ -121,35 +121,24 @@ def paint_values(figure: Figure, data: SweepData, trials: Sequence[TrialData], v
 
 
 def last_value(trial: TrialData) -> float:
-    """Its value; of one that did not succeed the last that it has reported, if there is one."""
+    """Return a trial's value or, if it did not succeed, the last that it has reported, if there is one."""
     if trial.state in ("succeeded", "failed", "skipped"):
         return trial.value
     return next((value for _, value in reversed([*trial.reported.items()]) if math.isfinite(value)), math.nan)
 
 
 def _best_so_far(data: SweepData) -> tuple[list[int], list[float]]:
-    """The trials at which the best value changes, and the value from there on; the last one again at the end."""
-    is_better: Callable[[float, float], bool] = float.__gt__ if data.config.objective.goal == "max" else float.__lt__
-    steps, values = list[int](), list[float]()
-    for trial in data.trials:
-        if trial.state == "succeeded" and (not values or is_better(trial.value, values[-1])):
-            steps.append(trial.number)
-            values.append(trial.value)
-    if steps:
-        steps.append(data.trials[-1].number)
-        values.append(values[-1])
-    return steps, values
+    """Return the trials that succeeded, and the best value from each of them on; the last value again at the end."""
+    done = [trial for trial in data.trials if trial.state == "succeeded"]
+    values = list(accumulate((trial.value for trial in done), max if data.config.objective.goal == "max" else min))
+    return [*(trial.number for trial in done), data.trials[-1].number], [*values, *values[-1:]]
 
 
 # ---- importance ----------------------------------------------------------------------------------------
 
 
-def importance_size(num_keys: int) -> tuple[float, float]:
-    return 4.4, 0.55 + BAR_HEIGHT * num_keys
-
-
 def paint_importance(figure: Figure, shares: Mapping[str, float]) -> None:
-    """A bar for each key. shares: by the labels of keys, the largest first."""
+    """Paint a bar for each key. shares: by the labels of keys, the largest first."""
     axes = figure.subplots()
     names = list(shares)
     bars = axes.barh(range(len(names)), [100 * shares[name] for name in names], color=SERIES[0], height=0.65)
@@ -172,7 +161,10 @@ def parallel_size(num_axes: int) -> tuple[float, float]:
 def paint_parallel(
     figure: Figure, data: SweepData, axes_shown: Sequence[Axis], trials: Sequence[TrialData], values: ValueRange
 ) -> None:
-    """A line for each of the trials across the axes of the space, to its value at the right. trials: the best first."""
+    """Paint a line for each of the trials across the axes of the space, to its value at the right.
+
+    trials: the best first.
+    """
     axes = figure.subplots()
     colours = shades(data)
     for trial in reversed(trials):
@@ -197,7 +189,10 @@ def paint_parallel(
 
 
 def _parallel_height(axis: Axis, trial: TrialData) -> float:
-    """Choices are spread a little, so that lines through the same one do not hide each other."""
+    """Return the height at which a trial's line crosses an axis.
+
+    Choices are spread a little, so that lines through the same one do not hide each other.
+    """
     if axis.key not in trial.point:
         return ABSENT
     spread = min(0.1, 0.6 / len(axis.choices)) * (_jitter(trial) - 0.5) if axis.choices else 0.0
@@ -205,7 +200,7 @@ def _parallel_height(axis: Axis, trial: TrialData) -> float:
 
 
 def _height(axis: Axis, value: Any) -> float:
-    """The height of a value, 0..1; choices leave room for their spread at the ends."""
+    """Return the height of a value, 0 to 1; choices leave room for their spread at the ends."""
     return 0.06 + 0.88 * axis.share(value) if axis.choices else axis.share(value)
 
 
@@ -219,7 +214,7 @@ def _draw_axis(axes: Axes, place: int, name: str, ticks: Sequence[tuple[float, s
 
 
 def _ticks(axis: Axis, width: float | None = None) -> list[tuple[Any, str]]:
-    """Values of an axis with their texts: its choices, or some numbers with both ends.
+    """Return values of an axis with their texts: its choices, or some numbers with both ends.
 
     width: of an axis along which texts stand side by side, in inches.
     """
@@ -247,13 +242,14 @@ def _are_apart(axis: Axis, tick: tuple[float, str], later: tuple[float, str], wi
 
 
 def _room(text: str, other: str) -> float:
-    """How far the middles of two labels side by side must be from each other, in inches."""
+    """Return how far the middles of two labels side by side must be from each other, in inches."""
     return CHARACTER * ((len(text) + len(other)) / 2 + 1)
 
 
 def _choice_labels(axis: Axis) -> list[str]:
-    """The choices, each cut to the room that there is: at its end, or where that makes two of them alike at its
-    beginning.
+    """Return the choices as texts, each cut to the room that there is.
+
+    A text is cut at its end, or at its beginning where the ends are what differs.
     """
     texts = list(map(printable, choice_texts(*axis.choices).values()))
     cut = [text if len(text) <= LONGEST_CHOICE else f"{text[: LONGEST_CHOICE - 1]}{ELLIPSIS}" for text in texts]
@@ -270,24 +266,22 @@ def _jitter(trial: TrialData) -> float:
 
 
 def paint_slice(figure: Figure, data: SweepData, axis: Axis, trials: Sequence[TrialData], values: ValueRange) -> None:
-    """The value of each of the trials over one key; of a choice with the interquartile mean of all trials as a mark.
+    """Paint the value of each of the trials over one key. trials: the best first.
 
-    trials: the best first.
+    Each choice has the interquartile mean of all its trials as a mark.
     """
     axes = figure.subplots()
     names = list(data.bases)
     for number, name in enumerate(names):
         mine = [trial for trial in trials if axis.key in trial.point and data.base_of(trial) == name]
         colour, heights = SERIES[number % NUM_SERIES], [values.shown(trial.value) for trial in mine]
-        places = [_slice_place(axis, trial) for trial in mine]
+        spread = 0.5 if axis.choices else 0.0  # of the dots of one choice
+        places = [axis.at(trial.point[axis.key]) + spread * (_jitter(trial) - 0.5) for trial in mine]
         axes.plot(places, heights, "o", color=colour, markersize=3.8, alpha=0.6, markeredgewidth=0)
         if mine and mine[0] is data.best:
-            star: dict[str, Any] = {
-                "color": BEST if len(names) == 1 else colour,
-                "markeredgecolor": INK,
-                "markeredgewidth": 0.8,
-            }
-            axes.plot(places[:1], heights[:1], "*", markersize=12, zorder=4, **star)
+            star = BEST if len(names) == 1 else colour
+            edge: dict[str, Any] = {"markeredgecolor": INK, "markeredgewidth": 0.8}
+            axes.plot(places[:1], heights[:1], "*", color=star, markersize=12, zorder=4, **edge)
     if axis.choices:
         _paint_columns(axes, data, axis, values)
     elif axis.is_log:
@@ -295,10 +289,6 @@ def paint_slice(figure: Figure, data: SweepData, axis: Axis, trials: Sequence[Tr
     values.fit(axes)
     _fit_slice(axes, axis)
     axes.set_ylabel(short(data.config.objective.measure))
-
-
-def _slice_place(axis: Axis, trial: TrialData) -> float:
-    return axis.at(trial.point[axis.key]) + (0.5 * (_jitter(trial) - 0.5) if axis.choices else 0.0)
 
 
 def _paint_columns(axes: Axes, data: SweepData, axis: Axis, values: ValueRange) -> None:
@@ -336,36 +326,27 @@ def _fit_slice(axes: Axes, axis: Axis) -> None:
 def paint_trial_curves(
     figure: Figure, data: SweepData, curves: Sequence[TrialCurve], unit: str, values: ValueRange, num_named: int
 ) -> None:
-    """The objective over training.
+    """Paint the objective over training.
 
     The best trials, which stand first, have colours and names; the others are thin, and end with a mark where they were
     pruned.
     """
     axes = figure.subplots()
     named = [curve for curve in curves[:num_named] if curve.trial.state == "succeeded"]
-    for curve in curves:
-        points = [(step, values.shown(value)) for step, value in finite(curve.points)]
-        if not points or curve in named:
-            continue
-        steps, heights = [step for step, _ in points], [value for _, value in points]
+    order = (1, 0, 2, 3, 4)
+    for curve in [*(curve for curve in curves if curve not in named), *reversed(named)]:
+        steps, heights = zip(*((step, values.shown(value)) for step, value in finite(curve.points)), strict=True)
         is_pruned = curve.trial.state == "pruned"
-        axes.plot(steps, heights, color=SERIES[7] if is_pruned else INK, linewidth=0.8, alpha=0.5)
+        if curve in named:
+            rank = named.index(curve)
+            colour, width = SERIES[order[rank % len(order)]], 2.4 if rank == 0 else 1.5
+            axes.plot(steps, heights, color=colour, linewidth=width, label=f"trial {curve.trial.number}")
+        else:
+            axes.plot(steps, heights, color=SERIES[7] if is_pruned else INK, linewidth=0.8, alpha=0.5)
         if is_pruned:
             axes.plot(steps[-1:], heights[-1:], "x", color=SERIES[7], markersize=4.5, alpha=0.8)
-    order = (1, 0, 2, 3, 4)
-    for rank, curve in reversed(list(enumerate(named))):
-        points = [(step, values.shown(value)) for step, value in finite(curve.points)]
-        axes.plot(
-            [step for step, _ in points],
-            [value for _, value in points],
-            color=SERIES[order[rank % len(order)]],
-            linewidth=2.4 if rank == 0 else 1.5,
-            label=f"trial {curve.trial.number}",
-        )
-    axes.set_xlabel(unit.replace("_", " "))
+    count_steps(axes, unit)
     axes.set_ylabel(short(data.config.objective.measure))
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(color=GRID)
     if named:
         handles, labels = axes.get_legend_handles_labels()

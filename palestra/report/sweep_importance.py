@@ -18,7 +18,7 @@ BEST_SHARE = 0.1  # of the trials, which are compared with all
 
 @dataclass(frozen=True)
 class Importance:
-    """shares: of each key, the largest first; they add up to 1.
+    """The importance of keys. shares: of each key, the largest first; they add up to 1.
 
     why_not: why there are none. num_trials: on which they rest.
     """
@@ -29,8 +29,9 @@ class Importance:
 
 
 def importance_of(data: SweepData, trials: Sequence[TrialData]) -> Importance:
-    """Of the trials that succeeded; a key that only some of them have counts where it occurs, and one that has the same
-    value in all of them does not.
+    """Compute the importance of keys from the trials that succeeded.
+
+    A key that only some of them have counts where it occurs; one that has the same value in all of them does not count.
     """
     usable = [trial for trial in trials if trial.state == "succeeded" and math.isfinite(trial.value)]
     num = len(usable)

@@ -5,31 +5,14 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from palestra.report.blocks import (
-    Block,
-    Cell,
-    Code,
-    Facts,
-    Heading,
-    Note,
-    Section,
-    Table,
-)
+from palestra.report.blocks import Block, Cell, Code, Facts, Heading, Note, Section, Table
 from palestra.report.figures import Figures
 from palestra.report.overview import MOST_ROWS
 from palestra.report.page import render_sections, write_page
-from palestra.report.sweep_reading import (
-    SweepData,
-    TrialData,
-    best_text,
-    objective_text,
-    point_text,
-    setting_entries,
-)
+from palestra.report.sweep_reading import SweepData, TrialData, best_text, objective_text, point_text, setting_entries
 from palestra.report.sweep_sections import figure_sections
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.naming import parameter_text
-from palestra.sweeps.outcomes import STATES
 from palestra.sweeps.space import ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig, UniformConfig
 
 MOST_TRIALS = 300  # of the table
@@ -47,7 +30,7 @@ def write_sweep_report(path: Path, out: Path | None) -> Path:
 
 
 def render_sweep(data: SweepData) -> str:
-    """The page, as HTML."""
+    """Return the page as HTML."""
     sections = [_overview(data), *figure_sections(data, Figures()), _trials_section(data), _setting_section(data)]
     return render_sections(data.path.resolve().name, _lead(data), sections)
 
@@ -58,23 +41,17 @@ def render_sweep(data: SweepData) -> str:
 def _lead(data: SweepData) -> list[str]:
     objective = data.config.objective
     wanted = "highest" if objective.goal == "max" else "lowest"
-    lines = [f"A sweep over {', '.join(data.bases)} for the {wanted} {objective.measure}: {_counts_text(data)}."]
-    return [*lines, best_text(data)]
-
-
-def _counts_text(data: SweepData) -> str:
-    """22 trials, 9 succeeded, 12 pruned, 1 skipped"""
-    states = [trial.state for trial in data.trials]
-    counts = [f"{states.count(state):,} {state}" for state in STATES if state in states]
-    return ", ".join([f"{len(states):,} trial{'' if len(states) == 1 else 's'}", *counts])
+    line = f"A sweep over {', '.join(data.bases)} for the {wanted} {objective.measure}: {data.counts_text}."
+    return [line, best_text(data)]
 
 
 def _overview(data: SweepData) -> Section:
-    section = Section("overview", "The sweep")
+    pruning = data.config.pruning
     entries = {
         "objective": _objective_text(data.config),
-        "trials": _counts_text(data),
-        "points": f"chosen by {data.config.search.name}, {_pruning_text(data.config)}",
+        "trials": data.counts_text,
+        "points": f"chosen by {data.config.search.name}, "
+        + ("no trial is ended early" if pruning is None else f"trials are ended early by {pruning.name}"),
         "env steps": f"{sum(trial.env_steps for trial in data.trials):,.0f} in all trials that have ended",
     }
     if data.best is not None:
@@ -82,27 +59,19 @@ def _overview(data: SweepData) -> Section:
         entries["best trial"] = f"{best.number}, with {data.config.objective.measure} {objective_text(best.value)}"
         entries["its point"] = point_text(data, best)
         entries["to train it"] = f"palestra train {shlex.quote(str(file))}"
-    section.blocks.append(Facts(list(entries.items())))
-    section.blocks += [Note(fault, is_warning=True) for fault in data.faults]
-    section.blocks += _state_notes(data)
-    section.blocks += _edge_notes(data)
-    section.blocks.append(_space_table(data))
-    section.blocks += _best_table(data)
-    return section
+    faults = [Note(fault, is_warning=True) for fault in data.faults]
+    blocks = [*faults, *_state_notes(data), *_edge_notes(data), _space_table(data), *_best_table(data)]
+    return Section("overview", "The sweep", [Facts(list(entries.items())), *blocks])
 
 
 def _objective_text(config: SweepConfig) -> str:
-    """The highest return/agent of evaluation main (pairing 0), at the last evaluation; ..."""
+    """Say what is optimised: the highest return/agent of evaluation main (pairing 0), at the last evaluation; ..."""
     objective, num_seeds = config.objective, len(config.seeds)
     pairing = "" if objective.pairing is None else f", pairing {objective.pairing}"
     wanted = "highest" if objective.goal == "max" else "lowest"
     when = "at the last evaluation of a run" if objective.of == "last" else "at the best evaluation of a run"
     seeds = f"the interquartile mean over {num_seeds} seeds" if num_seeds > 1 else "one seed"
     return f"the {wanted} {objective.measure} of evaluation {objective.evaluation}{pairing}, {when}; {seeds}"
-
-
-def _pruning_text(config: SweepConfig) -> str:
-    return "no trial is ended early" if config.pruning is None else f"trials are ended early by {config.pruning.name}"
 
 
 def _state_notes(data: SweepData) -> Iterator[Note]:
@@ -167,13 +136,11 @@ def _best_table(data: SweepData) -> Iterator[Block]:
 
 
 def _trials_section(data: SweepData) -> Section:
-    section = Section("trials", "Trials")
     order = {"running": 0, "pruned": 1, "failed": 2, "skipped": 3}
     others = [trial for trial in data.trials if trial.state in order]
     trials = [*data.ranked, *sorted(others, key=lambda trial: (order[trial.state], trial.number))]
     if not trials:
-        section.blocks.append(Note("There is no trial yet."))
-        return section
+        return Section("trials", "Trials", [Note("There is no trial yet.")])
     labels = data.labels
     keys = [key for key in labels if any(key in trial.point for trial in trials)]
     has_seeds = len(data.config.seeds) > 1
@@ -193,20 +160,13 @@ def _trials_section(data: SweepData) -> Section:
     caption = "The trials, the best ones first."
     if len(trials) > MOST_TRIALS:
         caption = f"The first {MOST_TRIALS} of {len(trials):,} trials, the best ones first; the study has all."
-    head = [
-        "trial",
-        data.config.objective.measure,
-        "state",
-        *(["by seed"] if has_seeds else []),
-        *(labels[key] for key in keys),
-        "env steps",
-    ]
-    section.blocks.append(Table(caption, [*head, *(["why"] if has_why else [])], rows))
-    return section
+    head = ["trial", data.config.objective.measure, "state", *(["by seed"] if has_seeds else [])]
+    head += [*(labels[key] for key in keys), "env steps", *(["why"] if has_why else [])]
+    return Section("trials", "Trials", [Table(caption, head, rows)])
 
 
 def _by_seed_text(data: SweepData, trial: TrialData) -> str:
-    """475.2, 500.0: in the order of the seeds; "-" for one without a value."""
+    """Return the values in the order of the seeds, as "475.2, 500.0"; "-" for a seed without a value."""
     values = [trial.by_seed.get(str(seed)) for seed in data.config.seeds]
     return ", ".join("-" if value is None else objective_text(value) for value in values)
 

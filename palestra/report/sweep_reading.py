@@ -23,7 +23,7 @@ from palestra.storage.disk import Folder, RunFolderError
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.naming import short_keys, short_value
-from palestra.sweeps.outcomes import VALUES, best_of, env_steps_of, place_of, state_of, why_of
+from palestra.sweeps.outcomes import VALUES, best_of, counts_text, env_steps_of, is_number, place_of, state_of, why_of
 from palestra.sweeps.space import BASE, Base, ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig
 from palestra.sweeps.stored import read_trials
 
@@ -57,14 +57,14 @@ class Axis:
         return cls(key, label, 0, len(choices) - 1, False, tuple(choices))
 
     def at(self, value: Any) -> float:
-        """A value's place on the axis: itself, or the number of a choice; NaN if it is none of the axis."""
+        """Return a value's place on the axis: itself, or the number of a choice; NaN if it is none of the axis."""
         if self.choices:
             return float(self.choices.index(value)) if value in self.choices else math.nan
         number = as_float(value)
         return number if self.low <= number <= self.high else math.nan
 
     def share(self, value: Any) -> float:
-        """A value's place between the axis's ends, 0..1."""
+        """Return a value's place between the axis's ends, 0 to 1."""
         place, low, high = self.at(value), self.low, self.high
         if low == high:
             return math.nan if math.isnan(place) else 0.5
@@ -100,7 +100,7 @@ class TrialData:
         return [key for key in self.point if not self.distributions[key].single()]
 
     def text(self, key: str) -> str:
-        """A value of the point in short."""
+        """Return a value of the point in short."""
         return short_value(self.point[key], self.distributions[key])
 
     @classmethod
@@ -127,7 +127,7 @@ class SweepData:
 
     config_text: the text of sweep.yml. bases: the configs from which trials differ, by name; empty ones cannot be read.
     best: the best trial; None if none has succeeded. best_config: the mapping in best.yml, if it can be read. faults: a
-    line for each damaged or missing part.
+    line for each damaged or missing file.
     """
 
     path: Path
@@ -183,11 +183,11 @@ class SweepData:
         return {BASE: BASE, **labels} if len(self.bases) > 1 else labels
 
     def has_key(self, base: str, key: str) -> bool:
-        """Whether the config of a base has a key in full."""
+        """Return whether the config of a base has a key in full."""
         return Base(base, dict(self.bases[base]), RunConfig).has(key)
 
     def base_of(self, trial: TrialData) -> str:
-        """The name of the base of a trial."""
+        """Return the name of the base of a trial."""
         return str(trial.point.get(BASE)) if len(self.bases) > 1 else next(iter(self.bases))
 
     # ---- what it has found ---------------------------------------------------------------------------------
@@ -198,6 +198,11 @@ class SweepData:
         sign = -1.0 if self.config.objective.goal == "max" else 1.0
         done = [trial for trial in self.trials if trial.state == "succeeded"]
         return tuple(sorted(done, key=lambda trial: (sign * trial.value, trial.number)))
+
+    @property
+    def counts_text(self) -> str:
+        """How many trials there are, and how many in each state, in words."""
+        return counts_text([trial.state for trial in self.trials])
 
     @cached_property
     def best_edges(self) -> dict[str, str]:
@@ -216,13 +221,15 @@ class SweepData:
 
 
 def _edge(dimension: DimensionConfig, value: Any) -> str | None:
-    """At which edge of a dimension a value lies: lower or upper; None if it lies inside, or if there is nothing but
-    edges. A number of a range lies at an edge where only EDGE of the range lies beyond.
+    """Return at which edge of a dimension a value lies: lower or upper; None if it lies inside.
+
+    A number of a range lies at an edge where only EDGE of the range lies beyond. A dimension that has nothing but edges
+    gives None.
     """
-    if not _is_number(value):
+    if not is_number(value):
         return None
     if isinstance(dimension, ChoiceConfig):
-        if len(dimension.values) < 3 or not all(map(_is_number, dimension.values)):
+        if len(dimension.values) < 3 or not all(map(is_number, dimension.values)):
             return None
         return {min(dimension.values): "lower", max(dimension.values): "upper"}.get(value)
     step = getattr(dimension, "step", None)
@@ -232,12 +239,8 @@ def _edge(dimension: DimensionConfig, value: Any) -> str | None:
     return "lower" if share <= EDGE else "upper" if share >= 1 - EDGE else None
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def setting_entries(data: SweepData) -> list[tuple[str, str]]:
-    """Where the sweep lies, and which versions and machine began it."""
+    """Say where the sweep lies, and which versions and machine began it."""
     entries = {
         "folder": str(data.path.resolve()),
         "command": data.facts.get("command"),
@@ -252,13 +255,13 @@ def setting_entries(data: SweepData) -> list[tuple[str, str]]:
 
 
 def point_text(data: SweepData, trial: TrialData) -> str:
-    """learning_rate 0.0003, gamma 0.99"""
+    """Return the point of a trial, as "learning_rate 0.0003, gamma 0.99"."""
     texts = [f"{data.labels.get(key, key)} {trial.text(key)}" for key in trial.varied]
     return ", ".join(texts) or "nothing searched"
 
 
 def best_text(data: SweepData) -> str:
-    """The best trial as a sentence."""
+    """Name the best trial in a sentence."""
     if data.best is None:
         return "No trial has succeeded so far."
     value, point = objective_text(data.best.value), point_text(data, data.best)
@@ -266,11 +269,11 @@ def best_text(data: SweepData) -> str:
 
 
 def objective_text(value: float) -> str:
-    """A value of the objective, as in a table; infinite ones in full."""
+    """Return a value of the objective, as in a table; infinite ones in full."""
     return str(value) if math.isinf(value) else score_text(value)
 
 
-# ---- parts of the folder -------------------------------------------------------------------------------
+# ---- files of the folder -------------------------------------------------------------------------------
 
 
 def _mapping(folder: Folder, name: str, faults: list[str]) -> Mapping[str, Any]:

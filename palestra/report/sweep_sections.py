@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from functools import partial
 
-from palestra.recording.results import label
-from palestra.report.blocks import Captioned, Cell, FigureGrid, Legend, Note, Section, Table
-from palestra.report.figures import Figures, thinned
+from palestra.recording.results import label, thinned
+from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Legend, Note, Section, Table
+from palestra.report.figures import Figures
 from palestra.report.sweep_curves import TrialCurve, finite, trial_curves
 from palestra.report.sweep_figures import (
+    BAR_HEIGHT,
     ValueRange,
-    importance_size,
     last_value,
     paint_importance,
     paint_parallel,
@@ -30,10 +30,11 @@ MOST_POINTS = 30  # of a curve's table of numbers
 NUM_BEST = 50  # trials that are drawn in any case
 NUM_NAMED = 5  # trials whose curves have names
 WIDE = (7.2, 3.2)  # inches
+NOTHING = "There is nothing to draw: no key has several values, or no trial has succeeded."
 
 
 def figure_sections(data: SweepData, figures: Figures) -> list[Section]:
-    """The sections, with the keys in the order of their importance."""
+    """Make the sections, with the keys in the order of their importance."""
     importance = importance_of(data, data.ranked)
     axes = sorted(data.axes, key=lambda axis: -importance.shares.get(axis.key, 0.0))
     values = ValueRange.of([trial.value for trial in data.ranked], data.config.objective.goal)
@@ -47,132 +48,107 @@ def figure_sections(data: SweepData, figures: Figures) -> list[Section]:
 
 
 def _values_section(data: SweepData, figures: Figures) -> Section:
-    section = Section("values", "Value over trials")
     if not data.trials:
-        section.blocks.append(Note("There is no trial yet."))
-        return section
+        return Section("values", "Value over trials", [Note("There is no trial yet.")])
     heights = [last_value(trial) for trial in data.trials]
     values = ValueRange.of(heights, data.config.objective.goal)
     chosen = {trial.number for trial in _chosen(data.ranked, MOST_DOTS)}
     others = [trial for trial in data.trials if trial.state != "succeeded"]
     chosen |= {trial.number for trial in thinned(others, MOST_DOTS)}
     shown = [trial for trial in data.trials if trial.number in chosen]
-    text = (
-        f"{data.config.objective.measure} of each trial in the order of trials, and the best so far. {best_text(data)}"
-    )
-    drawn = figures.draw(
-        "Value of each trial", text, lambda figure: paint_values(figure, data, shown, values), size=WIDE
-    )
-    section.blocks.append(FigureGrid([Captioned(drawn, None)], is_wide=True))
-    parts = ["Trials without a value stand at the bottom."] if any(t.state != "succeeded" for t in shown) else []
-    section.blocks += _notes([*parts, _beyond_text(values, heights), _left_out_text(len(shown), len(data.trials))])
-    return section
+    measure = data.config.objective.measure
+    text = f"{measure} of each trial in the order of trials, and the best so far. {best_text(data)}"
+    paint = partial(paint_values, data=data, trials=shown, values=values)
+    grid = FigureGrid([Captioned(figures.draw("Value of each trial", text, paint, WIDE))], is_wide=True)
+    lines = ["Trials without a value stand at the bottom."] if any(t.state != "succeeded" for t in shown) else []
+    lines += [_beyond_text(values, heights), _left_out_text(len(shown), len(data.trials))]
+    return Section("values", "Value over trials", [grid, *_notes(lines)])
 
 
 def _importance_section(data: SweepData, importance: Importance, figures: Figures) -> Section:
-    section = Section("importance", "Importance of keys")
+    blocks: list[Block] = []
     found = {f"All {importance.num_trials:,} trials": importance}
     for name in data.bases if len(data.bases) > 1 else ():
         each = importance_of(data, [trial for trial in data.ranked if data.base_of(trial) == name])
         found[f"{each.num_trials:,} trials of {name}"] = each
     drawn = {title: each for title, each in found.items() if each.shares}
     if drawn:
-        section.blocks.append(FigureGrid([_importance_figure(data, *each, figures) for each in drawn.items()]))
-        what = (
-            "By PED-ANOVA: a key is important if the best tenth of the trials has other values of it than all trials."
-        )
+        what = "a key is important if the best tenth of the trials has other values of it than all trials."
         is_few = any(each.num_trials < FEW_TRIALS for each in drawn.values())
         few = f" Of fewer than {FEW_TRIALS} trials this is a hint at most." if is_few else ""
-        section.blocks.append(Note(what + few))
+        grid = FigureGrid([_importance_figure(data, *each, figures) for each in drawn.items()])
+        blocks += [grid, Note(f"By PED-ANOVA: {what}{few}")]
     for title, each in found.items():
         if not each.shares:
             where = f" ({title})" if len(found) > 1 else ""
-            section.blocks.append(Note(f"The importance of keys is unknown{where}: {each.why_not}."))
-    return section
+            blocks.append(Note(f"The importance of keys is unknown{where}: {each.why_not}."))
+    return Section("importance", "Importance of keys", blocks)
 
 
 def _importance_figure(data: SweepData, title: str, importance: Importance, figures: Figures) -> Captioned:
     shares = {data.labels[key]: share for key, share in list(importance.shares.items())[:MOST_SLICES]}
     text = f"The importance of keys: {', '.join(f'{name} {share:.0%}' for name, share in shares.items())}."
-    drawn = figures.draw(title, text, partial(paint_importance, shares=shares), importance_size(len(shares)))
+    size = (4.4, 0.55 + BAR_HEIGHT * len(shares))
+    drawn = figures.draw(title, text, partial(paint_importance, shares=shares), size)
     rows = [[Cell(key), Cell(f"{share:.1%}", share)] for key, share in importance.shares.items()]
     return Captioned(drawn, Table(f"Importance of keys: {title}", ["key", "share"], rows))
 
 
 def _parallel_section(data: SweepData, axes: Sequence[Axis], values: ValueRange, figures: Figures) -> Section:
-    section = Section("parallel", "Parallel coordinates")
     if not data.ranked or not axes:
-        section.blocks.append(Note("There is nothing to draw: no key has several values, or no trial has succeeded."))
-        return section
+        return Section("parallel", "Parallel coordinates", [Note(NOTHING)])
     shown = _chosen(data.ranked, MOST_LINES)
     text = f"A line for each trial across {', '.join(axis.label for axis in axes)}, to its value. {best_text(data)}"
-    drawn = figures.draw(
-        "Trials across the space",
-        text,
-        lambda figure: paint_parallel(figure, data, axes, shown, values),
-        parallel_size(len(axes)),
-    )
-    section.blocks.append(FigureGrid([Captioned(drawn, None)], is_wide=True, is_full=len(axes) > MOST_AXES_WIDE))
-    parts = ["The better the rank of a trial, the stronger its line; the best one is bold."]
+    paint = partial(paint_parallel, data=data, axes_shown=axes, trials=shown, values=values)
+    drawn = figures.draw("Trials across the space", text, paint, parallel_size(len(axes)))
+    grid = FigureGrid([Captioned(drawn)], is_wide=True, is_full=len(axes) > MOST_AXES_WIDE)
+    lines = ["The better the rank of a trial, the stronger its line; the best one is bold."]
     if len(data.bases) > 1:
-        parts.append("Where its base does not have a key, a line passes below the axis.")
+        lines.append("Where its base does not have a key, a line passes below the axis.")
     if len(data.axes) > len(axes):
-        parts.append(f"Of {len(data.axes)} keys the {len(axes)} most important ones are drawn.")
-    section.blocks += _notes([*parts, *_limits(data, values, len(shown))])
-    return section
+        lines.append(f"Of {len(data.axes)} keys the {len(axes)} most important ones are drawn.")
+    notes = _notes([*lines, *_limits(data, values, len(shown))])
+    return Section("parallel", "Parallel coordinates", [grid, *notes])
 
 
 def _slices_section(data: SweepData, axes: Sequence[Axis], values: ValueRange, figures: Figures) -> Section:
-    section = Section("slices", "Value over each key")
     if not data.ranked or not axes:
-        section.blocks.append(Note("There is nothing to draw: no key has several values, or no trial has succeeded."))
-        return section
+        return Section("slices", "Value over each key", [Note(NOTHING)])
     shown = _chosen(data.ranked, MOST_DOTS)
-    if len(data.bases) > 1:
-        section.blocks.append(Legend(list(enumerate(data.bases))))
+    legend = [Legend(list(enumerate(data.bases)))] if len(data.bases) > 1 else []
     grid = []
     for axis in axes[:MOST_SLICES]:
         text = f"{data.config.objective.measure} of trials over {axis.key}."
         paint = partial(paint_slice, data=data, axis=axis, trials=shown, values=values)
-        grid.append(Captioned(figures.draw(axis.label, text, paint), None))
-    section.blocks.append(FigureGrid(grid))
-    parts = ["A dot is a trial that succeeded; the star is the best one."]
+        grid.append(Captioned(figures.draw(axis.label, text, paint)))
+    lines = ["A dot is a trial that succeeded; the star is the best one."]
     if any(axis.choices for axis in axes):
-        parts.append("The bars of choices are interquartile means of the finite values.")
+        lines.append("The bars of choices are interquartile means of the finite values.")
     if len(axes) > MOST_SLICES:
-        parts.append(f"Not drawn, because less important: {', '.join(axis.label for axis in axes[MOST_SLICES:])}.")
-    section.blocks += _notes([*parts, *_limits(data, values, len(shown))])
-    return section
+        lines.append(f"Not drawn, because less important: {', '.join(axis.label for axis in axes[MOST_SLICES:])}.")
+    notes = _notes([*lines, *_limits(data, values, len(shown))])
+    return Section("slices", "Value over each key", [*legend, FigureGrid(grid), *notes])
 
 
 def _curves_section(data: SweepData, figures: Figures) -> Section:
-    section = Section("curves", "Trials over training")
     found = trial_curves(data)
     curves = [curve for curve in found.curves if finite(curve.points)]
     if not any(len(curve.points) > 1 for curve in curves):
         what = "No trial has been evaluated more than once." if curves else "There is no evaluation of a trial yet."
-        section.blocks += [Note(what), *_notes([_not_trusted(found.source)])]
-        return section
+        source = [Note(found.source)] if "cannot be read" in found.source else []
+        return Section("curves", "Trials over training", [Note(what), *source])
     values = ValueRange.of([value for curve in curves for _, value in curve.points], data.config.objective.goal)
     named = [curve for curve in curves[:NUM_NAMED] if curve.trial.state == "succeeded"]
     text = f"{data.config.objective.measure} of trials over {label(found.unit)}. " + " ".join(map(_curve_text, named))
-    drawn = figures.draw(
-        "Objective over training",
-        text,
-        lambda figure: paint_trial_curves(figure, data, curves, found.unit, values, NUM_NAMED),
-        size=WIDE,
-    )
-    section.blocks.append(FigureGrid([Captioned(drawn, _curve_table(data, named, found.unit))], is_wide=True))
+    paint = partial(paint_trial_curves, data=data, curves=curves, unit=found.unit, values=values, num_named=NUM_NAMED)
+    drawn = figures.draw("Objective over training", text, paint, WIDE)
+    grid = FigureGrid([Captioned(drawn, _curve_table(data, named, found.unit))], is_wide=True)
     is_cut = any(curve.trial.state == "pruned" for curve in curves)
-    parts = [found.source, "The best trials have names. " + ("A cross ends a trial that was pruned." if is_cut else "")]
+    lines = [found.source, "The best trials have names.", "A cross ends a trial that was pruned." if is_cut else ""]
     beyond = values.num_beyond([value for curve in curves for _, value in curve.points])
-    parts.append(f"{beyond:,} values that are far worse are drawn at the edge." if beyond else "")
-    section.blocks += _notes([*parts, _left_out_text(len(curves), found.num_trials)])
-    return section
-
-
-def _not_trusted(source: str) -> str:
-    return source if "cannot be read" in source else ""
+    lines.append(f"{beyond:,} values that are far worse are drawn at the edge." if beyond else "")
+    notes = _notes([*lines, _left_out_text(len(curves), found.num_trials)])
+    return Section("curves", "Trials over training", [grid, *notes])
 
 
 def _curve_text(curve: TrialCurve) -> str:
@@ -195,12 +171,12 @@ def _curve_table(data: SweepData, curves: Sequence[TrialCurve], unit: str) -> Ta
 
 
 def _chosen(trials: Sequence[TrialData], most: int) -> list[TrialData]:
-    """At most so many of the trials, which begin with the best: NUM_BEST of these, and others evenly chosen."""
+    """Return at most so many of the trials: the NUM_BEST best, which stand first, and others evenly chosen."""
     return [*trials[:NUM_BEST], *thinned(trials[NUM_BEST:], most - NUM_BEST)]
 
 
 def _limits(data: SweepData, values: ValueRange, num_shown: int) -> list[str]:
-    """What figures of the trials that succeeded do not show."""
+    """Say what figures of the trials that succeeded do not show."""
     beyond = _beyond_text(values, [trial.value for trial in data.ranked])
     return [_left_out_text(num_shown, len(data.ranked)), beyond]
 
@@ -217,6 +193,5 @@ def _beyond_text(values: ValueRange, of_trials: Sequence[float]) -> str:
     return f"{beyond:,} trial{' is' if beyond == 1 else 's are'} far beyond the range drawn, and stand at its edge."
 
 
-def _notes(parts: Sequence[str]) -> list[Note]:
-    text = " ".join(part.strip() for part in parts if part)
-    return [Note(text)] if text else []
+def _notes(lines: Sequence[str]) -> list[Note]:
+    return [Note(" ".join(filter(None, lines)))] if any(lines) else []

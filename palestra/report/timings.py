@@ -1,14 +1,16 @@
-"""Where the time went, and how fast training was."""
+"""The section that shows where the time went, and how fast training was."""
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from matplotlib.figure import Figure
 
 from palestra.recording.results import duration_text, label
-from palestra.report.blocks import Captioned, Cell, FigureGrid, Legend, Note, Section, Table
+from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Legend, Note, Section, Table
 from palestra.report.figures import GRID, SERIES, Figures, paint_curves, short
 from palestra.report.groups import Group, metric_curve, step_unit, without_intervals
+from palestra.report.learning import present
 from palestra.report.reading import RunData
 from palestra.runtime.timing import PHASES
 
@@ -16,13 +18,10 @@ BAR_HEIGHT = 0.26  # inches
 
 
 def time_section(groups: Sequence[Group], figures: Figures) -> Section:
-    section = Section("time", "Where the time went")
     runs = [run for group in groups for run in group.runs]
     times = {run.name: time for run in runs if sum((time := _times(run)).values()) > 0}
     if not times:
-        section.blocks.append(Note("The records hold no times."))
-        return section
-    section.blocks.append(Legend([(number, phase) for number, phase in enumerate(PHASES)]))
+        return Section("time", "Where the time went", [Note("The records hold no times.")])
     size = (5.6, 0.4 + BAR_HEIGHT * len(times))
     text = "; ".join(f"{name}: {_shares_text(time)}" for name, time in times.items())
     drawn = figures.draw("Share of the time by phase", text, lambda figure: _paint_shares(figure, times), size)
@@ -35,16 +34,17 @@ def time_section(groups: Sequence[Group], figures: Figures) -> Section:
         for name, time in times.items()
     ]
     caption = "Time by phase, in hours, minutes and seconds, and its share of all."
-    section.blocks += [
-        FigureGrid([Captioned(drawn, None)], is_wide=True),
+    blocks: list[Block] = [
+        Legend(list(enumerate(PHASES))),
+        FigureGrid([Captioned(drawn)], is_wide=True),
         Table(caption, ["run", *PHASES, "all"], rows),
         FigureGrid([_speed(groups, name, figures) for name in ("env_steps_per_s", "opt_steps_per_s")]),
     ]
-    return section
+    return Section("time", "Where the time went", blocks)
 
 
 def _times(run: RunData) -> dict[str, float]:
-    """The seconds by phase, from the training records."""
+    """Return the seconds by phase, from the training records."""
     found = {phase: [value for _, value in run.metrics.get(f"clock/time/{phase}", [])] for phase in PHASES}
     return {phase: math.fsum(value for value in values if value > 0) for phase, values in found.items()}
 
@@ -74,12 +74,8 @@ def _paint_shares(figure: Figure, times: dict[str, dict[str, float]]) -> None:
 
 def _speed(groups: Sequence[Group], name: str, figures: Figures) -> Captioned:
     unit = step_unit(groups)
-    curves = [without_intervals(metric_curve(group, f"clock/{name}", unit)) for group in groups]
-    numbers = [number for number, curve in enumerate(curves) if curve.points or curve.each]
-    shown = [curves[number] for number in numbers]
+    curves, colours = present(without_intervals(metric_curve(group, f"clock/{name}", unit)) for group in groups)
     title = label(name.replace("_per_s", " per second"))
     text = f"{title} of training alone, over {label(unit)}."
-    drawn = figures.draw(
-        title, text, lambda figure: paint_curves(figure, shown, numbers, [], label(unit), "per second")
-    )
-    return Captioned(drawn, None)
+    paint = partial(paint_curves, curves=curves, colours=colours, levels=[], unit=unit, y_label="per second")
+    return Captioned(figures.draw(title, text, paint))

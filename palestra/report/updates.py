@@ -1,8 +1,9 @@
-"""Who learned when: the epochs in which each player learned, and in which it was frozen."""
+"""The section that shows the epochs in which each player learned, and in which it was frozen."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 from palestra.config import Config, ConfigError, check
 from palestra.players.updates import AnyUpdatesConfig
 from palestra.recording.results import label
-from palestra.report.blocks import Captioned, Cell, FigureGrid, Heading, Note, Section, Table, count
+from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Heading, Note, Section, Table, count
 from palestra.report.figures import INK, SERIES, Figures, short
 from palestra.report.groups import Group
 from palestra.report.reading import RunData, under
@@ -29,25 +30,23 @@ class _OneUpdates(Config):
 
 
 def updates_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
-    """Of the first run of each group in which a player is frozen at some time. No section if there is none."""
-    section = Section("updates", "Who learned when")
+    """Make a section on the first run of each group in which a player is frozen; none without such a run."""
+    blocks: list[Block] = []
     for group in groups:
         run = group.runs[0]
         learned = _learned(run)
         if any(not epochs.all() for epochs in learned.values()):
-            section.blocks += [Heading(run.name)] if len(groups) > 1 else []
-            section.blocks += [_figure(run, learned, figures), _table(run, learned)]
-    if section.blocks:
-        what = "In the epochs that are filled a player learned; in the others it was frozen, and played."
-        section.blocks.insert(0, Note(what))
-    return [section] if section.blocks else []
+            blocks += [Heading(run.name)] if len(groups) > 1 else []
+            blocks += [_figure(run, learned, figures), _table(run, learned)]
+    what = "In the epochs that are filled a player learned; in the others it was frozen, and played."
+    return [Section("updates", "Who learned when", [Note(what), *blocks])] if blocks else []
 
 
 def _learned(run: RunData) -> dict[str, Shares]:
-    """Of each player that learns, whether it did in each of the epochs so far: bool (epochs,)."""
-    players, num = under(run.config, "players"), min(run.counters["epochs"], MOST_EPOCHS)
+    """Return for each player that learns whether it did in each of the epochs so far: bool (epochs,)."""
+    num = min(run.counters["epochs"], MOST_EPOCHS)
     found: dict[str, Shares] = {}
-    for name, player in players.items() if isinstance(players, Mapping) and num > 0 else ():
+    for name, player in run.players.items() if num > 0 else ():
         try:
             updates = check({"updates": under(player, "updates")}, _OneUpdates).updates
         except ConfigError:  # it does not learn, or the config is damaged
@@ -65,7 +64,7 @@ def _figure(run: RunData, learned: Mapping[str, Shares], figures: Figures) -> Fi
     drawn = figures.draw(
         "Epochs in which each player learned", f"{text}.", lambda figure: _paint(figure, run, learned), size
     )
-    return FigureGrid([Captioned(drawn, None)], is_wide=True)
+    return FigureGrid([Captioned(drawn)], is_wide=True)
 
 
 def _paint(figure: Figure, run: RunData, learned: Mapping[str, Shares]) -> None:
@@ -96,7 +95,7 @@ def _paint(figure: Figure, run: RunData, learned: Mapping[str, Shares]) -> None:
 
 
 def _steps(run: RunData, num_epochs: int) -> tuple[list[float], list[float]]:
-    """Epochs and opt steps at the training records at which both have grown."""
+    """Return epochs and opt steps at the training records at which both have grown."""
     epochs, opt_steps = [0.0], [0.0]
     for record in run.training:
         now, steps = record.get("epochs"), record.get("opt_steps")
@@ -109,18 +108,16 @@ def _steps(run: RunData, num_epochs: int) -> tuple[list[float], list[float]]:
 
 
 def _stripes(epochs: Shares) -> Iterator[tuple[int, int, float]]:
-    """From which epoch on until which one a player learned, and in what share of them: epochs are joined where there
-    are more than MOST_STRIPES; stripes without any are left out.
+    """Yield from which epoch on until which one a player learned, and in what share of them.
+
+    Epochs are joined where there are more than MOST_STRIPES; stripes without any are left out.
     """
     edges = np.unique(np.linspace(0, len(epochs), min(len(epochs), MOST_STRIPES) + 1).round().astype(int)).tolist()
-    shares = [float(epochs[a:b].mean()) for a, b in pairwise(edges)]
-    start = 0
-    for place, share in enumerate(shares):
-        is_last = place + 1 == len(shares) or shares[place + 1] != share
-        if is_last:
-            if share > 0:
-                yield edges[start], edges[place + 1], share
-            start = place + 1
+    stripes = [(a, b, float(epochs[a:b].mean())) for a, b in pairwise(edges)]
+    for share, alike in groupby(stripes, key=itemgetter(2)):
+        (start, end, _), *others = alike
+        if share > 0:
+            yield start, others[-1][1] if others else end, share
 
 
 def _table(run: RunData, learned: Mapping[str, Shares]) -> Table:
@@ -140,6 +137,6 @@ def _table(run: RunData, learned: Mapping[str, Shares]) -> Table:
 
 
 def _words(updates: Any) -> str:
-    """Alternating periodic, period 5, phase 0"""
+    """Return the key `updates` in words, as "alternating periodic, period 5, phase 0"."""
     keys = updates.items() if isinstance(updates, Mapping) else ()
     return ", ".join(label(str(value)) if key == "name" else f"{key} {value}" for key, value in keys)

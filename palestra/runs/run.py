@@ -215,7 +215,7 @@ class Run:
         except OSError as error:
             self.display.error(f"{plot} could not be written: {error}")
         self.display.update(progress)
-        self.display.close()  # its last frame stays above the summary
+        self.display.close()  # its last screen stays above the summary
         if self.display.has_summary:
             render_summary(self.console, progress, files, self._ways_on(is_over=progress.fraction >= 1))
 

@@ -1,10 +1,29 @@
 """Scores: numbers that say how well the games of a pairing went, and who wants them high."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Self
 
 Wish = Literal["high", "low"]
+
+
+class Estimate(NamedTuple):
+    """A value and its 95% confidence interval. A number that is not known is nan."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, value: float | None, low: float | None = None, high: float | None = None) -> Self:
+        """Make an estimate of numbers of which some may be unknown."""
+        return cls(*(math.nan if number is None else number for number in (value, low, high)))
+
+    @property
+    def half(self) -> float:
+        """Half of the interval's length; nan without an interval."""
+        return (self.high - self.low) / 2
 
 
 @dataclass(frozen=True)

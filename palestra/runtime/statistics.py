@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from statistics import fmean, stdev
 from typing import NamedTuple
@@ -10,17 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from palestra.runtime.scores import Estimate as Estimate
+
 Z95 = 1.959963984540054  # the 97.5th percentile of the normal distribution
 _ENDS = torch.tensor([0.025, 0.975], dtype=torch.float64)  # of an interval of 95%
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value and its 95% confidence interval. All three are nan if there are no data."""
-
-    value: float
-    low: float
-    high: float
 
 
 def estimate_mean(values: Tensor) -> Estimate:

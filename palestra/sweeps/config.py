@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from palestra.config import (
     ByName,
@@ -30,6 +30,16 @@ KEYS_OF_RUNS = {"trainer", "game", "players"}  # of tournaments, too
 MOST_SEEDS = 10_000
 KEYS_OF_SWEEPS = {"base", "space", "search", "budget", "objective", "storage"}
 
+
+def each_once(values: list[Any]) -> list[Any]:
+    """Return the values. Raises ConfigError for one that is there twice."""
+    for number, value in enumerate(values):
+        if value in values[:number]:
+            raise ConfigError.at(str(number), f"expected each value once, got {value!r} again")
+    return values
+
+
+Seeds = Annotated[list[NonNegativeInt], Field(min_length=1, max_length=MOST_SEEDS), AfterValidator(each_once)]
 AnyPlaceConfig = Annotated[LocalConfig | UserConfig, ByName(user_class=Place)]
 
 
@@ -90,14 +100,14 @@ class SweepConfig(Config):
 
     seed: NonNegativeInt
     """determines what is drawn for each trial; the runs have seeds of their own"""
-    base: Annotated[list[NonEmptyStr], Field(min_length=1)]
+    base: Annotated[list[NonEmptyStr], Field(min_length=1), AfterValidator(each_once)]
     """config files, by path from this file or by the name of a shipped config; of several, each trial takes one"""
     space: dict[str, AnyDimensionConfig]
     """what is searched, by the dotted keys of the base; a key that only some bases have is drawn with these alone"""
     constraints: list[NonEmptyStr]
     """what a point must fulfil, as "batch_size <= 4 * num_worlds" over any keys of the base, or a function of your own,
     package.module:function, which gets a trial's config as a mapping; []: none"""
-    seeds: Annotated[list[NonNegativeInt], Field(min_length=1, max_length=MOST_SEEDS)]
+    seeds: Seeds
     """the seeds of each trial's runs"""
     objective: ObjectiveConfig
     """what is optimised"""
@@ -116,43 +126,28 @@ class SweepConfig(Config):
 
     @model_validator(mode="after")
     def _check_sweep(self) -> Self:
-        errors = [*self._grid_errors(), *self._seed_errors()]
+        is_grid = isinstance(self.search, GridConfig)
+        errors = [
+            ConfigErrorItem(f"space.{key}", f"expected values that can be listed with search 'grid', got {what}")
+            for key, dimension in self.space.items()
+            if is_grid and (what := _endless(dimension))
+        ]
         is_endless = all(limit is None for limit in dict(self.budget).values())
-        if is_endless and not isinstance(self.search, GridConfig):
+        if is_endless and not is_grid:
             message = f"expected a limit with search {self.search.name!r}, which never ends, got null everywhere"
             errors.append(ConfigErrorItem("budget", message))
-        for number, file in enumerate(self.base):
-            if file in self.base[:number]:
-                errors.append(ConfigErrorItem(f"base.{number}", f"expected each file once, got {file!r} again"))
+        key = "startup_seeds" if isinstance(self.pruning, WilcoxonConfig) else "num_seeds"
+        if (wanted := getattr(self.pruning, key, 1)) > len(self.seeds):
+            message = f"expected at most {len(self.seeds)}, the number of seeds, got {wanted}"
+            errors.append(ConfigErrorItem(f"pruning.{key}", message))
         if not self.space and len(self.base) == 1:
             errors.append(ConfigErrorItem("space", "expected a key, or several files in base, got neither"))
         ConfigError.require_none(errors)
         return self
 
-    def _grid_errors(self) -> list[ConfigErrorItem]:
-        if not isinstance(self.search, GridConfig):
-            return []
-        return [
-            ConfigErrorItem(f"space.{key}", f"expected values that can be listed with search 'grid', got {what}")
-            for key, dimension in self.space.items()
-            if (what := _endless(dimension))
-        ]
-
-    def _seed_errors(self) -> list[ConfigErrorItem]:
-        errors = []
-        for number, seed in enumerate(self.seeds):
-            if seed in self.seeds[:number]:
-                errors.append(ConfigErrorItem(f"seeds.{number}", f"expected each seed once, got {seed} again"))
-        key = "startup_seeds" if isinstance(self.pruning, WilcoxonConfig) else "num_seeds"
-        wanted: int = getattr(self.pruning, key, 1)
-        if wanted > len(self.seeds):
-            message = f"expected at most {len(self.seeds)}, the number of seeds, got {wanted}"
-            errors.append(ConfigErrorItem(f"pruning.{key}", message))
-        return errors
-
 
 def _endless(dimension: DimensionConfig) -> str:
-    """What keeps a dimension from being listed, in words; empty if nothing does."""
+    """Return in words what keeps a dimension from being listed; "" if nothing does."""
     if isinstance(dimension, LogConfig):
         return "'log'; write a choice of values"
     if isinstance(dimension, UniformConfig) and dimension.step is None:
@@ -161,10 +156,10 @@ def _endless(dimension: DimensionConfig) -> str:
 
 
 def is_sweep(data: Any) -> bool:
-    """Whether plain data describe a sweep, if perhaps one of which a key is missing."""
+    """Return whether plain data describe a sweep, if perhaps one of which a key is missing."""
     return isinstance(data, dict) and not data.keys() & KEYS_OF_RUNS and bool(data.keys() & KEYS_OF_SWEEPS)
 
 
 def read_sweep(data: dict[str, Any], overrides: Sequence[str]) -> SweepConfig:
-    """A sweep's config from plain data. Raises ConfigError."""
+    """Check a sweep's config, given as plain data. Raises ConfigError."""
     return check_overridden(data, overrides, SweepConfig) if overrides else check(data, SweepConfig)

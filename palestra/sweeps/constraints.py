@@ -1,5 +1,4 @@
-"""Constraints between keys of a config: comparisons such as `batch_size <= 4 * num_worlds`, or functions of the user's
-own.
+"""Constraints between keys of a config: comparisons such as `batch_size <= 4 * num_worlds`, or own functions.
 
 An expression has numbers, texts, true, false, null, dotted keys, + - * / // % **, comparisons, in, and, or, not, lists
 and parentheses. It is read with Python's parser, and computed here: nothing else can be called.
@@ -50,7 +49,10 @@ MOST_BITS = 1024  # of a whole number; a float cannot be much larger
 
 
 class Constraint:
-    """A constraint as a sweep's file has it. Raises ConfigError, with an empty path, for one that cannot be read."""
+    """A constraint as a sweep's file has it.
+
+    Raises ConfigError, with an empty path, for one that cannot be read.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -93,7 +95,7 @@ class Constraint:
         return name
 
     def full_keys(self, data: Mapping[str, Any]) -> dict[str, str] | None:
-        """Its keys in full, by their names; None if a config lacks one of them.
+        """Return its keys in full, by their names; None if a config lacks one of them.
 
         Raises ConfigError for a key that means several.
         """
@@ -114,7 +116,7 @@ class Constraint:
                 full_key(next(iter(configs.values())), key)
 
     def holds(self, data: Mapping[str, Any]) -> bool:
-        """Whether a config, as plain data, fulfils it; it says nothing of one that lacks one of its keys.
+        """Return whether a config, as plain data, fulfils the constraint; True if the config lacks one of its keys.
 
         Raises ConfigError if it cannot be computed there.
         """
@@ -145,10 +147,10 @@ def _compute(node: ast.expr, values: Mapping[str, Any]) -> Any:
             return not _truth(_compute(operand, values))
         case ast.UnaryOp(op=op, operand=operand):
             return UNARY[type(op)](_compute(operand, values))
-        case ast.BoolOp(op=ast.And(), values=parts):
-            return all(_truth(_compute(part, values)) for part in parts)
-        case ast.BoolOp(values=parts):
-            return any(_truth(_compute(part, values)) for part in parts)
+        case ast.BoolOp(op=ast.And(), values=terms):
+            return all(_truth(_compute(term, values)) for term in terms)
+        case ast.BoolOp(values=terms):
+            return any(_truth(_compute(term, values)) for term in terms)
         case ast.BinOp(left=left, op=op, right=right):
             one, other = _number(_compute(left, values)), _number(_compute(right, values))
             if isinstance(op, ast.Pow) and abs(other) > LARGEST_POWER:

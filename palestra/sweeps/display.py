@@ -1,7 +1,7 @@
-"""What a user sees while a sweep works: a live frame on a terminal, plain lines elsewhere, nothing where it is quiet.
+"""What a user sees while a sweep works: a live screen on a terminal, plain lines elsewhere, nothing where it is quiet.
 
-A display asks for the sweep's progress when it shows it, for that reads the study. It never ends a sweep: progress that
-cannot be read or drawn is left out, and reported once.
+A display asks for the sweep's progress when it shows it, because that reads the study. It never ends a sweep: progress
+that cannot be read or drawn is left out, and reported once.
 """
 
 import logging
@@ -10,17 +10,16 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import datetime
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 
 from palestra.recording.display import can_draw, needs_ascii
+from palestra.recording.display.display import Closing
 from palestra.recording.display.lines import Line
 from palestra.recording.display.live import LiveLines
 from palestra.recording.results import plain_ascii, printable
-from palestra.sweeps.frame import frame_lines
 from palestra.sweeps.progress import SweepProgress
+from palestra.sweeps.screen import screen_lines
 from palestra.sweeps.texts import progress_line
 
 READ_S, LINE_S = 1.0, 60.0
@@ -31,31 +30,20 @@ logger = logging.getLogger(__name__)
 Read = Callable[[], SweepProgress]
 
 
-class SweepDisplay:
-    """Shows nothing. Used in a `with` block."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+class SweepDisplay(Closing):
+    """A display that shows nothing. Used in a `with` block."""
 
     def update(self, read: Read, is_last: bool = False) -> None:
-        """Show the progress if that is due, or if nothing will come after it. Called as often as one likes."""
+        """Show the progress if that is due, or if nothing will come after it. May be called as often as one likes."""
 
     def ended(self, line: str) -> None:
-        """A trial has ended; line: how."""
+        """Say how a trial has ended."""
 
     def note(self, line: str) -> None:
         """Tell something of which a trial's end says nothing."""
 
     def stopping(self, number: int, read: Read) -> None:
-        """A signal has come, and the runs are saved."""
-
-    def close(self) -> None:
-        """Let go of the terminal; again is no error."""
+        """Say that a signal has come, and that the runs are saved."""
 
 
 class _Reading(SweepDisplay):
@@ -85,7 +73,7 @@ class _Reading(SweepDisplay):
 
 
 class PlainSweepDisplay(_Reading):
-    """A line of plain ASCII for each trial that ends, and every minute one that tells how the sweep stands."""
+    """Prints a line of plain ASCII for each trial that ends, and every minute one that tells how the sweep stands."""
 
     interval_s = LINE_S
 
@@ -114,7 +102,7 @@ class PlainSweepDisplay(_Reading):
 
 
 class LiveSweepDisplay(LiveLines, _Reading):
-    """A frame on a terminal. It shows which trials have ended, so that no lines tell it, too."""
+    """A screen on a terminal. It shows which trials have ended, so no lines are printed for them."""
 
     fault = "the display could not show how the sweep stands; the sweep goes on"
 
@@ -141,11 +129,11 @@ class LiveSweepDisplay(LiveLines, _Reading):
         if self._latest is None:
             return None
         progress, at_s = self._latest
-        return frame_lines(progress, time.monotonic() - at_s, datetime.now(), width, height)
+        return screen_lines(progress, time.monotonic() - at_s, datetime.now(), width, height)
 
 
 def make_sweep_display(console: Console) -> SweepDisplay:
-    """Live on a terminal that can draw it, plain lines elsewhere, nothing on a quiet console."""
+    """Make a display: live on a terminal that can draw it, plain lines elsewhere, nothing on a quiet console."""
     if console.quiet:
         return SweepDisplay()
     return LiveSweepDisplay(console, needs_ascii(console)) if can_draw(console) else PlainSweepDisplay(console)

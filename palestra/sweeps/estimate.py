@@ -1,4 +1,4 @@
-"""When a sweep will end: its runs are given to its places in turn until the budget is used up, as the sweep does it."""
+"""Estimates when a sweep will end: runs get their places in turn until the budget is used up, as it will happen."""
 
 import heapq
 import math
@@ -10,20 +10,20 @@ MOST_TRIALS = 1000  # that are followed one by one; of more, several are taken f
 
 @dataclass(frozen=True)
 class Outlook:
-    """num_places: so many runs are computed side by side.
+    """What an estimate needs to know. num_places: so many runs are computed side by side.
 
     runs: of trials that have begun, the trial's number and the seconds that the run still takes; those that wait for a
     place come last. trial_s, trial_env_steps: what one more trial takes, over all its runs; nan if it is not known.
-    num_parts: its runs that are computed side by side. env_steps: played by the trials that have ended. num_trials,
-    max_env_steps, begin_s: so many trials may still begin; none once trials that have ended played so many env steps,
-    nor after so many seconds. inf: no limit.
+    num_at_once: how many of its runs are computed side by side. env_steps: played by the trials that have ended.
+    num_trials, max_env_steps, begin_s: so many trials may still begin; none once trials that have ended played so many
+    env steps, nor after so many seconds. inf: no limit.
     """
 
     num_places: int
     runs: Sequence[tuple[int, float]]
     trial_s: float
     trial_env_steps: float
-    num_parts: int
+    num_at_once: int
     env_steps: float
     num_trials: float
     max_env_steps: float
@@ -31,7 +31,7 @@ class Outlook:
 
 
 def seconds_left(outlook: Outlook) -> float:
-    """Until the last run ends; nan if that cannot be known."""
+    """Return the seconds until the last run ends; nan if that cannot be known."""
     if any(math.isnan(seconds) for _, seconds in outlook.runs):
         return math.nan
     places = [0.0] * outlook.num_places  # when each is free: a heap
@@ -43,8 +43,10 @@ def seconds_left(outlook: Outlook) -> float:
     num_trials = _num_trials(outlook)
     if not math.isfinite(num_trials):
         return math.nan
-    outlook = _bundled(outlook, math.ceil(num_trials / MOST_TRIALS))
-    ended = [(end, outlook.trial_env_steps) for end in ends.values()]  # a heap of what will have ended, and when
+    size = math.ceil(num_trials / MOST_TRIALS)  # so many trials are taken for one
+    trial_s, trial_env_steps = size * outlook.trial_s, size * outlook.trial_env_steps
+    outlook = replace(outlook, num_trials=outlook.num_trials / size)
+    ended = [(end, trial_env_steps) for end in ends.values()]  # a heap of what will have ended, and when
     heapq.heapify(ended)
     last, env_steps, num_begun = max(ends.values(), default=0.0), outlook.env_steps, 0
     while True:
@@ -52,13 +54,13 @@ def seconds_left(outlook: Outlook) -> float:
             env_steps += heapq.heappop(ended)[1]
         if not _may_begin(outlook, env_steps, places[0], num_begun):
             return last
-        end = max(_occupy(places, outlook.trial_s / outlook.num_parts) for _ in range(outlook.num_parts))
-        heapq.heappush(ended, (end, outlook.trial_env_steps))
+        end = max(_occupy(places, trial_s / outlook.num_at_once) for _ in range(outlook.num_at_once))
+        heapq.heappush(ended, (end, trial_env_steps))
         last, num_begun = max(last, end), num_begun + 1
 
 
 def _occupy(places: list[float], seconds: float) -> float:
-    """Give a run to the first place that is free; gives when it ends."""
+    """Give a run to the first place that is free; returns when the run ends."""
     end = places[0] + seconds
     heapq.heapreplace(places, end)
     return end
@@ -69,7 +71,7 @@ def _may_begin(outlook: Outlook, env_steps: float, at_s: float, num_begun: int) 
 
 
 def _num_trials(outlook: Outlook) -> float:
-    """About how many trials will begin; nan or inf if that cannot be known."""
+    """Return about how many trials will begin; nan or inf if that cannot be known."""
     if not outlook.trial_s > 0.0:
         return math.nan
     nums = [outlook.num_trials, outlook.begin_s * outlook.num_places / outlook.trial_s]
@@ -79,13 +81,3 @@ def _num_trials(outlook: Outlook) -> float:
         left = outlook.max_env_steps - outlook.env_steps
         nums.append(left / outlook.trial_env_steps if outlook.trial_env_steps else math.inf)
     return min(nums)
-
-
-def _bundled(outlook: Outlook, size: int) -> Outlook:
-    """With so many trials in the place of one."""
-    return replace(
-        outlook,
-        trial_s=outlook.trial_s * size,
-        trial_env_steps=outlook.trial_env_steps * size,
-        num_trials=outlook.num_trials / size,
-    )

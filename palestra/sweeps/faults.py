@@ -1,6 +1,4 @@
-"""What is wrong with a study: errors of Optuna, SQLAlchemy and SQLite in words, and trials that palestra has not
-written.
-"""
+"""Finds what is wrong with a study: errors of Optuna, SQLAlchemy and SQLite, and trials that others have written."""
 
 import errno
 import math
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from palestra.config import ConfigError
 from palestra.config.own_modules import UntrustedError
 from palestra.storage.disk import RunFolderError
-from palestra.sweeps.outcomes import DEFINITION, ENV_STEPS, FAILED_BEFORE, FAILURE, SECONDS, SKIPPED, VALUES
+from palestra.sweeps.outcomes import DEFINITION, ENV_STEPS, FAILED_BEFORE, FAILURE, SECONDS, SKIPPED, VALUES, is_number
 from palestra.sweeps.storages import MOST_S
 
 if TYPE_CHECKING:
@@ -29,8 +27,9 @@ OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 @contextmanager
 def errors_of_study(folder: "SweepFolder") -> Iterator[None]:
-    """Inside, whatever the study's storage raises becomes RunFolderError with a line that says what to do, or OSError
-    if the disk refuses.
+    """Turn whatever the study's storage raises inside into RunFolderError with a line that says what to do.
+
+    It becomes OSError if the disk refuses.
     """
     try:
         yield
@@ -56,7 +55,7 @@ def errors_of_study(folder: "SweepFolder") -> Iterator[None]:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those from which it came."""
+    """Yield an error, and those from which it came."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
@@ -64,7 +63,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def require_sound(folder: "SweepFolder", study: "Study", goal: str) -> "list[FrozenTrial]":
-    """The trials of a study.
+    """Return the trials of a study.
 
     Raises RunFolderError if there is one that palestra has not written so. goal: max or min.
     """
@@ -86,7 +85,7 @@ def require_sound(folder: "SweepFolder", study: "Study", goal: str) -> "list[Fro
 
 
 def num_begun(folder: "SweepFolder") -> int:
-    """How many trials the study must have at least: a trial has its folder after it is there."""
+    """Return how many trials the study must have at least: a trial gets its folder when it is in the study."""
     return max((int(name) + 1 for name in folder.trials.names() if re.fullmatch(r"\d{4,9}", name)), default=0)
 
 
@@ -96,7 +95,7 @@ def study_lost(folder: "SweepFolder", begun: int, known: int) -> RunFolderError:
 
 
 def _fault_of(trial: "FrozenTrial") -> str:
-    """Why palestra has not written a trial so; empty if it may have."""
+    """Return why palestra has not written a trial so; "" if it may have."""
     values, facts = trial.values or [], trial.user_attrs
     is_complete = trial.state.name == "COMPLETE"
     if len(values) > 1 or (is_complete and (len(values) != 1 or math.isnan(values[0]))):
@@ -105,10 +104,10 @@ def _fault_of(trial: "FrozenTrial") -> str:
         if not isinstance(facts.get(name, ""), str):
             return f"expected a text as its {name}, got {_shown(facts[name])}"
     for name in (ENV_STEPS, SECONDS):
-        if not _is_number(facts.get(name, 0.0)) or not 0 <= facts.get(name, 0.0) < math.inf:
+        if not is_number(facts.get(name, 0.0)) or not 0 <= facts.get(name, 0.0) < math.inf:
             return f"expected a number >= 0 as its {name}, got {_shown(facts[name])}"
     of_seeds = facts.get(VALUES, {})
-    if not isinstance(of_seeds, Mapping) or not all(map(_is_number, of_seeds.values())):
+    if not isinstance(of_seeds, Mapping) or not all(map(is_number, of_seeds.values())):
         return f"expected a number for each seed as its {VALUES}, got {_shown(of_seeds)}"
     for name, decision in facts.items():
         if name.startswith("pruning/") and not _is_decision(decision):
@@ -118,10 +117,6 @@ def _fault_of(trial: "FrozenTrial") -> str:
 
 def _is_decision(value: Any) -> bool:
     return isinstance(value, Mapping) and {"prune": bool, "notes": dict} == {key: type(value[key]) for key in value}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _shown(value: Any | Sequence[Any]) -> str:

@@ -29,7 +29,7 @@ SEEDS = "seeds.yml"  # of a folder that `palestra train --seeds --at` has made: 
 
 
 class SweepFolder:
-    """Made by `create` or `open`.
+    """The folder of a sweep. `create` makes it, `open` opens it.
 
     id: by which the study knows which trials lie here. is_new: whether this object has made it.
     """
@@ -45,7 +45,7 @@ class SweepFolder:
 
     @classmethod
     def create(cls, path: Path, sweep: str, bases: dict[str, str]) -> "SweepFolder":
-        """Make the folder, beside its place and then in one move, so that no kill leaves a part of it there.
+        """Make the folder, beside its place and then in one move, so that no kill leaves an unfinished folder there.
 
         Nothing is changed if another process was faster with the same sweep. sweep: the text of sweep.yml. bases: the
         texts of the configs by name. Raises RunFolderError if there is anything but an empty folder.
@@ -78,7 +78,7 @@ class SweepFolder:
         return folder
 
     def _move_to(self, path: Path) -> bool:
-        """Give the folder its place; False if there is anything but an empty folder."""
+        """Give the folder its place; returns False if there is anything but an empty folder."""
         try:
             self.path.rename(path)
         except OSError as error:
@@ -119,11 +119,11 @@ class SweepFolder:
         return str(self.facts()["id"])
 
     def data(self) -> dict[str, Any]:
-        """The content of sweep.yml, which another person may have written, unchecked. Raises ConfigError, OSError."""
+        """Read sweep.yml, which another person may have written, unchecked. Raises ConfigError, OSError."""
         return load_yaml(plain_path(self.root, self.config.name))
 
     def facts(self) -> dict[str, Any]:
-        """Raises RunFolderError if sweep.json is damaged, or of another format."""
+        """Read sweep.json. Raises RunFolderError if it is damaged, or of another format."""
         try:
             facts = json.loads(self.root.read("sweep.json"))
             if facts["format"] == FORMAT and re.fullmatch("[0-9a-f]{32}", facts["id"]):
@@ -138,7 +138,7 @@ class SweepFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """A context that one process at a time is in."""
+        """Make a context that one process at a time is in."""
         lock = Lock.take(self.root, "lock", wait=True)
         assert lock is not None
         try:
@@ -148,7 +148,7 @@ class SweepFolder:
 
 
 def make_new(path: Path) -> bool:
-    """Make a folder, and those above it; False if it exists. Raises RunFolderError if it cannot be made."""
+    """Make a folder, and those above it; returns False if it exists. Raises RunFolderError if it cannot be made."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir()
@@ -160,7 +160,7 @@ def make_new(path: Path) -> bool:
 
 
 def default_path(name: str) -> Path:
-    """runs/NAME-N with the smallest N that is free."""
+    """Return runs/NAME-N with the smallest N that is free."""
     number = 1
     while os.path.lexists(path := Path("runs") / f"{name}-{number}"):
         number += 1
@@ -180,14 +180,16 @@ def is_folder_of_seeds(path: Path) -> bool:
 
 
 def sweep_of(run: Path) -> Path | None:
-    """The folder of the sweep to one of whose trials a run belongs (SWEEP/trials/0003/seed-0)."""
+    """Return the folder of the sweep to one of whose trials a run belongs (SWEEP/trials/0003/seed-0)."""
     trials = run.absolute().parent.parent
     return trials.parent if trials.name == "trials" and is_sweep_folder(trials.parent) else None
 
 
 def runs_in(path: Path) -> list[Path]:
-    """The folders of the runs of a sweep, or of one of its trials (SWEEP/trials/0003), or of the runs that `palestra
-    train --seeds --run` put into one folder; [path] for anything else.
+    """Return the folders of the runs in a folder; [path] for a folder that is not of several runs.
+
+    It may be that of a sweep, of one of its trials (SWEEP/trials/0003), or of the runs that `palestra train --seeds
+    --run` put into one folder.
     """
     if is_sweep_folder(path):
         trials = SweepFolder(path).trials

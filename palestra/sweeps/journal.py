@@ -1,8 +1,8 @@
-"""The journal of a study: a file to which Optuna adds a line of JSON for each change, under a lock that the kernel
-frees however a process ends.
+"""The journal of a study: a file to which Optuna adds a line of JSON for each change.
 
-Each line is on the disk before the next one is added. So only the last line can be torn, by a full disk or a power cut:
-no reader takes it, and whoever adds a line cuts it off first.
+It adds them under a lock that the kernel frees however a process ends. Each line is on the disk before the next one is
+added. So only the last line can be torn, by a full disk or a power cut: no reader takes it, and whoever adds a line
+cuts it off first.
 """
 
 import json
@@ -35,7 +35,7 @@ class JournalFile(BaseJournalBackend):
         self.folder.append(self.name).close()
 
     def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
-        """The lines from a number on.
+        """Read the lines from a number on.
 
         Raises RunFolderError if one is damaged that is not the last, or there are too many.
         """
@@ -60,7 +60,7 @@ class JournalFile(BaseJournalBackend):
         return logs
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Raises OSError, and RunFolderError if another process holds the file for too long."""
+        """Add lines. Raises OSError, and RunFolderError if another process holds the file for too long."""
         file = self.folder.append(self.name)
         try:
             if not lock_within(file, WAIT_S):
@@ -80,7 +80,7 @@ class JournalFile(BaseJournalBackend):
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """The mapping in a line; None if there is none."""
+    """Return the mapping in a line; None if there is none."""
     try:
         log = json.loads(line)
     except (ValueError, RecursionError):
@@ -89,7 +89,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _sound_size(file: OpenFile) -> int:
-    """The size of a file without its last line, if that is torn."""
+    """Return the size of a file without its last line, if that is torn."""
     size = file.size
     is_whole = os.pread(file.descriptor, 1, max(size - 1, 0)) == b"\n"
     start = _begin_of_line(file, size - is_whole)
@@ -98,7 +98,7 @@ def _sound_size(file: OpenFile) -> int:
 
 
 def _begin_of_line(file: OpenFile, stop: int) -> int:
-    """Where the line begins that ends at `stop`."""
+    """Return where the line begins that ends at `stop`."""
     while stop > 0:
         begin = max(stop - BLOCK, 0)
         if newline := os.pread(file.descriptor, stop - begin, begin).rfind(b"\n") + 1:

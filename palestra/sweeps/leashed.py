@@ -1,5 +1,6 @@
-"""The process of one run of a sweep: `python -m palestra.sweeps.leashed PIPE ARGUMENTS` does what `palestra ARGUMENTS`
-does, and ends with the process that holds the other end of the pipe.
+"""The process of one run of a sweep, which ends with the process that holds the other end of a pipe.
+
+`python -m palestra.sweeps.leashed PIPE ARGUMENTS` does what `palestra ARGUMENTS` does.
 """
 
 import os

@@ -12,40 +12,40 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-VAGUE = {"name", "value", "initial", "final", "num_steps"}  # parts of keys that say nothing alone
+VAGUE = {"name", "value", "initial", "final", "num_steps"}  # words of keys that say nothing alone
 
 
 def short_keys(keys: Iterable[str]) -> dict[str, str]:
-    """By dotted key its last part that says what it is, or as many of its last parts as make it the only one."""
+    """Return by dotted key the last word of it that says what it is, or as many as make it the only one."""
     listed = list(keys)
     told = {key: _without_vague_end(key) for key in listed}
     shared = [text for text, count in Counter(told.values()).items() if count > 1]
     told = {key: key if text in shared else text for key, text in told.items()}
     found = {}
     for key, text in told.items():
-        parts = text.split(".")
-        endings = [".".join(parts[-num:]) for num in range(1, len(parts) + 1) if not _is_vague(parts[-num])]
+        words = text.split(".")
+        endings = [".".join(words[-num:]) for num in range(1, len(words) + 1) if not _is_vague(words[-num])]
         others = [f".{other}" for other in told.values() if other != text]
         found[key] = next((e for e in endings if not any(other.endswith(f".{e}") for other in others)), text)
     return found
 
 
 def _without_vague_end(key: str) -> str:
-    parts = key.split(".")
-    while len(parts) > 1 and parts[-1] in VAGUE:
-        parts.pop()
-    return ".".join(parts)
+    words = key.split(".")
+    while len(words) > 1 and words[-1] in VAGUE:
+        words.pop()
+    return ".".join(words)
 
 
-def _is_vague(part: str) -> bool:
-    return part in VAGUE or part.isdigit()
+def _is_vague(word: str) -> bool:
+    return word in VAGUE or word.isdigit()
 
 
 # ---- values ----------------------------------------------------------------------------------------------
 
 
 def parameter_text(value: Any) -> str:
-    """A value as YAML would write it, and texts as they are; floats rounded."""
+    """Return a value as YAML would write it, and texts as they are; floats rounded."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return value if isinstance(value, str) else inline_flow(value)
@@ -53,8 +53,9 @@ def parameter_text(value: Any) -> str:
 
 @lru_cache(maxsize=256, typed=True)
 def choice_texts(*stored: Any) -> Mapping[Any, str]:
-    """A short text for each value of a choice, as the study stores it: for a mapping its name and what differs among
-    the mappings of this name.
+    """Return a short text for each value of a choice, as the study stores it.
+
+    The text of a mapping is its name and what differs among the mappings of this name.
     """
     meant = [_meant(value) for value in stored]
     mappings = [value for value in meant if isinstance(value, dict) and "name" in value]
@@ -65,7 +66,7 @@ def choice_texts(*stored: Any) -> Mapping[Any, str]:
 
 
 def _meant(stored: Any) -> Any:
-    """What a stored value stands for: a mapping if it is the text of one."""
+    """Return what a stored value stands for: a mapping if it is the text of one."""
     if isinstance(stored, str) and stored.startswith("{"):
         try:
             return load_yaml(stored)
@@ -75,7 +76,7 @@ def _meant(stored: Any) -> Any:
 
 
 def _mapping_text(value: Mapping[str, Any], mappings: Iterable[Mapping[str, Any]]) -> str:
-    """Linear initial 0.001, num_steps 5000; constant 0.1"""
+    """Return a mapping in short, as "linear initial 0.001, num_steps 5000" or "constant 0.1"."""
     alike = [mapping for mapping in mappings if mapping["name"] == value["name"]]
     keys = [key for key in value if any(mapping.get(key) != value[key] for mapping in alike)]
     told = [parameter_text(value[key]) if len(keys) == 1 else f"{key} {parameter_text(value[key])}" for key in keys]
@@ -83,12 +84,12 @@ def _mapping_text(value: Mapping[str, Any], mappings: Iterable[Mapping[str, Any]
 
 
 def point_texts(trial: "FrozenTrial") -> dict[str, str]:
-    """The values of a trial's point in short, by dotted key; keys with the same value in all trials are left out."""
+    """Return the values of a trial's point in short, by dotted key, without keys that have one value in all trials."""
     varied = {key: each for key, each in trial.distributions.items() if not each.single()}
     return {key: short_value(trial.params[key], distribution) for key, distribution in varied.items()}
 
 
 def short_value(value: Any, distribution: "BaseDistribution") -> str:
-    """A value of a point in short."""
+    """Return a value of a point in short."""
     choices = getattr(distribution, "choices", ())
     return choice_texts(*choices)[value] if choices else parameter_text(value)

@@ -1,7 +1,8 @@
-"""How the trials of a sweep have ended, as the study has it. Imports nothing heavy but Optuna."""
+"""How the trials of a sweep have ended, as the study has it. Nothing heavy but Optuna is imported."""
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
@@ -17,21 +18,22 @@ FAILED_BEFORE = "failed_before"  # user attribute: why the one that it takes ove
 
 
 def place_of(trial: FrozenTrial) -> int:
-    """The number under which its runs lie in the sweep's folder: its own or, of a trial that takes over a failed one,
-    that of the latter.
+    """Return the number under which a trial's runs lie in the sweep's folder.
+
+    It is its own or, of a trial that takes over a failed one, that of the latter.
     """
     first = trial.user_attrs.get(RETRY_OF)
     return first if type(first) is int and 0 <= first < trial.number else trial.number
 
 
 def standing(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-    """The trials, in the order of their numbers, without those that another one has taken over."""
+    """Return the trials, in the order of their numbers, without those that another one has taken over."""
     last = {place_of(trial): trial.number for trial in trials}
     return [trial for trial in trials if last[place_of(trial)] == trial.number]
 
 
 def rank_of(trial: FrozenTrial, trials: Sequence[FrozenTrial]) -> int:
-    """The number that a trial would have if none had failed and been run again: by it its point is drawn.
+    """Return the number that a trial would have if none had failed and been run again: by it its point is drawn.
 
     trials: all of the study, in the order of their numbers.
     """
@@ -40,7 +42,7 @@ def rank_of(trial: FrozenTrial, trials: Sequence[FrozenTrial]) -> int:
 
 
 def why_of(trial: FrozenTrial) -> str:
-    """Why it was skipped, why it failed, or why it was run again; "" for others."""
+    """Return why a trial was skipped, why it failed, or why it was run again; "" for others."""
     facts = trial.user_attrs
     told = [str(facts[name]) for name in (SKIPPED, FAILURE) if facts.get(name)][:1]
     if place_of(trial) != trial.number:
@@ -49,26 +51,37 @@ def why_of(trial: FrozenTrial) -> str:
 
 
 def best_of(trials: Sequence[FrozenTrial], goal: str) -> FrozenTrial | None:
-    """The best complete trial, of equal ones the first."""
+    """Return the best complete trial, of equal ones the first."""
     done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     sign = 1.0 if goal == "max" else -1.0
     return max(done, key=lambda trial: (sign * (trial.value or 0.0), -trial.number), default=None)
 
 
 def state_of(trial: FrozenTrial) -> str:
-    """succeeded, failed, pruned, skipped or running."""
+    """Return the state of a trial: succeeded, failed, pruned, skipped or running."""
     if SKIPPED in trial.user_attrs:
         return "skipped"
     names = {TrialState.COMPLETE: "succeeded", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
     return names.get(trial.state, "running")
 
 
-def value_of(trial: FrozenTrial) -> float | None:
-    """Its value; of a pruned one the last by which that was decided.
+def counts_text(states: Sequence[str]) -> str:
+    """Say how many trials there are and how many in each state, as "3 trials: 2 succeeded, 1 failed"."""
+    each = [f"{states.count(state):,} {state}" for state in STATES if state in states]
+    return ": ".join(filter(None, [f"{len(states):,} trial{'s' * (len(states) != 1)}", ", ".join(each)]))
 
-    Of one that was pruned between its seeds there is none: Optuna takes the value of its last seed.
+
+def value_of(trial: FrozenTrial) -> float | None:
+    """Return the value of a trial or, if it was pruned, the last by which that was decided.
+
+    A trial that was pruned between its seeds has none: Optuna takes the value of its last seed.
     """
     return None if state_of(trial) == "pruned" and trial.user_attrs.get(VALUES) else trial.value
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number, which for Python true and false are, too, but not here."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def env_steps_of(trial: FrozenTrial) -> float:
@@ -77,6 +90,6 @@ def env_steps_of(trial: FrozenTrial) -> float:
 
 
 def seconds_of(trial: FrozenTrial) -> float | None:
-    """How long its runs have worked, all together; None if nobody has measured it."""
+    """Return how long a trial's runs have worked, all together; None if nobody has measured it."""
     seconds = trial.user_attrs.get(SECONDS)
     return seconds if isinstance(seconds, int | float) and 0 <= seconds < math.inf else None

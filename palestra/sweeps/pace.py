@@ -1,4 +1,7 @@
-"""How fast a run of a trial goes on, and when it will end at that pace. Times are seconds of one monotonic clock."""
+"""Measures how fast a run of a trial goes on, and when it will end at that pace.
+
+Times are seconds of one monotonic clock.
+"""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ class Moment:
 
 
 class Pace:
-    """Of one run; its process may be started several times, and only time in which one works counts."""
+    """The pace of one run. Its process may be started several times, and only time in which one works counts."""
 
     def __init__(self) -> None:
         self._before_s = 0.0  # of processes that have ended
@@ -23,13 +26,13 @@ class Pace:
         self._start = self._first = self._last = Moment(0.0, 0.0, 0.0, 0.0)
 
     def begin(self, now_s: float, share: float, env_steps: float, train_s: float) -> None:
-        """A process starts. What an earlier process of this sweep trained counts as training alone."""
+        """Note that a process starts. What an earlier process of this sweep trained counts as training alone."""
         self._before_s = max(self._before_s, train_s)
         self._began_s = now_s
         self._start = self._first = self._last = Moment(now_s, share, env_steps, train_s)
 
     def note(self, now_s: float, share: float, env_steps: float, train_s: float) -> None:
-        """Look again; nothing happens where it has not gone on."""
+        """Note how far the run is; nothing happens where it has not gone on."""
         if share <= self._last.share and env_steps <= self._last.env_steps:
             return
         self._last = Moment(now_s, share, env_steps, train_s)
@@ -37,16 +40,16 @@ class Pace:
             self._first = self._last
 
     def end(self, now_s: float) -> None:
-        """The process has ended."""
+        """Note that the process has ended."""
         self._before_s = self.seconds(now_s)
         self._began_s = None
 
     def seconds(self, now_s: float) -> float:
-        """How long its processes have worked."""
+        """Return how long the run's processes have worked."""
         return self._before_s + (0.0 if self._began_s is None else now_s - self._began_s)
 
     def seconds_left(self, now_s: float) -> float:
-        """Until its training ends; nan if that cannot be known."""
+        """Return the seconds until the run's training ends; nan if that cannot be known."""
         first, last = self._first, self._last
         if last.share >= 1.0:
             return 0.0
@@ -59,6 +62,6 @@ class Pace:
         return max(left - (now_s - last.at_s), 0.0)
 
     def env_steps_per_s(self) -> float:
-        """Nan if it cannot be known."""
+        """Return how many env steps the run plays per second; nan if that cannot be known."""
         seconds = self._last.at_s - self._first.at_s
         return (self._last.env_steps - self._first.env_steps) / seconds if seconds > 0.0 else math.nan

@@ -29,7 +29,7 @@ class Job(ABC):
 
     @abstractmethod
     def poll(self) -> int | None:
-        """Its exit code, or -n if signal n ended it; None while it runs. Does not wait."""
+        """Return its exit code, or -n if signal n ended it; None while it runs. Does not wait."""
 
     @abstractmethod
     def signal(self, number: int) -> None:
@@ -37,7 +37,10 @@ class Job(ABC):
 
 
 class Place(ABC):
-    """config: the section of the sweep's file. Raises ConfigError for more than there is."""
+    """Base of places that compute runs. config: the section of the sweep's file.
+
+    Raises ConfigError if the config asks for more than there is.
+    """
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -86,11 +89,13 @@ class LocalConfig(Config):
 
 
 def available_cores() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class LocalPlace(Place):
+    """A place that starts processes of this machine, each with its share of cores and GPUs."""
+
     def __init__(self, config: LocalConfig) -> None:
         super().__init__(config)
         if config.cores > (available := available_cores()):
@@ -159,7 +164,7 @@ class LocalJob(Job):
 
 
 def last_line(log: Path) -> str:
-    """The last line that a job printed; empty if there is none."""
+    """Return the last line that a job printed; "" if there is none."""
     try:
         with Folder(log.parent).reading(log.name) as file:
             text = os.pread(file.descriptor, TAIL_BYTES, max(0, file.size - TAIL_BYTES)).decode(errors="replace")

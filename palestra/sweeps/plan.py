@@ -61,8 +61,9 @@ class Plan:
         self._corners = self._checked_corners()
 
     def notes(self) -> list[str]:
-        """What a user should know before it starts: whether bases train for different times, and whether no trial can
-        be pruned.
+        """Say what a user should know before the sweep starts.
+
+        That is whether bases train for different times, and whether no trial can be pruned.
         """
         notes = []
         stops = {
@@ -82,8 +83,9 @@ class Plan:
         return notes
 
     def num_trials(self) -> int | None:
-        """How many trials there will be at most, without those that a constraint excludes; None if only time and env
-        steps limit them.
+        """Return how many trials there will be at most, without those that a constraint excludes.
+
+        None: only time and env steps limit them.
         """
         numbers = [] if self.config.budget.trials is None else [self.config.budget.trials]
         if isinstance(self.config.search, GridConfig):
@@ -96,7 +98,7 @@ class Plan:
         return isinstance(self.config.search, GridConfig) and self.num_trials() == self._num_allowed
 
     def stops(self) -> list[tuple[str, Limit]]:
-        """The base and the `stop` of the points of a grid that the constraints allow, or of some random points."""
+        """Return base and `stop` of the points of a grid that the constraints allow, or of some random points."""
         points = (
             self.space.points() if isinstance(self.config.search, GridConfig) else list(self.space.samples(SAMPLES))
         )
@@ -107,7 +109,7 @@ class Plan:
         return [(name, Limit(**config["stop"])) for name, config in configs if self.excluded_by(config) is None]
 
     def extent_text(self, num_at_once: int) -> str:
-        """8 trials, or until 1M env steps are played, each with 2 seeds; 2 runs at a time"""
+        """Say how much the sweep is: 8 trials, or until 1M env steps are played, each with 2 seeds; 2 at a time."""
         budget, num_trials = self.config.budget, self.num_trials()
         limits = [] if num_trials is None else [_plural(num_trials, "trial")]
         limits += [] if budget.env_steps is None else [f"until {count_text(budget.env_steps)} env steps are played"]
@@ -117,7 +119,7 @@ class Plan:
         return f"{limit}, each with {seeds}; {_plural(num_at_once, 'run')} at a time"
 
     def excluded_by(self, config: dict[str, Any]) -> str | None:
-        """The first constraint that a trial's config does not fulfil."""
+        """Return the first constraint that a trial's config does not fulfil."""
         for number, constraint in enumerate(self.constraints):
             try:
                 if not constraint.holds(config):
@@ -129,7 +131,7 @@ class Plan:
         return None
 
     def _require_points(self) -> int:
-        """How many points of the grid the constraints allow, or of others at least 1.
+        """Return how many points of the grid the constraints allow, or of others at least 1.
 
         Raises ConfigError if there are none, or one of a grid's cannot be computed.
         """
@@ -156,7 +158,7 @@ class Plan:
         return allowed
 
     def _checked_corners(self) -> dict[str, list[RunConfig]]:
-        """The configs at corners of the space that the constraints allow, by base.
+        """Return the configs at corners of the space that the constraints allow, by base.
 
         Raises ConfigError with what the check says of them, each error once, or if the budget is smaller than any
         trial.
@@ -193,9 +195,9 @@ class Plan:
 
 
 def _in_common(points: Sequence[Point], names: Mapping[str, str]) -> str:
-    """What is the same at all of some points, which is likely what is wrong with them; the first point if nothing is.
+    """Say what is the same at all of some points, which is likely what is wrong with them.
 
-    names: short ones by key, of the keys that are told.
+    If nothing is, the first point is told. names: short ones by key, of the keys that are told.
     """
     first = points[0]
     shared = [key for key in first if key in names and all(point.get(key) == first[key] for point in points)]
@@ -207,12 +209,12 @@ def _plural(number: int, noun: str) -> str:
 
 
 def _evaluation(config: SweepConfig, base: RunConfig) -> Any:
-    """The config of the evaluation by which trials are judged."""
+    """Return the config of the evaluation by which trials are judged."""
     return next(each for each in base.evaluations if each.name == config.objective.evaluation)
 
 
 def _last_step(interval: Any, stop: Limit) -> float:
-    """The last step of an evaluation in a run; inf if that is not known, for it counts in another unit."""
+    """Return the last step of an evaluation in a run; inf if that is not known, because it counts in another unit."""
     if interval is None or interval.unit != stop.unit:
         return math.inf
     return stop.after // interval.every * interval.every
@@ -223,7 +225,7 @@ def _decides_by_steps(config: SweepConfig) -> bool:
 
 
 def _errors_of_units(config: SweepConfig, bases: Mapping[str, RunConfig]) -> list[ConfigErrorItem]:
-    """What is wrong if trials of different bases are pruned by steps of different units."""
+    """Return what is wrong if trials of different bases are pruned by steps of different units."""
     if not _decides_by_steps(config):
         return []
     units = {name: _evaluation(config, base).interval.unit for name, base in bases.items()}
@@ -235,7 +237,7 @@ def _errors_of_units(config: SweepConfig, bases: Mapping[str, RunConfig]) -> lis
 
 
 def _errors_of_own_classes(config: SweepConfig) -> list[ConfigErrorItem]:
-    """What a search or a pruning of the user's own raises, or makes instead of a sampler or a pruner."""
+    """Return what a search or a pruning of the user's own raises, or makes instead of a sampler or a pruner."""
     errors = []
     if isinstance(search := config.search, UserConfig):
         errors += _errors_in_making("search", search.name, "a sampler", lambda: search.build().sampler(0))
@@ -261,7 +263,7 @@ def _errors_in_making(key: str, name: str, what: str, make: Callable[[], Any]) -
 
 
 def _errors_of_parts(config: SweepConfig, base: RunConfig) -> list[ConfigErrorItem]:
-    """What of the pruning and of the place does not go with a base."""
+    """Return what of the pruning and of the place does not go with a base."""
     errors = []
     evaluation = _evaluation(config, base)
     if _decides_by_steps(config) and (evaluation.interval is None or evaluation.interval.unit == "minutes"):
@@ -276,7 +278,7 @@ def _errors_of_parts(config: SweepConfig, base: RunConfig) -> list[ConfigErrorIt
 
 
 def _with_full_keys(config: SweepConfig, bases: dict[str, dict[str, Any]]) -> tuple[SweepConfig, list[ConfigErrorItem]]:
-    """The config with the keys of its space in full, and what is wrong with them."""
+    """Return the config with the keys of its space in full, and what is wrong with them."""
     errors, space = [], {}
     for key, dimension in config.space.items():
         found, faults = set(), []

@@ -1,9 +1,9 @@
-"""How a sweep stands, as plain data: what its display and its summary show."""
+"""How a sweep stands, as plain data that its display and its summary show."""
 
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -53,7 +53,7 @@ class RunProgress:
 
 @dataclass(frozen=True)
 class EndedTrial:
-    """values: of its seeds.
+    """A trial that has ended. values: of its seeds.
 
     point: short texts by the dotted keys. reason: why it failed or was skipped, else "". log: that of the run that
     failed.
@@ -70,7 +70,7 @@ class EndedTrial:
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """counts: how many trials have each state, of those that occur.
+    """How a sweep stands. counts: how many trials have each state, of those that occur.
 
     total: how many there will be, without those that are skipped; None: the budget does not say it. done: of those, in
     whole trials and shares of the running ones. max_s: after which no trial begins; inf: never. seconds_left: until the
@@ -103,7 +103,7 @@ class SweepProgress:
 
     @property
     def share(self) -> float:
-        """Of the limit of the budget that is nearest, 0 to 1."""
+        """The used share of the budget's nearest limit, 0 to 1."""
         shares = [self.env_steps / self.max_env_steps, self.worked_s / self.max_s]
         shares += [] if self.total is None else [self.done / max(self.total, 1)]
         return min(max(shares), 1.0)
@@ -118,7 +118,7 @@ def progress_of(
     worked_s: float,
     stopped_by: int | None = None,
 ) -> SweepProgress:
-    """owned: the trials that this process works on. num_points: of a grid."""
+    """Return how a sweep stands. owned: the trials that this process works on. num_points: of a grid."""
     config, trials = study.config, study.trials()
     states = [state_of(trial) for trial in trials]
     counts = {state: states.count(state) for state in STATES if state in states}
@@ -207,7 +207,9 @@ def _outlook(
     num_places: int,
     now_s: float,
 ) -> Outlook:
-    """A further trial takes the mean of those that ended, in whatever way, and of those that run, as they would end at
+    """Collect what the estimate of the sweep's end needs.
+
+    A further trial takes the mean of those that ended, in whatever way, and of those that run, as they would end at
     their pace: the first that end are the short ones. Other processes are taken to work as fast as this one.
     """
     is_in_turn = study.pruning is not None and study.pruning.over_seeds
@@ -215,10 +217,8 @@ def _outlook(
     counted = [trial for trial in ended if state_of(trial) != "skipped"]
     whole = [whole for trial in owned if (whole := _projected(trial, now_s)) is not None]
     known = [(seconds, env_steps_of(trial)) for trial in counted if (seconds := seconds_of(trial)) is not None]
-    trial_s, trial_env_steps = (
-        _mean(seconds for seconds, _ in known + whole),
-        _mean(steps for _, steps in known + whole),
-    )
+    each = known + whole
+    trial_s, trial_env_steps = map(fmean, zip(*each, strict=True)) if each else (math.nan, math.nan)
     running, waiting = [], []
     for trial in owned:
         for run in trial.runs:
@@ -238,17 +238,12 @@ def _outlook(
         runs=running + waiting,
         trial_s=trial_s,
         trial_env_steps=trial_env_steps,
-        num_parts=1 if is_in_turn else num_seeds,
+        num_at_once=1 if is_in_turn else num_seeds,
         env_steps=sum(map(env_steps_of, ended)),
         num_trials=math.inf if progress.total is None else max(progress.total - begun, 0),
         max_env_steps=progress.max_env_steps,
         begin_s=progress.max_s - progress.worked_s,
     )
-
-
-def _mean(values: Iterable[float]) -> float:
-    listed = list(values)
-    return fmean(listed) if listed else math.nan
 
 
 def _run_left(run: TrialRun, usual_s: float, now_s: float) -> float:
@@ -259,7 +254,7 @@ def _run_left(run: TrialRun, usual_s: float, now_s: float) -> float:
 
 
 def _projected(trial: OwnedTrial, now_s: float) -> tuple[float, float] | None:
-    """The seconds and env steps of all of a trial's runs, if it is not ended early; None before any has gone on."""
+    """Return the seconds and env steps of all of a trial's runs at their ends; None before any has gone on."""
     seconds, env_steps = [], []
     for run in trial.runs:
         share = 1.0 if run.value is not None else run.watched.share

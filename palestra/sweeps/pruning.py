@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -35,7 +35,7 @@ class Pruning:
 
 
 def first_step(bases: Mapping[str, RunConfig]) -> dict[str, int]:
-    """The first evaluation of runs by which they are compared, by its unit; {} where one has no such count."""
+    """Return the first evaluation of runs by which they are compared, by its unit; {} where one has no such count."""
     found: dict[str, int] = {}
     for base in bases.values():
         compared = (each.interval for each in base.evaluations if base.best and each.name == base.best.evaluation)
@@ -46,15 +46,21 @@ def first_step(bases: Mapping[str, RunConfig]) -> dict[str, int]:
     return found
 
 
+def _first(key: str, bases: Mapping[str, RunConfig]) -> dict[str, int]:
+    steps = list(first_step(bases).values())
+    return {key: steps[0]} if steps else {}
+
+
 class MedianConfig(Config):
     """Ends a trial whose value is worse than the median of earlier trials at the same step."""
+
+    over_seeds: ClassVar = False
 
     name: Literal["median"]
 
     @classmethod
     def usual(cls, said: Mapping[str, Any], bases: Mapping[str, RunConfig]) -> dict[str, Any]:
-        first = [{"warmup_steps": step} for step in first_step(bases).values()]
-        return {"num_seeds": 1, "startup_trials": 5, **(first[0] if first else {})}
+        return {"num_seeds": 1, "startup_trials": 5, **_first("warmup_steps", bases)}
 
     num_seeds: PositiveInt
     """so many seeds of a trial, the first ones, run first; the interquartile mean of their values decides whether it is
@@ -64,8 +70,13 @@ class MedianConfig(Config):
     warmup_steps: NonNegativeInt
     """no trial is pruned before this step, in the unit of the evaluation's interval"""
 
-    def build(self) -> Pruning:
-        return _Median(self)
+    def build(self) -> Self:
+        return self
+
+    def pruner(self) -> "BasePruner":
+        from optuna.pruners import MedianPruner
+
+        return MedianPruner(n_startup_trials=self.startup_trials, n_warmup_steps=self.warmup_steps)
 
 
 class SuccessiveHalvingConfig(Config):
@@ -75,12 +86,13 @@ class SuccessiveHalvingConfig(Config):
     that came so far go on.
     """
 
+    over_seeds: ClassVar = False
+
     name: Literal["successive_halving"]
 
     @classmethod
     def usual(cls, said: Mapping[str, Any], bases: Mapping[str, RunConfig]) -> dict[str, Any]:
-        first = [{"min_resource": step} for step in first_step(bases).values()]
-        return {"num_seeds": 1, "reduction_factor": 3, **(first[0] if first else {})}
+        return {"num_seeds": 1, "reduction_factor": 3, **_first("min_resource", bases)}
 
     num_seeds: PositiveInt
     """so many seeds of a trial, the first ones, run first; the interquartile mean of their values decides whether it is
@@ -90,16 +102,24 @@ class SuccessiveHalvingConfig(Config):
     reduction_factor: Annotated[int, Field(ge=2)]
     """the share of the trials that go on is 1 / reduction_factor"""
 
-    def build(self) -> Pruning:
-        return _SuccessiveHalving(self)
+    def build(self) -> Self:
+        return self
+
+    def pruner(self) -> "BasePruner":
+        from optuna.pruners import SuccessiveHalvingPruner
+
+        return SuccessiveHalvingPruner(min_resource=self.min_resource, reduction_factor=self.reduction_factor)
 
 
 class WilcoxonConfig(Config):
-    """Runs a trial's seeds one after the other, and ends it as soon as Wilcoxon's signed-rank test says that it is
-    worse than the best trial on the same seeds.
+    """Ends a trial as soon as Wilcoxon's signed-rank test says that it is worse than the best one on the same seeds.
+
+    The seeds of a trial run one after the other.
     """
 
     usual: ClassVar = {"p_threshold": 0.1, "startup_seeds": 2}
+    over_seeds: ClassVar = True
+    num_seeds: ClassVar = 1
 
     name: Literal["wilcoxon"]
     p_threshold: Fraction
@@ -107,8 +127,13 @@ class WilcoxonConfig(Config):
     startup_seeds: Annotated[int, Field(ge=2)]
     """no trial is pruned before so many of its seeds are done"""
 
-    def build(self) -> Pruning:
-        return _Wilcoxon(self)
+    def build(self) -> Self:
+        return self
+
+    def pruner(self) -> "BasePruner":
+        from optuna.pruners import WilcoxonPruner
+
+        return WilcoxonPruner(p_threshold=self.p_threshold, n_startup_steps=self.startup_seeds)
 
 
 AnyPruningConfig = Annotated[
@@ -116,49 +141,15 @@ AnyPruningConfig = Annotated[
 ]
 
 
-class _Median(Pruning):
-    def __init__(self, config: MedianConfig) -> None:
-        super().__init__(config)
-        self.num_seeds = config.num_seeds
-
-    def pruner(self) -> "BasePruner":
-        from optuna.pruners import MedianPruner
-
-        return MedianPruner(n_startup_trials=self.config.startup_trials, n_warmup_steps=self.config.warmup_steps)
-
-
-class _SuccessiveHalving(Pruning):
-    def __init__(self, config: SuccessiveHalvingConfig) -> None:
-        super().__init__(config)
-        self.num_seeds = config.num_seeds
-
-    def pruner(self) -> "BasePruner":
-        from optuna.pruners import SuccessiveHalvingPruner
-
-        return SuccessiveHalvingPruner(
-            min_resource=self.config.min_resource, reduction_factor=self.config.reduction_factor
-        )
-
-
-class _Wilcoxon(Pruning):
-    over_seeds = True
-
-    def pruner(self) -> "BasePruner":
-        from optuna.pruners import WilcoxonPruner
-
-        return WilcoxonPruner(p_threshold=self.config.p_threshold, n_startup_steps=self.config.startup_seeds)
-
-
 # ---- decisions that a kill cannot change ------------------------------------------------------------------
 
 
 def decide(study: "Study", pruner: "BasePruner", trial: "FrozenTrial") -> bool:
-    """Whether the pruner ends a trial at its last reported step.
+    """Ask the pruner whether it ends a trial at its last reported step.
 
-    Asked again about the same step, after a kill at any moment, it says the same.
-
-    A pruner may note things in the trial (successive halving notes which rungs it has passed), and would take the same
-    step for a later rung if it found its own notes. So the notes are held back until the decision is stored.
+    Asked again about the same step, after a kill at any moment, it says the same. A pruner may note things in the trial
+    (successive halving notes which rungs it has passed), and would take the same step for a later rung if it found its
+    own notes. So the notes are held back until the decision is stored.
     """
     key = f"pruning/{trial.last_step}"
     if (stored := trial.user_attrs.get(key)) is None:

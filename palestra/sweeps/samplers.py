@@ -1,5 +1,6 @@
-"""Samplers of Optuna whose draws depend on the sweep's seed and on the trial's number alone: not on the process that
-asks, and not on how often it was killed or run again after a failure.
+"""Samplers of Optuna whose draws depend on the sweep's seed and on the trial's number alone.
+
+They depend neither on the process that asks, nor on how often it was killed or run again after a failure.
 """
 
 import hashlib

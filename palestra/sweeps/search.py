@@ -13,20 +13,22 @@ if TYPE_CHECKING:
 
 
 class Search:
-    """Base of a search of your own: `sampler` makes a sampler of Optuna, for instance
+    """Base of a search of your own: its method `sampler` makes a sampler of Optuna.
 
-    class Gaussian(Search):
-        Config = UserConfig
+    For instance:
 
-        def sampler(self, seed):
-            return optuna.samplers.GPSampler(seed=seed, deterministic_objective=True)
+        class Gaussian(Search):
+            Config = UserConfig
+
+            def sampler(self, seed):
+                return optuna.samplers.GPSampler(seed=seed, deterministic_objective=True)
     """
 
     def __init__(self, config: Any) -> None:
         self.config = config
 
     def sampler(self, seed: int) -> "BaseSampler":
-        """A sampler whose draws `seed` determines. Each trial has one of its own, so it may keep no state."""
+        """Make a sampler whose draws `seed` determines. Each trial has one of its own, so it may keep no state."""
         raise NotImplementedError
 
 
@@ -41,8 +43,13 @@ class RandomConfig(Config):
 
     name: Literal["random"]
 
-    def build(self) -> Search:
-        return _Random(self)
+    def build(self) -> Self:
+        return self
+
+    def sampler(self, seed: int) -> "BaseSampler":
+        from optuna.samplers import RandomSampler
+
+        return RandomSampler(seed=seed)
 
 
 class TPEConfig(Config):
@@ -72,29 +79,20 @@ class TPEConfig(Config):
             raise ConfigError.at("group", "expected false without multivariate, got true")
         return self
 
-    def build(self) -> Search:
-        return _TPE(self)
+    def build(self) -> Self:
+        return self
 
-
-AnySearchConfig = Annotated[GridConfig | RandomConfig | TPEConfig | UserConfig, ByName(user_class=Search)]
-
-
-class _Random(Search):
-    def sampler(self, seed: int) -> "BaseSampler":
-        from optuna.samplers import RandomSampler
-
-        return RandomSampler(seed=seed)
-
-
-class _TPE(Search):
     def sampler(self, seed: int) -> "BaseSampler":
         from optuna.samplers import TPESampler
 
         return TPESampler(
             seed=seed,
-            n_startup_trials=self.config.startup_trials,
-            n_ei_candidates=self.config.ei_candidates,
-            multivariate=self.config.multivariate,
-            group=self.config.group,
-            constant_liar=self.config.constant_liar,
+            n_startup_trials=self.startup_trials,
+            n_ei_candidates=self.ei_candidates,
+            multivariate=self.multivariate,
+            group=self.group,
+            constant_liar=self.constant_liar,
         )
+
+
+AnySearchConfig = Annotated[GridConfig | RandomConfig | TPEConfig | UserConfig, ByName(user_class=Search)]

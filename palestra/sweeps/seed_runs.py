@@ -1,8 +1,10 @@
-"""The run of a seed below the folder of a trial, or of runs side by side: what is there before it is begun or gone on
-with.
+"""Finds what is in the place of a seed's run before that is begun or gone on with.
+
+The run lies below the folder of a trial, or of runs side by side.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from palestra.config import load_yaml
@@ -14,8 +16,19 @@ from palestra.storage.disk import WORDS, Folder, RunFolderError, plain_path
 from palestra.storage.run_folder import RunFolder
 
 
+def arguments_for(folder: Folder, seed: int, base: Path, config: RunConfig, data: Mapping[str, Any]) -> list[str]:
+    """Return the arguments with which palestra begins the run of a seed, or goes on with it.
+
+    base: the file of the config of all seeds. The others, and what is raised, are as in `has_begun`.
+    """
+    path = folder.path / f"seed-{seed}"
+    if has_begun(folder, path.name, config, {**data, "seed": seed}):
+        return ["resume", str(path), "--quiet"]
+    return ["train", str(base), f"seed={seed}", "--run", str(path), "--quiet"]
+
+
 def has_begun(folder: Folder, name: str, config: RunConfig, data: Mapping[str, Any]) -> bool:
-    """Whether there is a run to go on with. What is left of one that was killed before it was one is removed.
+    """Return whether there is a run to go on with. What is left of one that was killed before it was one is removed.
 
     folder: of the trial, or of the runs side by side. name: of the run in it. config: the run's. data: the same as the
     mapping that its config.yml holds. Raises RunFolderError or ConfigError for anything else than this run, as a link

@@ -49,14 +49,15 @@ class ChoiceConfig(Config):
         return trial.suggest_categorical(key, self.stored())
 
     def stored(self) -> list[Any]:
-        """The values as Optuna stores them."""
-        return [value if _is_scalar(value) else inline_flow(value) for value in self.values]
+        """Return the values as Optuna stores them."""
+        scalars = bool | int | float | str | None
+        return [value if isinstance(value, scalars) else inline_flow(value) for value in self.values]
 
     def num_values(self) -> int:
         return len(self.values)
 
     def meant(self, stored: Any) -> Any:
-        """The value that a stored one stands for. Raises ValueError if there is none."""
+        """Return the value that a stored one stands for. Raises ValueError if there is none."""
         for value, text in zip(self.values, self.stored(), strict=True):
             if text == stored:
                 return value
@@ -67,30 +68,32 @@ class ChoiceConfig(Config):
 
 
 class _Numbers(Config):
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        low, high = self.low, self.high  # type: ignore[attr-defined]
+        if low > high:
+            raise ConfigError.at("high", f"expected a number >= low = {low}, got {high}")
+        return self
+
     def meant(self, stored: Any) -> Any:
-        """The number itself. Raises ValueError for anything else."""
+        """Return the number itself. Raises ValueError for anything else."""
         low, high = self.low, self.high  # type: ignore[attr-defined]
         if isinstance(stored, bool) or not isinstance(stored, int | float) or not low <= stored <= high:
             raise ValueError(f"a number from {low:g} to {high:g}")
         return stored
 
     def ends(self) -> list[Any]:
-        """Its smallest and its largest value; for a choice all."""
+        """Return its smallest and its largest value; a choice returns all."""
         low, high = self.low, self.high  # type: ignore[attr-defined]
         return [low] if low == high else [low, high]
 
     def stored(self) -> list[Any]:
-        """All values, in their order. Raises ValueError if there are too many to be listed."""
+        """Return all values, in their order. Raises ValueError if there are too many to be listed."""
         raise ValueError
 
     def num_values(self) -> int:
-        """How many there are. Raises ValueError as `stored`."""
+        """Return how many values there are. Raises ValueError as `stored` does."""
         raise ValueError
-
-
-def _check_order(config: Any) -> None:
-    if config.low > config.high:
-        raise ConfigError.at("high", f"expected a number >= low = {config.low}, got {config.high}")
 
 
 class UniformConfig(_Numbers):
@@ -106,7 +109,6 @@ class UniformConfig(_Numbers):
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
-        _check_order(self)
         if self.step is not None:
             steps = (self.high - self.low) / self.step
             if math.isinf(steps):
@@ -137,11 +139,6 @@ class LogConfig(_Numbers):
     high: PositiveFloat
     """the largest value"""
 
-    @model_validator(mode="after")
-    def _check_bounds(self) -> Self:
-        _check_order(self)
-        return self
-
     def suggest(self, trial: "Trial", key: str) -> Any:
         return trial.suggest_float(key, self.low, self.high, log=True)
 
@@ -161,7 +158,6 @@ class IntegerConfig(_Numbers):
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
-        _check_order(self)
         if self.log and (self.low < 1 or self.step != 1):
             key, expected = ("low", "an integer >= 1") if self.low < 1 else ("step", "1")
             message = f"expected {expected} with log: true, got {getattr(self, key)}"
@@ -183,10 +179,6 @@ class IntegerConfig(_Numbers):
 
 DimensionConfig = ChoiceConfig | UniformConfig | LogConfig | IntegerConfig
 AnyDimensionConfig = Annotated[DimensionConfig, ByName()]
-
-
-def _is_scalar(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)
 
 
 # ---- the space -----------------------------------------------------------------------------------------
@@ -219,7 +211,7 @@ class Space:
         self.keys = {name: [key for key in dimensions if base.has(key)] for name, base in self.bases.items()}
 
     def base_of(self, point: Point) -> Base:
-        """Raises ConfigError if the point names none."""
+        """Return the base of a point. Raises ConfigError if the point names none."""
         if len(self.bases) == 1:
             return next(iter(self.bases.values()))
         if (name := point.get(BASE)) in self.bases:
@@ -236,7 +228,7 @@ class Space:
             raise ConfigError.at(key, message) from None
 
     def config_at(self, point: Point) -> dict[str, Any]:
-        """The config of a trial at a point, as plain data.
+        """Return the config of a trial at a point, as plain data.
 
         Raises ConfigError if a value is not in the space, or does not fit its place.
         """
@@ -254,7 +246,7 @@ class Space:
         return point
 
     def points(self) -> list[Point]:
-        """All points, in the order of the bases and the space, the last key fastest.
+        """Return all points, in the order of the bases and the space, the last key fastest.
 
         Raises ConfigError for more than MOST_POINTS.
         """
@@ -264,8 +256,9 @@ class Space:
         return list(self._products(lambda dimension: dimension.stored()))
 
     def corners(self, most: int) -> list[Point]:
-        """The points at which every number is at one of its ends, and every choice takes each of its values; of more
-        than `most` a selection in which each end occurs.
+        """Return the points at which every number is at one of its ends, and every choice takes each of its values.
+
+        Of more than `most` it is a selection in which each end occurs.
         """
         sizes = {name: math.prod(len(self.dimensions[key].ends()) for key in keys) for name, keys in self.keys.items()}
         if sum(sizes.values()) <= most:
@@ -282,7 +275,7 @@ class Space:
             yield self._with_base(name, point)
 
     def samples(self, number: int) -> Iterator[Point]:
-        """Points drawn at random, always the same."""
+        """Yield points drawn at random, always the same."""
         draw = random.Random(0)
         for _ in range(number):
             name = draw.choice(list(self.bases))
@@ -317,7 +310,7 @@ GAMMAS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 
 
 def dimensions(base: RunConfig, learners: Sequence[str], is_grid: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Dimensions around the learning rates, entropy coefficients and discounts of some players, by dotted keys."""
+    """Yield dimensions around some players' learning rates, entropy coefficients and discounts, by dotted keys."""
     data = base.model_dump()["players"]
     for keys, value in (pair for player in learners for pair in walk(data[player], ("players", player))):
         if isinstance(value, bool) or not isinstance(value, int | float):

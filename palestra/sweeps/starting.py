@@ -20,7 +20,7 @@ NAMED = re.compile(r"(search|pruning|place|storage)(?:\.name)?\s*=\s*([\w.:]+)")
 
 
 def starting_sweep(words: Sequence[str]) -> SweepConfig:
-    """A sweep over learning rates, discounts and entropy coefficients of configs, as its parts find usual.
+    """Make a sweep over learning rates, discounts and entropy coefficients of configs, as its parts find usual.
 
     words: the configs, by file or name, and overrides of the sweep; parts that these name bring their usual keys.
     Raises ConfigError.
@@ -37,7 +37,7 @@ def starting_sweep(words: Sequence[str]) -> SweepConfig:
 
 
 def starting_grid(bases: Mapping[str, RunConfig], at: int | None) -> dict[str, Any]:
-    """A grid over configs, of a space that is still empty.
+    """Return a grid over configs, of a space that is still empty.
 
     at: how many runs at a time; None: as many as there are cores.
     """
@@ -49,7 +49,7 @@ def starting_grid(bases: Mapping[str, RunConfig], at: int | None) -> dict[str, A
 
 
 def read_bases(files: Sequence[str], beside: Path) -> dict[str, RunConfig]:
-    """The bases of a sweep by name.
+    """Read the bases of a sweep; returns them by name.
 
     beside: the folder in which their files are looked for before the shipped ones. Raises ConfigError with the errors
     of all.

@@ -1,7 +1,7 @@
 """Where Optuna keeps the study of a sweep.
 
-`open` is for work on it; `open_to_read` changes and makes nothing; `require` raises ConfigError for a place that cannot
-be used, and leaves it as it is.
+`open` opens it; unless that is for writing, nothing is changed or made. `require` raises ConfigError for a place that
+cannot be used, and leaves it as it is.
 """
 
 import os
@@ -24,8 +24,6 @@ from palestra.storage.secrets import may_hold_secret_beside_user
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
-    from palestra.sweeps.journal import JournalFile
-
 T = TypeVar("T")
 
 STUDY = "study.db"
@@ -43,26 +41,18 @@ PLAIN_INDEX = re.compile(  # what makes an index of columns: no function, no ope
 class SQLiteConfig(Config):
     """The file study.db in the sweep's folder."""
 
-    name: Literal["sqlite"]
+    study: ClassVar = "sweep"
 
-    @property
-    def study(self) -> str:
-        return "sweep"
+    name: Literal["sqlite"]
 
     def require(self) -> None:
         pass
 
-    def open(self, folder: Folder) -> "BaseStorage":
-        return self._open(folder, "rwc")
-
-    def open_to_read(self, folder: Folder) -> "BaseStorage":
-        return self._open(folder, "ro")
-
-    def _open(self, folder: Folder, mode: str) -> "BaseStorage":
+    def open(self, folder: Folder, for_writing: bool) -> "BaseStorage":
         from optuna.storages import RDBStorage
 
-        _require_harmless_files(folder, for_writing=mode == "rwc")
-        file = f"file:{quote(bytes((folder.path / STUDY).absolute()))}?mode={mode}"
+        _require_harmless_files(folder, for_writing)
+        file = f"file:{quote(bytes((folder.path / STUDY).absolute()))}?mode={'rwc' if for_writing else 'ro'}"
 
         def connect() -> sqlite3.Connection:  # a path in a URL would be read as more than a path if it has ? or {
             connection = sqlite3.connect(file, timeout=WAIT_S, uri=True, check_same_thread=False)
@@ -73,12 +63,14 @@ class SQLiteConfig(Config):
         with closing(connect()) as connection:
             _require_tables_alone(connection, folder.path / STUDY)
         options = {"creator": connect}
-        return RDBStorage("sqlite:///study.db", engine_kwargs=options, skip_table_creation=mode == "ro")
+        return RDBStorage("sqlite:///study.db", engine_kwargs=options, skip_table_creation=not for_writing)
 
 
 def _require_harmless_files(folder: Folder, for_writing: bool) -> None:
-    """Raise RefusedPathError for files that SQLite must not open: it would follow a link, write through a hard link,
-    wait for a FIFO, and delete whatever file a journal names as its super-journal.
+    """Raise RefusedPathError for files that SQLite must not open.
+
+    It would follow a link, write through a hard link, wait for a FIFO, and delete whatever file a journal names as its
+    super-journal.
     """
     folder.require_plain(STUDY, one_name=for_writing)
     for suffix in ("-journal", "-wal", "-shm"):
@@ -94,9 +86,7 @@ def _require_harmless_files(folder: Folder, for_writing: bool) -> None:
 
 
 def _restrain(connection: sqlite3.Connection) -> None:
-    """Whoever wrote the file may have hidden expressions in it: they end after some seconds, and call nothing that may
-    have an effect.
-    """
+    """Let expressions that whoever wrote the file may have hidden in it end after some seconds, and have no effect."""
     began = time.monotonic()
 
     def begin(statement: str) -> None:
@@ -110,8 +100,10 @@ def _restrain(connection: sqlite3.Connection) -> None:
 
 
 def _require_tables_alone(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise RunFolderError for a study with views, triggers, or anything that is computed, as a column, a CHECK or an
-    index may be: Optuna makes none, and a single call of a function of SQLite's may take hours.
+    """Raise RunFolderError for a study with views, triggers, or anything that is computed.
+
+    A column, a CHECK or an index may be computed: Optuna makes no such thing, and a single call of a function of
+    SQLite's may take hours.
     """
     for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_master"):
         text = str(sql or "").replace(OPTUNAS_CHECK, "")
@@ -147,28 +139,23 @@ class JournalConfig(Config):
             if not os.access(place, os.W_OK) or file.is_dir():
                 raise _error("path", f"expected a file that can be written, got {file}")
 
-    def open(self, folder: Folder) -> "BaseStorage":
+    def open(self, folder: Folder, for_writing: bool) -> "BaseStorage":
         from optuna.storages import JournalStorage
 
-        file = self._file(folder)
+        from palestra.sweeps.journal import JournalFile
+
+        path = folder.path / "study.journal" if self.path is None else Path(self.path)
+        file = JournalFile(Folder(path.parent), path.name)
         try:
-            file.make()
+            if for_writing:
+                file.make()
             return JournalStorage(file)
         except RunFolderError:
             raise
         except OSError as error:
-            raise _error("path", f"{file.path} cannot be used: {error.strerror}") from error
-
-    def open_to_read(self, folder: Folder) -> "BaseStorage":
-        from optuna.storages import JournalStorage
-
-        return JournalStorage(self._file(folder))
-
-    def _file(self, folder: Folder) -> "JournalFile":
-        from palestra.sweeps.journal import JournalFile
-
-        file = folder.path / "study.journal" if self.path is None else Path(self.path)
-        return JournalFile(Folder(file.parent), file.name)
+            if not for_writing:
+                raise
+            raise _error("path", f"{path} cannot be used: {error.strerror}") from error
 
 
 class DatabaseConfig(Config):
@@ -215,20 +202,17 @@ class DatabaseConfig(Config):
 
         self._reach(connect)
 
-    def open(self, folder: Folder) -> "BaseStorage":
-        return self._connect(makes_tables=True)
-
-    def open_to_read(self, folder: Folder) -> "BaseStorage":
-        return self._connect(makes_tables=False)
-
-    def _connect(self, makes_tables: bool) -> "BaseStorage":
+    def open(self, folder: Folder, for_writing: bool) -> "BaseStorage":
         from optuna.storages import RDBStorage
 
         options = {"pool_pre_ping": True}
-        return self._reach(lambda url: RDBStorage(url, engine_kwargs=options, skip_table_creation=not makes_tables))
+        return self._reach(lambda url: RDBStorage(url, engine_kwargs=options, skip_table_creation=not for_writing))
 
     def _reach(self, connect: Callable[[str], T]) -> T:
-        """What `connect` makes of the URL with its password. Raises ConfigError, which does not tell the password."""
+        """Return what `connect` makes of the URL with its password.
+
+        Raises ConfigError, which does not tell the password.
+        """
         from sqlalchemy import make_url
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -254,7 +238,10 @@ AnyStorageConfig = Annotated[SQLiteConfig | JournalConfig | DatabaseConfig, ByNa
 
 
 def _require_trusted(key: str, place: str) -> None:
-    """A stranger's sweep must not send a secret to its author, nor write to a file of the user's."""
+    """Raise ConfigError for a place outside that is not trusted.
+
+    A stranger's sweep must not send a secret to its author, nor write to a file of the user's.
+    """
     if not admit_outside(place, "to keep the study of a sweep"):
         raise ConfigError.at(key, f"expected a place that is trusted (palestra trials SWEEP --trust), got {place}")
 

@@ -25,7 +25,7 @@ class _Storage(Config):
 
 @dataclass(frozen=True)
 class StoredSweep:
-    """data: of sweep.yml, as plain data, unchecked. trials: in the order of their numbers."""
+    """A stored sweep. data: of sweep.yml, as plain data, unchecked. trials: in the order of their numbers."""
 
     path: Path
     data: Mapping[str, Any]
@@ -33,7 +33,7 @@ class StoredSweep:
 
     @classmethod
     def open(cls, path: Path, trust: bool = False) -> "StoredSweep":
-        """trust: whether places outside of its folder, as a database, are trusted from now on.
+        """Read a stored sweep. trust: whether places outside of its folder, as a database, are trusted from now on.
 
         Raises RunFolderError if there is no sweep, ConfigError, UntrustedError for such a place that is not trusted.
         """
@@ -47,8 +47,10 @@ class StoredSweep:
 
 
 def read_trials(folder: SweepFolder, storage: AnyStorageConfig, data: Mapping[str, Any]) -> "list[FrozenTrial]":
-    """The trials of a sweep, without failed ones that others have taken over; none if it was killed before it had a
-    whole study. data: of sweep.yml. Raises RunFolderError, also if the study is that of another sweep.
+    """Read the trials of a sweep, without failed ones that others have taken over.
+
+    There are none if the sweep was killed before it had a whole study. data: of sweep.yml. Raises RunFolderError, also
+    if the study is that of another sweep.
     """
     from optuna import load_study, logging
 
@@ -60,7 +62,7 @@ def read_trials(folder: SweepFolder, storage: AnyStorageConfig, data: Mapping[st
     # a thousand trials are read in half the time
     with without_garbage_collection(), errors_of_study(folder):
         try:
-            study = load_study(study_name=storage.study, storage=storage.open_to_read(folder.root))
+            study = load_study(study_name=storage.study, storage=storage.open(folder.root, for_writing=False))
         except Exception as error:
             first = list(causes(error))[-1]
             if storage.name == "sqlite" and _is_of_unmade_study(first) and not folder.trials.names():
@@ -74,8 +76,10 @@ def read_trials(folder: SweepFolder, storage: AnyStorageConfig, data: Mapping[st
 
 
 def _is_of_unmade_study(error: BaseException) -> bool:
-    """Whether an error is one that a study.db raises which a process was killed before it had made: of a table or a
-    study that is missing, or of a row that Optuna adds wherever it is missing, and may not where it only reads.
+    """Return whether an error is one that a study.db raises whose process was killed before it had made it.
+
+    Such an error is of a table or a study that is missing, or of a row that Optuna adds wherever it is missing, and may
+    not where it only reads.
     """
     if isinstance(error, sqlite3.Error):
         return "no such table" in str(error) or getattr(error, "sqlite_errorname", None) == "SQLITE_READONLY"

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def _asking(method: "Callable[Concatenate[SweepStudy, P], T]") -> "Callable[Concatenate[SweepStudy, P], T]":
-    """What the study's storage raises in a method becomes one line."""
+    """Turn what the study's storage raises in a method into one line."""
 
     @functools.wraps(method)
     def asking(self: "SweepStudy", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -45,7 +45,7 @@ def _asking(method: "Callable[Concatenate[SweepStudy, P], T]") -> "Callable[Conc
 
 
 class SweepStudy:
-    """The open study.
+    """The open study of a sweep.
 
     Raises ConfigError if it cannot be reached, or is that of another sweep; RunFolderError and OSError, as all of its
     methods, if its storage is damaged or refuses.
@@ -59,7 +59,7 @@ class SweepStudy:
         self.pruner = optuna.pruners.NopPruner() if self.pruning is None else self.pruning.pruner()
         with errors_of_study(folder):
             self.study = optuna.create_study(
-                storage=config.storage.open(folder.root),
+                storage=config.storage.open(folder.root, for_writing=True),
                 sampler=self._sampler(),
                 pruner=self.pruner,
                 study_name=config.storage.study,
@@ -96,7 +96,7 @@ class SweepStudy:
 
     @_asking
     def trials(self) -> list[FrozenTrial]:
-        """All trials, without failed ones that others have taken over."""
+        """Return all trials, without failed ones that others have taken over."""
         return standing(self.study.get_trials(deepcopy=False))
 
     @_asking
@@ -108,12 +108,12 @@ class SweepStudy:
 
     @_asking
     def running(self) -> list[FrozenTrial]:
-        """The trials that nobody has ended."""
+        """Return the trials that nobody has ended."""
         return self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
 
     @_asking
     def claim(self) -> FrozenTrial:
-        """A new trial, without a point yet."""
+        """Add a new trial, without a point yet, and return it."""
         token = uuid.uuid4().hex
         attributes = {"folder": self.id, "claim": token}
         self.study.add_trial(create_trial(state=TrialState.RUNNING, user_attrs=attributes))
@@ -134,7 +134,7 @@ class SweepStudy:
 
     @_asking
     def point(self, trial: FrozenTrial) -> dict[str, Any]:
-        """The trial's point; what was drawn before a kill is kept.
+        """Return the trial's point; what was drawn before a kill is kept.
 
         Raises ConfigError if the user's own search fails.
         """

@@ -34,9 +34,9 @@ LEAVE_S = 60.0  # for runs to save after a signal
 
 
 class Sweep:
-    """A stored sweep, open for work.
+    """A stored sweep, open for work by `work`.
 
-    First `work`. reading: a context for reading the configs of its trials, which another person may have written.
+    reading: makes a context for reading the configs of its trials, which another person may have written.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Sweep:
 
     @classmethod
     def create(cls, path: Path, config: SweepConfig, bases: dict[str, RunConfig], display: SweepDisplay) -> Self:
-        """A new sweep in a folder that does not exist. Raises ConfigError, RunFolderError."""
+        """Make a new sweep in a folder that does not exist. Raises ConfigError, RunFolderError."""
         plan = Plan(config, bases)
         plan.config.place.build()
         stored = plan.config.model_copy(update={"base": [f"base/{name}.yml" for name in bases]})
@@ -76,7 +76,7 @@ class Sweep:
 
     @classmethod
     def open(cls, path: Path, overrides: Sequence[str], display: SweepDisplay, trust: bool) -> Self:
-        """A stored sweep, to go on with it; another person may have written it.
+        """Open a stored sweep, to go on with it; another person may have written it.
 
         overrides: of keys that change no trial, as place.cores=4. Raises UntrustedError if it names modules that are
         not trusted.
@@ -104,11 +104,11 @@ class Sweep:
         return sweep
 
     def failed(self) -> list[FrozenTrial]:
-        """The trials of this folder that have failed."""
+        """Return the trials of this folder that have failed."""
         return [each for each in self.study.trials() if self.study.is_ours(each) and state_of(each) == "failed"]
 
     def retry_failed(self) -> int:
-        """Let the trials of this folder that have failed be run again by `work`; gives how many."""
+        """Let the trials of this folder that have failed be run again by `work`; returns how many."""
         with self.folder.alone():
             failed = self.failed()
             for trial in failed:
@@ -130,7 +130,7 @@ class Sweep:
         return self.signals.received
 
     def progress(self) -> SweepProgress:
-        """How it stands."""
+        """Return how the sweep stands."""
         return progress_of(
             self.folder,
             self.study,
@@ -148,8 +148,9 @@ class Sweep:
                 self.owned.remove(trial)
                 self._ended(trial.number)
                 self._look_again = time.monotonic()
-        while self._has_room() and (self._start() or self._find_work()):
-            pass
+        while sum(trial.num_running for trial in self.owned) < self.place.num_runs:
+            if not (self._start() or self._find_work()):
+                break
         return bool(self.owned) or not self._is_over
 
     def _start(self) -> bool:
@@ -178,8 +179,9 @@ class Sweep:
         return self._held.get(path) == -math.inf
 
     def _find_work(self) -> bool:
-        """Take over a trial, or begin one, if there is any and none of ours waits for a place, or for a process that
-        will end in a moment.
+        """Take over a trial, or begin one, and return whether there was any.
+
+        Nothing is looked for while a run of ours waits for a place, or for a process that will end in a moment.
         """
         waiting = [run.path for trial in self.owned for run in trial.waiting()]
         if not all(map(self._is_named, waiting)) or time.monotonic() < self._look_again:
@@ -195,11 +197,8 @@ class Sweep:
                     self._wait_for(holder(folder, "lock"), folder.path)
         return False
 
-    def _has_room(self) -> bool:
-        return sum(trial.num_running for trial in self.owned) < self.place.num_runs
-
     def _may_begin(self) -> bool:
-        """Whether the budget allows another trial."""
+        """Return whether the budget allows another trial."""
         budget, trials = self.config.budget, self.study.trials()
         if self._num_points is not None and len(trials) >= self._num_points:
             return False
@@ -225,7 +224,7 @@ class Sweep:
         return True
 
     def _take(self, number: int) -> bool:
-        """Own a trial, or fail it if it has no folder that can be used; False if another process owns it."""
+        """Own a trial, or fail it if it has no folder that can be used; returns False if another process owns it."""
         try:
             lock = Lock.take(self.folder.trial(place_of(self.study.trial(number))).make(), "lock")
         except RunFolderError as error:

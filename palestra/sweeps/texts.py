@@ -1,4 +1,4 @@
-"""A sweep's progress in words."""
+"""The progress of a sweep in words."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ MOST_RUNS = 4  # that a line names
 
 
 def point_text(point: Mapping[str, str]) -> str:
-    """learning_rate 0.003, gamma 0.99"""
+    """Return a point as "learning_rate 0.003, gamma 0.99"."""
     names = short_keys(point)
     return printable(", ".join(f"{names[key]} {text}" for key, text in point.items()))
 
@@ -23,7 +23,7 @@ def value_text(value: float | None) -> str:
 
 
 def seeds_text(trial: EndedTrial) -> str:
-    """The values of a trial's seeds; "" for a single one."""
+    """Return the values of a trial's seeds; "" for a single one."""
     if len(trial.values) < 2:
         return ""
     if len(trial.values) <= MOST_SEEDS:
@@ -33,31 +33,31 @@ def seeds_text(trial: EndedTrial) -> str:
 
 
 def trials_text(progress: SweepProgress) -> str:
-    """3 of 8 trials"""
+    """Return how many trials have ended, as "3 of 8 trials"."""
     if progress.total is None:
         return f"{progress.num_ended:,} trial{'' if progress.num_ended == 1 else 's'}"
     return f"{progress.num_ended:,} of {progress.total:,} trial{'' if progress.total == 1 else 's'}"
 
 
 def counts_text(progress: SweepProgress) -> str:
-    """3 succeeded, 1 failed, 2 running"""
+    """Return how many trials are in each state, as "3 succeeded, 1 failed, 2 running"."""
     return ", ".join(f"{count:,} {state}" for state, count in progress.counts.items())
 
 
 def env_steps_text(progress: SweepProgress) -> str:
-    """1.2M of 5M env steps"""
+    """Return how many env steps are played, as "1.2M of 5M env steps"."""
     limit = "" if math.isinf(progress.max_env_steps) else f" of {count_text(progress.max_env_steps)}"
     return f"{count_text(progress.env_steps)}{limit} env steps"
 
 
 def worked_text(progress: SweepProgress, age_s: float = 0.0) -> str:
-    """Worked 0:12:33 of 1:00:00"""
+    """Return how long the sweep has worked, as "worked 0:12:33 of 1:00:00"."""
     limit = "" if math.isinf(progress.max_s) else f" of {duration_text(progress.max_s)}"
     return f"worked {duration_text(progress.worked_s + age_s)}{limit}"
 
 
 def end_text(seconds: float, now: datetime) -> str:
-    """About 12 min left, at 14:32; "" if it is not known."""
+    """Return when the sweep ends, as "about 12 min left, at 14:32"; "" if it is not known."""
     if not math.isfinite(seconds):
         return ""
     if seconds < 60:
@@ -77,7 +77,7 @@ def end_text(seconds: float, now: datetime) -> str:
 
 
 def elsewhere_text(progress: SweepProgress) -> str:
-    """What runs besides; "" if nothing does."""
+    """Say what runs besides; "" if nothing does."""
     num = progress.num_elsewhere
     if not num:
         return ""
@@ -85,7 +85,7 @@ def elsewhere_text(progress: SweepProgress) -> str:
 
 
 def failures_text(progress: SweepProgress) -> list[str]:
-    """How many trials failed, and why the first ones did: lines."""
+    """Return lines that say how many trials failed, and why the first ones did."""
     num = progress.counts.get("failed", 0)
     if not num:
         return []
@@ -98,7 +98,7 @@ def failures_text(progress: SweepProgress) -> list[str]:
 
 
 def progress_line(progress: SweepProgress, now: datetime) -> str:
-    """All of it in one line, for files and pipes."""
+    """Return all of it in one line, for files and pipes."""
     texts = [f"{trials_text(progress)} done", counts_text(progress), env_steps_text(progress), worked_text(progress)]
     if (best := progress.best) is not None:
         texts.append(f"best: trial {best.number}, {progress.measure} {value_text(best.value)}")

@@ -17,9 +17,11 @@ MOST_KEYS = 3  # that a name tells
 
 
 def trial_names(runs: Iterable[Path]) -> dict[Path, str]:
-    """By folder of a run the name of its trial: that of its base, if the sweep has several, and its values of the keys
-    that are searched, or of more than MOST_KEYS keys its number. Runs of no sweep are left out, and those of a sweep
-    whose study cannot be read here.
+    """Return the names of the trials to which runs belong, by the folder of the run.
+
+    A name is that of the trial's base, if the sweep has several, and its values of the keys that are searched, or of
+    more than MOST_KEYS keys its number. Runs of no sweep are left out, and those of a sweep whose study cannot be read
+    here.
     """
     found, of_sweeps = dict[Path, str](), dict[Path, Mapping[str, str]]()
     for run in runs:
@@ -32,7 +34,7 @@ def trial_names(runs: Iterable[Path]) -> dict[Path, str]:
 
 
 def _names_in(sweep: Path) -> dict[str, str]:
-    """The names of a sweep's trials, by their folders."""
+    """Return the names of a sweep's trials, by their folders."""
     try:
         from palestra.sweeps.outcomes import place_of
         from palestra.sweeps.stored import StoredSweep
@@ -43,7 +45,7 @@ def _names_in(sweep: Path) -> dict[str, str]:
 
 
 def _name(trial: "FrozenTrial") -> str:
-    """ppo-cartpole, gamma 0.99"""
+    """Return the name of a trial, as "ppo-cartpole, gamma 0.99"."""
     point = point_texts(trial)
     keys = short_keys(key for key in point if key != BASE)
     told = [f"{short} {point[key]}" for key, short in keys.items()]

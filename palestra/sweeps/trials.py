@@ -21,7 +21,7 @@ from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.outcomes import ENV_STEPS, SECONDS, VALUES, place_of
 from palestra.sweeps.pace import Pace
 from palestra.sweeps.places import Job, Place, last_line
-from palestra.sweeps.seed_runs import has_begun
+from palestra.sweeps.seed_runs import arguments_for
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.watching import Watched
 
@@ -45,13 +45,13 @@ class TrialRun:
         return self.job is not None and self.job.poll() is None
 
     def facts(self) -> tuple[float, float, float, float]:
-        """The time, the share of its training, its env steps, and its seconds of training."""
+        """Return the time, the share of its training, its env steps, and its seconds of training."""
         watched = self.watched
         return time.monotonic(), watched.share, watched.counters["env_steps"], 60 * watched.minutes
 
 
 class OwnedTrial:
-    """lock: that of its folder, which this process holds.
+    """A trial that this process owns. lock: that of its folder, which this process holds.
 
     config: of its runs, as plain data. failure: why it fails. Raises ConfigError if the config does not pass the check,
     or is not that with which the runs have begun; RunFolderError if its file is a link, say.
@@ -99,7 +99,7 @@ class OwnedTrial:
         return self.pruned_at is not None
 
     def waiting(self) -> list[TrialRun]:
-        """The runs that may be started now, in their order."""
+        """Return the runs that may be started now, in their order."""
         if self.failure is not None or self.is_pruned:
             return []
         pruning = self.study.pruning
@@ -113,19 +113,17 @@ class OwnedTrial:
     def start(self, run: TrialRun, place: Place) -> None:
         """Begin a run, or go on with it if it has begun. The trial fails if something else is in the run's place."""
         try:
-            if has_begun(self.folder, run.path.name, self._checked, self._data | {"seed": run.seed}):
-                arguments = ["resume", str(run.path), "--quiet"]
-                run.watched.look()
-            else:
-                arguments = ["train", str(self.config), f"seed={run.seed}", "--run", str(run.path), "--quiet"]
+            arguments = arguments_for(self.folder, run.seed, self.config, self._checked, self._data)
+            run.watched.look()
             run.pace.begin(*run.facts())
             run.job = place.start(arguments, run.log)
         except (ConfigError, RunFolderError) as error:
             self.failure = f"seed {run.seed}: {one_line(error)}"
 
     def holder(self, run: TrialRun) -> str | None:
-        """The id of a process that trains the run, for instance because its sweep was killed a moment ago; None: none
-        does.
+        """Return the id of a process that trains the run, if there is one.
+
+        There is one, for instance, if its sweep was killed a moment ago.
         """
         folder = self.folder.below(run.path.name)
         with suppress(OSError):  # what is in the run's place `start` will say
@@ -182,7 +180,7 @@ class OwnedTrial:
                     return
 
     def _reports(self) -> list[tuple[int, float]]:
-        """The steps that are due, in their order, each with the trial's value there."""
+        """Return the steps that are due, in their order, each with the trial's value there."""
         assert self.study.pruning is not None
         if self.study.pruning.over_seeds:
             values = [run.value for run in self.runs]
@@ -193,8 +191,10 @@ class OwnedTrial:
         return [(step, mean([run.value_at(step) for run in runs])) for step in sorted(steps) if step > 0]
 
     def _env_steps(self) -> int:
-        """How many env steps its runs have played; of a pruned trial, up to the evaluation at which it was pruned, so
-        that the number does not depend on how fast the runs were stopped.
+        """Return how many env steps the trial's runs have played.
+
+        Of a pruned trial only those up to the evaluation at which it was pruned count, so that the number does not
+        depend on how fast the runs were stopped.
         """
         if self.pruned_at is not None and self._is_cut_short:
             return sum(run.watched.env_steps_at(self.pruned_at) for run in self.deciding)
@@ -219,7 +219,7 @@ class OwnedTrial:
                 run.job.signal(number)
 
     def end_if_over(self) -> bool:
-        """Tell Optuna how the trial has ended, once; gives whether it has."""
+        """Tell Optuna how the trial has ended, once; returns whether it has."""
         is_done = all(run.value is not None for run in self.runs)
         if self.num_running or not (is_done or self.is_pruned or self.failure is not None):
             return False
@@ -237,7 +237,7 @@ class OwnedTrial:
 
 
 def config_of_runs(config: Mapping[str, Any], sweep: SweepConfig) -> RunConfig:
-    """The config of a trial's runs but for their seeds: it has the first one. Raises ConfigError."""
+    """Return the config of a trial's runs; its seed is the first one's. Raises ConfigError."""
     return read_config(dict(config) | {"seed": sweep.seeds[0]})
 
 
@@ -246,5 +246,5 @@ def one_line(error: ConfigError | RunFolderError) -> str:
 
 
 def mean(values: list[float]) -> float:
-    """The interquartile mean."""
+    """Return the interquartile mean."""
     return float(interquartile_mean(torch.tensor(values, dtype=torch.float64)))

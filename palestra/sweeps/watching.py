@@ -1,4 +1,4 @@
-"""A run of a trial as it grows: its records, read as far as they have come."""
+"""The records of a run of a trial, read as far as they have come."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class Growing:
             self._read_on(passes_damaged=True)
 
     def _read_on(self, passes_damaged: bool) -> bool:
-        """Read from where the last look ended. Gives False if it came to a damaged line that it may not pass."""
+        """Read from where the last look ended; returns False if it came to a damaged line that it may not pass."""
         try:
             file = open_plain(self.path)
         except OSError:
@@ -86,7 +86,7 @@ def _moment(counters: Mapping[str, Any]) -> Moment:
 
 
 def _in_words(moment: Moment | None) -> str:
-    """The moment as " at env step 1,024"; nothing for None."""
+    """Return the moment as " at env step 1,024"; "" for None."""
     if moment is None:
         return ""
     name, count = next((each for each in zip(COUNTERS, moment, strict=True) if each[1]), (COUNTERS[1], 0))
@@ -94,7 +94,7 @@ def _in_words(moment: Moment | None) -> str:
 
 
 class Watched(Growing):
-    """A run of a trial.
+    """A run of a trial that is watched.
 
     evaluations: the objective at each of them. first: by step that evaluation whose value counts there, the first one
     in this interval. Steps are in the unit of the evaluation's interval, rounded down to a multiple of it, so that runs
@@ -112,8 +112,9 @@ class Watched(Growing):
         self.fault: str | None = None
 
     def end(self) -> None:
-        """Read the rest of a run that has ended, and find whether its objective is known: a damaged line may have held
-        the evaluation at its end, or the best one.
+        """Read the rest of a run that has ended, and find whether its objective is known.
+
+        A damaged line may have held the evaluation at its end, or the best one.
         """
         self.look()
         self.fault = self.fault or self._fault_at_end()
@@ -133,8 +134,10 @@ class Watched(Growing):
         return None
 
     def _last_moment(self) -> Moment | None:
-        """The moment at which a finished run has ended: that of its last checkpoint or, if it saves none, of its last
-        record. None: its records do not come to its end. Raises CheckpointError, RunFolderError, OSError.
+        """Return the moment at which a finished run has ended; None: its records do not come to its end.
+
+        It is that of its last checkpoint or, if it saves none, of its last record. Raises CheckpointError,
+        RunFolderError, OSError.
         """
         checkpoints = Checkpoints(RunFolder(self.path.parent), keep_last=1, keep_every=None)
         if (number := checkpoints.latest()) is not None:
@@ -149,7 +152,7 @@ class Watched(Growing):
             self.first.setdefault(self._step(record), moment)
 
     def _value(self, record: Mapping[str, Any]) -> float | None:
-        """Raises ValueError for a record that lacks the measure."""
+        """Return the objective in a record. Raises ValueError for a record that lacks the measure."""
         try:
             return self.measure.of(record)
         except Exception as error:
@@ -172,15 +175,18 @@ class Watched(Growing):
         return self.first[step][COUNTERS.index("env_steps")]
 
     def value_at(self, step: int) -> float:
-        """The objective as it stood at a step that the run has. It does not depend on how much has come since."""
+        """Return the objective as it stood at a step that the run has.
+
+        It does not depend on how much has come since.
+        """
         return self._objective([moment for moment in self.evaluations if moment <= self.first[step]])
 
     def final(self) -> float:
-        """The objective at the run's end, after `end`; nan if it is not known."""
+        """Return the objective at the run's end, after `end`; nan if it is not known."""
         return math.nan if self.fault is not None else self._objective(list(self.evaluations))
 
     def _objective(self, moments: Sequence[Moment]) -> float:
-        """The last of some evaluations, or the best of them."""
+        """Return the last of some evaluations, or the best of them."""
         if self.objective.of == "last":
             return self.evaluations[max(moments)]
         finite = [value for moment in moments if not math.isnan(value := self.evaluations[moment])]

@@ -12,6 +12,7 @@ from signal import SIGTERM
 from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any, get_type_hints
+from unittest.mock import patch
 
 import torch
 from rich.console import Console
@@ -118,7 +119,7 @@ class _Unable(Exception):
 
 
 def _faults(cls: type[Algorithm], algorithm: Data, game: Data) -> list[ConfigErrorItem]:
-    """The faults of an algorithm in one game. Raises _Unable if its training does not reach the end."""
+    """Return the faults of an algorithm in one game. Raises _Unable if its training does not reach the end."""
     config = _run_config(algorithm, game)
     with TemporaryDirectory(prefix="palestra-check-") as place:
         alone = _train(cls, Path(place) / "alone", config)
@@ -129,7 +130,7 @@ def _faults(cls: type[Algorithm], algorithm: Data, game: Data) -> list[ConfigErr
 
 
 def _faults_of_chance(cls: type[Algorithm], alone: Stopping, place: Path, config: Data) -> list[ConfigErrorItem]:
-    """Faults, if the same seed gives other bits with other states of the global generators."""
+    """Return faults, if the same seed gives other bits with other states of the global generators."""
     again = _train(cls, place / "again", config)
     for number, (one, other) in enumerate(zip(alone.states, again.states, strict=False)):
         if difference := _difference(one, other, number):
@@ -144,7 +145,7 @@ def _faults_of_chance(cls: type[Algorithm], alone: Stopping, place: Path, config
 
 
 def _faults_of_stops(cls: type[Algorithm], alone: Stopping, place: Path, config: Data) -> list[ConfigErrorItem]:
-    """Faults, if a fresh object that goes on from a safe point computes other bits up to the next one."""
+    """Return faults, if a fresh object that goes on from a safe point computes other bits up to the next one."""
     run = place / "stopped"
     _train(cls, run, config, stop_at=1)
     for number, (before, after) in enumerate(zip(alone.states, [*alone.states[1:], None], strict=True)):
@@ -190,7 +191,7 @@ def _train(cls: type[Algorithm], run: Path, config: Data | None, stop_at: int | 
 
 
 def _method_of(cls: type[Algorithm], error: Exception) -> str:
-    """The outermost method of the class that an exception came through."""
+    """Return the outermost method of the class that an exception came through."""
     trace = error.__traceback__
     while trace is not None:
         frame = trace.tb_frame
@@ -205,7 +206,7 @@ def _fault(cls: type[Algorithm], method: str, expected: str, got: str) -> Config
 
 
 def _difference(before: Any, after: Any, number: int | None) -> str | None:
-    """The first difference in words. number: that of the safe point; None for records."""
+    """Return the first difference in words. number: that of the safe point; None for records."""
     change = next(tree_differences(before, after), None)
     if change is None:
         return None
@@ -223,7 +224,7 @@ def _records(stopping: Stopping) -> list[Data]:
 
 @contextmanager
 def _named(cls: type) -> Iterator[str]:
-    """The name of the class in configs. A class that is defined inside a function is put into a module meanwhile."""
+    """Give a class its name in configs. A class that is defined inside a function is put into a module meanwhile."""
     if getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls:
         yield f"{cls.__module__}:{cls.__name__}"
         return
@@ -241,20 +242,15 @@ def _named(cls: type) -> Iterator[str]:
 @contextmanager
 def _own_state_folder() -> Iterator[None]:
     """Let the runs of a check note their trust in a temporary folder."""
-    key = "XDG_STATE_HOME"
-    before = os.environ.get(key)
-    with TemporaryDirectory(prefix="palestra-check-") as place:
-        os.environ[key] = place
-        try:
-            yield
-        finally:
-            del os.environ[key]
-            if before is not None:
-                os.environ[key] = before
+    with TemporaryDirectory(prefix="palestra-check-") as place, patch.dict(os.environ, XDG_STATE_HOME=place):
+        yield
 
 
 def _algorithm_config(cls: type[Algorithm], name: str, values: Mapping[str, Any]) -> Data:
-    """A config of the class. name: the class as package.module:Class, for a user's own. values: of some keys."""
+    """Return a config of the class.
+
+    name: the class as package.module:Class, for a user's own. values: of some keys.
+    """
     model = getattr(cls, "Config", None) or get_type_hints(cls).get("config")
     if not (isinstance(model, type) and issubclass(model, Config)):
         raise ConfigError([_fault(cls, "Config", "a subclass of UserConfig", repr(model))])
@@ -266,8 +262,9 @@ def _algorithm_config(cls: type[Algorithm], name: str, values: Mapping[str, Any]
 
 
 def _run_config(algorithm: Data, game: Data) -> Data:
-    """The config of a tiny run in which the algorithm sits in every role with the observations and actions of the
-    first.
+    """Return the config of a tiny run.
+
+    The algorithm sits in every role with the observations and actions of the first.
     """
     made = make_game(game)
     first, *_ = made.roles

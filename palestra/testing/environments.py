@@ -33,19 +33,19 @@ def check_environment(environment: Environment | Callable[[], Environment]) -> N
     environment, or a callable that makes one, such as its class; then a second one must give the same bits too. Raises
     ConfigError with a line for every fault, which begins with the method's name.
     """
-    trial = _Trial()
+    try_out = _TryOut()
     with restored_global_states(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with suppress(_CannotGoOn):
-            trial.check(environment)
-    ConfigError.require_none(trial.faults)
+            try_out.check(environment)
+    ConfigError.require_none(try_out.faults)
 
 
 class _CannotGoOn(Exception):
     """Raised after a fault that makes further checks impossible."""
 
 
-class _Trial:
+class _TryOut:
     """Plays one environment and collects its faults, in their order."""
 
     name: str
@@ -95,7 +95,7 @@ class _Trial:
                 return
 
     def play(self, env: Any, number: int) -> bytes:
-        """Play an episode. Gives all its bits: observations, rewards and ends."""
+        """Play an episode; returns all its bits: observations, rewards and ends."""
         actions = deepcopy(env.action_space)
         actions.seed(number)
         env.action_space.seed(number)  # an environment may draw from it too
@@ -123,17 +123,17 @@ class _Trial:
         return bits
 
     def read(self, method: str, env: Any, observation: Any) -> bytes:
-        """Check an observation. Gives all its bits."""
+        """Check an observation; returns all its bits."""
         bits = b""
         for entry in self.reader.entries:
-            part, space = observation, env.observation_space
+            value, space = observation, env.observation_space
             try:
                 for key in entry.path:
-                    part, space = part[key], space[key]
+                    value, space = value[key], space[key]
             except (KeyError, IndexError, TypeError):
                 self.fault(method, f"expected an observation with an entry {entry.name!r}, got {_kind(observation)}")
                 raise _CannotGoOn from None
-            array = np.asarray(part)
+            array = np.asarray(value)
             if array.shape != space.shape or (space.dtype is not None and array.dtype.kind != space.dtype.kind):
                 expected = f"{entry.name!r} to be {space.dtype} {space.shape}, as observation_space says"
                 self.fault(method, f"expected {expected}, got {array.dtype} {array.shape}")
@@ -153,7 +153,7 @@ class _Trial:
 
 
 def _reader(space: gymnasium.Space) -> ObservationReader:
-    """What knows the entries of observations; where images have their channels does not matter here."""
+    """Return the reader of the observations' entries; where images have their channels does not matter here."""
     return ObservationReader(space, "last")
 
 

@@ -15,7 +15,7 @@ NET = {"name": "mlp", "net_arch": [8], "activation": "tanh"}
 
 
 def sample_config(model: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Data that the model accepts.
+    """Return data that the model accepts.
 
     values: those of some keys. Raises ValueError if no value is found for another key.
     """
@@ -54,6 +54,6 @@ def _sample(kind: Any) -> Any:
 
 
 def _sample_variant(members: tuple[type[Config], ...]) -> Any:
-    """A small network if the union has one, else its first member."""
+    """Return a small network if the union has one, else its first member."""
     by_name = names_of(members)
     return NET if NET["name"] in by_name else sample_config(next(iter(by_name.values())), {})

@@ -89,7 +89,7 @@ def test_a_callback_may_take_long(make_config: MakeConfig, tmp_path: Path, monke
     phases: list[str] = []
     monkeypatch.setattr("palestra.runs.progress.SHOW_INTERVAL_S", -1.0)
     monkeypatch.setattr(
-        "palestra.recording.display.QuietDisplay.update", lambda display, progress: phases.append(progress.phase())
+        "palestra.recording.display.Display.update", lambda display, progress: phases.append(progress.phase())
     )
     slow = Slow()
     stop = {"after": 2, "unit": "epochs"}

@@ -131,7 +131,7 @@ def test_a_study_in_the_midst_of_which_a_process_was_killed_names_the_remedy(tmp
     message = f"{killed}: a process was killed while it wrote the study; to repair it: palestra resume {killed}\n"
     assert palestra("trials", killed, cwd=tmp_path, code=2) == message
     assert {file.name: file.read_bytes() for file in killed.glob("study.db*")} == before
-    SQLiteConfig(name="sqlite").open(Folder(killed)).get_all_studies()
+    SQLiteConfig(name="sqlite").open(Folder(killed), for_writing=True).get_all_studies()
     assert [each.params for each in StoredSweep.open(killed).trials] == [{GAMMA: 0.9, RATE: 0.01}] * 50
 
 
@@ -213,7 +213,8 @@ def test_the_runs_of_a_trial_are_evaluated_and_listed(tmp_path: Path) -> None:
     assert output.count("evaluation main, 2 pairings at opt step") == 2
     found = [list((tmp_path / f"s/trials/000{n}/seed-0/evaluations").iterdir()) for n in (0, 1)]
     assert [len(files) for files in found] == [1, 1]
-    assert "expected none for several runs" in palestra("evaluate", "s", "--watch", cwd=tmp_path, code=2)
+    refused = palestra("evaluate", "s", "--watch", cwd=tmp_path, code=2)
+    assert "--watch: expected no such option, because s has several runs" in refused
     assert "expected a sweep's file" in palestra("sweep", "s", "--dry-run", cwd=tmp_path, code=2)
     assert "2 trials: 2 succeeded" in palestra("trials", "s", cwd=tmp_path)
     remedy = f"to go on with the sweep: palestra resume {tmp_path / 's'}\n"

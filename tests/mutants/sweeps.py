@@ -163,7 +163,7 @@ SWEEPS = [
     *mutants(
         "sweeps/naming.py",
         TABLE,
-        ("return part in VAGUE or part.isdigit()", "return part in VAGUE"),
+        ("return word in VAGUE or word.isdigit()", "return word in VAGUE"),
         ("if any(mapping.get(key) != value[key] for mapping in alike)", "if key != 'name'"),
         ("if len(set(texts)) < len(texts):", "if False:"),
     ),
@@ -239,8 +239,8 @@ SWEEPS = [
         ("return estimate if num_runs >= FEWEST_OF_A_BAND else", "return estimate if True else"),
         ("    return _of_enough(estimate, min(nums))", "    return estimate"),
         ("min(low, estimate.low), max(high, estimate.high)", "estimate.low, estimate.high"),
-        ("sign = 1.0 if row.is_high_good else -1.0", "sign = 1.0"),
-        ("    if row.is_high_good is None:\n", "    if False:\n"),
+        ("sign = 1.0 if is_high_good else -1.0", "sign = 1.0"),
+        ("    if is_high_good is None:\n", "    if False:\n"),
         ("if any(len(nums) > 1 for nums in games.values()):", "if len(set(map(max, games.values()))) > 1:"),
     ),
     *mutants(

@@ -1,6 +1,6 @@
 """The displays of a run in progress, and the summary at its end.
 
-Covers palestra.recording.display.frame, palestra.recording.display.lines, palestra.recording.display.plain,
+Covers palestra.recording.display.screen, palestra.recording.display.lines, palestra.recording.display.plain,
 palestra.recording.display.scores, palestra.recording.results, palestra.recording.summary.
 """
 
@@ -18,16 +18,15 @@ from rich.console import Console
 from scipy import stats
 
 from palestra.commands.starting import starting_config
-from palestra.recording.display import LiveDisplay, PlainDisplay, QuietDisplay, make_display
+from palestra.recording.display import Display, LiveDisplay, PlainDisplay, make_display
 from palestra.recording.display import plain as plain_module
-from palestra.recording.display.frame import Frame, Warnings
 from palestra.recording.display.lines import in_ascii
 from palestra.recording.display.scores import score_table
+from palestra.recording.display.screen import Screen, Warnings
 from palestra.recording.results import (
     Evaluation,
     PairResult,
     Progress,
-    Score,
     Stage,
     Task,
     count_text,
@@ -36,7 +35,7 @@ from palestra.recording.results import (
     sparkline,
 )
 from palestra.recording.summary import mean_text, render_seeds_summary, render_summary, verdicts
-from palestra.runtime.scores import DeclaredScore
+from palestra.runtime.scores import DeclaredScore, Estimate
 from tests.records import POLYHEDRA, RHO, evaluation_of, played_pair, result_of, returns_in
 
 HOSTS = ("host", "random", "all-coordinates", "zeillinger", "look-ahead")
@@ -50,7 +49,7 @@ STAGES = {
 def pair(host: str, agent: str, rho: float, half: float = 0.005) -> PairResult:
     learned = tuple(role for role, player in (("host", host), ("agent", agent)) if player == role)
     return result_of(
-        {"host": host, "agent": agent}, learned, RHO, {"rho": Score(rho, rho - half, rho + half)}, 3000, 10
+        {"host": host, "agent": agent}, learned, RHO, {"rho": Estimate(rho, rho - half, rho + half)}, 3000, 10
     )
 
 
@@ -61,7 +60,7 @@ def evaluation(opt_steps: int, learned_rho: float) -> Evaluation:
 
 def seats_pair(x: str, o: str, return_of_x: float) -> PairResult:
     learned = tuple(role for role, player in (("x", x), ("o", o)) if player == "learner")
-    scores = {f"return/{role}": Score(r, r - 0.1, r + 0.1) for role, r in (("x", return_of_x), ("o", -return_of_x))}
+    scores = {f"return/{role}": Estimate(r, r - 0.1, r + 0.1) for role, r in (("x", return_of_x), ("o", -return_of_x))}
     return result_of({"x": x, "o": o}, learned, returns_in("x", "o"), scores, 100)
 
 
@@ -89,11 +88,11 @@ def progress(**changes: Any) -> Progress:
     return Progress(**(values | changes))
 
 
-def frame_lines(
+def screen_lines(
     state: Progress, width: int = 80, height: int = 23, warnings: Sequence[str] = (), is_ascii: bool = False
 ) -> list[str]:
-    """The frame as text."""
-    lines = Frame().lines(state, Warnings(len(warnings), warnings[-3:]), 0.0, width, height)
+    """The screen as text."""
+    lines = Screen().lines(state, Warnings(len(warnings), warnings[-3:]), 0.0, width, height)
     return ["".join(segment.text for segment in (in_ascii(line) if is_ascii else line)) for line in lines]
 
 
@@ -126,12 +125,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-# ---- the live frame ----------------------------------------------------------------------------------
+# ---- the live screen ----------------------------------------------------------------------------------
 
 
 def test_full_frame_fits_80x24_with_nothing_cut() -> None:
     state = progress(tasks=[Task("main", 40, 100, "games")])
-    lines = frame_lines(state, warnings=["warning: the disk is full"])
+    lines = screen_lines(state, warnings=["warning: the disk is full"])
     assert len(lines) == 23
     assert {len(line) for line in lines} == {80}
     text = "\n".join(lines)
@@ -153,32 +152,32 @@ def test_frame_of_much_data_fits_any_terminal(width: int, height: int) -> None:
         evaluations=[Evaluation("main", 5, pairs)] * 2,
         tasks=[Task("t" * 300, i, 10**9, "games") for i in range(30)],
     )
-    lines = frame_lines(state, width, height, ["w" * 300] * 9)
+    lines = screen_lines(state, width, height, ["w" * 300] * 9)
     assert len(lines) == height
     assert {len(line) for line in lines} == {width}
 
 
 @pytest.mark.parametrize(("width", "height"), [(39, 24), (80, 9), (10, 3)])
 def test_on_a_tiny_terminal_a_line_is_left(width: int, height: int) -> None:
-    [line] = frame_lines(progress(), width, height)
+    [line] = screen_lines(progress(), width, height)
     assert line == "62%  0:00:45 left, updating".ljust(width)[:width]
 
 
 def test_on_a_narrow_terminal_share_and_time_left_are_whole() -> None:
-    assert " 62%  0:00:45 left │" in frame_lines(progress(), 40, 12)[1]
+    assert " 62%  0:00:45 left │" in screen_lines(progress(), 40, 12)[1]
 
 
 def test_wider_terminal_shows_intervals_too() -> None:
-    assert "±.005" not in "".join(frame_lines(progress()))
-    assert "±.005" in "".join(frame_lines(progress(), 140, 40))
+    assert "±.005" not in "".join(screen_lines(progress()))
+    assert "±.005" in "".join(screen_lines(progress(), 140, 40))
 
 
 def test_frame_between_two_updates_has_a_moving_clock_phase_and_task() -> None:
-    phase, task, frame = ["playing"], Task("main", 0, 10, "games"), Frame()
+    phase, task, screen = ["playing"], Task("main", 0, 10, "games"), Screen()
     state = progress(tasks=[task], phase=lambda: phase[0])
     seen = []
     for age_s in (0.0, 10.0, 100.0):
-        lines = frame.lines(state, Warnings(0, ()), age_s, 80, 23)
+        lines = screen.lines(state, Warnings(0, ()), age_s, 80, 23)
         seen.append("\n".join("".join(segment.text for segment in line) for line in lines))
         phase[0], task.done = "saving", task.done + 3
     assert all(words in seen[0] for words in ("playing", "0:01:15 gone, 0:00:45 left", "0 of 10 games"))
@@ -187,11 +186,11 @@ def test_frame_between_two_updates_has_a_moving_clock_phase_and_task() -> None:
 
 
 def test_the_bar_of_an_evaluation_says_in_which_round_its_longest_game_is() -> None:
-    task, frame = Task("main", 0, 40, "games", 27_000), Frame()
+    task, screen = Task("main", 0, 40, "games", 27_000), Screen()
     told = []
     for moved in ((0, 0), (0, 1350), (40, 1600)):
         task.move(*moved)
-        lines = frame.lines(progress(tasks=[task]), Warnings(0, ()), 0.0, 80, 23)
+        lines = screen.lines(progress(tasks=[task]), Warnings(0, ()), 0.0, 80, 23)
         told.append("\n".join("".join(segment.text for segment in line) for line in lines))
     assert "0 of 40 games  " in told[0].replace(" │", "  ")
     assert "0 of 40 games, round 1,350 of at most 27,000" in told[1]
@@ -200,7 +199,7 @@ def test_the_bar_of_an_evaluation_says_in_which_round_its_longest_game_is() -> N
 
 def test_every_evaluation_that_is_played_has_a_bar() -> None:
     tasks = [Task("main", 75, 300, "games"), Task("hard of opt step 512", 0, 100, "games")]
-    one, other = (line for line in frame_lines(progress(tasks=tasks)) if " games " in line and " of " in line)
+    one, other = (line for line in screen_lines(progress(tasks=tasks)) if " games " in line and " of " in line)
     bars = [line.count("━") + 0.5 * line.count("╸") for line in (one, other)]
     room = [line.count("─") + line.count("━") + line.count("╸") for line in (one, other)]
     assert bars[0] == pytest.approx(0.25 * room[0], abs=0.5)
@@ -209,18 +208,18 @@ def test_every_evaluation_that_is_played_has_a_bar() -> None:
 
 
 def test_of_many_warnings_the_last_and_their_number_are_seen() -> None:
-    text = "\n".join(frame_lines(progress(), 80, 40, [f"error: number {i}" for i in range(7)]))
+    text = "\n".join(screen_lines(progress(), 80, 40, [f"error: number {i}" for i in range(7)]))
     assert "7 warnings, the last: error: number 4" in text
     assert "error: number 6" in text
     assert "error: number 3" not in text
     assert "7 warnings, the last: error: number 6" in "\n".join(
-        frame_lines(progress(), 80, 23, ["x"] * 6 + ["error: number 6"])
+        screen_lines(progress(), 80, 23, ["x"] * 6 + ["error: number 6"])
     )
 
 
 def test_many_players_have_a_line_each() -> None:
     players = {f"player-{i}": {"loss": 0.1 * i, "q_mean": 1.0} for i in range(7)}
-    lines = frame_lines(progress(players=players, evaluations=[]))
+    lines = screen_lines(progress(players=players, evaluations=[]))
     assert [line.split()[1:4] for line in lines if "player-" in line] == [
         [f"player-{i}", f"{0.1 * i:.3g}", "1"] for i in range(7)
     ]
@@ -228,7 +227,7 @@ def test_many_players_have_a_line_each() -> None:
 
 def test_frame_in_ascii_is_as_wide() -> None:
     state = progress(name="naïve", tasks=[Task("main", 40, 100, "games")])
-    lines, plain = frame_lines(state), frame_lines(state, is_ascii=True)
+    lines, plain = screen_lines(state), screen_lines(state, is_ascii=True)
     assert "\n".join(plain).isascii()
     assert [len(line) for line in plain] == [len(line) for line in lines]
     assert any("========" in line and "--------" in line for line in plain)
@@ -236,7 +235,7 @@ def test_frame_in_ascii_is_as_wide() -> None:
 
 def test_scripted_pairings_of_an_earlier_evaluation_stay_in_the_table() -> None:
     later = Evaluation("main", 500, (pair("host", "random", 0.3),))
-    text = "\n".join(frame_lines(progress(evaluations=[evaluation(0, 0.1), later])))
+    text = "\n".join(screen_lines(progress(evaluations=[evaluation(0, 0.1), later])))
     assert "zeillinger" in text
     assert "+.200" in text
 
@@ -244,7 +243,7 @@ def test_scripted_pairings_of_an_earlier_evaluation_stay_in_the_table() -> None:
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, None, 10**400, 1e300, -1e-300, "text"])
 def test_odd_values_are_drawn(odd: Any) -> None:
     players = {"host": "host", "agent": "random"}
-    odd_pair = result_of(players, ("host",), RHO, {"rho": Score(odd, odd, odd)}, odd, odd)
+    odd_pair = result_of(players, ("host",), RHO, {"rho": Estimate(odd, odd, odd)}, odd, odd)
     state = progress(
         fraction=odd,
         elapsed_s=odd,
@@ -255,32 +254,32 @@ def test_odd_values_are_drawn(odd: Any) -> None:
         curves={"host": {"loss": [math.nan, math.inf, 1.0]}},
         evaluations=[Evaluation("main", 0, (odd_pair,)), Evaluation("main", 1, (odd_pair,))],
     )
-    assert len(frame_lines(state)) > 5
+    assert len(screen_lines(state)) > 5
 
 
 def test_empty_progress_is_drawn() -> None:
-    state = Progress("", None, "", {}, None, 0.0, 0.0, None, {}, {}, {}, {}, {}, [], [], None, lambda: "")
-    assert len(frame_lines(state)) > 2
+    state = Progress("", None, "", 0.0, 0.0, None, {}, [], lambda: "")
+    assert len(screen_lines(state)) > 2
     empty_pair = result_of({}, (), (), {}, 0)
     state = progress(
         players={"host": {}}, evaluations=[Evaluation("main", 0, ()), Evaluation("main", 1, (empty_pair,))]
     )
-    assert len(frame_lines(state)) > 2
+    assert len(screen_lines(state)) > 2
 
 
 def test_non_finite_loss_is_seen() -> None:
-    assert any(" nan" in line for line in frame_lines(progress(players={"host": {"loss": math.nan}})))
+    assert any(" nan" in line for line in screen_lines(progress(players={"host": {"loss": math.nan}})))
 
 
 def test_game_of_other_roles_shows_the_return() -> None:
     state = progress(evaluations=[Evaluation("main", 0, (seats_pair("learner", "random", 0.75),))])
-    text = "\n".join(frame_lines(state))
+    text = "\n".join(screen_lines(state))
     assert "return/x" in text
     assert ".750" in text
 
 
 def test_names_are_not_markup() -> None:
-    assert "[red]x[/]" in "\n".join(frame_lines(progress(name="[red]x[/]")))
+    assert "[red]x[/]" in "\n".join(screen_lines(progress(name="[red]x[/]")))
 
 
 # ---- text of numbers -----------------------------------------------------------------------------------
@@ -312,7 +311,7 @@ def test_auto_is_live_on_a_terminal_and_plain_elsewhere() -> None:
     assert type(make_display("auto", terminal())) is LiveDisplay
     assert type(make_display("auto", pipe())) is PlainDisplay
     assert type(make_display("plain", terminal())) is PlainDisplay
-    assert type(make_display("quiet", terminal())) is QuietDisplay
+    assert type(make_display("quiet", terminal())) is Display
 
 
 def test_auto_is_plain_on_a_dumb_terminal() -> None:
@@ -419,7 +418,7 @@ def test_summary_tells_before_and_after_with_intervals() -> None:
 
 def lone(player: str, value: float, num_games: int, num_truncated: int = 0) -> PairResult:
     learned = ("agent",) if player == "agent" else ()
-    scores = {"return/agent": Score(value, value - 5, value + 5)}
+    scores = {"return/agent": Estimate(value, value - 5, value + 5)}
     return result_of({"agent": player}, learned, returns_in("agent"), scores, num_games, num_truncated)
 
 
@@ -550,7 +549,7 @@ def test_summary_of_other_roles_shows_returns_and_judges_by_them() -> None:
 def test_summary_of_a_lone_agent_says_whom_it_beats_and_what_changed() -> None:
     def alone(player: str, value: float) -> PairResult:
         learned = ("agent",) if player == "agent" else ()
-        scores = {"return/agent": Score(value, value - 5, value + 5)}
+        scores = {"return/agent": Estimate(value, value - 5, value + 5)}
         return result_of({"agent": player}, learned, returns_in("agent"), scores, 100, 3)
 
     evaluations = [

@@ -73,7 +73,7 @@ class MadeSweep:
     def end(self, best: int | None = None) -> Path:
         """Write the study; best: the trial of which best.yml is written."""
         goal = "maximize" if self.config.objective.goal == "max" else "minimize"
-        storage = self.config.storage.open(self.folder.root)
+        storage = self.config.storage.open(self.folder.root, for_writing=True)
         study = optuna.create_study(storage=storage, study_name=self.config.storage.study, direction=goal)
         study.add_trials(self.trials)
         if best is not None:

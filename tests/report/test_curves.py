@@ -8,14 +8,14 @@ import math
 import pytest
 from matplotlib.figure import Figure
 
-from palestra.recording.results import Score
 from palestra.report.figures import paint_curves
 from palestra.report.groups import Curve, Group, Point, over_runs
+from palestra.runtime.scores import Estimate
 
 
 def curve_of(*values: float, measure: str) -> Curve:
     """Of runs that have these values at steps 0 and 10."""
-    tracks = [[Point(step, Score(value, math.nan, math.nan)) for step in (0, 10)] for value in values]
+    tracks = [[Point(step, Estimate(value, math.nan, math.nan)) for step in (0, 10)] for value in values]
     return over_runs(Group("group", ()), tracks, measure)
 
 

@@ -87,7 +87,7 @@ def test_the_best_trial_stands_first_and_others_after_it(
     assert table.column("by seed")[0][0] == f"{value - 1:.3f}, {value + 1:.3f}"
     assert table.column("why")[5:] == [("seed 0: <script>alert(1)</script>", None), ("gamma > 0.95", None)]
     assert "script" not in {tag for tag, _ in page.tags}
-    assert "7 trials, 3 succeeded, 1 failed, 1 pruned, 1 skipped, 1 running" in page.text
+    assert "7 trials: 3 succeeded, 1 failed, 1 pruned, 1 skipped, 1 running" in page.text
     point = f"learning_rate {points[best][RATE]:.4g}, gamma {points[best][GAMMA]:.4g}"
     assert f"The best trial so far is {best} with {value:.3f}: {point}." in page.text
     assert f"palestra train {tmp_path / 's' / 'best.yml'}" in page.text

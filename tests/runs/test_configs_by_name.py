@@ -31,7 +31,7 @@ def test_a_config_and_a_trainer_are_made_by_the_name_of_a_shipped_config() -> No
 def test_a_file_in_the_working_directory_comes_first_in_python_and_in_the_shell(file: str) -> None:
     Path(file).write_text(SHIPPED["dqn-nim"].read_text().replace("seed: 0", "seed: 5"))
     assert palestra.load_config("dqn-nim").seed == 5
-    assert find_config("dqn-nim", []).config == Path(file)
+    assert find_config("dqn-nim", []).source == Path(file)
     Path(file).unlink()
     Path(file).mkdir()
     assert palestra.load_config("dqn-nim").seed == 0

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from palestra import Trainer
 from palestra.callbacks import Callback
-from palestra.recording.display import QuietDisplay
+from palestra.recording.display import Display
 from palestra.recording.results import Progress
 
 
@@ -21,12 +21,12 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Progress, str, list[tupl
     """Every moment of a run that a display is told, with phase and tasks as they were then."""
     moments: list[tuple[Progress, str, list[tuple[str, int, int]]]] = []
 
-    def update(display: QuietDisplay, progress: Progress) -> None:
+    def update(display: Display, progress: Progress) -> None:
         tasks = [(task.name, task.done, task.total) for task in progress.tasks]
         moments.append((progress, progress.phase(), tasks))
 
     monkeypatch.setattr("palestra.runs.progress.SHOW_INTERVAL_S", -1.0)
-    monkeypatch.setattr(QuietDisplay, "update", update)
+    monkeypatch.setattr(Display, "update", update)
     return moments
 
 

@@ -284,7 +284,7 @@ def test_commands_for_runs_say_what_a_tournament_is(write: Write, make_config: M
     error = palestra("evaluate", training, code=2).stderr
     assert error.startswith(f"{training}: expected a tournament, in which nobody learns, got a config that trains")
     error = palestra("evaluate", file, "--watch", code=2).stderr
-    assert error == "--checkpoint, --evaluation, --video, --watch: expected none for a tournament, got one\n"
+    assert error == f"--watch: expected no such option, because {file} is a tournament, got --watch\n"
 
 
 KILLED: dict[str, list[str]] = {  # what is there of a tournament that was killed

@@ -30,9 +30,9 @@ def test_a_file_and_a_sweep_may_have_the_longest_name_there_is(tmp_path: Path) -
 def test_a_study_lies_in_a_folder_whose_name_is_no_utf8(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     folder = Folder(tmp_path).below(NO_UTF8).make()
-    assert SQLiteConfig(name="sqlite").open(folder).get_all_studies() == []
+    assert SQLiteConfig(name="sqlite").open(folder, for_writing=True).get_all_studies() == []
     assert os.listdir(os.fsencode(folder.path)) == [b"study.db"]
-    assert SQLiteConfig(name="sqlite").open_to_read(folder).get_all_studies() == []
+    assert SQLiteConfig(name="sqlite").open(folder, for_writing=False).get_all_studies() == []
 
 
 def test_tables_and_pages_name_a_run_whose_folder_is_no_utf8(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Secrets stay out of a run's folder and off the screen: what a config may say of a place, and what libraries echo.
 
-Covers palestra.recording.display.quiet.
+Covers palestra.recording.display.display.
 """
 
 import inspect
@@ -15,9 +15,9 @@ import pytest
 from rich.console import Console
 
 from palestra.config import ConfigError, check
+from palestra.recording.display.display import Display
 from palestra.recording.display.live import LiveDisplay
 from palestra.recording.display.plain import PlainDisplay
-from palestra.recording.display.quiet import QuietDisplay
 from palestra.recording.feed import Feed
 from palestra.recording.to_mlflow import MlflowConfig
 from palestra.storage.facts import run_facts
@@ -324,7 +324,7 @@ def test_an_error_of_a_place_is_redacted_and_brings_no_traceback_of_the_library(
     assert caught.value.__suppress_context__
 
 
-@pytest.mark.parametrize("kind", [QuietDisplay, PlainDisplay, LiveDisplay])
+@pytest.mark.parametrize("kind", [Display, PlainDisplay, LiveDisplay])
 def test_error_lines_of_every_display_are_redacted(kind: type[Any], capsys: pytest.CaptureFixture[str]) -> None:
     display = kind(Console(), is_ascii=True) if kind is LiveDisplay else kind(Console())
     display.error(f"recorder failed: https://host/x?sig={SECRET}")

@@ -1,6 +1,6 @@
 """The display of a sweep: what it says of a study, when it says the sweep will end, and that it fits any screen.
 
-Covers palestra.sweeps.estimate, palestra.sweeps.frame, palestra.sweeps.pace, palestra.sweeps.progress,
+Covers palestra.sweeps.estimate, palestra.sweeps.screen, palestra.sweeps.pace, palestra.sweeps.progress,
 palestra.sweeps.texts.
 """
 
@@ -28,9 +28,9 @@ from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.display import LiveSweepDisplay, PlainSweepDisplay, SweepDisplay, make_sweep_display
 from palestra.sweeps.estimate import Outlook, seconds_left
 from palestra.sweeps.folder import SweepFolder
-from palestra.sweeps.frame import frame_lines
 from palestra.sweeps.pace import Pace
 from palestra.sweeps.progress import EndedTrial, RunProgress, SweepProgress, progress_of
+from palestra.sweeps.screen import screen_lines
 from palestra.sweeps.space import Base, Space
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.texts import end_text, failures_text, progress_line
@@ -48,7 +48,7 @@ OUTLOOK = Outlook(
     runs=[(0, 30.0), (1, 60.0)],
     trial_s=100.0,
     trial_env_steps=1000.0,
-    num_parts=1,
+    num_at_once=1,
     env_steps=5000.0,
     num_trials=0.0,
     max_env_steps=math.inf,
@@ -63,7 +63,7 @@ OUTLOOK = Outlook(
         ({"runs": []}, 0.0),
         ({"num_trials": 1.0}, 130.0),  # at 30 where the first one ended
         ({"num_trials": 3.0}, 230.0),  # at 30, 60 and 130
-        ({"num_trials": 2.0, "num_parts": 2}, 160.0),  # at 30 and 60, 80 and 110: fifty seconds each
+        ({"num_trials": 2.0, "num_at_once": 2}, 160.0),  # at 30 and 60, 80 and 110: fifty seconds each
         ({"num_trials": math.inf, "begin_s": 60.0}, 130.0),  # none begins at 60
         ({"num_trials": math.inf, "begin_s": 61.0}, 160.0),
         ({"num_trials": 3.0, "begin_s": 61.0}, 160.0),  # the limit that comes first
@@ -248,7 +248,7 @@ def sweep_progress(**changes: Any) -> SweepProgress:
 
 
 def drawn(progress: SweepProgress, width: int, height: int) -> list[str]:
-    return ["".join(part.text for part in line) for line in frame_lines(progress, 0.0, NOON, width, height)]
+    return ["".join(part.text for part in line) for line in screen_lines(progress, 0.0, NOON, width, height)]
 
 
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 140])

@@ -230,7 +230,7 @@ def test_each_run_sees_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             {"space": {"num_minibatches": {"name": "choice", "values": [2, 700]}}},
             r"num_minibatches: expected at most .*700",
         ),
-        ({"seeds": [1, 1]}, r"seeds\.1: expected each seed once"),
+        ({"seeds": [1, 1]}, r"seeds\.1: expected each value once"),
         ({"base": ["nowhere.yml"]}, r"base\.0: .*nowhere\.yml: there is no such file"),
         ({"pruning": {"name": "wilcoxon", "p_threshold": 0.1, "startup_seeds": 2}}, r"pruning\.startup_seeds: .*1"),
         ({"search": {"name": "mine:Raising"}}, r"^search: mine:Raising raised KeyError: 'seed'$"),

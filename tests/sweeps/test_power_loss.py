@@ -213,6 +213,8 @@ def test_a_sweep_goes_on_with_a_study_after_a_power_loss(statements: list[Any], 
             (tmp_path / "again" / path).write_bytes(content)
         folder = SweepFolder.open(tmp_path / "again")
         shutil.rmtree(tmp_path / "again/trials")
-        study = optuna.load_study(study_name="sweep", storage=SQLiteConfig(name="sqlite").open(folder.root))
+        study = optuna.load_study(
+            study_name="sweep", storage=SQLiteConfig(name="sqlite").open(folder.root, for_writing=True)
+        )
         assert len(require_sound(folder, study, "max")) >= len(marks) // 4
         shutil.rmtree(tmp_path / "again")

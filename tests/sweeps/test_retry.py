@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 from palestra.cli import app
 from palestra.commands.sweep_work import work_on
-from palestra.commands.trials import counts, ranked, trial_lines
+from palestra.commands.trials import ranked, trial_lines
 from palestra.config import load_yaml
 from palestra.report.sweep_reading import SweepData
 from palestra.runs.config import RunConfig, read_config
 from palestra.sweeps import sweep as sweep_module
 from palestra.sweeps.config import read_sweep
 from palestra.sweeps.display import SweepDisplay
-from palestra.sweeps.outcomes import state_of, value_of
+from palestra.sweeps.outcomes import counts_text, state_of, value_of
 from palestra.sweeps.places import Job
 from palestra.sweeps.stored import StoredSweep
 from palestra.sweeps.sweep import Sweep
@@ -130,7 +130,7 @@ def test_what_shows_trials_says_which_one_began_again(tmp_path: Path) -> None:
     sweep.retry_failed()
     sweep.work()
     stored, why = StoredSweep.open(path), "again, because trial 1 failed: seed 0: No space left on device"
-    assert counts(stored.trials) == "3 trials: 3 succeeded"
+    assert counts_text(list(map(state_of, stored.trials))) == "3 trials: 3 succeeded"
     [line] = [line for line in str(trial_lines(stored, ranked(stored, None))).splitlines() if line.startswith("    3")]
     assert line.endswith(why)
     assert [(trial.number, trial.place, trial.why) for trial in SweepData.read(path).trials][-1] == (3, 1, why)

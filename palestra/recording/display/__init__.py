@@ -1,8 +1,8 @@
-"""What a user sees while a run goes: a live frame on a terminal and in a notebook, plain lines elsewhere, only errors
-when quiet.
+"""What a user sees while a run goes: a live screen, plain lines, or only errors.
 
-A display is handed plain data (`Progress`) and knows nothing of the trainer. It never stops a run: odd values are drawn
-as they are, and a frame that fails is left out and reported once.
+The live screen is drawn on a terminal and in a notebook; elsewhere lines are printed. A display is handed plain data
+(`Progress`) and knows nothing of the trainer. It never stops a run: odd values are drawn as they are, and a drawing
+that fails is left out and reported once.
 """
 
 import os
@@ -10,19 +10,19 @@ from typing import Literal
 
 from rich.console import Console
 
+from palestra.recording.display.display import Display as Display
 from palestra.recording.display.live import LiveDisplay
 from palestra.recording.display.notebook import Cell
 from palestra.recording.display.plain import PlainDisplay
-from palestra.recording.display.quiet import Display, QuietDisplay
 
 
 def make_display(mode: Literal["auto", "plain", "quiet"], console: Console) -> Display:
-    """`auto`: live on a terminal that can draw it and in a notebook, plain lines elsewhere.
+    """Make a display: with `auto` a live one on a terminal that can draw it and in a notebook, else one of plain lines.
 
     A quiet console shows nothing but errors.
     """
     if mode == "quiet" or console.quiet:
-        return QuietDisplay(console)
+        return Display(console)
     if mode == "auto" and console.is_jupyter:
         return LiveDisplay(console, is_ascii=False, region=Cell())
     if mode == "plain" or not can_draw(console):
@@ -31,11 +31,11 @@ def make_display(mode: Literal["auto", "plain", "quiet"], console: Console) -> D
 
 
 def can_draw(console: Console) -> bool:
-    """Whether it is a terminal on which lines can be drawn in place."""
+    """Return whether a console is a terminal on which lines can be drawn in place."""
     return console.is_terminal and not console.is_dumb_terminal and not console.legacy_windows
 
 
 def needs_ascii(console: Console) -> bool:
-    """Whether a terminal may lack the characters of lines and bars."""
+    """Return whether a terminal may lack the characters of lines and bars."""
     locale = os.environ.get("LC_ALL") or os.environ.get("LANG")
     return locale in ("C", "POSIX") or not console.encoding.startswith("utf")

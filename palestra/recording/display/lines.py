@@ -1,4 +1,4 @@
-"""Lines of a frame, of rich's segments: its tables would take ten times as long."""
+"""Lines of a screen, made of rich's segments, because rich's own tables would take ten times as long to draw."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,23 +15,23 @@ ASCII = str.maketrans("▁▂▃▄▅▆▇█━╸╭╮╰╯─│·±…",
 _style = lru_cache(Style.parse)
 
 
-def part(text: str, style: str = "") -> Segment:
-    """A piece of a line; style: as rich writes them, as "bold red"."""
+def piece(text: str, style: str = "") -> Segment:
+    """Make a piece of a line. style: as rich writes them, for instance "bold red"."""
     return Segment(printable(text), _style(style) if style else None)
 
 
 def fitted(line: Line, width: int) -> Line:
-    """Cut off, or filled with spaces, to a width."""
+    """Cut a line off, or fill it with spaces, to a width."""
     return Segment.adjust_line_length(line, width)
 
 
 def shortened(text: str, width: int) -> str:
-    """At most `width` characters of a text, with … where some are left out."""
+    """Return at most `width` characters of a text, with … where some are left out."""
     return text if cell_len(text) <= width else text[: max(width - 1, 0)] + "…"
 
 
 def row(cells: Sequence[Segment], widths: Sequence[int], gap: int = 1) -> Line:
-    """Cells side by side. widths: of those; a negative one: set right."""
+    """Set cells side by side. widths: of the cells; a negative one aligns its cell to the right."""
     line: Line = []
     for cell, width in zip(cells, widths, strict=True):
         shown = shortened(cell.text, abs(width))
@@ -42,14 +42,14 @@ def row(cells: Sequence[Segment], widths: Sequence[int], gap: int = 1) -> Line:
 
 
 def bar(share: float, width: int, style: str) -> Line:
-    """share: 0..1 of the width is full."""
+    """Draw a bar of which a share, 0 to 1, is full."""
     halves = int(2 * share * width + 1e-9)
     full = "━" * (halves // 2) + "╸" * (halves % 2)
-    return [part(full, style), part("─" * (width - len(full)), "bright_black")]
+    return [piece(full, style), piece("─" * (width - len(full)), "bright_black")]
 
 
 def joined(texts: Sequence[Line], width: int) -> Line:
-    """As many as fit whole, side by side."""
+    """Set texts side by side, as many as fit whole."""
     line: Line = []
     for text in texts:
         longer = [*line, *([Segment("   ")] if line else []), *text]
@@ -59,9 +59,21 @@ def joined(texts: Sequence[Line], width: int) -> Line:
     return line
 
 
-def framed(lines: Sequence[Line], title: Line, subtitle: Line, width: int) -> list[Line]:
-    """In a box of that width."""
-    side = part("│", "bright_black")
+def spread(sections: Sequence[list[Line]], height: int) -> list[Line]:
+    """Join sections one below the other, with a blank line between two as long as `height` leaves room."""
+    num_blanks = max(0, height - sum(map(len, sections)))
+    lines: list[Line] = []
+    for section in filter(None, sections):
+        if lines and num_blanks:
+            num_blanks -= 1
+            lines.append([])
+        lines += section
+    return lines
+
+
+def bordered(lines: Sequence[Line], title: Line, subtitle: Line, width: int) -> list[Line]:
+    """Draw a border around lines, `width` wide, with a title above and a subtitle below."""
+    side = piece("│", "bright_black")
     inside = [[side, Segment(" "), *fitted(line, width - 4), Segment(" "), side] for line in lines]
     return [_edge("╭─ ", title, "─╮", width, False), *inside, _edge("╰─", subtitle, " ─╯", width, True)]
 
@@ -70,13 +82,13 @@ def _edge(left: str, words: Line, right: str, width: int, words_last: bool) -> L
     words = [segment for segment in words if segment.text]
     room = width - len(left) - len(right) - 1
     length = min(sum(segment.cell_length for segment in words), room)
-    rule = part("─" * (room - length), "bright_black")
+    rule = piece("─" * (room - length), "bright_black")
     middle = (
         [rule, Segment(" "), *fitted(words, length)] if words_last else [*fitted(words, length), Segment(" "), rule]
     )
-    return [part(left, "bright_black"), *middle, part(right, "bright_black")]
+    return [piece(left, "bright_black"), *middle, piece(right, "bright_black")]
 
 
 def in_ascii(line: Line) -> Line:
-    """With characters that every terminal knows."""
+    """Replace the characters of a line that some terminals do not know."""
     return [Segment(text.translate(ASCII).encode("ascii", "replace").decode(), style) for text, style, _ in line]

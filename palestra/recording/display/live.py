@@ -1,32 +1,31 @@
-"""Lines on a terminal or in a notebook, drawn in place by a thread of its own: the frame of a run."""
+"""Lines on a terminal or in a notebook that a thread of its own draws in place: the screen of a run."""
 
 import logging
 import threading
 import time
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 
-from palestra.recording.display.frame import Frame, Warnings
+from palestra.recording.display.display import Closing, Display
 from palestra.recording.display.lines import Line, in_ascii
 from palestra.recording.display.notebook import Cell
-from palestra.recording.display.quiet import QuietDisplay
+from palestra.recording.display.screen import Screen, Warnings
 from palestra.recording.display.terminal import Region
 from palestra.recording.results import Progress, plain_ascii, printable
 from palestra.storage.secrets import redacted
 
 INTERVAL_S = 0.25
-MOST_SHARE = 0.005  # of the time may go into drawing: a frame that takes longer comes less often
+MOST_SHARE = 0.005  # of the time may go into drawing: what takes longer is drawn less often
 NUM_KEPT = 3  # warnings in sight
 
 logger = logging.getLogger(__name__)
 
 
-class LiveLines:
-    """Lines in place, alive between two updates: a thread of its own draws them, and follows the terminal's size.
+class LiveLines(Closing):
+    """Lines that stay in place and move between two updates, drawn by a thread of their own.
 
-    A subclass says which lines.
+    The thread follows the terminal's size. A subclass says which lines there are.
 
     region: where they are drawn; None: the last lines of the terminal. is_ascii: draw with characters that every
     terminal knows. cpu_s: what drawing has cost so far.
@@ -40,10 +39,10 @@ class LiveLines:
         self._region = region or Region(console)
         self._failed = False
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="display", daemon=True)
+        self._thread: threading.Thread
 
     def _lines(self, width: int, height: int) -> list[Line] | None:
-        """At most `height` lines, each `width` wide; None: none are to be drawn yet."""
+        """Return at most `height` lines, each `width` wide; None: nothing is to be drawn yet."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -53,13 +52,7 @@ class LiveLines:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Draw the last lines, which stay, and let go of the terminal; again is no error."""
         if not self._ended.is_set():
             self._ended.set()
             self._thread.join()
@@ -89,15 +82,15 @@ class LiveLines:
         self.cpu_s += time.thread_time() - started
 
 
-class LiveDisplay(LiveLines, QuietDisplay):
-    """The frame of a run: its clock, phase and tasks move between two updates."""
+class LiveDisplay(LiveLines, Display):
+    """The screen of a run, whose clock, phase and tasks move between two updates."""
 
     fault = "the display could not show a run's progress; training goes on"
 
     def __init__(self, console: Console, is_ascii: bool, region: Cell | None = None) -> None:
         super().__init__(console, is_ascii, region)
-        self.has_summary = region is None  # in a notebook the last frame is all that a cell shows
-        self._frame = Frame()
+        self.has_summary = region is None  # in a notebook the last screen is all that a cell shows
+        self._screen = Screen()
         self._latest: tuple[Progress, float] | None = None  # and when it came
         self._warnings = Warnings(0, ())
 
@@ -105,7 +98,7 @@ class LiveDisplay(LiveLines, QuietDisplay):
         self._latest = progress, time.monotonic()
 
     def log(self, line: str) -> None:
-        self._region.print_above("".join(f"{self._known(part)}\n" for part in line.splitlines()))
+        self._region.print_above("".join(f"{self._known(piece)}\n" for piece in line.splitlines()))
 
     def warn(self, line: str) -> None:
         self._keep(f"warning: {line}")
@@ -124,4 +117,4 @@ class LiveDisplay(LiveLines, QuietDisplay):
         if self._latest is None:
             return None
         progress, at_s = self._latest
-        return self._frame.lines(progress, self._warnings, time.monotonic() - at_s, width, height)
+        return self._screen.lines(progress, self._warnings, time.monotonic() - at_s, width, height)

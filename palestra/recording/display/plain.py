@@ -1,4 +1,4 @@
-"""Plain lines: for files, pipes and terminals that cannot draw."""
+"""A display of plain lines, for files, pipes and terminals that cannot draw."""
 
 import logging
 import math
@@ -6,15 +6,14 @@ from time import monotonic
 
 from rich.console import Console
 
-from palestra.recording.display.quiet import QuietDisplay
+from palestra.recording.display.display import Display
 from palestra.recording.results import (
     Evaluation,
-    PairResult,
     Progress,
     count_text,
     duration_text,
+    estimate_text,
     fraction_of_one,
-    interval_text,
     label,
     metric_text,
     pair_label,
@@ -30,8 +29,8 @@ INTERVAL_S = 10.0
 logger = logging.getLogger(__name__)
 
 
-class PlainDisplay(QuietDisplay):
-    """A line of plain ASCII every INTERVAL_S, and one for each evaluation."""
+class PlainDisplay(Display):
+    """Prints a line of plain ASCII every INTERVAL_S, and one for each evaluation."""
 
     has_summary = True
 
@@ -50,7 +49,7 @@ class PlainDisplay(QuietDisplay):
             self._show(progress)
 
     def log(self, line: str) -> None:
-        self._console.out("\n".join(plain_ascii(part) for part in line.splitlines()), highlight=False)
+        self._console.out("\n".join(plain_ascii(piece) for piece in line.splitlines()), highlight=False)
 
     def error(self, line: str) -> None:
         self.log(f"error: {redacted(line)}")
@@ -81,20 +80,20 @@ def _progress_line(progress: Progress) -> str:
     times = f"{math.floor(100 * fraction_of_one(progress.fraction)):3}% {duration_text(progress.elapsed_s)} gone"
     rates = {name: f" ({count_text(rate)}/s)" for name, rate in progress.rates.items()}
     counts = {name: count_text(count) + rates.get(name, "") for name, count in progress.counters.items()}
-    parts = [
+    pieces = [
         f"{times}, {duration_text(progress.remaining_s)} left",
         ", ".join(f"{label(name)} {text}" for name, text in counts.items()),
     ]
     for player, metrics in progress.players.items():
-        parts.append(f"{player}: " + ", ".join(f"{label(name)} {metric_text(metrics[name])}" for name in metrics))
-    return " | ".join([*parts, progress.phase(), *(f"{task.name}: {task_text(task)}" for task in progress.tasks)])
+        pieces.append(f"{player}: " + ", ".join(f"{label(name)} {metric_text(metrics[name])}" for name in metrics))
+    return " | ".join([*pieces, progress.phase(), *(f"{task.name}: {task_text(task)}" for task in progress.tasks)])
 
 
 def evaluation_line(evaluation: Evaluation) -> str:
-    """Its pairings in which somebody learns."""
-    results = [_result_text(pair) for pair in evaluation.pairs if pair.learned]
+    """Return one line with the scores of the pairings in which somebody learns."""
+    results = [
+        f"{pair_label(pair)}: {printable(pair.measure)} {estimate_text(pair.score)}"
+        for pair in evaluation.pairs
+        if pair.learned
+    ]
     return f"evaluation {evaluation.name} at opt step {evaluation.opt_steps}: {', '.join(results)}"
-
-
-def _result_text(pair: PairResult) -> str:
-    return f"{pair_label(pair)}: {printable(pair.measure)} {interval_text(pair.score)}"

@@ -1,4 +1,4 @@
-"""What evaluations have found, for people: a table of the present scores, and curves."""
+"""Scores of evaluations as people read them: a table of the present ones, and curves."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,10 @@ from palestra.recording.results import (
 
 
 def score_table(evaluations: Sequence[Evaluation], width: int, num_rows: int) -> RenderableType:
-    """The present scores, first role down, second across, learning players bold, with what `width` has room for:
-    half the 95% interval and the change since the first evaluation. Games of one role, or of more than two, as a list
-    with all scores.
+    """Draw the present scores with the first role in rows, the second in columns, and learning players in bold.
+
+    Half the 95% interval and the change since the first evaluation are added where `width` has room. Games of one role,
+    or of more than two, are a list with all scores.
     """
     pairs, results = standings(evaluations), histories(evaluations)
     if not pairs:
@@ -52,7 +53,7 @@ def score_table(evaluations: Sequence[Evaluation], width: int, num_rows: int) ->
 
 
 def ratings_table(ratings: Mapping[str, Mapping[str, float]]) -> RenderableType:
-    """The ratings of an evaluation's record, the best player of each role first."""
+    """Draw the ratings of an evaluation's record, the best player of each role first."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("player", no_wrap=True)
     table.add_column("role", no_wrap=True)
@@ -70,7 +71,7 @@ def _score_grid(
     num_rows: int,
     details: Sequence[str],
 ) -> tuple[Table, int]:
-    """The table, and how many rows and columns it had no room for."""
+    """Return the table, and the number of rows and columns for which there was no room."""
     num_heads = 1 if all(len(pair.seats) == 2 for pair in pairs) else max(len(pair.seats) for pair in pairs)
     rows: dict[tuple[Seat, ...], dict[tuple[Seat, ...], PairResult]] = {}
     for pair in pairs:
@@ -103,11 +104,7 @@ def _is_scripted(seats: tuple[Seat, ...]) -> bool:
 
 
 def _seats_text(seats: tuple[Seat, ...]) -> Text:
-    return Text(", ").join(_seat_text(seat) for seat in seats)
-
-
-def _seat_text(seat: Seat) -> Text:
-    return Text(printable(seat.player), style="bold" if seat.learns else "")
+    return Text(", ").join(Text(printable(seat.player), style="bold" if seat.learns else "") for seat in seats)
 
 
 def _cell(pair: PairResult, measure: str, results: Sequence[PairResult], details: Sequence[str]) -> Text:
@@ -123,7 +120,7 @@ def _cell(pair: PairResult, measure: str, results: Sequence[PairResult], details
 
 
 def _change_style(is_high_good: bool | None, change: float) -> str:
-    """Green where the players that learn gained; neither green nor red where one's gain may be another's loss."""
+    """Return green where the learning players gained, red where they lost, dim where that cannot be said of all."""
     if is_high_good is None or not abs(change) > 0:
         return "dim"
     return "green" if (change > 0) == is_high_good else "red"
@@ -133,7 +130,7 @@ def _change_style(is_high_good: bool | None, change: float) -> str:
 
 
 class ScoreCurve(NamedTuple):
-    """Scores of a pairing over a run's evaluations."""
+    """A curve of the scores of a pairing over a run's evaluations. first, last: its ends as text."""
 
     label: str
     first: str
@@ -142,7 +139,10 @@ class ScoreCurve(NamedTuple):
 
 
 def learning_curves(named: Mapping[str, Sequence[Evaluation]], width: int) -> list[ScoreCurve]:
-    """Of the first evaluation at most two, of at most two others one each, with its name. width: of the bars."""
+    """Return at most two curves of the first evaluation, and one of each of at most two others, with its name.
+
+    width: of the bars.
+    """
     (_, first), *others = named.items() or [("", [])]
     found = _curves_of(first, width)
     for name, evaluations in others[:2]:
@@ -151,7 +151,10 @@ def learning_curves(named: Mapping[str, Sequence[Evaluation]], width: int) -> li
 
 
 def _curves_of(evaluations: Sequence[Evaluation], width: int) -> list[ScoreCurve]:
-    """Of at most two learning seats: a seat's first pairing with a player that does not learn, or its first at all."""
+    """Return the curves of at most two learning seats.
+
+    A seat is shown in its first pairing with a player that does not learn or, if there is none, in its first pairing.
+    """
     chosen: dict[Seat, PairResult] = {}
     for pair in sorted(standings(evaluations), key=lambda pair: len(pair.learned)):
         for seat in pair.seats:

@@ -1,11 +1,10 @@
 """The last lines of a terminal, drawn again and again in place; all that is printed meanwhile goes above them."""
 
-import io
 import logging
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -18,24 +17,24 @@ CLEAR_LINE, CLEAR_BELOW = "\x1b[2K", "\x1b[J"
 
 
 class Region:
-    """The frame's place on a terminal. Of any thread.
+    """The place of the screen on a terminal. Any thread may call its methods.
 
-    The cursor stays visible, in the line below the frame: whoever ends the process in whatever way finds it there.
-    While it is held, sys.stdout, sys.stderr and the handlers of `logging` write above the frame.
+    The cursor stays visible, in the line below the screen: whoever ends the process in whatever way finds it there.
+    While the region is held, sys.stdout, sys.stderr and the handlers of `logging` write above the screen.
     """
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self._file = console.file
         self._lock = threading.RLock()
-        self._frame = ""
+        self._drawn = ""
         self._num_lines = self._width = 0
         self._proxies: list[Above] = []
         self._handlers: list[tuple[logging.StreamHandler[Any], Any]] = []
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height of the terminal."""
+        """The width and the height of the terminal."""
         return self.console.size
 
     def hold(self) -> None:
@@ -51,7 +50,7 @@ class Region:
                 self._handlers.append((handler, handler.setStream(proxied[handler.stream])))
 
     def release(self) -> None:
-        """What was drawn last stays."""
+        """Give sys.stdout, sys.stderr and the handlers back. What was drawn last stays."""
         for proxy in self._proxies:
             proxy.finish()
         self._proxies = []
@@ -67,24 +66,27 @@ class Region:
         return self._proxies[-1]
 
     def draw(self, lines: Sequence[Line], width: int) -> None:
-        """The frame from now on: fewer lines than the terminal has, each `width` wide, as the terminal was."""
+        """Replace the drawn lines by others.
+
+        lines: fewer than the terminal has, each `width` wide, which was the terminal's width.
+        """
         with self.console.capture() as capture:
             self.console.print(SegmentLines(lines, new_lines=True), end="", soft_wrap=True)
-        frame = "".join(f"{CLEAR_LINE}{line}\n" for line in capture.get().splitlines())
+        drawn = "".join(f"{CLEAR_LINE}{line}\n" for line in capture.get().splitlines())
         with self._lock:
-            if frame != self._frame:
-                self._write(self._to_top(is_clear=False) + frame + CLEAR_BELOW)
-                self._frame, self._num_lines, self._width = frame, len(lines), width
+            if drawn != self._drawn:
+                self._write(self._to_top(is_clear=False) + drawn + CLEAR_BELOW)
+                self._drawn, self._num_lines, self._width = drawn, len(lines), width
 
     def print_above(self, text: str) -> None:
-        """text: whole lines."""
+        """Print a text of whole lines above the screen."""
         with self._lock:
-            self._write(self._to_top(is_clear=True) + text + self._frame)
+            self._write(self._to_top(is_clear=True) + text + self._drawn)
 
     def _to_top(self, is_clear: bool) -> str:
-        """To the frame's first line.
+        """Return the characters that move the cursor to the first line of the screen.
 
-        Where the terminal has become narrower its lines have been broken: most terminals do that, in those that do not
+        Where the terminal has become narrower the lines have been broken: most terminals do that; in those that do not,
         a little of what stands above is overwritten.
         """
         width, height = self.console.size
@@ -98,8 +100,8 @@ class Region:
         self._file.flush()
 
 
-class Above(io.TextIOBase):
-    """Stands in for a file: what is written there comes above the frame, line by line."""
+class Above:
+    """Stands in for a file: what is written to it appears above the screen, line by line."""
 
     def __init__(self, region: Region, file: Any) -> None:
         self._region, self._real = region, file
@@ -109,12 +111,8 @@ class Above(io.TextIOBase):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return str(self._real.encoding)
-
     def write(self, text: str) -> int:
-        if os.getpid() != self._process:  # a forked child: it knows nothing of the frame
+        if os.getpid() != self._process:  # a forked child: it knows nothing of the screen
             return int(self._real.write(text))
         whole, newline, begun = (self._begun + text).rpartition("\n")
         self._begun = begun
@@ -122,17 +120,11 @@ class Above(io.TextIOBase):
             self._region.print_above(whole + newline)
         return len(text)
 
-    def flush(self) -> None:
-        self._real.flush()
-
-    def isatty(self) -> bool:
-        return bool(self._real.isatty())
-
-    def fileno(self) -> int:
-        return int(self._real.fileno())
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
 
     def finish(self) -> None:
-        """Write what has not ended with a new line."""
+        """End a line that has not ended with a newline."""
         if self._begun:
             self.write("\n")
 

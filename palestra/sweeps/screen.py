@@ -1,4 +1,4 @@
-"""The frame of a sweep's live display: one screen that tells how the sweep stands."""
+"""The screen of a sweep's live display, which tells how the sweep stands."""
 
 import math
 import signal
@@ -6,7 +6,7 @@ from datetime import datetime
 
 from rich.cells import cell_len
 
-from palestra.recording.display.lines import Line, bar, fitted, framed, joined, part, row, shortened
+from palestra.recording.display.lines import Line, bar, bordered, fitted, joined, piece, row, shortened, spread
 from palestra.recording.results import count_text, duration_text, fraction_of_one
 from palestra.sweeps.progress import RunProgress, SweepProgress
 from palestra.sweeps.texts import (
@@ -27,10 +27,10 @@ VALUE_WIDTH = 9
 STYLES = {"running": "cyan", "succeeded": "green", "failed": "red", "pruned": "yellow", "skipped": "dim"}
 
 
-def frame_lines(progress: SweepProgress, age_s: float, now: datetime, width: int, height: int) -> list[Line]:
-    """At most `height` lines, each `width` wide. age_s: how long ago `progress` was true."""
+def screen_lines(progress: SweepProgress, age_s: float, now: datetime, width: int, height: int) -> list[Line]:
+    """Return at most `height` lines, each `width` wide. age_s: how long ago `progress` was true."""
     if width < LEAST_WIDTH or height < LEAST_HEIGHT:
-        return [fitted([part(f"{trials_text(progress)}  {_end(progress, age_s, now)}")], width)]
+        return [fitted([piece(f"{trials_text(progress)}  {_end(progress, age_s, now)}")], width)]
     inside, left = width - 4, height - 2
     head = _head(progress, age_s, now, inside)
     best = _best(progress, inside)
@@ -40,20 +40,13 @@ def frame_lines(progress: SweepProgress, age_s: float, now: datetime, width: int
     left -= len(failures) + len(runs)
     num_gaps = sum(map(bool, (best, runs, progress.ended, failures)))
     ended = _ended(progress, inside, left - num_gaps if left - num_gaps >= LEAST_ENDED else left)
-    sections = [section for section in (head, best, runs, ended, failures) if section]
-    num_blanks = max(0, left - len(ended))
-    body: list[Line] = []
-    for section in sections:
-        if body and num_blanks:
-            num_blanks -= 1
-            body.append([])
-        body += section
-    title = [part("palestra", "bold"), part(f" · sweep {progress.path.name}")]
-    return framed(body[: height - 2], title, [part(_ending(str(progress.path), width - 8), "dim")], width)
+    body = spread([head, best, runs, ended, failures], height - 2)
+    title = [piece("palestra", "bold"), piece(f" · sweep {progress.path.name}")]
+    return bordered(body[: height - 2], title, [piece(_ending(str(progress.path), width - 8), "dim")], width)
 
 
 def _ending(text: str, width: int) -> str:
-    """The end of a text that is too long."""
+    """Return the end of a text that is too long."""
     return text if cell_len(text) <= width else "…" + text[-max(width - 1, 0) :]
 
 
@@ -72,10 +65,10 @@ def _head(progress: SweepProgress, age_s: float, now: datetime, width: int) -> l
     bar_width = max(width - cell_len(done) - cell_len(end) - 1 - 2 * bool(end), 0)
     style = "yellow" if progress.stopped_by is not None else "bold"
     line = bar(fraction_of_one(progress.share), bar_width, "green")
-    lines = [[part(f"{done} ", "bold"), *line, part(f"  {end}" if end else "", style)]]
+    lines = [[piece(f"{done} ", "bold"), *line, piece(f"  {end}" if end else "", style)]]
     states = [state for state in STYLES if state in progress.counts]
-    counts = [[part(f"{progress.counts[state]:,} ", STYLES[state]), part(state, "dim")] for state in states]
-    amounts = [[part(env_steps_text(progress))], [part(worked_text(progress, age_s))]]
+    counts = [[piece(f"{progress.counts[state]:,} ", STYLES[state]), piece(state, "dim")] for state in states]
+    amounts = [[piece(env_steps_text(progress))], [piece(worked_text(progress, age_s))]]
     if sum(segment.cell_length + 3 for text in [*counts, *amounts] for segment in text) <= width:
         return [*lines, joined([*counts, *amounts], width)]
     return [*lines, joined(counts, width), joined(amounts, width)]
@@ -84,17 +77,17 @@ def _head(progress: SweepProgress, age_s: float, now: datetime, width: int) -> l
 def _best(progress: SweepProgress, width: int) -> list[Line]:
     best = progress.best
     if best is None:
-        return [[part("best so far  ", "bold"), part("no trial has succeeded yet", "dim")]]
+        return [[piece("best so far  ", "bold"), piece("no trial has succeeded yet", "dim")]]
     seeds = seeds_text(best)
     value = f"{progress.measure} {value_text(best.value)}"
-    line = [part("best so far  ", "bold"), part(f"trial {best.number}  "), part(value, "bold green")]
+    line = [piece("best so far  ", "bold"), piece(f"trial {best.number}  "), piece(value, "bold green")]
     room = width - sum(segment.cell_length for segment in line) - 2
     below = [point_text(best.point)]
     if len(seeds) > room:
         below.insert(0, seeds)
     else:
-        line.append(part(f"  {seeds}", "dim"))
-    return [line, *([part(" " * 13 + shortened(text, width - 13))] for text in below)]
+        line.append(piece(f"  {seeds}", "dim"))
+    return [line, *([piece(" " * 13 + shortened(text, width - 13))] for text in below)]
 
 
 # ---- what runs ---------------------------------------------------------------------------------------------
@@ -106,31 +99,31 @@ def _runs(progress: SweepProgress, age_s: float, width: int, height: int) -> lis
     shown = progress.runs if len(progress.runs) <= room else progress.runs[: max(room - 1, 0)]
     lines = [_run_line(run, progress, age_s, width) for run in shown]
     if num := len(progress.runs) - len(shown):
-        lines.append([part(f"and {num:,} more run{'' if num == 1 else 's'}", "dim")])
+        lines.append([piece(f"and {num:,} more run{'' if num == 1 else 's'}", "dim")])
     if elsewhere:
-        lines.append([part(shortened(elsewhere, width), "dim")])
+        lines.append([piece(shortened(elsewhere, width), "dim")])
     return lines[:height]
 
 
 def _run_line(run: RunProgress, progress: SweepProgress, age_s: float, width: int) -> Line:
     restarts = f"{run.restarts} restart{'' if run.restarts == 1 else 's'}" if run.restarts else ""
     cells = [
-        (part(value_text(run.value), "bold"), -VALUE_WIDTH),
-        (part(duration_text(run.seconds + age_s), "dim"), -8),
-        (part(_state_of_run(run, progress)), -14),
-        (part(restarts, "yellow"), -11),
+        (piece(value_text(run.value), "bold"), -VALUE_WIDTH),
+        (piece(duration_text(run.seconds + age_s), "dim"), -8),
+        (piece(_state_of_run(run, progress)), -14),
+        (piece(restarts, "yellow"), -11),
     ]
     if width < NARROW:
         cells = [cells[0], (cells[3 if restarts else 1][0], -11)]
-    names = [part(f"trial {run.trial}", "cyan"), part(f"seed {run.seed}")]
+    names = [piece(f"trial {run.trial}", "cyan"), piece(f"seed {run.seed}")]
     name_widths = [max(9, len(names[0].text)), max(7, len(names[1].text))]
     used = sum(name_widths) + sum(-cell_width for _, cell_width in cells) + len(cells) + 2 + 5
     share = fraction_of_one(run.share)
     return [
         *row(names, name_widths),
         *bar(share, min(max(width - used, 0), 60), "cyan"),
-        part(f" {math.floor(100 * share):3}%"),
-        *row([part(""), *(cell for cell, _ in cells)], [0, *(cell_width for _, cell_width in cells)], gap=1),
+        piece(f" {math.floor(100 * share):3}%"),
+        *row([piece(""), *(cell for cell, _ in cells)], [0, *(cell_width for _, cell_width in cells)], gap=1),
     ]
 
 
@@ -150,21 +143,25 @@ def _state_of_run(run: RunProgress, progress: SweepProgress) -> str:
 def _ended(progress: SweepProgress, width: int, height: int) -> list[Line]:
     if not progress.ended or height < 2:
         return []
-    lines: list[Line] = [[part("the last that ended" if len(progress.ended) > height - 1 else "ended", "dim")]]
+    lines: list[Line] = [[piece("the last that ended" if len(progress.ended) > height - 1 else "ended", "dim")]]
     for trial in progress.ended[: height - 1]:
         told = trial.reason if trial.state == "skipped" else point_text(trial.point)
-        cells = [part(f"trial {trial.number}"), part(trial.state, STYLES[trial.state]), part(value_text(trial.value))]
+        cells = [
+            piece(f"trial {trial.number}"),
+            piece(trial.state, STYLES[trial.state]),
+            piece(value_text(trial.value)),
+        ]
         widths = [max(9, len(cells[0].text)), 9, -VALUE_WIDTH]
-        lines.append([*row(cells, widths), part(shortened(told, width - sum(widths[:2]) - VALUE_WIDTH - 3), "dim")])
+        lines.append([*row(cells, widths), piece(shortened(told, width - sum(widths[:2]) - VALUE_WIDTH - 3), "dim")])
     return lines
 
 
 def _failures(progress: SweepProgress, width: int, height: int) -> list[Line]:
-    """The last ones: a line with the reason, and a line with the log where there is room."""
+    """Draw the last failures: for each a line with the reason, and one with the log where there is room."""
     lines: list[Line] = []
     for trial in progress.failures[: max(height // 2, 1)]:
         name = f"trial {trial.number} failed: "
-        lines.append([part(name, "bold red"), part(shortened(trial.reason, width - len(name)), "red")])
+        lines.append([piece(name, "bold red"), piece(shortened(trial.reason, width - len(name)), "red")])
         if trial.log is not None and height >= 2:
-            lines.append([part(f"  its log: {_ending(str(trial.log), width - 11)}", "dim")])
+            lines.append([piece(f"  its log: {_ending(str(trial.log), width - 11)}", "dim")])
     return lines
