@@ -34,20 +34,20 @@ U_GAMMA, U_MULTIPLIER_1, U_MULTIPLIER_2 = (np.uint64(m % 2**64) for m in (GAMMA,
 
 
 def base_key(seed: int, stream: str) -> int:
-    """The key of one stream ("play/host", "evaluation", ...) of one seed: an int64. Other names, other numbers."""
+    """Return the key, an int64, of one stream ("play/host", "evaluation", ...) of one seed."""
     digest = hashlib.sha256(f"{seed}/{stream}".encode()).digest()
     return int.from_bytes(digest[:8], "little", signed=True)
 
 
 def world_keys(key: int, num_worlds: int, device: torch.device) -> Tensor:
-    """One key per world, int64 of shape (num_worlds,). World w has the same key in a batch of any size."""
+    """Return one key per world, int64 of shape (num_worlds,). World w has the same key in a batch of any size."""
     return fold(
         torch.full((num_worlds,), key, dtype=torch.int64, device=device), torch.arange(num_worlds, device=device)
     )
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
-    """Logical right shift of int64 (the operator >> copies the sign)."""
+    """Shift int64 right logically (the operator >> copies the sign)."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -60,7 +60,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def fold(keys: Tensor, data: Tensor | int) -> Tensor:
-    """New keys from `keys` and `data` (nonnegative; broadcast against `keys`). int64 in, int64 out."""
+    """Derive new keys from `keys` and `data` (nonnegative; broadcast against `keys`), all int64."""
     if isinstance(data, Tensor):
         return _mix(keys + (data + 1) * GAMMA)
     step = _signed((data + 1) * GAMMA % 2**64)
@@ -68,7 +68,7 @@ def fold(keys: Tensor, data: Tensor | int) -> Tensor:
 
 
 def random_bits(keys: Tensor, num: int) -> Tensor:
-    """`num` 64-bit numbers per key: int64 of shape (*keys.shape, num)."""
+    """Draw `num` 64-bit numbers per key: int64 of shape (*keys.shape, num)."""
     if runs_on_cpu(keys):
         bits = np.empty((*keys.shape, num), dtype=np.int64)
         _draw_bits(keys.contiguous().numpy().ravel(), bits.reshape(keys.numel(), num))
@@ -77,12 +77,12 @@ def random_bits(keys: Tensor, num: int) -> Tensor:
 
 
 def random_integers(keys: Tensor, num: int, high: int | Tensor) -> Tensor:
-    """`num` integers per key, 0 <= i < high <= 2**31, int64 of shape (*keys.shape, num). Bias below high / 2**31."""
+    """Draw `num` integers, 0 <= i < high <= 2**31, per key: int64 (*keys.shape, num). Bias: below high / 2**31."""
     return (_shift_right(random_bits(keys, num), 33) * high) >> 31
 
 
 def random_floats(keys: Tensor, num: int) -> Tensor:
-    """`num` floats per key, uniform on the multiples of 2**-24 in [0, 1): float32 of shape (*keys.shape, num)."""
+    """Draw `num` floats per key, uniform on the multiples of 2**-24 in [0, 1): float32 of shape (*keys.shape, num)."""
     if runs_on_cpu(keys):
         floats = np.empty((*keys.shape, num), dtype=np.float32)
         _draw_floats(keys.contiguous().numpy().ravel(), floats.reshape(keys.numel(), num))
@@ -91,7 +91,7 @@ def random_floats(keys: Tensor, num: int) -> Tensor:
 
 
 def random_normals(keys: Tensor, num: int) -> Tensor:
-    """`num` independent standard normals per key: float32 of shape (*keys.shape, num) (Box & Muller 1958).
+    """Draw `num` independent standard normals per key: float32 of shape (*keys.shape, num) (Box & Muller 1958).
 
     Made of pairs of uniforms on multiples of 2**-24, so no number is beyond 5.8 in size.
     """
@@ -107,14 +107,14 @@ def random_normals(keys: Tensor, num: int) -> Tensor:
 
 
 def random_permutation(key: Tensor, num: int) -> Tensor:
-    """All integers below `num` in random order: int64 (num,) of a key int64 (1,)."""
+    """Put all integers below `num` in random order: int64 (num,) of a key int64 (1,)."""
     return random_bits(key, num)[0].argsort()
 
 
 def random_choice(keys: Tensor, legal: Tensor) -> Tensor:
-    """One uniformly random True entry per row: int64 (B,) of keys (B,) and legal (B, A). Rows without one give 0.
+    """Choose a uniformly random True entry per row: int64 (B,) of keys (B,) and legal (B, A). Rows without one give 0.
 
-    It is the one of rank floor(count * u), u the key's first number.
+    It is the entry of rank floor(count * u), where u is the key's first number.
     """
     if runs_on_cpu(keys):
         return torch.from_numpy(_choose(keys.numpy(), legal.numpy()))
@@ -127,24 +127,22 @@ def random_choice(keys: Tensor, legal: Tensor) -> Tensor:
 
 
 def runs_on_cpu(tensor: Tensor) -> bool:
-    """Whether loops over the numbers of `tensor` are faster than tensor operations, and allowed: not while torch
-    compiles.
-    """
+    """Return whether kernels on a CPU can read the tensor: they are faster, but torch cannot compile them."""
     return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
-# `mix` and `choice` are no `inner` functions: without wrappers LLVM would arrange the kernels that draw by them
-# otherwise, and log-probabilities would differ in the last bit.
+# `mix` and `choice` are no `inner` functions: without wrappers LLVM would order the operations of the kernels that call
+# them differently, and log-probabilities would differ in the last bit.
 @numba.njit(nogil=True, forceinline=True)
 def mix(x: Any) -> Any:
-    """`_mix` of one number, for kernels: uint64 in, uint64 out."""
+    """Do `_mix` for one number, in kernels: uint64 in, uint64 out."""
     x = (x ^ (x >> np.uint64(30))) * U_MULTIPLIER_1
     x = (x ^ (x >> np.uint64(27))) * U_MULTIPLIER_2
     return x ^ (x >> np.uint64(31))
 
 
 def _mix_on_cpu(x: Tensor, step: int) -> Tensor:
-    """`_mix(x + step)`."""
+    """Compute `_mix(x + step)`."""
     numbers = x.numpy()
     mixed = np.empty(numbers.shape, dtype=np.int64)
     _mix_all(numbers.ravel(), step, mixed.ravel())
@@ -201,13 +199,13 @@ def _choose(keys: np.ndarray, legal: np.ndarray) -> np.ndarray:
 
 @numba.njit(nogil=True, forceinline=True)
 def choice(key: Any, legal: Any) -> Any:
-    """`random_choice` of one row, for kernels. key: uint64; legal: bool (A,)."""
+    """Do `random_choice` for one row, in kernels. key: uint64; legal: bool (A,)."""
     count = 0
     for action in range(len(legal)):
         count += legal[action]
     x = mix(key + U_GAMMA) >> np.uint64(33)
     left, chosen = np.int64(x * np.uint64(count) >> np.uint64(31)), 0
-    for action in range(len(legal)):  # free of branches, which no processor would foresee
+    for action in range(len(legal)):  # without branches, which no processor could predict
         chosen += action * (legal[action] & (left == 0))
         left -= legal[action]
     return chosen
@@ -232,14 +230,14 @@ def seeded_global_state(key: int) -> Iterator[None]:
 
 
 def global_states() -> tuple[Any, ...]:
-    """The states of the global generators of torch (on the CPU), numpy and Python, to be compared."""
+    """Return the states of the global generators of torch (on the CPU), numpy and Python, to be compared."""
     _, numbers, *rest = np.random.get_state()
     return torch.get_rng_state().numpy().tobytes(), np.asarray(numbers).tobytes(), tuple(rest), random.getstate()
 
 
 @contextmanager
 def restored_global_states() -> Iterator[None]:
-    """Whatever code of a user's own draws inside, the global generators are afterwards as they were."""
+    """Restore the global generators after the block, whatever code of a user's own has drawn from them."""
     plain, numbers = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         try:

@@ -32,7 +32,7 @@ class Schedule(Config):
         raise NotImplementedError
 
     def scaled(self, factor: float) -> "Schedule":
-        """A schedule of the same kind whose values are those of this one times a factor."""
+        """Return a schedule of the same kind whose values are those of this one times a factor."""
         return self.model_copy(update={name: factor * getattr(self, name) for name in self.in_proportion})
 
     def state_dict(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class LinearSchedule(Schedule):
 
 
 class ExponentialSchedule(Schedule):
-    """initial * rate^t + final * (1 - rate^t)."""
+    """An exponential decay from `initial` to `final`: initial * rate^t + final * (1 - rate^t)."""
 
     in_proportion = ("initial", "final")
     name: Literal["exponential"]
@@ -88,7 +88,7 @@ class ExponentialSchedule(Schedule):
 
 
 class InverseSchedule(Schedule):
-    """rate / (t + rate / initial): falls like 1/t once t is large against rate / initial."""
+    """A decay like 1/t once t is large against rate / initial: rate / (t + rate / initial)."""
 
     in_proportion = ("initial", "rate")
     name: Literal["inverse"]
@@ -103,9 +103,7 @@ class InverseSchedule(Schedule):
 
 
 class CosineSchedule(Schedule):
-    """Half a cosine wave from `initial` to `final` in `num_steps`, then `final` (Loshchilov & Hutter 2017, eq. 5, no
-    restart).
-    """
+    """Half a cosine wave from `initial` to `final` in `num_steps`, then `final` (Loshchilov & Hutter 2017, eq. 5)."""
 
     in_proportion = ("initial", "final")
     name: Literal["cosine"]
@@ -158,9 +156,9 @@ class PiecewiseSchedule(Schedule):
 
 
 class UserSchedule(UserConfig, Schedule):
-    """Base of a user's own schedules. Such a class is its own config: its fields are the keys.
+    """The base of a user's own schedules. Such a class is its own config: its fields are the keys.
 
-    Must be implemented: `__call__`. May be set: `in_proportion`, without which no callback can scale it.
+    It must implement `__call__`, and may set `in_proportion`, without which no callback can scale it.
     """
 
     def scaled(self, factor: float) -> Schedule:
@@ -184,10 +182,10 @@ ScheduleConfig = Annotated[
 
 
 def read_schedule(data: Any) -> Schedule:
-    """The schedule that gave a `state_dict`.
+    """Make the schedule that returned a `state_dict`.
 
-    Of modules of a user's own, only those are imported that the run's config could name: raises UntrustedError for
-    another one.
+    It imports only those modules of a user's own that the run's config could name, and raises UntrustedError for any
+    other.
     """
     if ":" in data["name"]:
         return load_class(data["name"], UserSchedule).model_validate(data)
@@ -195,7 +193,7 @@ def read_schedule(data: Any) -> Schedule:
 
 
 def schedules_in(config: Config, path: str = "") -> dict[str, Schedule]:
-    """All schedules in a config, by dotted path."""
+    """Return all schedules in a config, by dotted path."""
     found: dict[str, Schedule] = {}
     for name, value in config:
         if isinstance(value, Schedule):

@@ -19,16 +19,16 @@ from palestra.runtime.guard import Kernel, find_edit, kernel_properties, reachab
 
 
 class Algorithm(ABC):
-    """How one player learns.
+    """The base of all algorithms: how one player acts and learns.
 
-    Must be implemented: `policy`, `learn`; may be: `predictor`, `choice_values`, `module`, `warm_start`,
-    `learning_rate_of`, `forget_waiting`, and both or none of `state_dict`, `load_state_dict`.
-    `__init__` fills the player's `nets`, `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
+    A subclass must implement `policy` and `learn`. It may override `predictor`, `choice_values`, `module`,
+    `warm_start`, `learning_rate_of`, `forget_waiting`, and both or none of `state_dict`, `load_state_dict`.
+    Its `__init__` fills the player's `nets`, `optimizers`, `lr_schedule`, `er_schedule` and `replay_buffer`.
 
     Hand-written kernels that stand in for methods are attributes of type `kernel_property`, named `..._kernel`, and
     None where the methods themselves run. They are chosen when they are first asked for, and anew when a run begins,
     after the callbacks' `before_train`. Whoever edits something while a run is under way calls `begin_run`.
-    To be called, not overridden: `begin_run`, `may_run`, `kernels_in_use`.
+    Call `begin_run`, `may_run` and `kernels_in_use`, but do not override them.
     """
 
     def __init__(self, config: Any, player: Player) -> None:
@@ -38,36 +38,39 @@ class Algorithm(ABC):
 
     @abstractmethod
     def policy(self, explore: bool) -> Policy:
-        """How the player acts with its present weights; without exploration, its networks are all that counts."""
+        """Return the policy by which the player acts now; without exploration it depends on the networks alone."""
 
     def predictor(self, deterministic: bool) -> Policy:
-        """How `Player.predict` acts: by the likeliest or best actions, or as in training."""
+        """Return the policy of `Player.predict`: it plays the best or likeliest actions, or acts as in training."""
         return self.policy(explore=not deterministic)
 
     def choice_values(self, observation: Observation, legal: Tensor, memory: Memory) -> tuple[str, Tensor] | None:
-        """What the player makes of all choices, for people who ask: what the numbers are ("Q-value", "probability"),
-        and the numbers, float32 (B, flags); None where there are none, as with vectors of numbers. Arguments: as those
-        of `act`.
+        """Return the player's number for every choice, to be shown to people, or None if it has no such numbers.
+
+        The result is what the numbers are ("Q-value", "probability"), and the numbers, float32 (B, flags). Actions that
+        are vectors of numbers have none. The arguments are those of `Policy.act`.
         """
         return None
 
     def module(self) -> Deterministic | DeterministicRecurrent:
-        """How the player acts without exploration, for `palestra export`: observation (dict of (B, ...)), legal actions
-        (B, flags) -> action, and the value or logit of every choice, float32 (B, flags); of a recurrent player also
-        its memory, in and out. NotImplementedError says why not.
+        """Return the module that `palestra export` writes: it acts as the player does without exploration.
+
+        It maps the observation (dict of (B, ...)) and the legal actions (B, flags) to the action and the value or logit
+        of every choice, float32 (B, flags). A recurrent player's module also takes and gives the memory. Raises
+        NotImplementedError, which says why, where a player cannot be exported.
         """
         raise NotImplementedError(f"{type(self).__name__} has no `module`, so its players cannot be exported")
 
     @abstractmethod
     def learn(self, turn: Turn) -> None:
-        """One turn of the player: roll out, sample, update.
+        """Play and learn for one turn: roll out, sample, update.
 
-        A run that was stopped inside a turn calls it again: what stands in loops of the turn and is done is passed
-        over, what stands between them is done again.
+        A run that was stopped inside a turn calls `learn` again: the items of the turn's loops that are done are
+        skipped, and the code between the loops runs again.
         """
 
     def learning_rate_of(self, optimizer: str) -> float:
-        """What an optimizer of the player, by its name, learns at now, where somebody calls its `step` by hand.
+        """Return the present learning rate of the optimizer of this name, for calls of its `step` by hand.
 
         Raises ValueError for a player without a schedule.
         """
@@ -76,15 +79,16 @@ class Algorithm(ABC):
         return self.player.lr_schedule(self.player.opt_steps)
 
     def forget_waiting(self) -> None:  # noqa: B027 (most keep nothing)
-        """Called between two turns, when the player has been frozen and learns again: drop rows of earlier roll-outs
-        that wait to be learned from. What lies in a replay buffer stays.
+        """Drop the rows of earlier roll-outs that wait to be learned from; the replay buffer keeps its rows.
+
+        It is called between two turns, when the player was frozen and learns again.
         """
 
     def warm_start(self, nets: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Begin with the networks of another run's player, before the first turn.
+        """Copy the networks of another run's player into this one, before the first turn.
 
-        nets: their weights, by the names in its `player.nets`; where only their body is taken, with this player's own
-        outputs. Raises ValueError or RuntimeError if they do not fit.
+        nets: their weights, by the names in its `player.nets`. If only the bodies are taken, the weights of the outputs
+        are this player's own. Raises ValueError or RuntimeError if they do not fit.
         """
         if missing := self.player.nets.keys() - nets.keys():
             raise ValueError(f"it has the networks {', '.join(nets)}, but no {', '.join(sorted(missing))}")
@@ -92,22 +96,23 @@ class Algorithm(ABC):
             net.load_state_dict(nets[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """State that checkpoints must hold besides the player's networks, optimizers and replay buffer and how far its
-        turn has come; {} if there is none.
+        """Return the state of the algorithm itself, {} if it has none.
+
+        Checkpoints hold the player's networks, optimizers, replay buffer and the progress of its turn anyway.
         """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of `state_dict`."""
+        """Restore what `state_dict` returned."""
         if state:
-            raise ValueError(f"expected nothing to load, for {type(self).__name__} keeps nothing; got {list(state)}")
+            raise ValueError(f"expected an empty state ({type(self).__name__} keeps none), got {list(state)}")
 
     # ---- hand-written kernels ------------------------------------------------------------------------------
 
     def may_run(self, kernel: Kernel) -> bool:
-        """Whether a kernel computes what the methods say that it stands in for.
+        """Return whether a kernel still computes what the methods say that it stands in for.
 
-        Ask it last: where somebody has changed these, `begin_run` says so.
+        Ask this after all other conditions: if somebody has edited these methods, `begin_run` reports it.
         """
         edit = find_edit(kernel, self)
         if edit is not None:
@@ -115,9 +120,9 @@ class Algorithm(ABC):
         return edit is None
 
     def begin_run(self) -> list[str]:
-        """Choose kernels anew, by what methods and networks are now; called when a run begins.
+        """Choose the kernels anew, by what methods and networks are now, and return a line for each that steps aside.
 
-        Gives a line for each kernel that steps aside.
+        It is called when a run begins.
         """
         for part in [*reachable(self)]:
             for name in kernel_properties(part.__class__):
@@ -130,17 +135,14 @@ class Algorithm(ABC):
         return [*self._edits.values(), *(edits_of(self.player.nets.values()) if is_on_cpu else [])]
 
     def kernels_in_use(self) -> dict[str, str]:
-        """What computes: by the name of the kernel "by hand", or "torch"."""
+        """Return, by the name of each kernel, whether it computes ("by hand") or the methods do ("torch")."""
         names = [name for name in kernel_properties(type(self)) if name.endswith("_kernel")]
         return {name: "torch" if getattr(self, name) is None else "by hand" for name in names}
 
 
 @dataclass(frozen=True)
 class Seat:
-    """How often a learning player decides in a round of its worlds.
-
-    num_moves: the moves in which it may; num_roles: the roles in which it sits.
-    """
+    """The worlds of a learning player, its moves in a round of each, and the roles in which it sits."""
 
     num_worlds: int
     num_moves: int
@@ -148,7 +150,7 @@ class Seat:
 
 
 class AlgorithmConfig(Config):
-    """Base of the configs of algorithms, which stand beside their algorithm and build it."""
+    """The base of the configs of algorithms."""
 
     usual: ClassVar[Any] = {"gamma": 0.99, "evaluation": "deterministic", "learning_rate_factors": {}}
     usual_run: ClassVar[Mapping[str, Any]] = {}
@@ -157,7 +159,7 @@ class AlgorithmConfig(Config):
     name: str
 
     def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
-        """What does not go with the size of the player's roll-outs, with paths below this config."""
+        """Return errors, at paths below this config, of values that do not fit the size of the player's roll-outs."""
         return []
 
     def build(self, player: Player) -> "Algorithm":

@@ -1,10 +1,10 @@
 """DQN: Q-learning with a replay buffer and a target network (Mnih et al. 2015).
 
-Where the config says so: double (van Hasselt et al. 2016), dueling (Wang et al. 2016), with prioritized replay (Schaul
-et al. 2016), n-step, distributional.
+The config can make it double (van Hasselt et al. 2016), dueling (Wang et al. 2016), n-step and distributional, and give
+it prioritized replay (Schaul et al. 2016).
 
-Of another loss of your own, override `target`, `loss` or `priorities` in a subclass. Legal-action masks hold in acting
-and in targets. Left out on purpose: reward clipping, frame stacking. To run: palestra train configs/dqn-polyhedra.yml
+For a loss of your own, override `target`, `loss` or `priorities` in a subclass. Acting and targets choose legal actions
+alone. Left out on purpose: reward clipping, frame stacking. To run: palestra train configs/dqn-polyhedra.yml
 
 Letters: B rows, A actions, K numbers that a network gives for every action: outputs are (B, A, K), or (B, A) where they
 are Q-values, the expected returns (`value: {name: expected}`).
@@ -106,12 +106,12 @@ class DQNConfig(AlgorithmConfig):
 
 
 def make_q_net(config: DQNConfig, player: Player) -> nn.Module:
-    """The network, with outputs for all actions, and for the state where it is dueling."""
+    """Build the network, with outputs for all actions, and for the state if it is dueling."""
     num_outputs, key = player.action_space.num_flags + config.dueling, player.key("net")
     if not isinstance(config.value, ImplicitQuantileConfig):
         return make_net(config.net, player.spaces, num_outputs * config.value.num_outputs, key)
     if FRACTIONS in player.spaces:
-        message = f"the observation has an entry {FRACTIONS!r}, beside which the network sees fractions; rename it"
+        message = f"expected no entry {FRACTIONS!r} in the observation (the network reads fractions under that name)"
         raise ConfigError.at(f"players.{player.name}.algorithm.value", message)
     body = make_net(config.net, player.spaces, config.value.embedding_dim, key)
     with seeded_global_state(player.key("embedding")):
@@ -119,9 +119,9 @@ def make_q_net(config: DQNConfig, player: Player) -> nn.Module:
 
 
 class ByValue:
-    """Plays the best legal action, but where it explores.
+    """Chooses legal actions by their values, and explores.
 
-    choose: actions by Q-values, legal actions, keys, and exploration: how much, 0: never.
+    choose: gives actions for Q-values, legal actions, keys, and an amount of exploration (0: none).
     """
 
     observes: Observes = "observation"
@@ -157,11 +157,11 @@ class DQN(replay.LearnsByReplay):
     # ---- what it learns ------------------------------------------------------------------------------------
 
     def target(self, next_outputs: Tensor, choosing_outputs: Tensor, batch: Transitions) -> Tensor:
-        """The value target of every row: r + discount * Q_target(s', a*), a* the best legal action at s', r alone where
-        the game terminated: (B,), or as a return distribution (B, K).
+        """Return the value target of every row: (B,), or (B, K) of a return distribution.
 
-        next_outputs: of the target network at s', for all actions. choosing_outputs: those by which a* is chosen, of
-        the online network where the config says double.
+        It is r + discount * Q_target(s', a*), where a* is the best legal action at s', and r alone where the game
+        terminated. next_outputs: of the target network at s', for all actions. choosing_outputs: the outputs at s' by
+        which a* is chosen; of the online network if the config says double.
         """
         value, terminated = self.config.value, batch.terminated
         best = best_legal(value.q_values(choosing_outputs), batch.next_legal)
@@ -170,13 +170,11 @@ class DQN(replay.LearnsByReplay):
         return value.target(best_outputs, batch.reward, self.discount(batch))
 
     def discount(self, batch: Transitions) -> Tensor:
-        """What the value of the next observation counts: gamma, or after n steps gamma^n, and 0 where the game
-        terminated: (B,).
-        """
+        """Return the discount of the next value, (B,): gamma^n after n steps, and 0 where the game terminated."""
         return ~batch.terminated * batch.extras.get("discount", self.config.gamma)
 
     def loss(self, outputs: Tensor, value_target: Tensor, batch: Transitions) -> dict[str, Tensor]:
-        """Terms by name: those named loss_* add up to the loss, the others are recorded.
+        """Return the terms of the loss by name: those named loss_* add up, the others are recorded.
 
         outputs: of the online network, for all actions. Rows drawn by priority carry their weights in the mean.
         """
@@ -192,12 +190,13 @@ class DQN(replay.LearnsByReplay):
         }
 
     def priorities(self, outputs: Tensor, value_target: Tensor, batch: Transitions) -> Tensor:
-        """The priorities of rows in prioritized replay, (B,): the TD error, or the loss of a return distribution."""
+        """Return the rows' priorities for prioritized replay, (B,): TD errors, or losses of return distributions."""
         return self.config.value.priorities(of_action(outputs, batch.action), value_target, batch.extras)
 
     def gradient(self, batch: Transitions) -> tuple[Tensor, Metrics, Tensor | None]:
-        """The gradient of the loss by all weights of the online network, as one vector; metrics; the rows'
-        priorities, where the buffer wants any.
+        """Return the gradient of the loss by all weights of the online network, the metrics, and the rows' priorities.
+
+        The gradient is one vector. Priorities are None unless the buffer is prioritized.
         """
         with torch.no_grad():
             next_outputs, choosing_outputs = self.next_outputs(batch)
@@ -212,9 +211,10 @@ class DQN(replay.LearnsByReplay):
         return self.online.gradient(loss), {"loss": loss.detach(), **metrics_of(terms)}, priorities
 
     def next_outputs(self, batch: Transitions) -> tuple[Tensor, Tensor]:
-        """At the next observations: the outputs of the target network, and those by which an action is chosen there.
+        """Return the target network's outputs at the next observations, and those by which actions are chosen there.
 
-        Never by the fractions of an implicit target: where these are large by chance, the riskier action is chosen.
+        Actions are never chosen by the fractions drawn for an implicit target: where these are large by chance, the
+        riskier action would be chosen.
         """
         next_observation, fractions = batch.next_observation, batch.extras.get(f"target_{FRACTIONS}")
         next_outputs = self.outputs(self.target_net(return_distributions.with_fractions(next_observation, fractions)))
@@ -228,21 +228,21 @@ class DQN(replay.LearnsByReplay):
 
     def policy(self, explore: bool) -> ByValue:
         config = self.config.exploration
-        if isinstance(config, exploration.UserExploration) and not explore:  # 0 is the best one of ours
+        if isinstance(config, exploration.UserExploration) and not explore:  # ours choose the best one for 0
             return ByValue(self.values, exploration.choose_best, 0.0)
         amount = config.schedule(self.player.opt_steps) if explore else 0.0
         return ByValue(self.values, self.acting_kernel or config.choose, amount)
 
     def values(self, observation: Observation) -> Tensor:
-        """The Q-values of all actions: (B, A)."""
+        """Return the Q-values of all actions: (B, A)."""
         return self.q_values(self.act_fast(observation))
 
     def q_values(self, net_outputs: Tensor) -> Tensor:
-        """The same of what a network puts out."""
+        """Return the Q-values, (B, A), that a network's outputs stand for."""
         return self.config.value.q_values(self.outputs(net_outputs))
 
     def outputs(self, net_outputs: Tensor) -> Tensor:
-        """What a network puts out, ordered by action: (B, A) or (B, A, K)."""
+        """Return a network's outputs in the order of actions: (B, A) or (B, A, K)."""
         is_expected, is_dueling = isinstance(self.config.value, ExpectedConfig), self.config.dueling
         if is_expected and not is_dueling:
             return net_outputs
@@ -281,9 +281,9 @@ class DQN(replay.LearnsByReplay):
         return metrics
 
     def update(self, rows: Mapping[str, Tensor]) -> tuple[Metrics, Tensor | None]:
-        """What an opt step does to the weights: tensor operations alone, one graph where it is compiled.
+        """Step on the weights by tensor operations alone, and return metrics and the rows' priorities.
 
-        Gives metrics and the rows' priorities.
+        It is one graph where it is compiled.
         """
         gradient, metrics, priorities = self.find_gradient(Transitions.from_rows(rows))
         norms = self.optimizer.descend(gradient, self.config.max_grad_norm)
@@ -294,7 +294,7 @@ class DQN(replay.LearnsByReplay):
     # ---- what stands in for these methods where nobody has changed them (palestra.runtime.guard) ------------
 
     def find_gradient(self, batch: Transitions) -> tuple[Tensor, Metrics, Tensor | None]:
-        """`gradient`, by a kernel where there is one."""
+        """Call `gradient`, or the kernel that stands in for it."""
         kernel, config = self.gradient_kernel, self.config
         if kernel is None:
             return self.gradient(batch)

@@ -1,4 +1,4 @@
-"""off_policy: a loss of your own, or one by name, on rows of a replay buffer.
+"""off_policy: learns by a loss of your own, or one by name, from rows of a replay buffer.
 
 The loss is a function of a plain batch that gives named terms (losses/off_policy_loss.py); it names the heads of the
 networks, and the head by which the player acts. This file rolls out, fills the buffer, samples, steps, and moves the
@@ -140,7 +140,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
 
 def check_loss(loss: OffPolicyLoss, config: OffPolicyConfig) -> None:
-    """Raise ConfigError, with paths below the algorithm's config, unless body and exploration go with the loss."""
+    """Raise ConfigError, at paths below the algorithm's config, unless body and exploration fit the loss."""
     names, by, kind, faults = losses.head_names(loss), loss.acts_by, config.exploration, []
     critics = [head.name for head in loss.heads if isinstance(head, losses.Critic)]
     if by not in names:
@@ -160,7 +160,7 @@ def check_loss(loss: OffPolicyLoss, config: OffPolicyConfig) -> None:
 
 
 def check_actions(loss: OffPolicyLoss, config: OffPolicyConfig, player: Player) -> None:
-    """Raise ConfigError, with paths below the algorithm's config, unless the loss goes with the player's actions."""
+    """Raise ConfigError, at paths below the algorithm's config, unless the loss fits the player's actions."""
     space, fault = player.action_space, None
     has_critics = any(isinstance(head, losses.Critic) for head in loss.heads)
     values = [head for head in loss.heads if head == losses.Q or isinstance(head, losses.ActionValues)]
@@ -175,9 +175,9 @@ def check_actions(loss: OffPolicyLoss, config: OffPolicyConfig, player: Player) 
 
 
 def heads_of(loss: OffPolicyLoss, config: OffPolicyConfig, num_policy_outputs: int, player: Player) -> dict[str, int]:
-    """How many outputs each head of the loss has.
+    """Return how many outputs each head of the loss has.
 
-    Raises ConfigError, with paths below the algorithm's config, where the player cannot act by any of them.
+    Raises ConfigError, at paths below the algorithm's config, where the player cannot act by the head that it should.
     """
     space, by = player.action_space, loss.acts_by
     others = {POLICY: num_policy_outputs} | ({losses.Q: space.num} if isinstance(space, Discrete) else {})
@@ -232,7 +232,10 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads):
         self.leaves = list(leaves.values())
 
     def refuse_nets(self) -> None:
-        """Rows of a replay buffer do not follow each other, as what networks remember would."""
+        """Refuse networks with a memory, because the rows of a replay buffer do not follow each other, and batch norm.
+
+        A loss with `learns_batch_norm` allows batch norm.
+        """
         for name in self.net.heads:
             net = self.net.net_of(name)
             if isinstance(net, RecurrentNet):
@@ -245,7 +248,7 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads):
                 raise ConfigError.at("body", message)
 
     def refuse_target(self) -> None:
-        """A loss that keeps target networks of its own says whether it does."""
+        """Refuse a `target` that contradicts a loss which keeps target networks of its own, or keeps none."""
         own, target = self.loss.own_targets, self.config.target
         if own is not None and own != (target is not None):
             expected = "a mapping with name, tau and interval" if own else "null"
@@ -255,7 +258,7 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads):
             raise ConfigError.at("target", message)
 
     def try_loss(self, leaves: Mapping[str, Tensor]) -> None:
-        """In evaluation mode, so that the statistics of batch norm stay."""
+        """Let the loss compute once, in evaluation mode, so that the statistics of batch norm stay."""
         make_batch = partial(self.batch, opt_steps=0)
         with evaluation_mode([self.net]):
             off_policy_loss.try_loss(self.loss, self.config.loss, make_batch, leaves, self.player, self.is_prioritized)
@@ -263,15 +266,16 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads):
     # ---- what it learns --------------------------------------------------------------------------------
 
     def batch(self, rows: Transitions, opt_steps: int) -> off_policy_loss.ReplayBatch:
-        """Rows as the loss sees them."""
+        """Make the batch that the loss gets, of rows of the buffer."""
         key, gamma = fold(self.key, opt_steps), self.config.gamma
         return off_policy_loss.ReplayBatch(
             self.net, self.acting, self.target_acting, self.player, rows, gamma, opt_steps, key
         )
 
     def gradient(self, rows: Transitions) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
-        """The gradient of the loss of some rows by all weights, as one vector; metrics; the rows' priorities, where the
-        buffer wants any.
+        """Return the gradient of the loss of some rows by all weights, the metrics, and the rows' priorities.
+
+        The gradient is one vector. Priorities are None unless the buffer is prioritized.
         """
         batch = self.batch(rows, self.player.opt_steps)
         terms = self.loss.terms(batch)
@@ -304,7 +308,7 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads):
 
     @torch.no_grad()
     def follow(self, share: float) -> None:
-        """Move weights and statistics (of batch norm) of the target networks a share of the way to the others."""
+        """Move weights and statistics (of batch norm) of the target networks a share of the way to those that learn."""
         if self.target_net is None:
             self.loss.follow(share)
             return
@@ -313,7 +317,7 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads):
             old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)
 
     def warm_start(self, nets: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Target networks begin as copies; weights of the loss begin anew."""
+        """Take the networks over; target networks begin as their copies, and weights of the loss begin anew."""
         own = {name: net.state_dict() for name, net in self.player.nets.items() if name != "heads"}
         super().warm_start(dict(nets) | own)
         if self.config.target is not None:
@@ -331,7 +335,7 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads):
         return ByValue(self.values, self.acting_kernel or explored.choose, amount)
 
     def values(self, observation: Observation) -> Tensor:
-        """The values of all actions: (B, A)."""
+        """Return the values of all actions: (B, A)."""
         return self.acting(self.loss.acts_by, observation)[self.loss.acts_by]
 
     def choice_values(self, observation: Observation, legal: Tensor, memory: Memory) -> tuple[str, Tensor] | None:
@@ -347,7 +351,7 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads):
         return Deterministic(net, exploration.best_legal, num_flags)
 
     def split_of(self, head: str) -> Callable[[Tensor], Tensor]:
-        """What takes the outputs of a head from those of its network."""
+        """Return the function that takes the outputs of a head from those of its network."""
         return (lambda outputs: self.net.split(outputs)[head]) if self.net.is_shared else (lambda outputs: outputs)
 
     # ---- what stands in for these methods where nobody has changed them (palestra.runtime.guard) ------------

@@ -1,4 +1,4 @@
-"""on_policy: a loss of your own, or one by name, on roll-outs of the present policy.
+"""on_policy: learns by a loss of your own, or one by name, from roll-outs of the present policy.
 
 The loss is a function of a plain batch that gives named terms (losses/loss.py); it names the heads of the networks and
 the estimators from which it can learn (parts/estimators.py). This file rolls out, estimates, makes passes over the
@@ -130,8 +130,10 @@ class OnPolicyConfig(AlgorithmConfig):
 
 
 def check_loss(loss: losses.OnPolicyLoss, config: OnPolicyConfig) -> None:
-    """Raise ConfigError, with paths below the algorithm's config, unless the player can act by the loss's heads, the
-    body has them, estimators of the names that the loss gives exist, and the loss holds for every pass.
+    """Raise ConfigError, at paths below the algorithm's config, unless the config fits the loss.
+
+    The player must be able to act by the loss's heads, the body must have them, the estimators that the loss names must
+    exist, and the loss must hold for every pass.
     """
     names, fault = losses.head_names(loss), None
     known = [*names_of(members_of(AnyEstimatorConfig)), TORCHRL]
@@ -159,9 +161,7 @@ def check_loss(loss: losses.OnPolicyLoss, config: OnPolicyConfig) -> None:
 
 
 def check_estimator(loss: losses.OnPolicyLoss, estimator: Estimator, config: OnPolicyConfig, player: Player) -> None:
-    """Raise ConfigError, with paths below the algorithm's config, unless the loss can learn from the estimator, and the
-    estimator from the roll-outs of the player's game.
-    """
+    """Raise ConfigError, at paths below the algorithm's config, unless the estimator fits the loss and the game."""
     name, accepted = config.estimator.name, loss.estimators
     kind = TORCHRL if isinstance(config.estimator, LibraryClass) else name
     faults = []
@@ -209,7 +209,7 @@ class OnPolicy(PlaysByHeads):
         player.lr_schedule = config.learning_rate
 
     def refuse_memories(self) -> None:
-        """What networks remember is only followed in play for those of the policy and the value."""
+        """Refuse networks with a memory for other heads than policy and value: play keeps no memory for them."""
         others = [] if self.net.is_shared else [head for head in self.net.heads if head not in (POLICY, VALUE)]
         for head in others:
             if isinstance(self.net.net_of(head), RecurrentNet):
@@ -219,10 +219,10 @@ class OnPolicy(PlaysByHeads):
     # ---- what it learns --------------------------------------------------------------------------------
 
     def gradient(self, batch: Experience) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of the loss of a minibatch with respect to all weights, as one vector; and metrics.
+        """Return the gradient of a minibatch's loss by all weights, as one vector, and metrics.
 
-        The loss is the mean over all rows; a player in several roles has it computed role by role, and advantages
-        normalized so.
+        The loss is the mean over all rows. If a player sits in several roles, the loss is computed and advantages are
+        normalized for each role alone.
         """
         opt_steps, estimates, now = self.player.opt_steps, self.estimator.estimates, losses.Now(self.net, batch)
         rows_of = batch.by_role(self.player.roles)
@@ -253,8 +253,9 @@ class OnPolicy(PlaysByHeads):
                 self.passes.experience = None
 
     def prepare(self, batch: Transitions) -> None:
-        """Make a roll-out the experience that the passes learn from; none where the estimator waits for whole games,
-        and none has ended.
+        """Make a roll-out the experience that the passes learn from.
+
+        There is none if the estimator waits for whole games and no game has ended.
         """
         batch, sequences = self.passes.sequences(batch, self.config.rollout_length)
         if self.estimator.whole_games:
@@ -264,10 +265,7 @@ class OnPolicy(PlaysByHeads):
         self.passes.begin(batch, sequences, self.critic, self.estimator.estimate)
 
     def make_pass(self) -> tuple[dict[str, Tensor], int]:
-        """One pass over the experience: an opt step per minibatch.
-
-        Gives the means of their metrics, and their number.
-        """
+        """Make an opt step on each minibatch of the experience; return the means of their metrics, and their number."""
         experience, opt_steps = self.passes.experience, self.player.opt_steps
         assert experience is not None
         steps = [

@@ -1,9 +1,9 @@
-"""PPO: proximal policy optimisation (Schulman et al. 2017) with generalized advantages (Schulman et al. 2016), in the
-details of Huang et al. 2022.
+"""PPO: proximal policy optimisation (Schulman et al. 2017) with generalized advantages (Schulman et al. 2016).
 
-Discrete, multi-discrete and box actions, legal-action masks, several roles. Truncated games are bootstrapped from what
-their player would have decided on next. Recurrent networks learn from whole sequences, which begin with the memory that
-the roll-out began with. To run: palestra train configs/ppo-cartpole.yml
+Details follow Huang et al. 2022. It supports discrete, multi-discrete and box actions, legal-action masks, and several
+roles. Truncated games are bootstrapped from the observation at which their player would have decided next. Recurrent
+networks learn from whole sequences, which begin with the memory that the roll-out began with. To run: palestra train
+configs/ppo-cartpole.yml
 
 Networks, their heads and how they play: parts/actor_critic.py, parts/playing.py. Advantages and the rows of a roll-out:
 parts/advantages.py, parts/passes.py.
@@ -151,10 +151,10 @@ class PPOConfig(AlgorithmConfig):
 
 
 class ProximalLoss:
-    """PPO's loss of a minibatch: of the algorithm `ppo`, and of the loss `ppo` of `on_policy` (losses/ppo.py), whose
-    configs have the same keys for it.
+    """PPO's loss of a minibatch, which the algorithm `ppo` and the loss `ppo` of `on_policy` (losses/ppo.py) share.
 
-    kl_coefficient: weight of the KL divergence now; 0 under any other objective.
+    The configs of both have the same keys for it. kl_coefficient: the present weight of the KL divergence; 0 under any
+    other objective.
     """
 
     config: Any
@@ -172,7 +172,7 @@ class ProximalLoss:
         kl_coefficient: Number,
         entropy_coefficient: Number,
     ) -> dict[str, Tensor]:
-        """The terms of a minibatch's loss. Those named loss_* add up; the others are recorded.
+        """Return the terms of a minibatch's loss: those named loss_* add up, the others are recorded.
 
         distribution, value (M,): of the networks that learn, at the batch's observations. batch: its weights sum to 1;
         advantages are normalized if the config says so. clip_range: inf under a KL penalty. kl_coefficient: 0 under any
@@ -209,17 +209,17 @@ class ProximalLoss:
         }
 
     def coefficients(self, opt_steps: int) -> tuple[float, float, float]:
-        """What changes while a run goes on, as `loss` takes it: clip range, weights of KL divergence and entropy."""
+        """Return the present clip range, and the weights of KL divergence and entropy, as `loss` takes them."""
         objective = self.config.objective
         clip_range = objective.epsilon(opt_steps) if isinstance(objective, ClipConfig) else math.inf
         return clip_range, self.kl_coefficient, self.config.entropy_coefficient(opt_steps)
 
     def is_last_pass(self, metrics: Mapping[str, Tensor]) -> bool:
-        """Whether the policy has moved too far for another pass over its roll-out. metrics: of the last pass."""
+        """Return whether the last pass, by its metrics, has moved the policy too far for another one."""
         return self.config.target_kl is not None and bool(metrics["approx_kl"] > self.config.target_kl)
 
     def adapt_kl_coefficient(self, metrics: Mapping[str, Tensor]) -> None:
-        """Schulman et al. 2017, section 4, by the divergence in a turn's last pass."""
+        """Adapt the KL coefficient by the divergence of a turn's last pass (Schulman et al. 2017, section 4)."""
         objective = self.config.objective
         if isinstance(objective, KLPenaltyConfig) and objective.target is not None:
             kl = metrics["approx_kl"]
@@ -268,17 +268,17 @@ class PPO(ProximalLoss, PlaysByHeads):
                 self.passes.experience = None
 
     def prepare(self, batch: Transitions) -> None:
-        """Make a roll-out the experience that the passes learn from: its values, advantages and value targets."""
+        """Compute a roll-out's values, advantages and value targets: the experience that the passes learn from."""
         batch, sequences = self.passes.sequences(batch, self.config.rollout_length)
         self.passes.begin(batch, sequences, self.critic, self.find_advantages)
 
     def compute_advantages(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
-        """The advantages of decisions that follow each other, and their value targets: float32 (T, W) each."""
+        """Return the advantages of decisions that follow each other, and their value targets: float32 (T, W) each."""
         advantage = generalized_advantages(sequences, self.config.gamma, self.config.gae_lambda)
         return advantage, advantage + sequences.value
 
     def make_pass(self) -> dict[str, Tensor]:
-        """One pass over the experience: an opt step per minibatch. Gives the means of their metrics."""
+        """Make an opt step on each minibatch of the experience, and return the means of their metrics."""
         experience, opt_steps, kernel = self.passes.experience, self.player.opt_steps, self.gradient_kernel
         assert experience is not None
         arrays = kernel.read(experience) if kernel is not None and type(experience) is Experience else None
@@ -289,7 +289,7 @@ class PPO(ProximalLoss, PlaysByHeads):
         return {**mean_metrics(steps), "explained_variance": self.passes.explained_variance}
 
     def opt_step(self, experience: Experience, index: Tensor, opt_steps: int, arrays: kernels.Arrays | None) -> Metrics:
-        """Learn from a minibatch, the sequences `index`. arrays: the experience for the kernel."""
+        """Make an opt step on a minibatch, the sequences `index`. arrays: the experience, as the kernel reads it."""
         gradient, metrics = self.find_gradient(experience, index, self.coefficients(opt_steps), arrays)
         self.optimizer.learning_rate.fill_(self.config.learning_rate(opt_steps))
         return {**metrics, **self.optimizer.descend(gradient, self.config.max_grad_norm)}
@@ -297,10 +297,10 @@ class PPO(ProximalLoss, PlaysByHeads):
     def gradient(
         self, batch: Experience, clip_range: Tensor, kl_coefficient: Tensor, entropy_coefficient: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of the loss of a minibatch with respect to all weights, as one vector; and metrics.
+        """Return the gradient of a minibatch's loss by all weights, as one vector, and metrics.
 
-        The loss is the mean over all rows; a player in several roles has it computed role by role, and advantages
-        normalized so.
+        The loss is the mean over all rows. If a player sits in several roles, the loss is computed and advantages are
+        normalized for each role alone.
         """
         distribution, value = self.net.distribution_and_value(batch)
         rows_of = batch.by_role(self.player.roles)
@@ -322,7 +322,7 @@ class PPO(ProximalLoss, PlaysByHeads):
     # ---- what stands in for these methods where nobody has changed them (palestra.runtime.guard) ------------
 
     def find_advantages(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
-        """`compute_advantages`, by a kernel where there is one."""
+        """Call `compute_advantages`, or the kernel that stands in for it."""
         if self.advantages_kernel is None:
             return self.compute_advantages(sequences)
         return self.advantages_kernel(sequences, self.config.gamma, self.config.gae_lambda)
@@ -336,7 +336,7 @@ class PPO(ProximalLoss, PlaysByHeads):
     def find_gradient(
         self, experience: Experience, index: Tensor, numbers: tuple[float, float, float], arrays: kernels.Arrays | None
     ) -> tuple[Tensor, Metrics]:
-        """`gradient` of a minibatch, by a kernel where there is one. numbers: as `gradient` takes them."""
+        """Call `gradient` for a minibatch, or the kernel that stands in for it. numbers: as `gradient` takes them."""
         kernel, config = self.gradient_kernel, self.config
         if kernel is None or arrays is None:
             tensors = torch.tensor(numbers, device=self.player.device).unbind()
@@ -352,8 +352,9 @@ class PPO(ProximalLoss, PlaysByHeads):
 
     @kernel_property
     def gradient_fast(self) -> Callable[..., tuple[Tensor, Metrics]]:
-        """`gradient`, compiled if the config says so and no network is recurrent: unrolled steps are others at every
-        roll-out, and would be compiled over and over.
+        """`gradient`, compiled if the config says so and no network is recurrent.
+
+        Recurrent networks unroll differently at every roll-out, and would be compiled over and over.
         """
         return compiled(self.gradient, self.player.compile and not self.passes.is_recurrent)
 

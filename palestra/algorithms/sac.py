@@ -1,9 +1,10 @@
-"""SAC, soft actor-critic: an off-policy learner of returns and entropy (Haarnoja et al. 2018, "Soft Actor-Critic
-Algorithms and Applications"); with discrete actions after Christodoulou 2019.
+"""SAC, soft actor-critic: an off-policy algorithm that maximizes returns and entropy.
+
+Source: Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications"; with discrete actions Christodoulou 2019.
 
 The smallest value of several critics counts, and one coefficient weighs entropy against reward, fixed or learned.
-Actions of a Box are measured in half-widths from its centre, by the critics and in log-probabilities alike: what the
-bounds are changes no hyperparameter. Legal-action masks hold in acting, in targets and in the policy's loss.
+Critics and log-probabilities measure actions of a Box in half-widths from its centre, so that no hyperparameter depends
+on the bounds. Acting, targets and the policy's loss allow legal actions alone.
 Left out on purpose: the state-value network of the first paper, reward scaling (the entropy coefficient does it).
 Letters: B rows of a batch; K actions over which a mean is taken (1 of a Box, all of a Discrete); n dimensions of a Box.
 To run: palestra train configs/sac-pendulum.yml
@@ -174,7 +175,7 @@ class SACConfig(AlgorithmConfig):
 
 
 class SoftPolicy:
-    """Plays uniformly random actions, or those of the policy net, drawn or the likeliest. Keeps which were legal."""
+    """Plays uniformly random actions, or actions of the policy net: drawn ones, or the likeliest."""
 
     observes: Observes = "observation"
 
@@ -197,7 +198,7 @@ class SoftPolicy:
 
 
 def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
-    """The head for the player's actions. ConfigError with all that does not fit them."""
+    """Make the head for the player's actions. Raises ConfigError with all values that do not fit them."""
     player.require_actions(config.name, Box, Discrete)
     space, coefficient = player.action_space, config.entropy_coefficient
     errors: dict[str, str] = {}
@@ -256,10 +257,10 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
     # ---- what it learns ------------------------------------------------------------------------------
 
     def target(self, next_q_values: Tensor, next_actions: SampledActions, batch: Transitions, alpha: Tensor) -> Tensor:
-        """The value that the critics come to: r + gamma * the soft value of s' (Haarnoja et al. 2018, eqs.
+        """Return the value target of the critics, (B,): r + gamma * the soft value of s' (Haarnoja et al. 2018).
 
-        2 and 3), or r alone where the game terminated: (B,). next_q_values: (critics, B, K), of the target critics.
-        alpha: ().
+        See equations 2 and 3. It is r alone where the game terminated. next_q_values: (critics, B, K), of the target
+        critics. alpha: ().
         """
         least = next_q_values.amin(dim=0)
         next_value = next_actions.mean(least - alpha * next_actions.log_probs)
@@ -267,10 +268,10 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
         return batch.reward + discount * torch.where(batch.terminated, 0.0, next_value)
 
     def critic_loss(self, q_values: Tensor, value_target: Tensor, batch: Transitions) -> dict[str, Tensor]:
-        """Half the mean squared TD error (eq. 5), summed over critics.
+        """Return the terms of the critics' loss: half the mean squared TD error (eq. 5), summed over critics.
 
-        Terms named loss_* add up to what is learned, the rest is recorded. q_values: (critics, B), of the actions
-        taken. value_target: (B,). Rows drawn by priority carry their weights in the mean.
+        Terms named loss_* add up to the loss, the others are recorded. q_values: (critics, B), of the actions taken.
+        value_target: (B,). Rows drawn by priority carry their weights in the mean.
         """
         losses = (q_values - value_target).square()
         if "weight" in batch.extras:
@@ -278,30 +279,32 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
         return {"loss_critics": 0.5 * losses.mean(dim=1).sum(), "q_mean": q_values.detach().mean()}
 
     def priorities(self, q_values: Tensor, value_target: Tensor, batch: Transitions) -> Tensor:
-        """By how much prioritized replay draws the rows again, (B,): the mean of the critics' absolute TD errors."""
+        """Return the rows' priorities for prioritized replay, (B,): the mean of the critics' absolute TD errors."""
         return (q_values - value_target).abs().mean(dim=0)
 
     def policy_loss(
         self, q_values: Tensor, actions: SampledActions, batch: Transitions, alpha: Tensor
     ) -> dict[str, Tensor]:
-        """Minus the soft value (eqs.
+        """Return the terms of the policy's loss: minus the soft value (eqs. 3 and 9), by critics that are held fixed.
 
-        3 and 9), by critics that do not learn by it: terms as in `critic_loss`. q_values: (critics, B, K), of the
-        policy's actions at the batch's observations. alpha: ().
+        q_values: (critics, B, K), of the policy's actions at the batch's observations. alpha: ().
         """
         least = q_values.amin(dim=0)
         value = actions.mean(least - alpha * actions.log_probs)
         return {"loss_policy": -value.mean(), "entropy": actions.entropy().detach().mean()}
 
     def coefficient_loss(self, log_alpha: Tensor, entropy: Tensor, batch: Transitions) -> dict[str, Tensor]:
-        """Raises the coefficient where the entropy is below its target (eq. 18, with log alpha in the place of alpha):
-        terms as in `critic_loss`. log_alpha: (). entropy: (), the policy's mean in nats.
+        """Return the terms of the coefficient's loss, which raises it where the entropy is below its target (eq. 18).
+
+        The equation is taken with log alpha in the place of alpha. log_alpha: (). entropy: (), the policy's mean in
+        nats.
         """
         return {"loss_coefficient": log_alpha * (entropy - self.target_entropy(batch))}
 
     def target_entropy(self, batch: Transitions) -> Tensor | float:
-        """The mean entropy at which a learned coefficient aims, in nats: of the batch's rows where it depends on which
-        actions are legal.
+        """Return the mean entropy at which a learned coefficient aims, in nats.
+
+        It is that of the batch's rows where it depends on which actions are legal.
         """
         assert isinstance(self.config.entropy_coefficient, AutomaticConfig)
         match self.config.entropy_coefficient.target_entropy:
@@ -345,11 +348,10 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
         return metrics
 
     def update(self, rows: Mapping[str, Tensor], noise: Tensor, is_followed: bool) -> tuple[Metrics, Tensor | None]:
-        """A step of the critics, of the policy against the new critics, and of the entropy coefficient: tensor
-        operations alone, one graph where it is compiled. Gives metrics and the rows' priorities.
+        """Step on the critics, then on the policy and the entropy coefficient; return metrics and the rows' priorities.
 
-        noise: standard normal, (2, B, n), for the actions in targets and for those of the policy's loss. is_followed:
-        whether the targets move.
+        These are tensor operations alone, one graph where it is compiled. noise: standard normal, (2, B, n), for the
+        actions in targets and for those of the policy's loss. is_followed: whether the targets move.
         """
         config, batch = self.config, Transitions.from_rows(rows)
         alpha = self.log_alpha.detach().exp().squeeze(0)
@@ -379,8 +381,9 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
     def critic_gradient(
         self, batch: Transitions, noise: Tensor, alpha: Tensor
     ) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
-        """The gradient of the critics' loss by all their weights, as one vector; metrics; the rows' priorities, where
-        the buffer wants any.
+        """Return the gradient of the critics' loss by all their weights, the metrics, and the rows' priorities.
+
+        The gradient is one vector. Priorities are None unless the buffer is prioritized.
         """
         head = self.head
         with torch.no_grad():
@@ -398,7 +401,7 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
     def policy_gradient(
         self, batch: Transitions, noise: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The gradient of the policy's loss by its own weights, as one vector; the mean entropy, (); and metrics."""
+        """Return the gradient of the policy's loss by its own weights, the mean entropy, (), and metrics."""
         actions = self.head.sample_actions(self.policy_net(batch.observation), batch.legal, noise)
         q_values = self.frozen_critics(batch.observation | actions.critic_inputs)
         terms = self.policy_loss(q_values, actions, batch, alpha)
@@ -406,7 +409,7 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
         return self.policy_net.gradient(loss), entropy, {"policy_loss": loss.detach(), **metrics_of(terms)}
 
     def coefficient_gradient(self, entropy: Tensor, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of the coefficient's loss by its logarithm, (1,); and metrics."""
+        """Return the gradient of the coefficient's loss by the coefficient's logarithm, (1,), and metrics."""
         terms = self.coefficient_loss(self.log_alpha.squeeze(0), entropy, batch)
         loss = total_loss(terms)
         (gradient,) = torch.autograd.grad(loss, self.log_alpha)

@@ -1,8 +1,8 @@
-"""TD3, twin delayed deep deterministic policy gradient (Fujimoto et al. 2018): the smallest value of several critics
-counts, the policy moves less often than they do, and noise smooths the target policy.
+"""TD3, twin delayed deep deterministic policy gradient (Fujimoto et al. 2018).
 
-Actions are measured in half-widths of the Box from its centre, by the critics and by all noise: what the bounds are
-changes no hyperparameter. With one critic, an interval of 1 and no smoothing it is DDPG (Lillicrap et al. 2016).
+The smallest value of several critics counts, the policy moves less often than they do, and noise smooths the target
+policy. Critics and noise measure actions in half-widths of the Box from its centre, so that no hyperparameter depends
+on the bounds. With one critic, an interval of 1 and no smoothing it is DDPG (Lillicrap et al. 2016).
 Left out on purpose: correlated exploration noise.
 Letters: B rows of a batch; n dimensions of the Box.
 To run: palestra train configs/td3-pendulum.yml
@@ -139,8 +139,9 @@ class TD3Config(AlgorithmConfig):
 
 
 class NoisyPolicy:
-    """The action of the policy net and normal noise of standard deviation `std`; uniformly random where there is no
-    net. low, high: bounds of the Box, float32 (n,).
+    """Plays the policy net's actions plus normal noise of standard deviation `std`; without a net, random actions.
+
+    Random ones are uniform. low, high: bounds of the Box, float32 (n,).
     """
 
     observes: Observes = "observation"
@@ -163,7 +164,7 @@ class NoisyPolicy:
 
 
 def bounds(config: TD3Config, player: Player) -> tuple[Tensor, Tensor]:
-    """The bounds of the player's Box: float32 (n,) each. ConfigError where TD3 cannot play it."""
+    """Return the bounds of the player's Box, float32 (n,) each. Raises ConfigError where TD3 cannot play it."""
     player.require_actions(config.name, Box)
     space = player.action_space
     assert isinstance(space, Box)
@@ -206,26 +207,29 @@ class TD3(replay.LearnsByReplay):
     # ---- what it learns ------------------------------------------------------------------------------
 
     def target_actions(self, outputs: Tensor, noise: Tensor) -> Tensor:
-        """The actions at s' that targets value, in half-widths: those of the target policy, smoothed by clipped noise
-        (algorithm 1): (B, n). outputs: (B, n), of the target policy's net. noise: standard normal, (B, n).
+        """Return the actions at s' that targets value, in half-widths: the target policy's, with clipped noise (B, n).
+
+        See algorithm 1 of the paper. outputs: (B, n), of the target policy's net. noise: standard normal, (B, n).
         """
         smoothing = self.config.smoothing
         clipped = (smoothing.std * noise).clamp(-smoothing.max_noise, smoothing.max_noise)
         return self.measured.without_fixed((torch.tanh(outputs) + clipped).clamp(-1.0, 1.0))
 
     def target(self, next_q_values: Tensor, batch: Transitions) -> Tensor:
-        """The value that the critics come to: r + gamma * the smallest value at s', or r alone where the game
-        terminated: (B,). next_q_values: (critics, B), of the target critics and `target_actions`.
+        """Return the value target of the critics, (B,): r + gamma * the smallest value at s'.
+
+        It is r alone where the game terminated. next_q_values: (critics, B), of the target critics and
+        `target_actions`.
         """
         next_value = next_q_values.amin(dim=0)
         discount = batch.extras.get("discount", self.config.gamma)  # after n steps gamma^n
         return batch.reward + discount * torch.where(batch.terminated, 0.0, next_value)
 
     def critic_loss(self, q_values: Tensor, value_target: Tensor, batch: Transitions) -> dict[str, Tensor]:
-        """The mean squared TD error, summed over critics.
+        """Return the terms of the critics' loss: the mean squared TD error, summed over critics.
 
-        Terms named loss_* add up to what is learned, the rest is recorded. q_values: (critics, B), of the actions
-        taken. value_target: (B,). Rows drawn by priority carry their weights in the mean.
+        Terms named loss_* add up to the loss, the others are recorded. q_values: (critics, B), of the actions taken.
+        value_target: (B,). Rows drawn by priority carry their weights in the mean.
         """
         losses = (q_values - value_target).square()
         if "weight" in batch.extras:
@@ -233,18 +237,18 @@ class TD3(replay.LearnsByReplay):
         return {"loss_critics": losses.mean(dim=1).sum(), "q_mean": q_values.detach().mean()}
 
     def priorities(self, q_values: Tensor, value_target: Tensor, batch: Transitions) -> Tensor:
-        """By how much prioritized replay draws the rows again, (B,): the mean of the critics' absolute TD errors."""
+        """Return the rows' priorities for prioritized replay, (B,): the mean of the critics' absolute TD errors."""
         return (q_values - value_target).abs().mean(dim=0)
 
     def policy_loss(self, q_values: Tensor, actions: Tensor, batch: Transitions) -> dict[str, Tensor]:
-        """Minus the value of the policy's actions, by a critic that does not learn by it: terms as in `critic_loss`.
+        """Return the terms of the policy's loss: minus the value of its actions, by a critic that is held fixed.
 
         actions: (B, n), the policy's at the observations, in half-widths. q_values: (B,), of the first critic.
         """
         return {"loss_policy": -q_values.mean()}
 
     def half_widths(self, action: Tensor) -> Tensor:
-        """Actions of the game, (B, n), measured in half-widths from the centre of the Box, as critics see them."""
+        """Measure actions of the game, (B, n), in half-widths from the centre of the Box, as critics observe them."""
         return self.measured(action)
 
     # ---- a turn --------------------------------------------------------------------------------------
@@ -277,10 +281,10 @@ class TD3(replay.LearnsByReplay):
     def update(
         self, rows: Mapping[str, Tensor], noise: Tensor, is_policy_due: bool, is_followed: bool
     ) -> tuple[Metrics, Tensor | None]:
-        """A step of the critics, and where it is due of the policy against the new critics: tensor operations alone,
-        one graph where it is compiled. Gives metrics and the rows' priorities.
+        """Step on the critics, and on the policy if that is due; return metrics and the rows' priorities.
 
-        noise: standard normal, (B, n), for the actions in targets. is_followed: whether the targets move.
+        These are tensor operations alone, one graph where it is compiled. noise: standard normal, (B, n), for the
+        actions in targets. is_followed: whether the targets move.
         """
         config, batch = self.config, Transitions.from_rows(rows)
         gradient, critic_metrics, priorities = self.critic_gradient(batch, noise)
@@ -297,8 +301,9 @@ class TD3(replay.LearnsByReplay):
         return metrics, priorities
 
     def critic_gradient(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
-        """The gradient of the critics' loss by all their weights, as one vector; metrics; the rows' priorities, where
-        the buffer wants any.
+        """Return the gradient of the critics' loss by all their weights, the metrics, and the rows' priorities.
+
+        The gradient is one vector. Priorities are None unless the buffer is prioritized.
         """
         with torch.no_grad():
             next_actions = self.target_actions(self.target_policy(batch.next_observation), noise)
@@ -312,7 +317,7 @@ class TD3(replay.LearnsByReplay):
         return self.critics.gradient(loss), {"critic_loss": loss.detach(), **metrics_of(terms)}, priorities
 
     def policy_gradient(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of the policy's loss by its own weights, as one vector; and metrics."""
+        """Return the gradient of the policy's loss by its own weights, as one vector, and metrics."""
         actions = self.measured.without_fixed(torch.tanh(self.policy_net(batch.observation)))
         q_values = self.frozen_critic(batch.observation | {"action": actions}).squeeze(1)
         terms = self.policy_loss(q_values, actions, batch)

@@ -1,4 +1,4 @@
-"""The terms of losses by name: what is learned of them, and what is recorded."""
+"""The terms of losses by name: those named `loss_*` add up to the loss, the others are recorded."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from palestra.players.player import Metrics
 
 
 def total_loss(terms: Mapping[str, Tensor]) -> Tensor:
-    """The sum of the terms of a loss, in their order: of those whose names begin with `loss_`."""
+    """Return the sum of the terms named `loss_*`, in their order."""
     losses = [term for name, term in terms.items() if name.startswith("loss_")]
     if not losses:
         raise ValueError(f"expected a loss with at least one term named loss_*, got {sorted(terms)}")
@@ -20,11 +20,11 @@ def total_loss(terms: Mapping[str, Tensor]) -> Tensor:
 
 
 def join_terms(by_role: Mapping[str, Mapping[str, Tensor]], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The terms of a player's loss from those of each of its roles: their means, by the roles' shares of the rows.
+    """Return the means over a player's roles of the terms of its loss, each role weighted by its share of the rows.
 
-    Of several roles also, to be recorded, each role's loss and its terms that do not begin with `loss_`, as NAME/ROLE.
+    If there are several roles, each role's loss and its recorded terms are added as NAME/ROLE.
 
-    weights: by role, of all rows, 0.0 where they do not count for the role: float32 (M,).
+    weights: by role, the weight of every row, 0.0 where a row does not count for the role: float32 (M,).
     """
     first, *others = by_role
     if not others:
@@ -41,12 +41,12 @@ def join_terms(by_role: Mapping[str, Mapping[str, Tensor]], weights: Mapping[str
 
 
 def metrics_of(terms: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The terms of a loss that are recorded and not learned: all those whose names do not begin with `loss_`."""
+    """Return the terms that are recorded and not learned: those not named `loss_*`."""
     return {name: term.detach() for name, term in terms.items() if not name.startswith("loss_")}
 
 
 def mean_metrics(steps: Sequence[Metrics]) -> dict[str, Tensor]:
-    """The means of the metrics of several opt steps: numbers, or tensors without axes, of the same names."""
+    """Return the means of the metrics of several opt steps: floats, or tensors without axes, of the same names."""
     rows = [list(metrics.values()) for metrics in steps]
     if all(isinstance(value, float) for value in rows[0]):
         table = torch.tensor(rows)

@@ -8,10 +8,10 @@ from palestra.rollouts.transitions import Transitions
 
 
 class Turn(ABC):
-    """What an algorithm asks of the trainer while its player has its turn.
+    """One turn of a learning player: what its algorithm asks of the trainer.
 
     A run may be saved and stopped at safe points, and a resumed run calls `learn` again from its top. So a turn is
-    written as loops, which know by themselves what is done:
+    written as loops that remember how far they have come:
 
         for _ in turn.once("roll_out"):
             rows = turn.collect(16)
@@ -20,8 +20,8 @@ class Turn(ABC):
             turn.before_step()
             turn.after_step(self.opt_step())
 
-    Where an item of a loop has come to its end, the loop notes that it is done, and then there is a safe point. What is
-    done lies with the player (`turn_progress`), and in its checkpoints. A `learn` without loops is one piece.
+    At the end of each item a loop notes that the item is done, and then there is a safe point. The player keeps this
+    progress (`turn_progress`), and its checkpoints hold it. A `learn` without loops is never interrupted.
     """
 
     def __init__(self, player: Player) -> None:
@@ -31,37 +31,39 @@ class Turn(ABC):
 
     @abstractmethod
     def collect(self, num_rounds: int) -> Transitions:
-        """Play the player's worlds on, in which all learning players explore, and return its experience.
+        """Play on in the player's worlds, where all learning players explore, and return its experience.
 
-        Its rows go round by round, in a round move by move, in a move world by world. Counts env steps.
+        Its rows lie round by round, in a round move by move, in a move world by world. Counts env steps.
         """
 
     @abstractmethod
     def before_step(self) -> None:
-        """Call before every opt step, or group of them."""
+        """Announce an opt step, or a group of them."""
 
     @abstractmethod
     def after_step(self, metrics: Metrics, num_opt_steps: int = 1) -> None:
-        """Call after every opt step, or group of them whose means the metrics are: it counts them."""
+        """Count an opt step, or a group of them, and take its metrics: of a group, their means."""
 
     @abstractmethod
     def safe_point(self) -> None:
-        """Evaluation, records, saves and the end.
+        """Let the trainer evaluate, record, save or stop, where it is due.
 
-        For algorithms that remember in their own state how far a turn has come; loops call it by themselves.
+        Loops call it by themselves. Other code calls it only where the algorithm's own state holds the turn's progress.
         """
 
     def once(self, what: str) -> Iterator[int]:
-        """A loop of one item: `for _ in turn.once("roll_out")`."""
+        """Make a loop of one item: `for _ in turn.once("roll_out")`."""
         return self.times(what, 1)
 
     def times(self, what: str, num: int) -> Iterator[int]:
-        """A loop of `num` items, which gives their numbers, from 0 on; a resumed one goes on with the number that it
-        began with. Loops may stand inside each other. Each has a name of its own: `what`.
+        """Make a loop of `num` items, which yields their numbers, from 0 on.
+
+        A resumed loop keeps the `num` with which it began. Loops may be nested. what: the loop's name, a different one
+        for each loop.
         """
         name = "/".join([*self._open, what])
         if name in self._begun:
-            raise RuntimeError(f"expected a name of its own for every loop of a turn, got {name!r} twice")
+            raise RuntimeError(f"expected a different name for every loop of a turn, got {name!r} twice")
         self._begun.add(name)
         progress = self.player.turn_progress.setdefault(name, {"done": 0, "of": num})
         self._open.append(what)
@@ -75,14 +77,14 @@ class Turn(ABC):
         self._open.pop()
 
     def last(self, what: str) -> None:
-        """Let the item that is being done be the last one of its loop; in place of `break`."""
+        """Make the present item the last one of its loop; use it in place of `break`."""
         if what not in self._open:
             raise RuntimeError(f"expected the name of an open loop ({', '.join(self._open)}), got {what!r}")
         progress = self.player.turn_progress["/".join(self._open[: self._open.index(what) + 1])]
         progress["of"] = progress["done"] + 1
 
     def run(self) -> None:
-        """Let the player have the turn, or what is left of one that was stopped."""
+        """Give the player the turn, or the rest of one that was stopped."""
         self._open, self._begun = [], set()
         assert self.player.algorithm is not None
         self.player.algorithm.learn(self)
@@ -93,7 +95,7 @@ class Turn(ABC):
         self.player.turn_progress.clear()
 
     def _forget_inside(self, name: str) -> None:
-        """The loops inside an item begin anew with the next item."""
+        """Forget the loops inside an item, so that they begin anew with the next item."""
         for inner in [each for each in self._begun if each.startswith(f"{name}/")]:
             self._begun.remove(inner)
             del self.player.turn_progress[inner]

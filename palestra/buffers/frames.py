@@ -1,7 +1,7 @@
-"""Stores frames of one size, each different frame once: frames in stacks recur in the next observation and in later
-rows.
+"""FrameStore: stores frames of one size, each different frame once.
 
-Equal frames are found by their content (a hash, then every byte), never by their origin. Letters: K frames, S slots.
+Frames of a stack recur in the next observation and in later rows. Equal frames are found by their content (a hash, then
+every byte), never by their origin. Letters: K frames, S slots.
 """
 
 from pathlib import Path
@@ -45,9 +45,9 @@ class FrameStore:
         return int(np.count_nonzero(self._num_places))
 
     def hold(self, frames: Tensor, held: np.ndarray) -> Tensor:
-        """Store those of the frames, uint8 (K, num_bytes), for which `held` is true, with one more reference each.
+        """Store the frames, uint8 (K, num_bytes), for which `held` is true, with one more reference each.
 
-        Gives their slots, int32 (K,), 0 for the others. Raises NoRoom.
+        Returns their slots, int32 (K,), 0 for the others. Raises NoRoom.
         """
         if frames.dtype != torch.uint8 or frames.shape[1:] != (self.num_bytes,):
             raise ValueError(f"expected frames uint8 (K, {self.num_bytes}), got {frames.dtype} {tuple(frames.shape)}")
@@ -131,7 +131,7 @@ def _release(
 
 @inner()
 def _hash(frame: np.ndarray, factors: np.ndarray, first: np.ndarray) -> Any:
-    """An index into `first`. A sum without branches, so that the compiler vectorises it."""
+    """Return an index into `first`: a sum without branches, so that the compiler vectorises it."""
     total = np.uint64(0)
     for i in range(len(frame)):
         total += np.uint64(frame[i]) * factors[i]

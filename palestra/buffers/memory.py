@@ -27,7 +27,7 @@ class NoRoom(Exception):
 
 @contextmanager
 def room_for(num_bytes: int) -> Iterator[None]:
-    """Inside, an allocation error of numpy or torch, which raise different types, becomes a NoRoom."""
+    """Turn allocation errors inside the block, for which numpy and torch raise different types, into NoRoom."""
     try:
         yield
     except (MemoryError, RuntimeError, ValueError, TypeError) as error:
@@ -35,7 +35,7 @@ def room_for(num_bytes: int) -> Iterator[None]:
 
 
 class Reserved:
-    """`num_bytes` bytes, 0 at first: in memory or, for more than fits there, in a file in `folder`.
+    """Reserves `num_bytes` bytes, 0 at first: in memory or, for more than fits there, in a file in `folder`.
 
     The file has no name, so that it vanishes with the process however that ends. Raises NoRoom.
     """

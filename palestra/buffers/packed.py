@@ -1,4 +1,4 @@
-"""Packed rows, the form in which storage writes rows: it contains every plane of an image once.
+"""Packed rows: the form in which storage writes rows, with every plane of an image once.
 
 An image of rows, uint8 (N, C, H, W), consists of C planes per row. In packed rows the image "observation.frames" is
 "#84x84.observation.frames", int32 (N, C): indices into the list of planes of that size, "#84x84", uint8 (U, H, W), in
@@ -20,12 +20,12 @@ def is_image(value: Tensor) -> bool:
 
 
 def list_name(size: Size) -> str:
-    """The name of the list of planes of a size."""
+    """Return the name of the list of planes of a size."""
     return f"#{size[0]}x{size[1]}"
 
 
 def is_planes(name: str) -> bool:
-    """Whether an entry of packed rows is a list of planes, which has no axis of rows."""
+    """Return whether an entry of packed rows is a list of planes, which has no axis of rows."""
     return name.startswith("#") and "." not in name
 
 
@@ -34,12 +34,12 @@ def num_rows(packed: Mapping[str, Tensor]) -> int:
 
 
 def part(packed: Mapping[str, Tensor], start: int, stop: int) -> Rows:
-    """Rows start to stop - 1 of packed rows, packed."""
+    """Return rows start to stop - 1 of packed rows, packed."""
     return {name: value if is_planes(name) else value[start:stop] for name, value in packed.items()}
 
 
 def whole(packed: Mapping[str, Tensor]) -> Rows:
-    """Unpack rows: give them with their images."""
+    """Unpack rows: return them with their images."""
     rows: Rows = {}
     for name, value in packed.items():
         size, _, image = name.partition(".")

@@ -1,4 +1,4 @@
-"""Stores the images in the rows of a buffer, every plane of pixels once. Letters: N rows, C planes of an image."""
+"""PlaneStores: stores images of rows, every plane of pixels once. Letters: N rows, C planes of an image."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from palestra.buffers.packed import Rows, Size, is_image, list_name
 
 
 class PlaneStores:
-    """The planes of the images in at most `num_rows` rows, in one FrameStore per size.
+    """Stores the planes of the images in at most `num_rows` rows, in one FrameStore per size.
 
     Stored rows have slots instead of images: int32 (N, C). Names are sorted, so that equal rows are packed into equal
     bytes, also after a resume.
@@ -32,7 +32,7 @@ class PlaneStores:
         return self.stores[height, width]
 
     def hold(self, rows: Mapping[str, Tensor], valid: Tensor) -> Rows:
-        """Store the images of the valid rows, and give all rows with slots instead of images."""
+        """Store the images of the valid rows, and return all rows with slots instead of images."""
         held = dict(rows)
         for name, (channels, height, width) in self.images.items():
             planes = rows[name].reshape(-1, height * width)
@@ -46,11 +46,11 @@ class PlaneStores:
             self.store_of(name).release(rows[name].flatten())
 
     def empty_images(self, num: int) -> Rows:
-        """Uninitialised tensors for the images of `num` rows."""
+        """Allocate tensors for the images of `num` rows."""
         return {name: torch.empty(num, *shape, dtype=torch.uint8) for name, shape in self.images.items()}
 
     def with_images(self, rows: Rows, images: Rows) -> Rows:
-        """Rows with slots as rows with images, which are written into `images`."""
+        """Return rows with images in place of slots; the images are written into `images`."""
         for name, image in images.items():
             store = self.store_of(name)
             torch.index_select(store.frames, 0, rows[name].flatten(), out=image.view(-1, store.num_bytes))
@@ -72,7 +72,7 @@ class PlaneStores:
         return packed
 
     def unpack(self, packed: Mapping[str, Tensor]) -> Rows:
-        """The inverse of `pack`: stores the images, and gives the rows with slots."""
+        """Store the images of packed rows, and return the rows with slots."""
         rows = {name: value for name, value in packed.items() if not name.startswith("#")}
         for size, store in self.stores.items():
             places = {name: packed[f"{list_name(size)}.{name}"] for name in self._names(size)}
@@ -87,5 +87,5 @@ class PlaneStores:
         return rows
 
     def _names(self, size: Size) -> list[str]:
-        """The images with planes of that size."""
+        """Name the images with planes of that size."""
         return [name for name, (_, *its_size) in self.images.items() if tuple(its_size) == size]

@@ -1,6 +1,4 @@
-"""Prioritized replay memory (Schaul et al. 2016, proportional variant): rows with a large TD error are drawn more
-often.
-"""
+"""Prioritized replay (Schaul et al. 2016, proportional variant): draws rows with a large TD error more often."""
 
 from typing import Any, ClassVar, Literal
 
@@ -69,7 +67,7 @@ class PrioritizedReplay(ReplayBuffer):
         self.drawn = places
 
     def importance(self, opt_steps: int) -> Tensor:
-        """The weights in the loss of the rows drawn last, at most 1: float32 (batch,), on the device."""
+        """Return the weights in the loss of the rows drawn last, at most 1: float32 (batch,), on the device."""
         with self.time_log.during("memory"):
             beta = self.config.beta(opt_steps)
             if self._on_cpu:
@@ -79,7 +77,7 @@ class PrioritizedReplay(ReplayBuffer):
             return (priorities.min() / priorities).pow(beta).float()
 
     def update_priorities(self, td_error: Tensor) -> None:
-        """Give the rows drawn last the priorities that follow from their TD errors: float32 (batch,)."""
+        """Set the priorities of the rows drawn last by their TD errors: float32 (batch,)."""
         with self.time_log.during("memory"):
             config, tree = self.config, self.tree
             if self._on_cpu:
@@ -107,7 +105,7 @@ class PrioritizedReplay(ReplayBuffer):
 
 @njit()
 def _draw_places(nodes: np.ndarray, starts: np.ndarray, key: int, num_samples: int, places: np.ndarray) -> None:
-    """One place from each of B equal shares of the sum, with the same numbers as random_floats."""
+    """Draw one place from each of B equal shares of the sum, by the same numbers as random_floats."""
     amounts, total = np.empty(len(places)), nodes[starts[-2] :].sum()
     state = mix(np.uint64(key) + np.uint64(num_samples + 1) * U_GAMMA)
     for i in range(len(places)):

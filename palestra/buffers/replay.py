@@ -1,4 +1,4 @@
-"""Uniform replay memory: a ring buffer of rows."""
+"""Uniform replay: a ring buffer of rows."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ PIECE = 512  # rows of which images are whole at once, while they are read or wr
 
 
 class ReplayConfig(Config):
-    """Base of the configs of replay buffers: the keys that every buffer has."""
+    """The base of the configs of replay buffers: the keys that every buffer has."""
 
     @classmethod
     def usual(cls, said: Mapping[str, Any], spaces: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class UniformReplayConfig(ReplayConfig):
 
 
 class UserReplayConfig(UserConfig, ReplayConfig):
-    """Base of the `Config` of a user's own replay buffer, with the keys that every buffer has."""
+    """The base of the `Config` of a user's own replay buffer, with the keys that every buffer has."""
 
 
 class Batch(NamedTuple):
@@ -72,7 +72,7 @@ class ReplayBuffer:
     lie on the device or, in files and with shared frames, on the CPU; samples are on the device. Only `num_added`,
     `is_empty` and buffers with rows on the CPU wait for a GPU.
 
-    config: or the capacity alone, in a loop of your own: whole rows, in memory.
+    config: in a loop of your own it may be the capacity alone, which means whole rows in memory.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class ReplayBuffer:
     def add(self, rows: Mapping[str, Tensor], valid: Tensor) -> None:
         """Append the rows of a batch for which `valid` is true, in order.
 
-        Raises ValueError if the batch exceeds the capacity or its rows are not such as the buffer holds, NoRoom if
-        memory or disk do not suffice.
+        Raises ValueError if the batch exceeds the capacity or its rows differ from those held in names, types or
+        shapes, NoRoom if memory or disk do not suffice.
         """
         with self.time_log.during("memory"):
             if len(valid) > self.capacity:
@@ -156,7 +156,7 @@ class ReplayBuffer:
             self._added += valid.sum()
 
     def sample(self, batch_size: int) -> dict[str, Tensor]:
-        """`batch_size` rows on the device, drawn uniformly with replacement. Raises ValueError if the buffer is empty.
+        """Draw `batch_size` rows with replacement; they are on the device. Raises ValueError if the buffer is empty.
 
         The next sample of the same size overwrites these tensors: clone what you keep.
         """
@@ -188,7 +188,7 @@ class ReplayBuffer:
             places.copy_(random_integers(fold(key, self.num_samples), len(places), high))
 
     def draw_key(self) -> Tensor:
-        """The key of this draw's random numbers (palestra.randomness): int64 (1,), another one for every sample."""
+        """Return the key of this draw's random numbers (palestra.randomness): int64 (1,), another for every sample."""
         return fold(torch.tensor([self.key], device=self.home), self.num_samples)
 
     def _allocate(self, rows: Mapping[str, Tensor]) -> None:
@@ -214,7 +214,7 @@ class ReplayBuffer:
         self._storage = self._layout.views(self._words)
 
     def _preallocated(self, batches: dict[int, Batch], num: int) -> Batch:
-        """The preallocated batch of that size.
+        """Return the preallocated batch of that size.
 
         It is made once, because making its views takes longer than filling them.
         """
@@ -227,7 +227,7 @@ class ReplayBuffer:
     # ---- what a checkpoint holds: the rows in segments, and this ----------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the rows."""
+        """Return the state without the rows."""
         return {"num_added": self.num_added, "num_samples": self.num_samples}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -236,12 +236,12 @@ class ReplayBuffer:
         self._known_filled = False
 
     def rows(self, start: int, stop: int) -> dict[str, Tensor]:
-        """Rows start..stop-1 of the stream. Raises IndexError if some are no longer held."""
+        """Return rows start..stop-1 of the stream. Raises IndexError if some are no longer held."""
         rows = self._stored(start, stop)
         return rows if self._planes is None else self._planes.with_images(rows, self._planes.empty_images(stop - start))
 
     def packed_rows(self, start: int, stop: int) -> dict[str, Tensor]:
-        """Rows start..stop-1, packed, on the CPU (see palestra.buffers.packed)."""
+        """Return rows start..stop-1, packed, on the CPU (see palestra.buffers.packed)."""
         if self._planes is not None:
             return self._planes.pack(self._stored(start, stop))
         if not any(map(is_image, self._storage.values())):
@@ -256,7 +256,8 @@ class ReplayBuffer:
     def load_rows(self, start: int, packed: Mapping[str, Tensor]) -> None:
         """Restore packed rows start, start + 1, ...
 
-        Raises ValueError for more than the capacity, or for rows such as the buffer does not hold.
+        Raises ValueError for more rows than the capacity, and for rows that differ from those held in names, types or
+        shapes.
         """
         num = num_rows(packed)
         if num > self.capacity:
@@ -285,12 +286,12 @@ class ReplayBuffer:
 
 
 def _kinds(rows: Mapping[str, Tensor]) -> dict[str, str]:
-    """The type and the shape of each entry of a row, by name."""
+    """Describe the type and the shape of each entry of a row, by name."""
     return {name: f"{value.dtype} {tuple(value.shape[1:])}" for name, value in sorted(rows.items())}
 
 
 def _require_same(rows: Mapping[str, Tensor], held: dict[str, str]) -> None:
-    """Raise ValueError unless names, types and shapes are those of the rows that the buffer holds."""
+    """Raise ValueError unless rows have the names, types and shapes of those that the buffer holds."""
     if (got := _kinds(rows)) != held:
         raise ValueError(f"expected rows as the replay buffer holds them, {held}, got {got}")
 

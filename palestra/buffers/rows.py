@@ -1,4 +1,4 @@
-"""The memory layout of a row: its tensors lie side by side, so that the row is read and written at once."""
+"""RowLayout: the tensors of a row lie side by side in memory, so that the row is read and written at once."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,7 @@ class RowLayout:
         self.num_words = -(-start // BYTES_PER_WORD)
 
     def views(self, words: Tensor) -> dict[str, Tensor]:
-        """The tensors by name, as views of words: int64 (num, num_words)."""
+        """Return the tensors by name, as views of words: int64 (num, num_words)."""
         octets = words.view(torch.uint8)
         return {
             name: octets[:, where].view(dtype).view(len(words), *shape)

@@ -1,4 +1,4 @@
-"""A sum tree: numbers that change, and a search for the index at which their running sum reaches a given amount.
+"""SumTree: numbers that change, with a fast search for the index at which their running sum reaches an amount.
 
 Every node has 16 children that lie side by side: the tree has few levels, and each takes one read.
 """
@@ -31,7 +31,7 @@ class SumTree:
         self.on_cpu = device.type == "cpu"
 
     def total(self) -> Tensor:
-        """The sum of all numbers: float64 ()."""
+        """Return the sum of all numbers: float64 ()."""
         return self.levels[-1].sum()
 
     def set(self, places: Tensor, values: Tensor) -> None:
@@ -51,9 +51,9 @@ class SumTree:
         self.set(torch.arange(len(values), device=self.nodes.device), self.leaves[: len(values)].clone())
 
     def find(self, amounts: Tensor) -> Tensor:
-        """The place of the number at which the running sum exceeds an amount: int64 (B,) for amounts float64 (B,).
+        """Find the places of the numbers at which the running sum exceeds amounts: int64 (B,) for float64 (B,).
 
-        Amounts must be below the total. The place of a 0 is never given, unless all numbers are 0.
+        Amounts must be below the total. The place of a 0 is never returned, unless all numbers are 0.
         """
         if self.on_cpu:
             found = np.empty(len(amounts), dtype=np.int64)
@@ -80,7 +80,7 @@ def _rounded_up(num: int) -> int:
 
 @njit()
 def set_leaves(nodes: np.ndarray, starts: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:
-    """`SumTree.set`, level by level, so that the processor computes several sums at once.
+    """Do `SumTree.set` level by level, so that the processor computes several sums at once.
 
     Neighbours that share a parent compute its sum once.
     """
@@ -102,7 +102,7 @@ def set_leaves(nodes: np.ndarray, starts: np.ndarray, places: np.ndarray, values
 
 @njit()
 def find(nodes: np.ndarray, starts: np.ndarray, amounts: np.ndarray, places: np.ndarray) -> None:
-    """`SumTree.find`, written into `places`; overwrites `amounts`.
+    """Do `SumTree.find`; write the places into `places`, and overwrite `amounts`.
 
     All amounts descend one level before the next, without branches, so that the processor works on several at once.
     """
@@ -117,7 +117,7 @@ def find(nodes: np.ndarray, starts: np.ndarray, amounts: np.ndarray, places: np.
 
 @inner(forceinline=True)
 def _descend(nodes: np.ndarray, first: int, amount: float) -> tuple[int, float]:
-    """Which of 16 children contains the amount, and the sum of those before it; finds the quarter, then the child."""
+    """Return which of 16 children contains the amount, and the sum of those before it; find the quarter first."""
     one = nodes[first] + nodes[first + 1] + nodes[first + 2] + nodes[first + 3]
     two = one + (nodes[first + 4] + nodes[first + 5] + nodes[first + 6] + nodes[first + 7])
     three = two + (nodes[first + 8] + nodes[first + 9] + nodes[first + 10] + nodes[first + 11])

@@ -24,10 +24,10 @@ def make_net(
     num_outputs: int,
     key: int,
 ) -> nn.Module:
-    """Build the network of a config. key: the seed of torch's initialisers; torch's global random state is restored.
+    """Build the network of a config.
 
-    Heads that share a body are outputs of one network: num_outputs is the sum over the heads. Raises PartError (a
-    ConfigError) for a network that does not support these spaces.
+    key: the seed of torch's initialisers; torch's global random state is restored. num_outputs: the sum over the heads
+    that share the network. Raises PartError (a ConfigError) for a network that does not support these spaces.
     """
     try:
         with seeded_global_state(key):
@@ -37,7 +37,7 @@ def make_net(
 
 
 def is_recurrent_config(value: object) -> bool:
-    """Whether that stands for a network with a memory, by name, of a user's own class, or given by a program."""
+    """Return whether a value stands for a network with a memory: by name, of a user's class, or given by a program."""
     if isinstance(value, UserNets):
         return any(isinstance(net, RecurrentNet) for net in value.nets)
     if isinstance(value, BuiltNetConfig):
@@ -49,5 +49,5 @@ def is_recurrent_config(value: object) -> bool:
 
 
 def is_net_config(value: object) -> bool:
-    """Whether a value is the config of a network, by name or of a user's own class."""
+    """Return whether a value is the config of a network, by name or of a user's own class."""
     return isinstance(value, members_of(AnyNetConfig))

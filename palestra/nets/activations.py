@@ -40,7 +40,7 @@ class _Tanh(torch.autograd.Function):
 
 
 def _tanh(x: Tensor) -> Tensor:
-    """By numpy; in compiled code, which cannot call it, the Taylor series near 0 and exponentials elsewhere."""
+    """Compute tanh by numpy; in compiled code, which cannot call it, by a Taylor series near 0 and exponentials."""
     if not torch.compiler.is_compiling():
         return torch.from_numpy(np.tanh(x.detach().numpy()))
     square = x * x

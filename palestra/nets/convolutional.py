@@ -24,13 +24,13 @@ class NatureCNNConfig(Config):
     name: Literal["nature_cnn"]
     """convolutions one after another, for images"""
     channels: Sizes
-    """of every convolution; the paper's: [32, 64, 64]"""
+    """output channels of every convolution; the paper's: [32, 64, 64]"""
     kernels: Sizes
     """pixels along a side of each convolution's window; the paper's: [8, 4, 3]"""
     strides: Sizes
     """pixels between the windows of each convolution; the paper's: [4, 2, 1]"""
     hidden_widths: list[PositiveInt]
-    """of the layers after the convolutions; the paper's: [512]"""
+    """widths of the layers after the convolutions; the paper's: [512]"""
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
@@ -54,17 +54,16 @@ class ImpalaCNNConfig(Config):
     name: Literal["impala_cnn"]
     """residual blocks of convolutions, for images"""
     channels: Sizes
-    """of every block, each of which halves the image; the paper's: [16, 32, 32]"""
+    """output channels of every block, each of which halves the image; the paper's: [16, 32, 32]"""
     hidden_widths: list[PositiveInt]
-    """of the layers after the blocks; the paper's: [256]"""
+    """widths of the layers after the blocks; the paper's: [256]"""
 
     def build(self, spaces: dict[str, Space], num_outputs: int) -> "ImpalaCNN":
         return ImpalaCNN(self, spaces, num_outputs)
 
 
 class NatureCNN(nn.Module):
-    """Convolutions with ReLU, then dense layers (Mnih et al. 2015, "Human-level control through deep reinforcement
-    learning").
+    """Convolutions with ReLU, then dense layers (Mnih et al. 2015, "Human-level control through deep RL").
 
     Input: an observation whose one entry is an image. Output: float32 (B, num_outputs). Raises ConfigError for other
     observations, and for an image smaller than what the convolutions need.
@@ -91,8 +90,9 @@ class NatureCNN(nn.Module):
 
 
 class ImpalaCNN(nn.Module):
-    """Blocks of a convolution, a pooling and two residual units, then dense layers (Espeholt et al. 2018, "IMPALA", the
-    large network of Figure 3, without its LSTM).
+    """Blocks of a convolution, a pooling and two residual units, then dense layers (Espeholt et al. 2018, "IMPALA").
+
+    It is the large network of the paper's Figure 3, without its LSTM.
 
     Input: an observation whose one entry is an image. Output: float32 (B, num_outputs). Raises ConfigError for other
     observations.
@@ -128,7 +128,7 @@ class _ResidualUnit(nn.Module):
 
 
 def find_image(net_name: str, spaces: dict[str, Space]) -> tuple[str, tuple[int, int, int]]:
-    """The name of an observation's one entry, which must be an image, and its shape (C, H, W).
+    """Return the name and the shape (C, H, W) of an observation's one entry, an image.
 
     Raises ConfigError for other observations.
     """
@@ -144,8 +144,10 @@ def find_image(net_name: str, spaces: dict[str, Space]) -> tuple[str, tuple[int,
 
 
 def scale_pixels(image: Tensor) -> Tensor:
-    """float32 in [0, 1] of uint8 (B, C, H, W); on a CPU with the channels innermost in memory, where convolutions are
-    up to twice as fast. Divided in place: a second tensor of that size takes longer to get than to fill.
+    """Scale images, uint8 (B, C, H, W), to float32 in [0, 1].
+
+    On a CPU the channels lie innermost in memory, because convolutions are up to twice as fast then. The division is
+    done in place, because allocating a second tensor of that size takes longer than filling it.
     """
     if runs_on_cpu(image) and image.shape[1] == STACK:
         scaled = torch.empty(image.shape, memory_format=torch.channels_last)
@@ -157,8 +159,9 @@ def scale_pixels(image: Tensor) -> Tensor:
 
 @njit()
 def _scale_stacks(images: np.ndarray, scaled: np.ndarray) -> None:
-    """Scale stacks of four frames, four times as fast as torch does, which turns the layout byte by byte: the four
-    bytes of a pixel become one word first. images: uint8 (B, 4, P). scaled: float32 (B, P * 4), which is filled.
+    """Scale stacks of four frames, four times as fast as torch does, which changes the layout byte by byte.
+
+    The four bytes of a pixel become one word first. images: uint8 (B, 4, P). scaled: float32 (B, P * 4), to be filled.
     """
     words = np.empty(images.shape[2], np.uint32)
     octets = words.view(np.uint8)

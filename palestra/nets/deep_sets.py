@@ -14,7 +14,7 @@ from palestra.nets.sets import PackedSets, PaddedSets, make_sets
 
 
 class SetsConfig(Config):
-    """Base of the configs of networks whose input is a set."""
+    """The base of the configs of networks whose input is a set."""
 
     usual: ClassVar = {"point_widths": [64, 64], "head_widths": [128]}
 
@@ -34,9 +34,9 @@ class DeepSetsConfig(SetsConfig):
 
 
 class DeepSets(nn.Module):
-    """Points through shared layers, pooled by maximum and mean over the present ones, then a head.
+    """A network that sends points through shared layers, pools the present ones by maximum and mean, then has a head.
 
-    The input of each point is the point with all entries that are no sets (the host's choice, for instance). Input: an
+    Each point goes in together with all entries that are no sets (the host's choice, for instance). Input: an
     observation with exactly one padded entry; raises ConfigError for others. Output: float32 (B, num_outputs).
     """
 
@@ -66,7 +66,7 @@ class DeepSets(nn.Module):
         return self.output(self.head(torch.cat([sets.pool(self.point_layers(x)), rest], dim=-1)))
 
     def coordinates(self, sets: PackedSets | PaddedSets) -> Tensor:
-        """How members are seen: float32, of the shape of `sets.members`, 0 in absent places."""
+        """Return the members as the layers read them: float32, of the shape of `sets.members`, 0 in absent places."""
         return sets.members
 
 

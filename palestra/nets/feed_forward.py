@@ -14,7 +14,7 @@ FeedForwardConfig = PlainConfig | MultiInputConfig
 
 
 def usual_net(spaces: RoleSpaces) -> Any:
-    """The network that a first file has for what a role observes."""
+    """Return what a first file says of the network for a role's observation."""
     entries = {name: usual_plain_net(space) for name, space in spaces.observation.items()}
     nets = set(entries.values())
     if "deep_sets" in nets or nets == {"mlp"} or len(entries) == 1:  # points see all other entries

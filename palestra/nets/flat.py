@@ -1,4 +1,4 @@
-"""Networks as functions of one vector of weights, computed by the fastest implementation available."""
+"""FlatNet: a network as a function of one vector of weights, computed by the fastest implementation available."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,12 +16,12 @@ from palestra.runtime.guard import kernel_property
 
 
 class FlatNet:
-    """A network whose weights lie in one vector: observation -> outputs (B, K).
+    """A network whose weights lie in one vector; it maps an observation to outputs (B, K).
 
     An nn.ModuleList of several networks of one kind, with the same observation, gives (networks, B, K).
 
     weights: float32 (P,), a parameter. buffers: one vector per dtype. Compiled code takes these vectors as arguments
-    and not every parameter, because each argument of a graph takes time at each call. Otherwise the kernels of
+    and not every parameter, because each argument of a graph takes time at each call. In other code the kernels of
     palestra.nets.kernels compute plain mlps and networks of sets on a CPU. by_hand: whether they also compute
     gradients.
     """
@@ -49,21 +49,19 @@ class FlatNet:
 
     @kernel_property
     def learning_nets(self) -> list[LearningNet] | None:
-        """Kernels for the forward and backward passes, one per network; None without `by_hand`, or if a network has
-        none.
-        """
+        """Kernels for forward and backward passes, one per network; None without `by_hand`, or if one has none."""
         nets = [net for net in map(learning_net, self.nets) if net is not None]
         return nets if self.by_hand and len(nets) == len(self.nets) else None
 
     def evaluation_view(self) -> "FlatNet":
-        """A FlatNet with the same weights and buffers that always stays in evaluation mode.
+        """Return a FlatNet with the same weights and buffers that always stays in evaluation mode.
 
-        Its gradients are those by the observation alone, not by the weights.
+        Gradients flow into the observation alone, not into the weights.
         """
         return self._view(self.several, len(self.nets))
 
     def first(self) -> "FlatNet":
-        """The evaluation view of the first of several networks."""
+        """Return the evaluation view of the first of several networks."""
         return self._view(False, 1)
 
     def _view(self, several: bool, num: int) -> "FlatNet":
@@ -93,7 +91,7 @@ class FlatNet:
         return self.weights if self.original is None else self.weights.detach()
 
     def _layouts(self) -> list[list[tuple[str, int, int, torch.Size]]]:
-        """For each network its parameters and buffers: name, which vector, where they start there, shape."""
+        """Return for each network its parameters and buffers: name, number of the vector, start in it, and shape."""
         vectors = [self.weights, *self.buffers]
         starts = [0] * len(vectors)
         layouts = []
@@ -109,12 +107,12 @@ class FlatNet:
         return layouts
 
     def _parts(self, layout: list[tuple[str, int, int, torch.Size]]) -> dict[str, Tensor]:
-        """The vectors as the parameters and buffers of one network, by name."""
+        """Return the parameters and buffers of one network by name, as views of the vectors."""
         vectors = [self._weights(), *self.buffers]
         return {name: vectors[place][start : start + shape.numel()].view(shape) for name, place, start, shape in layout}
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """The gradient of a loss, made of the outputs, by the vector of weights: (P,)."""
+        """Return the gradient of a loss on the outputs by the vector of weights: (P,)."""
         if torch.compiler.is_compiling() or self.learning_nets is not None:
             return torch.autograd.grad(loss, self.weights)[0]
         return flat_gradient(loss, self.parameters)
@@ -128,9 +126,7 @@ class FlatNet:
 
 
 class _ByHand(torch.autograd.Function):
-    """For autograd, networks that have kernels are one operation on the vector of their weights and the entries of an
-    observation.
-    """
+    """Makes networks that have kernels one operation of autograd, on their weights and an observation's entries."""
 
     @staticmethod
     def forward(
@@ -158,7 +154,7 @@ class _ByHand(torch.autograd.Function):
 
 
 def _by_entries(ctx: Any, spaces: dict[str, Space], by_x: Any, needed: list[bool]) -> list[Tensor | None]:
-    """From the gradient by what networks see to those by the entries of an observation that need one."""
+    """Split the gradient by the networks' input into those by the entries of an observation that need one."""
     starts, start = {}, 0
     for name, space in spaces.items():
         starts[name] = start

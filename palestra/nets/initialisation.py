@@ -6,11 +6,11 @@ from palestra.randomness import seeded_global_state
 
 
 def initialize_orthogonal(net: nn.Module, hidden_gain: float, output_gain: float, key: int) -> None:
-    """Orthogonal weights for every linear and convolutional layer (Saxe et al. 2014), zeros for their biases.
+    """Draw orthogonal weights for every linear and convolutional layer (Saxe et al. 2014), and set biases to zero.
 
     The linear layer that was registered last gives the outputs: its weights are scaled by `output_gain`, those of all
-    others by `hidden_gain`. Other weights (normalisations, recurrent cells) stay as they are. Drawn from `key`; torch's
-    global state is not moved.
+    others by `hidden_gain`. Other weights (normalisations, recurrent cells) stay as they are. All numbers come from
+    `key`; torch's global state does not change.
     """
     layers = [module for module in net.modules() if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)]
     output = [layer for layer in layers if isinstance(layer, nn.Linear)][-1]

@@ -20,8 +20,9 @@ Array = np.ndarray[Any, Any]
 
 
 def flatten_observation(observation: Mapping[str, Tensor], spaces: dict[str, Space]) -> Tensor:
-    """float32 (B, flat_size(spaces)): the entries in the order of `spaces`, pixels between 0 and 1; a padded entry is
-    followed by its flags.
+    """Join the entries of an observation in the order of `spaces`: float32 (B, flat_size(spaces)).
+
+    Pixels are scaled to [0, 1]. The flags of a padded entry follow it.
     """
     parts: list[Tensor] = []
     for name, space in spaces.items():
@@ -36,7 +37,7 @@ def flatten_observation(observation: Mapping[str, Tensor], spaces: dict[str, Spa
 
 
 def flatten_on_cpu(observation: Mapping[str, Tensor], spaces: dict[str, Space]) -> Array:
-    """`flatten_observation` for kernels on a CPU. The result may be a view of the observation: do not write to it."""
+    """Compute `flatten_observation` for kernels on a CPU. Do not write to the result: it may be the observation."""
     if len(spaces) == 1:
         ((name, space),) = spaces.items()
         if not space.padded and observation[name].dtype == torch.float32:
@@ -59,7 +60,7 @@ def flatten_on_cpu(observation: Mapping[str, Tensor], spaces: dict[str, Space]) 
 
 @njit()
 def _flatten_padded(rows: Array, flat: Array) -> None:
-    """rows: (B, N, n); flat: (B, at least N * n + N)."""
+    """Write rows (B, N, n), absent ones as zeros, and their flags to flat (B, at least N * n + N)."""
     B, N, n = rows.shape
     for world in range(B):
         for i in range(N):
@@ -72,12 +73,12 @@ def _flatten_padded(rows: Array, flat: Array) -> None:
 
 
 def flat_size(spaces: dict[str, Space]) -> int:
-    """The length of `flatten_observation`'s vectors."""
+    """Return the length of `flatten_observation`'s vectors."""
     return sum(prod(space.shape) + (space.shape[0] if space.padded else 0) for space in spaces.values())
 
 
 def random_observations(spaces: dict[str, Space], keys: Tensor) -> dict[str, Tensor]:
-    """Observations of standard normal numbers, one per key, int64 (B,), on which two implementations are compared."""
+    """Draw observations of standard normal numbers, one per key, int64 (B,), to compare two implementations."""
     return {
         name: random_normals(fold(keys, place), prod(space.shape)).view(-1, *space.shape).to(space.dtype)
         for place, (name, space) in enumerate(spaces.items())
@@ -85,5 +86,5 @@ def random_observations(spaces: dict[str, Space], keys: Tensor) -> dict[str, Ten
 
 
 def presence(points: Tensor) -> Tensor:
-    """1.0 for present rows, 0.0 for absent ones: float32 (B, N) of (B, N, n)."""
+    """Return 1.0 for present rows and 0.0 for absent ones: float32 (B, N) of (B, N, n)."""
     return (points.amin(-1) >= 0).to(torch.float32)

@@ -13,7 +13,7 @@ from palestra.nets.inputs import flat_size, flatten_observation
 
 
 def _check_layers(value: Any) -> Any:
-    """Refuses what is no net_arch, with the place of each fault."""
+    """Raise ConfigError, with the path of each fault, unless a value is a net_arch."""
     errors: list[ConfigErrorItem] = []
     for index, item in enumerate(value if isinstance(value, list) else []):
         is_width = isinstance(item, int) and not isinstance(item, bool) and item >= 1
@@ -58,14 +58,14 @@ class MLPConfig(Config):
     """a width: linear and activation; b, l: batch or layer norm before the last activation; rK: residual block of
     width K; {repeat, net_arch}"""
     activation: Activation
-    """after every hidden layer: relu, tanh, silu, elu or gelu"""
+    """activation after every hidden layer: relu, tanh, silu, elu or gelu"""
 
     def build(self, spaces: dict[str, Space], num_outputs: int) -> "MLP":
         return MLP(self, spaces, num_outputs)
 
 
 class MLP(nn.Module):
-    """A flat network.
+    """A network of layers one after another.
 
     Input: the observation, flattened, absent rows zeroed and flagged. Output: float32 (B, num_outputs).
     """
@@ -99,7 +99,7 @@ class ResidualBlock(nn.Module):
 
 
 def make_layers(net_arch: list[Any], activation: Activation, in_width: int) -> tuple[list[nn.Module], int]:
-    """The modules of a net_arch, and the width of their output."""
+    """Make the modules of a net_arch; return them and the width of their output."""
     layers: list[nn.Module] = []
     width, act = in_width, ACTIVATIONS[activation]
     for item in expand(net_arch):
@@ -116,7 +116,7 @@ def make_layers(net_arch: list[Any], activation: Activation, in_width: int) -> t
 
 
 def expand(net_arch: list[Any]) -> list[int | str]:
-    """The list with every {repeat, net_arch} written out."""
+    """Return the list with every {repeat, net_arch} written out."""
     layers: list[int | str] = []
     for item in net_arch:
         layers += expand(item["net_arch"]) * item["repeat"] if isinstance(item, dict) else [item]

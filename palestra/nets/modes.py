@@ -21,12 +21,12 @@ def evaluation_mode(nets: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def in_evaluation(net: nn.Module) -> list[str]:
-    """The modules of a network that are in evaluation mode, by their paths; "" is the network itself."""
+    """Return the paths of a network's modules that are in evaluation mode; "" is the network itself."""
     return [path for path, module in net.named_modules() if not module.training]
 
 
 def set_in_evaluation(net: nn.Module, paths: Iterable[str]) -> None:
-    """The inverse of `in_evaluation`: all other modules are in training mode."""
+    """Set the modules of these paths to evaluation mode, and all others to training mode."""
     paths = set(paths)
     for path, module in net.named_modules():
         module.training = path not in paths

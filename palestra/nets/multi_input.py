@@ -25,14 +25,14 @@ class MultiInputConfig(Config):
     net_arch: NetArch
     """the layers after them, as in mlp"""
     activation: Activation
-    """of the outputs of the entries' networks, and after every hidden layer: relu, tanh, silu, elu or gelu"""
+    """activation after the entries' networks and after every hidden layer: relu, tanh, silu, elu or gelu"""
 
     def build(self, spaces: dict[str, Space], num_outputs: int) -> "MultiInput":
         return MultiInput(self, spaces, num_outputs)
 
 
 class MultiInput(nn.Module):
-    """The entries' networks side by side, their outputs in one vector, then layers. Output: float32 (B, num_outputs).
+    """Networks of the entries side by side, and layers on all of their outputs. Output: float32 (B, num_outputs).
 
     Raises ConfigError if the config names other entries than the observation has, or a network that does not support
     its entry.

@@ -19,11 +19,11 @@ class NewtonSetsConfig(SetsConfig):
 
 
 class NewtonSets(DeepSets):
-    """DeepSets on log(1 + x - corner), the corner being the least coordinate of the present points on every axis.
+    """DeepSets on log(1 + x - corner), where the corner has the least coordinate of the present points on every axis.
 
-    The polyhedra game does not change under translations: moves are linear, and which points stay depends on their
-    differences alone. So the corner carries no information, and the network need not learn to ignore it. The
-    logarithm keeps small differences visible while the coordinates grow exponentially.
+    The polyhedra game does not change under translations: moves are linear, and only the differences of points decide
+    which ones stay. So the corner carries no information, and the network need not learn to ignore it. The logarithm
+    keeps small differences visible while the coordinates grow exponentially.
     """
 
     def coordinates(self, sets: PackedSets | PaddedSets) -> Tensor:

@@ -20,7 +20,7 @@ LEAST_SIDE_OF_NATURE_CNN = 36
 
 
 def usual_plain_net(space: Space) -> str:
-    """The network that a first file has for an observation of one entry."""
+    """Return the network that a first file names for an observation of one entry."""
     if space.padded:
         return "deep_sets"
     if not space.is_image:

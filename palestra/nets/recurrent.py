@@ -1,4 +1,4 @@
-"""`recurrent`: a network with a memory; and Part, one call for networks with and without a memory.
+"""`recurrent`: a network with a memory; and Part, which calls networks with and without a memory in the same way.
 
 Letters: T steps, B worlds.
 """
@@ -38,14 +38,14 @@ class RecurrentConfig(Config):
     net_arch: NetArch
     """the layers after the cell, as in mlp"""
     activation: Activation
-    """of the encoder's outputs, and after every hidden layer: relu, tanh, silu, elu or gelu"""
+    """activation after the encoder and after every hidden layer: relu, tanh, silu, elu or gelu"""
 
     def build(self, spaces: dict[str, Space], num_outputs: int) -> "Recurrent":
         return Recurrent(self, spaces, num_outputs)
 
 
 class Recurrent(RecurrentNet):
-    """Memory: `hidden`, with an LSTM `cell` too, float32 (B, hidden_size)."""
+    """An encoder, a recurrent cell, then layers. Memory: `hidden`, of an LSTM also `cell`, float32 (B, hidden_size)."""
 
     def __init__(self, config: RecurrentConfig, spaces: dict[str, Space], num_outputs: int) -> None:
         super().__init__()
@@ -71,9 +71,9 @@ class Recurrent(RecurrentNet):
         return self.head(hidden), {"hidden": hidden}
 
     def unroll(self, observation: Mapping[str, Tensor], memory: Memory, episode_start: Tensor) -> Tensor:
-        """As RecurrentNet.unroll.
+        """Compute the outputs of T steps as RecurrentNet says; waits once for a GPU.
 
-        The steps between two starts of episodes are one call of the cell. Waits once for a GPU.
+        The steps between two starts of episodes are one call of the cell.
         """
         num_steps, num_worlds = episode_start.shape
         encoded = self.encoder({name: value.flatten(0, 1) for name, value in observation.items()})
@@ -88,7 +88,7 @@ class Recurrent(RecurrentNet):
         return self.head(torch.cat(parts).flatten(0, 1)).unflatten(0, (num_steps, num_worlds))
 
     def _stretch(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """The cell's outputs (T, B, hidden_size) over steps in which no episode begins, and its memory after them."""
+        """Return the cell's outputs (T, B, hidden_size) along steps in which no episode begins, and its next memory."""
         state = {
             name: value.unsqueeze(0) for name, value in memory.items()
         }  # an axis for layers, of which there is one
@@ -100,31 +100,33 @@ class Recurrent(RecurrentNet):
 
 
 class Part:
-    """One of a player's networks, with a memory or without, step by step or along whole sequences.
+    """One of a player's networks, with or without a memory; it computes step by step or along whole sequences.
 
-    net: a module, or what acts in its place (see `acting_net`). `remembers`: whether it has a memory, which lies in
-    the player's under `name`.
+    net: a module, or a kernel in its place (see `acting_net`). remembers: whether it has a memory. The player's memory
+    has it under `name`.
     """
 
     def __init__(self, name: str, net: Callable[..., Any]) -> None:
         self.name, self.net, self.remembers = name, net, isinstance(net, RecurrentNet)
 
     def initial_memory(self, num_worlds: int, device: torch.device) -> Memory:
-        """All zeros, as where an episode begins."""
+        """Return the memory at the start of an episode."""
         if not isinstance(self.net, RecurrentNet):
             return {}
         return self._named(self.net.initial_memory(num_worlds, device))
 
     def step(self, observation: Mapping[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
-        """The outputs, float32 (B, num_outputs), and the network's new memory."""
+        """Return the outputs, float32 (B, num_outputs), and the network's new memory."""
         if not self.remembers:
             return self.net(observation), {}
         outputs, own = self.net(observation, self._own(memory))
         return outputs, self._named(own)
 
     def unroll(self, observation: Mapping[str, Tensor], memory: Memory, episode_start: Tensor) -> Tensor:
-        """The outputs along B sequences of T steps, float32 (T * B, num_outputs): step by step, in a step sequence by
-        sequence. Observation: in the same order. memory, episode_start: as `RecurrentNet.unroll` wants them.
+        """Return the outputs along B sequences of T steps, float32 (T * B, num_outputs).
+
+        They lie step by step, in a step sequence by sequence, as the observation must too. memory, episode_start: as
+        `RecurrentNet.unroll` wants them.
         """
         if not isinstance(self.net, RecurrentNet):
             outputs: Tensor = self.net(observation)

@@ -1,9 +1,9 @@
-"""Sets as networks compute with them: the members of a batch of sets, and what a set has of its members.
+"""Batches of sets, packed or padded, with the operations that networks need on their members.
 
-On a CPU the members lie packed, one set after another: networks compute as many rows as there are members, and not as
-many places as the largest set of a batch fills. A GPU would have to wait to learn how many there are, and graphs
-(torch.compile, export) need fixed shapes: there sets stay padded, and absent places are left out where a set is pooled.
-Both layouts have the same methods and agree up to rounding, so a network is written once.
+On a CPU the members are packed, one set after another, so that networks compute a row for every member, and not for
+every place up to the size of the largest set. A GPU would have to wait to learn how many members there are, and graphs
+(torch.compile, export) need fixed shapes: there sets stay padded, and pooling ignores absent places. Both layouts have
+the same methods and agree up to rounding, so a network is written once.
 
 Letters: B sets, N places of a set, n numbers of a member, P members of all sets, k and d features.
 """
@@ -18,7 +18,7 @@ from palestra.randomness import runs_on_cpu
 
 
 def make_sets(points: Tensor) -> "PackedSets | PaddedSets":
-    """The sets in points (B, N, n), of which rows with a negative number are absent."""
+    """Make the sets of points (B, N, n), of which rows with a negative number are absent."""
     return PackedSets(points) if runs_on_cpu(points) else PaddedSets(points)
 
 
@@ -31,26 +31,26 @@ class PackedSets:
         self.set_of_member, self.starts = sets, starts
 
     def spread(self, entries: Tensor) -> Tensor:
-        """What each set has, given to each of its members: (B, k) to (P, k)."""
+        """Give each member the entries of its set: (P, k) of (B, k)."""
         return entries.index_select(0, self.set_of_member)
 
     def clear_absent(self, rows: Tensor) -> Tensor:
-        """Zeros in the places without a member. Here there are none."""
+        """Set places without a member to zeros; a packed set has none."""
         return rows
 
     def minimum(self, rows: Tensor) -> Tensor:
-        """The least number of each column over the members of a set: (P, k) to (B, k); 0 without members."""
+        """Return the least number of each column over the members of a set: (B, k) of (P, k); 0 without members."""
         return -self.pool(-rows)[:, : rows.shape[1]]  # segment_reduce has wrong gradients where several are least
 
     def pool(self, features: Tensor) -> Tensor:
-        """The maximum and the mean of each feature over the members of a set: (P, d) to (B, 2 d); 0 without members."""
+        """Return each feature's maximum and mean over the members of a set: (B, 2 d) of (P, d); 0 without members."""
         if features.requires_grad and torch.is_grad_enabled():
             return cast(Tensor, _Pool.apply(features, self.starts))
         return _pool(features, self.starts)
 
 
 class PaddedSets:
-    """Sets in places that are all computed.
+    """Sets of which all places are computed, also absent ones.
 
     members: (B, N, n), 0 in absent places; rows and features are (B, N, ...) where those of PackedSets are (P, ...).
     """

@@ -1,4 +1,4 @@
-"""Networks of a user's own: the base of those with a memory, and the trial of every network that is built.
+"""Networks of a user's own: the base of those with a memory, and the try-out of every network that is built.
 
 Letters: T steps, B worlds.
 """
@@ -23,19 +23,19 @@ TRIED_STEPS, TRIED_WORLDS = 3, 2
 
 
 class RecurrentNet(nn.Module, ABC):
-    """Base of networks with a memory. Each world has its own, which is all zeros when an episode begins."""
+    """The base of networks with a memory. Each world has its own memory, which is zeros when an episode begins."""
 
     @abstractmethod
     def initial_memory(self, num_worlds: int, device: torch.device) -> Memory:
-        """The memory at the start of an episode: zeros, tensors (B, ...) by name."""
+        """Return the memory at the start of an episode: zeros, tensors (B, ...) by name."""
 
     @abstractmethod
     def forward(self, observation: Mapping[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
-        """One step: the outputs, float32 (B, num_outputs), and the new memory. observation: (B, ...)."""
+        """Return the outputs of one step, float32 (B, num_outputs), and the new memory. observation: (B, ...)."""
 
     @abstractmethod
     def unroll(self, observation: Mapping[str, Tensor], memory: Memory, episode_start: Tensor) -> Tensor:
-        """The outputs of T steps one after another, float32 (T, B, num_outputs), as `forward` would give them.
+        """Return the outputs of T steps one after another, float32 (T, B, num_outputs), as `forward` would give them.
 
         observation: (T, B, ...). memory: before the first step, (B, ...). episode_start: bool (T, B), the steps at
         which an episode begins: the memory is zeroed before them, at the first step, too. Gradients flow through all
@@ -44,13 +44,15 @@ class RecurrentNet(nn.Module, ABC):
 
 
 class UserNetConfig(UserConfig):
-    """Base of the `Config` of a user's own network, which is called as (config, spaces, num_outputs) and maps an
-    observation to float32 (B, num_outputs).
+    """The base of the `Config` of a user's own network.
+
+    The network's class is called as (config, spaces, num_outputs), and the network maps an observation to float32 (B,
+    num_outputs).
     """
 
     @classmethod
     def model_of(cls, name: str, base: type) -> type[UserConfig]:
-        """As of any class of the user's own; or a name means a function, or a network without keys."""
+        """Return the config model of a name: BuiltNetConfig for a function or a network class without a `Config`."""
         named = load_named(name)
         is_class = isinstance(named, type) and issubclass(named, base) and not hasattr(named, "Config")
         return BuiltNetConfig if is_class or isfunction(named) else super().model_of(name, base)
@@ -69,10 +71,10 @@ class UserNetConfig(UserConfig):
 
 
 class BuiltNetConfig(UserNetConfig):
-    """A network from a function, or from a class, that is called without arguments: {name: "mine:make_net"}."""
+    """The config of a network from a function or class that is called without arguments: {name: "mine:make_net"}."""
 
     def make(self) -> Any:
-        """What the function gives."""
+        """Call the function, and return what it gives."""
         return load_named(self.name)()
 
     def build(self, spaces: dict[str, Space], num_outputs: int) -> nn.Module:
@@ -89,14 +91,14 @@ class BuiltNetConfig(UserNetConfig):
 
 
 class UserNets:
-    """Networks from `set_model`, in place of the config of a network. Each call of `build` returns the next one."""
+    """Networks that `set_model` got, in place of a network's config. Each call of `build` returns the next one."""
 
     def __init__(self, nets: Sequence[nn.Module]) -> None:
         self.nets = list(nets)
         self.num_built = 0
 
     def build(self, spaces: dict[str, Space], num_outputs: int) -> nn.Module:
-        """The next network, tried once.
+        """Return the next network, after trying it once.
 
         Raises ConfigError if there is none, if it fails, or if it has outputs of a wrong shape or dtype, or parameters
         without a gradient.
@@ -127,7 +129,7 @@ def _errors_of(net: str, path: str) -> Iterator[None]:
 
 
 class _Fault(Exception):
-    """What is wrong with a network."""
+    """A fault of a network: what was expected, and what it gave."""
 
     def __init__(self, expected: str, got: str) -> None:
         super().__init__(expected, got)
@@ -135,9 +137,9 @@ class _Fault(Exception):
 
 
 def _let_read(net: nn.Module, spaces: dict[str, Space]) -> None:
-    """Let a network that cannot read the dict of an observation get its entry alone, if it has only one.
+    """If a network cannot read an observation's dict of one entry, let it get the entry alone.
 
-    Raises what the network raises if it can read neither.
+    Raises RuntimeError if the network can read neither.
     """
     if len(spaces) > 1 or isinstance(net, RecurrentNet):
         return
@@ -157,13 +159,13 @@ def _let_read(net: nn.Module, spaces: dict[str, Space]) -> None:
 
 
 def entry_alone(net: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A hook before the forward pass of a network that reads the only entry of an observation."""
+    """Replace an observation by its only entry: a hook before the forward pass of a network."""
     (observation,) = arguments
     return arguments if isinstance(observation, Tensor) else (next(iter(observation.values())),)
 
 
 def _try_net(net: nn.Module, spaces: dict[str, Space], num_outputs: int) -> None:
-    """Try a network in acting, also in one world alone, and in learning. Raises _Fault. The network is not changed."""
+    """Try a network in acting, also in one world alone, and in learning, without changing it. Raises _Fault."""
     with torch.no_grad():
         for num_worlds in (TRIED_WORLDS, 1):
             _check_outputs(*_outputs(evaluation_view(net), spaces, num_outputs, num_worlds), num_worlds)
@@ -189,7 +191,7 @@ def _try_net(net: nn.Module, spaces: dict[str, Space], num_outputs: int) -> None
 
 
 def _listed(parameters: list[str]) -> str:
-    """The first of some parameters, and how many more there are."""
+    """Name the first of some parameters, and say how many more there are."""
     more = f" (and {len(parameters) - 1} more)" if len(parameters) > 1 else ""
     return f"parameter {parameters[0]!r}{more}"
 
@@ -205,7 +207,7 @@ def _check_outputs(outputs: Tensor, expected: tuple[int, ...], num_worlds: int) 
 def _outputs(
     net: nn.Module, spaces: dict[str, Space], num_outputs: int, num_worlds: int
 ) -> tuple[Tensor, tuple[int, ...]]:
-    """The outputs for observations of zeros, and the shape that they should have."""
+    """Return a network's outputs for observations of zeros, and the shape that they should have."""
     T, B = TRIED_STEPS, num_worlds
     observation = {name: torch.zeros(T, B, *space.shape, dtype=space.dtype) for name, space in spaces.items()}
     first = {name: value[0] for name, value in observation.items()}

@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def flatten_weights(net: nn.Module) -> nn.Parameter:
-    """Lay all parameters of a network in one vector, of which they become views; gives the vector.
+    """Lay all parameters of a network in one vector, of which they become views, and return the vector.
 
     An optimizer steps on the vector in one operation, and clipping or averaging weights is one operation too. The
     network can be loaded and saved as before; move it to its device first. The vector lists the parameters as its
@@ -33,8 +33,9 @@ def flatten_weights(net: nn.Module) -> nn.Parameter:
 
 
 def layers_of(weights: Tensor, nets: Mapping[str, nn.Module]) -> dict[str, tuple[int, int]]:
-    """The layers of networks whose parameters lie in this vector of `flatten_weights`: by name, as q.layers.0, where
-    their own parameters begin and end.
+    """Return where the parameters of each layer begin and end in a vector of `flatten_weights`, by name.
+
+    A name is as q.layers.0. Networks whose parameters lie in another vector are left out.
     """
     layers: dict[str, tuple[int, int]] = {}
     storage = weights.untyped_storage().data_ptr()
@@ -48,10 +49,10 @@ def layers_of(weights: Tensor, nets: Mapping[str, nn.Module]) -> dict[str, tuple
 
 
 def output_weights(net: nn.Module) -> list[str]:
-    """The names of the weights that make a network's outputs; all others are its body.
+    """Name the weights that make a network's outputs; all others are its body.
 
-    They are those of the linear layer that was registered last; of an nn.ModuleList, of each of its networks; of a
-    module with a method of this name, what that gives, which may also name weights that other outputs would have.
+    They are those of the linear layer that was registered last; for an nn.ModuleList, those of each of its networks. A
+    module with a method of this name gives them itself, and may also name weights that other outputs would have.
     """
     own: Callable[[], list[str]] | None = getattr(net, "output_weights", None)
     if own is not None:
@@ -63,8 +64,9 @@ def output_weights(net: nn.Module) -> list[str]:
 
 
 def body_of_another(net: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state of a network: what makes its outputs is its own, the body is another network's, whose state `weights`
-    are. Raises ValueError, for the first weight in which the bodies differ.
+    """Return a state for a network that has its own output weights, and the body of another network.
+
+    weights: the state of that network. Raises ValueError, which names the first weight in which the bodies differ.
     """
     own, outputs = net.state_dict(), set(output_weights(net))
     for name in dict.fromkeys([*own, *weights]):
@@ -88,7 +90,7 @@ def flatten_buffers(net: nn.Module) -> list[Tensor]:
 
 
 def one_vector(tensors: Sequence[Tensor]) -> np.ndarray[Any, Any] | None:
-    """The vector that float32 tensors on a CPU are consecutive views of, if they are."""
+    """Return the vector of which float32 tensors on a CPU are consecutive views; None if they are not."""
     first, end = tensors[0].detach(), tensors[0].data_ptr()
     for tensor in tensors:
         shares = tensor.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
@@ -100,18 +102,18 @@ def one_vector(tensors: Sequence[Tensor]) -> np.ndarray[Any, Any] | None:
 
 
 def flat_gradient(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
-    """The gradient of `loss` with respect to the vector of `flatten_weights`, whose parts are `parameters`."""
+    """Return the gradient of `loss` by the vector of `flatten_weights`, whose views are `parameters`."""
     return _flatten_dense_tensors(torch.autograd.grad(loss, parameters))
 
 
 def evaluation_view(net: nn.Module) -> nn.Module:
-    """A copy of a network that shares its weights and buffers (the same tensors) and is in evaluation mode."""
+    """Copy a network; the copy shares its weights and buffers (the same tensors), and is in evaluation mode."""
     shared = {id(tensor): tensor for tensor in chain(net.parameters(), net.buffers())}
     return deepcopy(net, shared).eval()
 
 
 def compiled(function: F, wanted: bool) -> F:
-    """The function under torch.compile, in which it may call torch.autograd.grad; the function itself if not `wanted`.
+    """Compile a function by torch.compile, if that is `wanted`; it may call torch.autograd.grad.
 
     Every call checks the shapes of the arguments and the modes of modules, and compiles anew if they have changed.
     Everything else that the function reaches through objects is as it was at the first call, except for the values of
@@ -127,14 +129,14 @@ def compiled(function: F, wanted: bool) -> F:
     def call(*arguments: Any) -> Any:
         return function(*arguments)
 
-    # What is compiled belongs to a code object: that of another network must not be taken for this one's. Nor may its
-    # other shapes be: sizes that torch takes for variable make a call twice as long.
+    # Compiled code belongs to a code object, so each function needs its own. dynamic=False: sizes that torch takes for
+    # variable make a call take twice as long.
     own = FunctionType(call.__code__.replace(), call.__globals__, closure=call.__closure__)
     return cast(F, torch.compile(own, dynamic=False, options=options))
 
 
 def _may_change(guards: Sequence[Any]) -> list[bool]:
-    """Which of a compiled function's assumptions are checked at every call: there are hundreds about the modules."""
+    """Choose which assumptions of a compiled function every call checks: there are hundreds about the modules."""
     return [
         guard.name.startswith("arguments") or guard.name.endswith(".training") or not guard.name for guard in guards
     ]

@@ -24,13 +24,13 @@ class Optimizer(ABC):
 
     A user's own class derives from it and carries its `Config`.
 
-    learning_rate: (), which the caller fills before it steps on a gradient. scheduled: what the schedule gives now, to
-    which `follow_schedule` sets it; None: nobody has said. counted: gives the opt steps of its player, where a
-    trainer counts them. state: the optimizer's tensors by name, all there from the beginning, which a step changes in
-    place. frozen: bool (P,), the weights that a step does not change, nor their entries of the state. factors: float32
-    (P,), by which each weight's steps are multiplied (`learning_rate_factors`); None: all are whole. layers: where each
-    layer begins and ends in the vector, by name, if norms are recorded; else {}. A subclass fills `state` and
-    implements `update`, of tensor operations alone.
+    learning_rate: (), which the caller fills before it steps on a gradient. scheduled: gives the schedule's present
+    value, to which `follow_schedule` sets the learning rate; None if there is no schedule. counted: gives the opt steps
+    of the optimizer's player; None if no trainer counts them. state: the optimizer's tensors by name, all there from
+    the beginning, which a step changes in place. frozen: bool (P,), the weights that a step changes neither themselves
+    nor in the state. factors: float32 (P,), by which each weight's steps are multiplied (`learning_rate_factors`);
+    None: by 1. layers: where each layer begins and ends in the vector, by name, if norms are recorded; else {}. A
+    subclass fills `state` and implements `update`, of tensor operations alone.
     """
 
     state: dict[str, Tensor]
@@ -66,7 +66,7 @@ class Optimizer(ABC):
 
     @torch.no_grad()
     def _step_by_own_gradients(self) -> None:
-        """As torch's optimizers: weights without a gradient stay, and so do their entries of the state."""
+        """Step on the weights' own gradients, as torch's optimizers do; weights without one keep value and state."""
         whole, gradient = self.weights.grad, torch.zeros_like(self.weights.detach())
         has_gradient, start = torch.zeros_like(self.frozen), 0
         for part in getattr(self.weights, "parts", ()):
@@ -88,7 +88,7 @@ class Optimizer(ABC):
             self.thaw(mask)
 
     def _require_counted(self) -> None:
-        """Raise RuntimeError where nobody counts: the learning rate, exploration and the run would stand still."""
+        """Raise RuntimeError if nobody counts opt steps: the learning rate, exploration and the run would not move."""
         if (now := self.counted()) is None:
             return
         before, num = self._uncounted
@@ -100,7 +100,7 @@ class Optimizer(ABC):
             )
 
     def _leaves(self) -> list[Tensor]:
-        """Where `backward` leaves gradients: the vector of weights, and the parameters of which it is made."""
+        """Return the tensors at which `backward` leaves gradients: the vector, and the parameters that lie in it."""
         return [self.weights, *getattr(self.weights, "parts", ())]
 
     # ---- on a gradient --------------------------------------------------------------------------------------
@@ -109,8 +109,8 @@ class Optimizer(ABC):
     def step(self, gradient: Tensor | None = None) -> None:
         """Update the weights that are not frozen.
 
-        gradient: (P,), of all weights; None: that which `backward` has left at them, at the learning rate that the
-        schedule gives now. Raises RuntimeError if there is none.
+        gradient: (P,), of all weights. None: the gradients that `backward` has left at the weights, at the schedule's
+        present learning rate; raises RuntimeError if there are none.
         """
         if gradient is None:
             self._step_by_own_gradients()
@@ -131,13 +131,15 @@ class Optimizer(ABC):
             vector.copy_(torch.where(self.frozen, old, vector))
 
     def _scale_step(self, weights: Tensor, before: Tensor) -> None:
-        """Multiply the step that has led from `before` to the weights by `factors`: by 0 and 1 to the bit."""
+        """Multiply the step from `before` to the weights by `factors`; factors of 0 and 1 are exact to the bit."""
         if self.factors is not None:
             weights.copy_(torch.lerp(before, weights, self.factors))
 
     def descend(self, gradient: Tensor, max_norm: float | None, name: str = "grad_norm") -> dict[str, Tensor | float]:
-        """Step on a gradient (P,), which is scaled down to `max_norm` if it is longer (None: never), and may be
-        overwritten. Gives the norm that it had, by `name`, and those of its layers, where the config asks for them.
+        """Scale a gradient (P,) down to `max_norm` if it is longer (None: never), and step on it.
+
+        The gradient may be overwritten. Returns the norm that it had, by `name`, and those of its layers if the config
+        asks for them.
         """
         norms = self.layer_norms(gradient)
         gradient, norm = self.clip(gradient, max_norm)
@@ -145,12 +147,12 @@ class Optimizer(ABC):
         return {name: norm, **norms}
 
     def clip(self, gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor | float]:
-        """`clip` of the gradient (P,), after setting it to 0 for frozen weights."""
+        """Set the gradient (P,) to 0 for frozen weights, and `clip` it."""
         return clip(self._without_frozen(gradient), max_norm)
 
     @torch.no_grad()
     def layer_norms(self, gradient: Tensor) -> dict[str, Tensor]:
-        """Metrics: the norms of each layer's weights and gradient, where the config asks for them.
+        """Return metrics: the norms of each layer's weights and gradient, if the config asks for them.
 
         gradient: (P,), before `clip`, which may overwrite it.
         """
@@ -199,11 +201,10 @@ def flush_subnormals(state: Tensor) -> None:
 
 
 def learning_rate_factors(factors: Mapping[str, float], parameters: Mapping[str, Tensor]) -> Tensor | None:
-    """The `factors` of an optimizer that steps on these parameters, which lie one after the other in its vector; None
-    if there are none.
+    """Return the `factors` of an optimizer whose vector holds these parameters one after the other; None if none are.
 
-    factors: by pattern; * stands for anything in a name. Raises ConfigError for patterns that match no parameter and
-    those that match one which another matches too, with paths that begin with the pattern.
+    factors: by pattern; * stands for anything in a name. Raises ConfigError, at a path that is the pattern, for
+    patterns that match no parameter, and for those that match one which another pattern matches too.
     """
     if not factors:
         return None
@@ -223,7 +224,7 @@ def learning_rate_factors(factors: Mapping[str, float], parameters: Mapping[str,
 
 
 def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor | float]:
-    """The gradient (P,), scaled down to norm `max_norm` if its norm is larger (None: never), and the norm that it had.
+    """Scale a gradient (P,) down to norm `max_norm` if it is longer (None: never); return it and the norm that it had.
 
     May overwrite its argument. (Pascanu et al. 2013, algorithm 1)
     """

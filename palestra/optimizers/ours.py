@@ -63,11 +63,11 @@ class Adam(Optimizer):
         self.weights.sub_(step_size * self.mean / (root + config.eps))
 
     def _unbiased(self, beta: float) -> Tensor:
-        """1 - beta^num_steps, in a form that is precise for beta near 1."""
+        """Return 1 - beta^num_steps, in a form that is precise for beta near 1."""
         return -torch.expm1(self.num_steps * (math.log(beta) if beta else -math.inf))
 
     def _fused_update(self, gradient: Tensor) -> None:
-        """`_plain_update` by torch's fused kernel, several times faster than the single operations."""
+        """Do `_plain_update` by torch's fused kernel, several times faster than the single operations."""
         torch._fused_adamw_(
             [self.weights],
             [gradient],

@@ -1,4 +1,4 @@
-"""The optimizers of torch.optim, by their path."""
+"""The optimizers of torch.optim, named by their path."""
 
 import itertools
 import weakref
@@ -54,7 +54,7 @@ class TorchOptimizer(Optimizer):
     """An optimizer of torch.optim. It keeps its own state, some of which begins with the first step.
 
     learning_rate: float64, on the CPU, where torch's class wants it. A compiled function calls the step as one
-    operation (`_step_by_torch`), because the compiler knows no state that is yet to begin.
+    operation (`_step_by_torch`), because the compiler cannot handle state that begins only later.
     """
 
     config: TorchOptimizerConfig
@@ -69,7 +69,7 @@ class TorchOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, gradient: Tensor | None = None) -> None:
-        """As in Optimizer; the gradient may be overwritten."""
+        """Update the weights that are not frozen, as Optimizer.step does; the gradient may be overwritten."""
         if gradient is None:
             self._step_by_own_gradients()
         elif torch.compiler.is_compiling():
@@ -78,7 +78,7 @@ class TorchOptimizer(Optimizer):
             self.step_on(self.weights, gradient)
 
     def step_on(self, weights: Tensor, gradient: Tensor) -> None:
-        """`step`, on what holds the weights now. Frozen weights and their gradient count as 0."""
+        """Step on the tensor that holds the weights now. Frozen weights and their gradient count as 0."""
         self.parameter.data = weights.detach()
         vectors = [self.parameter.data, *self._state_vectors()] if self._masks else []
         before = [vector.clone() for vector in vectors]
@@ -100,7 +100,7 @@ class TorchOptimizer(Optimizer):
             flush_subnormals(vector)
 
     def _state_vectors(self) -> list[Tensor]:
-        """The state of every weight, as far as it has begun."""
+        """Return those tensors of the state, as far as it has begun, that have an entry for every weight."""
         values = self.optimizer.state[self.parameter].values()
         return [each for each in values if isinstance(each, Tensor) and each.shape == self.weights.shape]
 
@@ -118,5 +118,5 @@ _by_number: weakref.WeakValueDictionary[int, TorchOptimizer] = weakref.WeakValue
 
 @torch.library.custom_op("palestra::step_by_torch", mutates_args=("weights", "gradient"))
 def _step_by_torch(weights: Tensor, gradient: Tensor, learning_rate: Tensor, number: int) -> None:
-    """The step of the TorchOptimizer of that number, in a compiled function."""
+    """Let the TorchOptimizer of that number step, in a compiled function."""
     _by_number[number].step_on(weights, gradient)

@@ -7,8 +7,9 @@ from palestra.rollouts.solo import SoloGame
 
 
 def fuse(game: Game) -> FusedGame | SoloGame:
-    """The object that plays a game, without policies, which the caller sets: SoloGame for one role, whose loop is
-    faster, else FusedGame.
+    """Make the object that plays a game: SoloGame for one role, because its loop is faster, else FusedGame.
+
+    The caller sets its policies.
     """
     match game:
         case TensorGame(roles=(_,)):

@@ -1,4 +1,4 @@
-"""FusedGame: a game together with the players in its seats, played in one batch, worlds refilled in place as they end.
+"""FusedGame: plays a game with a policy in every seat, in one batch, and begins new games in place of those that end.
 
 Letters: B worlds, R roles, A actions, T rounds.
 """
@@ -35,7 +35,7 @@ class Worlds:
 
     truncated_pending: worlds that were truncated and play on only until every collected seat has its next observation.
     awaiting, done, pending_reward: (B, R); whether a decision of the role waits for its next one, whether the role's
-    game has terminated since, and the sum of its rewards since. seats: by role, of those that are collected.
+    game has terminated since, and the sum of its rewards since. seats: by role, for the roles that are collected.
     totals: float64, sums over finished games, in the order of `FusedGame.total_names`. recent, num_finished: see
     palestra.rollouts.recent.
     """
@@ -103,7 +103,7 @@ class FusedGame:
         )
 
     def new_worlds(self, num_worlds: int, seed: int, stream: str) -> Worlds:
-        """Fresh worlds whose randomness is that of (seed, stream)."""
+        """Make new worlds, whose random numbers come from (seed, stream)."""
         game = self.game
         keys = world_keys(base_key(seed, stream), num_worlds, game.device)
         zeros = torch.zeros(num_worlds, device=game.device)
@@ -126,8 +126,10 @@ class FusedGame:
 
     @torch.no_grad()
     def collect(self, worlds: Worlds, roles: tuple[str, ...], num_rounds: int) -> dict[str, Transitions]:
-        """Play `num_rounds` rounds, and return the experience of the seats of `roles`: for each role M = T * B rows per
-        move that it has in a round; round by round, in a round move by move, in a move world by world.
+        """Play `num_rounds` rounds, and return the experience of `roles`, by role.
+
+        A role has M = T * B rows for each of its moves in a round: round by round, in a round move by move, in a move
+        world by world.
         """
         require_policies(self.policies, self.game.roles)
         parts: dict[str, list[Transitions]] = {role: [] for role in roles}
@@ -145,26 +147,23 @@ class FusedGame:
             self._play_round(worlds, {})
 
     def take_totals(self, worlds: Worlds) -> dict[str, float]:
-        """The sums over the games that have finished since the last call, by `total_names`. Waits for the device."""
+        """Return the sums over the games that have finished since the last call, by name. Waits for the device."""
         values = dict(zip(self.total_names, worlds.totals.tolist(), strict=True))
         worlds.totals = torch.zeros_like(worlds.totals)
         return values
 
     def recent_returns(self, worlds: Worlds) -> Tensor:
-        """Returns of the last games that have finished, oldest first: float32 (at most 100, R).
-
-        Waits for the device.
-        """
+        """Give the returns of the last finished games, oldest first: float32 (at most 100, R). Waits for the device."""
         return in_order(worlds.recent, worlds.num_finished)
 
     def is_exact(self, worlds: Worlds) -> bool:
-        """Whether all games went on to the same bits after a resume: those of a TensorGame always do."""
+        """Return whether all games went on to the same bits after a resume: those of a TensorGame always do."""
         return True
 
     # ---- one round -----------------------------------------------------------------------------------
 
     def _play_round(self, worlds: Worlds, collected: dict[str, list[Transitions]]) -> None:
-        """collected: by role, where its experience is to be appended."""
+        """Play one round. collected: the lists, by role, to which the roles' experience is appended."""
         game = self.game
         for index, move in enumerate(game.moves):
             move_keys = fold(worlds.keys, worlds.num_moves)
@@ -186,11 +185,11 @@ class FusedGame:
                 self._end_move(worlds, rewards, terminated, truncated, move_keys)
 
     def _drop_uncollected(self, worlds: Worlds, collected: tuple[str, ...]) -> None:
-        """Forget the waiting decisions of roles that are no longer collected, so that no world waits for them."""
+        """Forget the open decisions of roles that are no longer collected, so that no world waits for them."""
         self.forget_waiting(worlds, worlds.seats.keys() - set(collected))
 
     def forget_waiting(self, worlds: Worlds, roles: Collection[str]) -> None:
-        """Let no decision of these roles become a row at their next one."""
+        """Forget the last decisions of these roles, so that they become no rows."""
         for role in worlds.seats.keys() & set(roles):
             index = self.game.roles.index(role)
             worlds.awaiting[:, index] = worlds.done[:, index] = False
@@ -200,8 +199,10 @@ class FusedGame:
     def _decide(
         self, worlds: Worlds, role: str, counted: Tensor | None, move_keys: Tensor
     ) -> tuple[Observation, Tensor, Decision]:
-        """counted: of a role that is collected, where it decides, bool (B,): there its observations update the game's
-        running statistics. None of any other role.
+        """Let a role decide, and return its observation, its legal actions, and the decision.
+
+        counted: for a role that is collected, the worlds in which it decides, bool (B,), where its observations update
+        the game's running statistics; None for any other role.
         """
         game, policy = self.game, self.policies[role]
         observation: Observation = {}
@@ -222,8 +223,9 @@ class FusedGame:
     def _exchange(
         self, worlds: Worlds, role: str, deciding: Tensor, observation: Observation, legal: Tensor, decision: Decision
     ) -> Transitions:
-        """Close the role's waiting decisions, each at the role's next one or at the end of its game, and return their
-        transitions; the new decisions wait instead. In worlds where the role does not decide, the old one waits on.
+        """Close the role's last decisions, each at its next one or at the end of its game; return their transitions.
+
+        The new decisions wait instead. In worlds where the role does not decide, the old one waits on.
         """
         exchange = _exchange_on_cpu if runs_on_cpu(legal) else _exchange
         ended, going_on, waiting = exchange(worlds, self.game.roles.index(role), deciding, legal)
@@ -263,8 +265,9 @@ class FusedGame:
             worlds.memory[role] = {name: _keep(~refilled, value, 0) for name, value in memory.items()}
 
     def _update_statistics(self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor) -> Tensor:
-        """Add the results of a move, count the games that end, and clear the statistics of the worlds to be refilled;
-        returns these, bool (B,).
+        """Add the results of a move, count the games that end, and clear the statistics of the worlds to be refilled.
+
+        Returns the worlds to be refilled, bool (B,).
         """
         running = worlds.awaiting & ~worlds.done
         worlds.pending_reward += torch.where(running, rewards, 0.0)
@@ -287,7 +290,7 @@ class FusedGame:
     def _update_statistics_on_cpu(
         self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor
     ) -> tuple[int, Tensor]:
-        """`_update_statistics` in one loop over the worlds; also returns how many are to be refilled."""
+        """Do `_update_statistics` in one loop over the worlds; also return how many are to be refilled."""
         statistics = [
             worlds.awaiting,
             worlds.done,
@@ -321,7 +324,7 @@ def _count_round(lengths: Tensor, deciding: Tensor) -> None:
 
 
 def _exchange(worlds: Worlds, role: int, deciding: Tensor, legal: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """Close a role's waiting decisions where it decides or its game is over; its new ones begin to wait.
+    """Close a role's last decisions where it decides or its game is over; its new ones begin to wait.
 
     Returns the fields of Transitions that say how they ended; where the role's game goes on, bool (B,); and where the
     old decision waits on, bool (B,).
@@ -345,7 +348,7 @@ def _exchange(worlds: Worlds, role: int, deciding: Tensor, legal: Tensor) -> tup
 def _exchange_on_cpu(
     worlds: Worlds, role: int, deciding: Tensor, legal: Tensor
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """`_exchange` in one loop over the worlds."""
+    """Do `_exchange` in one loop over the worlds."""
     B = len(legal)
     ended = {"reward": np.empty(B, dtype=np.float32), "next_legal": np.empty(legal.shape, dtype=np.bool_)}
     ended |= {name: np.empty(B, dtype=np.bool_) for name in ("terminated", "truncated", "valid")}
@@ -359,7 +362,7 @@ def _exchange_on_cpu(
 
 
 def _keep(mask: Tensor, value: Tensor, filling: int) -> Tensor:
-    """A new tensor: the rows of `value` where `mask`, bool (B,), and `filling` elsewhere."""
+    """Make a tensor of the rows of `value` where `mask`, bool (B,), is true, and of `filling` elsewhere."""
     if runs_on_cpu(value):
         values = value.numpy()
         rows = np.empty_like(values)
@@ -370,7 +373,7 @@ def _keep(mask: Tensor, value: Tensor, filling: int) -> Tensor:
 
 
 def _choose(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """A new tensor: the rows of `yes` where `mask`, bool (B,), and those of `no` elsewhere."""
+    """Make a tensor of the rows of `yes` where `mask`, bool (B,), is true, and of those of `no` elsewhere."""
     if runs_on_cpu(yes):
         arrays = yes.numpy(), no.numpy()
         rows = np.empty(yes.shape, dtype=arrays[0].dtype)

@@ -1,4 +1,4 @@
-"""The inner loops of FusedGame for CPUs: one loop over the worlds, compiled by numba, for each of its steps.
+"""Kernels of FusedGame for CPUs: one loop over the worlds, compiled by numba, for each of its steps.
 
 fused.py does the same in plain torch, and documents shapes and types. Letters: B worlds, R roles, A actions.
 """
@@ -42,9 +42,9 @@ def exchange(
     truncated: Array,
     valid: Array,
 ) -> None:
-    """Close a role's waiting decisions where it decides or its game is over; its new ones begin to wait.
+    """Close a role's last decisions where it decides or its game is over; its new ones begin to wait.
 
-    How the old ones ended is written to the arrays from `reward` on; awaiting, done and pending_reward change in place.
+    The arrays from `reward` on get how the old ones ended; awaiting, done and pending_reward change in place.
     """
     for world in range(len(truncated_pending)):
         was_awaiting, was_done, decides = awaiting[world, role], done[world, role], deciding[world, role]
@@ -81,7 +81,8 @@ def update_statistics(
 ) -> tuple[int, int]:
     """Add the results of a move, count the games that end, and clear the statistics of worlds to be refilled.
 
-    The statistics change in place; ended and refilled are written. Returns how many worlds there are of either.
+    The statistics change in place; ended and refilled are written. Returns how many worlds have ended, and how many are
+    to be refilled.
     """
     num_ended = num_refilled = 0
     num_roles = rewards.shape[1]
@@ -129,7 +130,7 @@ def sum_where(where: Array, values: Array) -> float:
 
 @_compiled
 def choose_rows(where: Array, yes: Array, no: Array, out: Array) -> None:
-    """Copy the rows `where`, bool (B,), of `yes` to out, and the others of `no`: (B, K) all."""
+    """Copy the rows of `yes` to out where `where`, bool (B,), is true, else those of `no`: (B, K) all."""
     for world in range(len(where)):
         for k in range(out.shape[1]):
             out[world, k] = yes[world, k] if where[world] else no[world, k]
@@ -137,7 +138,7 @@ def choose_rows(where: Array, yes: Array, no: Array, out: Array) -> None:
 
 @_compiled
 def copy_where(where: Array, values: Array, filling: int, out: Array) -> None:
-    """Copy the rows `where`, bool (B,), of values to out, and fill the others: (B, K) both."""
+    """Copy the rows of values to out where `where`, bool (B,), is true, and fill the others: (B, K) both."""
     for world in range(len(where)):
         for k in range(values.shape[1]):
             out[world, k] = values[world, k] if where[world] else out.dtype.type(filling)

@@ -16,8 +16,8 @@ from palestra.rollouts.transitions import Transitions
 class TransitionBuilder(ABC):
     """Turns roll-outs into rows of a replay buffer. A user's own class derives from it and carries its `Config`.
 
-    gamma: discount per decision. num_rounds: of a roll-out. moves: the roles of the player's moves in a round, in
-    order.
+    gamma: discount per decision. num_rounds: the rounds of a roll-out. moves: the roles of the player's moves in a
+    round, in order.
     """
 
     def __init__(
@@ -27,16 +27,16 @@ class TransitionBuilder(ABC):
 
     @abstractmethod
     def __call__(self, experience: Transitions) -> Transitions:
-        """The rows to store. Their number is the same at every call; only those with `valid` are stored.
+        """Return the rows to store. Their number is the same at every call; only those with `valid` are stored.
 
         If the discount of the next observation's value is not gamma, it is `extras["discount"]`, float32 (M,).
         """
 
     def sequences(self, num_rows: int) -> Tensor:
-        """The number of the sequence to which each row of a roll-out belongs: int64 (num_rows,), from 0 on.
+        """Return the number of the sequence to which each row of a roll-out belongs: int64 (num_rows,), from 0 on.
 
-        A sequence is the decisions of one role in one world. Its valid rows are in the order of time, and if one is
-        neither terminated nor truncated, the observation of the next one is its next observation.
+        A sequence has the decisions of one role in one world. Its valid rows are in the order of time, and if one is
+        neither terminated nor truncated, its next observation is the observation of the next row.
         """
         num_worlds, roles = num_rows // (self.num_rounds * len(self.moves)), list(dict.fromkeys(self.moves))
         role = torch.tensor([roles.index(move) for move in self.moves], device=self.device)
@@ -47,7 +47,7 @@ class TransitionBuilder(ABC):
         """Drop the rows that wait for the next roll-out, because the player was frozen since the last one."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What the builder keeps from one roll-out to the next."""
+        """Return what the builder keeps from one roll-out to the next."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most builders keep nothing)
@@ -55,7 +55,7 @@ class TransitionBuilder(ABC):
 
 
 class TransitionsConfig(Config):
-    """Base of the configs of transition builders."""
+    """The base of the configs of transition builders."""
 
     name: str
 
@@ -64,7 +64,7 @@ class TransitionsConfig(Config):
 
 
 class OneStep(TransitionBuilder):
-    """Every row as it is."""
+    """Leaves every row as it is."""
 
     def __call__(self, experience: Transitions) -> Transitions:
         return experience
@@ -91,11 +91,10 @@ class NStepConfig(TransitionsConfig):
 
 
 class NStep(TransitionBuilder):
-    """Sums of n discounted rewards (Sutton & Barto 2018, chapter 7); after k of them the next value's discount is
-    gamma^k.
+    """Sums n discounted rewards (Sutton & Barto 2018, chapter 7); after k of them the next value's discount is gamma^k.
 
     A sum ends where a row is terminated or truncated. Rows that lack rewards of rounds not yet played wait for the next
-    roll-out, at most n - 1 of each sequence, in the order of time: `waiting`, part of `state_dict`.
+    roll-out in `waiting`, a part of `state_dict`: at most n - 1 of each sequence, in the order of time.
     """
 
     config: NStepConfig
@@ -118,10 +117,9 @@ class NStep(TransitionBuilder):
         return transitions
 
     def _sum(self, rows: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """The rows with the sums of up to n rewards and with what followed these; and which rows wait for more: bool
-        (M,).
+        """Return rows with the sums of up to n rewards and with what followed these, and which rows wait for more.
 
-        rows: the valid ones first, sequence by sequence in the order of time.
+        The latter is bool (M,). rows: the valid ones first, sequence by sequence in the order of time.
         """
         ended, valid, sequence = rows["terminated"] | rows["truncated"], rows["valid"], rows["sequence"]
         has_next = valid & _later(valid, 1) & (_later(sequence, 1) == sequence)
@@ -150,12 +148,12 @@ class NStep(TransitionBuilder):
 
 
 def _later(values: Tensor, steps: int) -> Tensor:
-    """values[i + steps] at place i; zeros beyond the end."""
+    """Return values[i + steps] at place i, and zeros beyond the end."""
     return torch.cat([values[steps:], torch.zeros_like(values[:steps])])
 
 
 def _is_continued_by_next(rows: dict[str, Tensor]) -> Tensor:
-    """Whether the observation of the next row is the next observation of each row: bool (M,).
+    """Return whether the next row's observation is the next observation of each row: bool (M,).
 
     It is, unless a world that cannot be replayed from its seed began a new episode when the run was resumed.
     """

@@ -10,14 +10,15 @@ NUM_RECENT = 100
 
 
 def no_recent(num_roles: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """An empty ring buffer of returns, float32 (NUM_RECENT + 1, R), whose last row takes what is not stored; and the
-    number of games that have finished so far, int64 ().
+    """Return an empty ring buffer of returns, and the number of games that have finished so far, int64 ().
+
+    The buffer is float32 (NUM_RECENT + 1, R); its last row takes returns that are not stored.
     """
     return torch.zeros(NUM_RECENT + 1, num_roles, device=device), torch.zeros((), dtype=torch.int64, device=device)
 
 
 def remember(recent: Tensor, num_finished: Tensor, ended: Tensor, returns: Tensor) -> tuple[Tensor, Tensor]:
-    """Ring buffer and number after the games that have `ended`, bool (M,), in their order.
+    """Add the games that have `ended`, bool (M,), in their order; return the new ring buffer and number.
 
     returns: (M, R). Does not wait for a GPU.
     """
@@ -29,6 +30,6 @@ def remember(recent: Tensor, num_finished: Tensor, ended: Tensor, returns: Tenso
 
 
 def in_order(recent: Tensor, num_finished: Tensor) -> Tensor:
-    """The returns, oldest first: float32 (at most NUM_RECENT, R). Waits for the device."""
+    """Give the returns, oldest first: float32 (at most NUM_RECENT, R). Waits for the device."""
     num = int(num_finished)
     return recent[:num] if num <= NUM_RECENT else recent[:-1].roll(-(num % NUM_RECENT), 0)

@@ -1,4 +1,4 @@
-"""SoloGame: a game of one role and the player in its seat. Every step of a world is one decision and one transition.
+"""SoloGame: plays a game of one role. Every step of a world is one decision and one transition.
 
 Letters: B worlds, T rounds.
 """
@@ -52,7 +52,7 @@ class SoloWorlds:
 
 
 class SoloGame:
-    """Plays a game of one role with a policy in its seat, as FusedGame does for games of several.
+    """Plays a game of one role with a policy in its seat, as FusedGame plays games of several roles.
 
     make_world: makes new worlds from their number, a seed, and keys int64 (B,), a different one for each world.
     """
@@ -65,7 +65,7 @@ class SoloGame:
         self.total_names = ("episodes", "terminated", "truncated", "length", f"return/{self.role}", *game.tallies)
 
     def new_worlds(self, num_worlds: int, seed: int, stream: str) -> SoloWorlds:
-        """Fresh worlds whose randomness is that of (seed, stream)."""
+        """Make new worlds, whose random numbers come from (seed, stream)."""
         key, device = base_key(seed, stream), self.game.device
         keys = world_keys(key, num_worlds, device)
         zeros = torch.zeros(num_worlds, device=device)
@@ -117,23 +117,20 @@ class SoloGame:
         return {self.role: rows}
 
     def forget_waiting(self, worlds: SoloWorlds, roles: Collection[str]) -> None:
-        """As FusedGame's; here no decision waits for the next one."""
+        """Do nothing: here no decision waits for the next one, as it may in FusedGame."""
 
     def take_totals(self, worlds: SoloWorlds) -> dict[str, float]:
-        """The sums over the games that have finished since the last call, by `total_names`. Waits for the device."""
+        """Return the sums over the games that have finished since the last call, by name. Waits for the device."""
         values = dict(zip(self.total_names, worlds.totals.tolist(), strict=True))
         worlds.totals = torch.zeros_like(worlds.totals)
         return values
 
     def recent_returns(self, worlds: SoloWorlds) -> Tensor:
-        """Returns of the last games that have finished, oldest first: float32 (at most 100, 1).
-
-        Waits for the device.
-        """
+        """Give the returns of the last finished games, oldest first: float32 (at most 100, 1). Waits for the device."""
         return in_order(worlds.recent, worlds.num_finished)
 
     def is_exact(self, worlds: SoloWorlds) -> bool:
-        """Whether all games went on to the same bits after a resume; see World."""
+        """Return whether all games went on to the same bits after a resume; see World."""
         return worlds.world.exact
 
     def _view(self, worlds: SoloWorlds, policy: Policy) -> Mapping[str, Tensor]:
@@ -143,7 +140,7 @@ class SoloGame:
         return worlds.world.observation
 
     def _count(self, worlds: SoloWorlds, rows: Transitions, outcomes: list[Outcome]) -> None:
-        """Lengths and returns of the running games, and the sums over those that have ended."""
+        """Update lengths and returns of the running games, and the sums over those that have ended."""
         is_plain = all(outcome.raw_reward is outcome.reward for outcome in outcomes)
         rewards = rows.reward if is_plain else _join([outcome.raw_reward for outcome in outcomes])
         steps = (rewards, rows.terminated, rows.truncated, rows.valid)
@@ -170,7 +167,7 @@ def _join_entries(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _clear_memory(memory: Memory, outcome: Outcome) -> Memory:
-    """The memory, zeroed in worlds whose next decision is the first of a game."""
+    """Set the memory to zeros in worlds whose next decision is the first of a game."""
     begins = ~outcome.valid | outcome.terminated | outcome.truncated
     return {name: value.masked_fill(expand_mask(begins, value), 0) for name, value in memory.items()}
 
@@ -185,8 +182,9 @@ def _count_steps(
     recent: Tensor,
     num_finished: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Lengths and returns (B,) after T steps, columns (T * B,); the sums of `SoloGame.total_names`, but for tallies:
-    float64 (5,); and recent, num_finished.
+    """Return lengths and returns (B,) after T steps, the totals of these, recent and num_finished.
+
+    The steps are columns (T * B,). Totals, float64 (5,), are those of `SoloGame.total_names` without tallies.
     """
     ended = terminated | truncated
     totals = torch.stack([column.double().sum() for column in (ended, terminated, truncated, ended, ended)])
@@ -214,7 +212,7 @@ def _count_rows(
     recent: np.ndarray,
     num_finished: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """`_count_steps` for a CPU."""
+    """Do `_count_steps` on a CPU."""
     lengths, returns, totals = lengths.copy(), returns.copy(), np.zeros(5)
     recent, num_finished = recent.copy(), num_finished.copy()
     for start in range(0, len(rewards), len(lengths)):

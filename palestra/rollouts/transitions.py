@@ -1,4 +1,4 @@
-"""Experience of one seat, from one of its decisions to its next; and of all seats of a player.
+"""Transitions: the experience of one seat, from one of its decisions to its next, and of all seats of a player.
 
 Letters: M rows, B worlds, T rounds.
 """
@@ -15,7 +15,7 @@ from palestra.games.game import Observation
 
 @dataclass
 class Transitions:
-    """Experience of one seat: from one of its decisions to its next. M rows, of which only those with `valid` count.
+    """The experience of one seat, from one of its decisions to its next: M rows, of which only `valid` ones count.
 
     reward: float32 (M,), the sum of all rewards in between. next_observation: the seat's observation at its next
     decision; without meaning where terminated, because there is none. legal, next_legal: the legal actions at the two
@@ -36,8 +36,9 @@ class Transitions:
     always_legal: bool = False
 
     def rows(self) -> dict[str, Tensor]:
-        """All fields but `valid` as one flat dict, the form in which a buffer stores them; without `legal` if all
-        actions are always legal.
+        """Return all fields but `valid` as one flat dict, the form in which a buffer stores them.
+
+        `legal` is left out if all actions are always legal.
         """
         flat: dict[str, Tensor] = {}
         for name in ("observation", "next_observation", "extras"):
@@ -47,7 +48,7 @@ class Transitions:
 
     @classmethod
     def from_rows(cls, rows: Mapping[str, Tensor]) -> "Transitions":
-        """The inverse of `rows`; every row is valid."""
+        """Make transitions of a dict such as `rows` returns; every row is valid."""
         parts: dict[str, dict[str, Tensor]] = {"observation": {}, "next_observation": {}, "extras": {}}
         for name, value in rows.items():
             part, dot, key = name.partition(".")
@@ -81,7 +82,7 @@ class Transitions:
         return Transitions(**{name: join(name) for name in Transitions.__dataclass_fields__})
 
     def at(self, index: Tensor) -> "Transitions":
-        """The rows of these numbers, int64 (N,), in this order."""
+        """Return the rows of these numbers, int64 (N,), in this order."""
 
         def pick(value: Any) -> Any:
             if isinstance(value, dict):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 class TrainingClock:
     """Counts seconds while it is `running` and not `paused`.
 
-    seconds: over all processes of the run, one after the other. seconds_here: in this process.
+    seconds: the sum over all processes of the run. seconds_here: those of this process.
     """
 
     def __init__(self) -> None:
@@ -56,6 +56,6 @@ class Mark(NamedTuple):
     counts: Mapping[str, int]
 
     def rates(self, now: "Mark") -> dict[str, float]:
-        """The increase of each counter per second of training, from this moment to `now`."""
+        """Return the increase of each counter per second of training, from this moment to `now`."""
         seconds = max(now.seconds - self.seconds, 1e-9)
         return {name: (now.counts[name] - count) / seconds for name, count in self.counts.items()}

@@ -26,7 +26,7 @@ IMPORT = re.compile(rb"^from (palestra[\w.]*) import", re.MULTILINE)
 
 
 class KernelCache(FunctionCache):
-    """numba's cache of one kernel, which knows when another kernel was edited.
+    """numba's cache of one kernel, which notices also edits of other kernels.
 
     A kernel that cannot be read or written is compiled anew.
     """
@@ -53,7 +53,7 @@ class KernelCache(FunctionCache):
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit(nogil=True, **options)`, with a KernelCache where there can be one."""
+    """Compile as `numba.njit(nogil=True, **options)` does, with a KernelCache where there can be one."""
 
     def compiled(function: Callable[..., Any]) -> Any:
         without: Any = {"no_cfunc_wrapper": True}
@@ -70,10 +70,10 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def inner(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """A function that kernels call and Python never does: `numba.njit(nogil=True, **options)` without the wrapper for
-    Python, which takes a third of the time of compiling. Its code is cached as part of the kernels that call it.
+    """Compile a function that only kernels call, as `numba.njit(nogil=True, **options)` without a wrapper for Python.
 
-    Calling it from Python raises TypeError; its `py_func` can be called.
+    The wrapper would take a third of the time of compiling. The function's code is cached as part of the kernels that
+    call it. Calling it from Python raises TypeError; its `py_func` can be called.
     """
 
     def compiled(function: Callable[..., Any]) -> Any:
@@ -104,8 +104,9 @@ def _say_not_kept(why: str) -> None:
 
 @cache
 def digest_of_kernels() -> str:
-    """The SHA-256 of all files that contain kernels or from which kernels import, as they are when the first kernel is
-    defined.
+    """Return the SHA-256 of all files that contain kernels or from which kernels import.
+
+    It is that of the files at the time when the first kernel is defined.
     """
     texts = {path: path.read_bytes() for path in HOUSE.rglob("*.py")}
     chosen = {path for path, text in texts.items() if KERNELS.search(text)}

@@ -1,5 +1,6 @@
-"""What a terminal shows of texts that others may have written, such as the names and errors of a stored run: no text
-moves the cursor, colours, hides or reorders what is shown, or sets the terminal's title.
+"""Makes texts that others may have written safe for a terminal, such as the names and errors of a stored run.
+
+No text moves the cursor, colours, hides or reorders what is shown, or sets the terminal's title.
 """
 
 import unicodedata
@@ -11,8 +12,10 @@ from rich.segment import Segment
 
 
 def visible(text: str, kept: str = "") -> str:
-    """A text with escapes, as \\x1b, in place of what is no letter, sign or space: control characters, those that set
-    the direction of writing, bytes that are no UTF-8. kept: characters that stay.
+    r"""Replace what is no letter, sign or space by escapes such as \x1b.
+
+    These are control characters, those that set the direction of writing, and bytes that are no UTF-8. kept: characters
+    that stay.
     """
     return text if text.isprintable() else "".join(_visible(each, kept) for each in text)
 
@@ -24,7 +27,7 @@ def _visible(character: str, kept: str) -> str:
 
 
 class VisibleConsole(Console):
-    """Prints every text as it is, `[markup]` and `:emoji:` included, and visibly; colours come from styles alone."""
+    """Prints texts as they are, `[markup]` and `:emoji:` included, and visibly; colours come from styles alone."""
 
     def __init__(self, stderr: bool = False, quiet: bool = False, soft_wrap: bool = False) -> None:
         super().__init__(stderr=stderr, quiet=quiet, soft_wrap=soft_wrap, markup=False, emoji=False, highlight=False)
@@ -35,7 +38,7 @@ class VisibleConsole(Console):
 
 
 class VisibleFile:
-    """Stands in for a terminal where a file is to be written."""
+    """A file that writes texts visibly to a terminal."""
 
     def __init__(self, terminal: TextIO) -> None:
         self.terminal = terminal

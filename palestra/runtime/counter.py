@@ -1,12 +1,12 @@
-"""A counter that only what counts it may change."""
+"""Counters that only the code that counts may change."""
 
 from typing import Any, overload
 
 
 class Counter:
-    """An attribute that counts: whoever assigns it gets an error, which names the call that counts.
+    """An attribute that raises AttributeError when it is assigned, and names the call that counts it: `by`.
 
-    Its owner counts by `count`, and says by an attribute `is_counted` whether others may not assign it. by: the call.
+    Its owner counts by `count`. If the owner's attribute `is_counted` is false, the counter may be assigned.
     """
 
     def __init__(self, by: str) -> None:
@@ -26,9 +26,7 @@ class Counter:
 
     def __set__(self, owner: Any, value: int) -> None:
         if owner.is_counted:
-            raise AttributeError(
-                f"{self.name}: expected no assignment, because {self.by} counts; call it, and read this"
-            )
+            raise AttributeError(f"{self.name}: expected no assignment, because {self.by} counts it; call that instead")
         vars(owner)[self.name] = value
 
 

@@ -6,7 +6,7 @@ from palestra.config import ConfigError
 
 
 def find_device(name: str) -> torch.device:
-    """The device of that name (cpu, cuda, cuda:1, ...). Raises ConfigError if this machine has none."""
+    """Return the device of that name (cpu, cuda, cuda:1, ...). Raises ConfigError if this machine has none."""
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:

@@ -1,12 +1,12 @@
-"""Whether functions are still those that a hand-written kernel was written for.
+"""Finds edits of the functions that a hand-written kernel mirrors.
 
-A kernel computes what some methods of an object say, much faster. Where somebody has edited one of these methods or a
+A kernel computes what some methods of an object say, much faster. If somebody has edited one of these methods or a
 function that they call, overridden it in a subclass, or assigned another one, the kernel would be wrong, and must step
 aside. So a file beside the kernels, mirrors.json, holds a SHA-256 of all these functions, by kernel. `make kernels`
 writes it, after the tests have shown that kernels and methods give the same numbers.
 
-The SHA-256 is that of what a function means: its syntax tree, without comments, docstrings, annotations and the names
-of its variables; its defaults; what the global names in it stand for; and the constants that it reads of its class.
+The SHA-256 covers what a function means: its syntax tree, without comments, docstrings, annotations and the names of
+its variables; its defaults; the meaning of the global names in it; and the constants that it reads from its class.
 """
 
 import ast
@@ -37,10 +37,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel, and what it stands in for.
+    """A kernel, and the methods that it stands in for.
 
-    module: where it is written. mirrors: methods of its owner, also of the owner's parts ("config.exploration.choose").
-    cost: what it costs to do without, a clause such as "updates take about 3 times as long".
+    module: the module that defines it. mirrors: methods of its owner, or of an attribute ("config.exploration.choose").
+    cost: the cost of doing without it, a clause such as "updates take about 3 times as long".
     """
 
     module: str
@@ -54,7 +54,7 @@ class Kernel:
 
     @property
     def hashes(self) -> Mapping[str, str]:
-        """The SHA-256 of every function, by its name; none where the file is missing or broken."""
+        """The SHA-256 of every function, by its name; {} if the file is missing or broken."""
         try:
             return dict(json.loads(self.file.read_text(encoding="utf-8"))[self.name])
         except (OSError, ValueError, TypeError, KeyError):
@@ -67,7 +67,7 @@ class kernel_property(cached_property[T]):  # noqa: N801 (it is used as `propert
 
 @cache
 def kernel_properties(cls: Any) -> list[str]:
-    """The names of those that a class has, its own last."""
+    """Return the names of a class's kernel properties, its own last."""
     named = [each for base in reversed(cls.__mro__) for each in vars(base).items()]
     return list(dict.fromkeys(name for name, value in named if isinstance(value, kernel_property)))
 
@@ -76,7 +76,7 @@ def kernel_properties(cls: Any) -> list[str]:
 
 
 def find_edit(kernel: Kernel, owner: object) -> str | None:
-    """The first thing that is not what the kernel was written for, in words; None: all is."""
+    """Return a sentence on the first function that differs from what the kernel was written for; None if none does."""
     hashes = kernel.hashes
     if not hashes:
         return f"{kernel.file.name} has no hashes for {kernel.name}; `make kernels` writes them"
@@ -96,8 +96,9 @@ def find_edit(kernel: Kernel, owner: object) -> str | None:
 
 
 def _calls(mirrors: Collection[str], names: Collection[str], owner: object) -> Iterator[tuple[Any, str]]:
-    """What must be as it was, as holder and name there: methods of the owner, functions where they are defined, and
-    methods of all objects that can be reached.
+    """Yield all functions that must be unedited, each as a holder and a name in it.
+
+    They are methods of the owner, functions where they are defined, and methods of all objects that can be reached.
     """
     yield from (_at(owner, path) for path in mirrors)
     functions = [defined(name) for name in names]
@@ -107,7 +108,7 @@ def _calls(mirrors: Collection[str], names: Collection[str], owner: object) -> I
 
 
 def find_other_call(module: nn.Module) -> str | None:
-    """What makes a call of a module more than, or other than, its class's `forward`, in words; None: nothing."""
+    """Say why a call of a module does not just run its class's `forward`; None if it does."""
     forward, parameters = called(module, "forward"), module.parameters(recurse=False)
     is_stock = forward is not None and _library(name_of(forward)) in ("torch", PACKAGE)
     others = {
@@ -120,8 +121,9 @@ def find_other_call(module: nn.Module) -> str | None:
 
 
 def reachable(owner: object) -> Iterator[Any]:
-    """The object, and those among its attributes, and so on: ours, networks, and objects of classes that derive from
-    these.
+    """Yield an object, those among its attributes, theirs, and so on.
+
+    Only palestra's own objects and networks are followed, and those of classes that derive from them.
     """
     found, waiting = set(), [owner]
     while waiting:
@@ -147,12 +149,12 @@ def _is_ours(cls: Any) -> bool:
 
 
 def name_of(function: FunctionType) -> str:
-    """By its code, for names can be lent: package.module:Class.method."""
+    """Return the name of a function by its code, because another name may stand for it: package.module:Class.method."""
     return f"{function.__globals__.get('__name__')}:{function.__code__.co_qualname}"
 
 
 def defined(name: str) -> tuple[Any, str]:
-    """The module or class that holds the function of that name, and the function's name there."""
+    """Return the module or class that holds the function of that name, and the function's name in it."""
     module, _, path = name.partition(":")
     return _at(import_module(module), path)
 
@@ -163,7 +165,7 @@ def _at(owner: object, path: str) -> tuple[Any, str]:
 
 
 def called(holder: Any, name: str) -> FunctionType | None:
-    """The function behind holder.name: of a class or a module as it is defined there, of an object as it is called."""
+    """Return the function behind holder.name, as a class or a module defines it, or as an object calls it."""
     is_place = isinstance(holder, type | ModuleType)
     value = vars(holder).get(name) if is_place else inspect.getattr_static(holder, name, None)
     is_of_another = isinstance(value, MethodType) and value.__self__ is not holder
@@ -171,7 +173,7 @@ def called(holder: Any, name: str) -> FunctionType | None:
 
 
 def plain_function(value: Any) -> FunctionType | None:
-    """The function in a method, a property, a cached function or a compiled one."""
+    """Return the function in a method, a property, a cached function or a compiled one."""
     value = value.__wrapped__ if isinstance(value, _lru_cache_wrapper) else value
     for inside in ("__func__", "fget", "py_func"):
         value = getattr(value, inside, value)
@@ -179,7 +181,7 @@ def plain_function(value: Any) -> FunctionType | None:
 
 
 def fingerprint(function: FunctionType, holder: object = None) -> str:
-    """The SHA-256 of all that a function computes by, other functions aside.
+    """Return the SHA-256 of all that determines what a function computes, except for other functions.
 
     holder: the class or the object whose constants it reads.
     """
@@ -196,7 +198,7 @@ def fingerprint(function: FunctionType, holder: object = None) -> str:
 
 
 def _described(value: Any) -> str:
-    """What a name stands for, in words that are the same in every process."""
+    """Describe a value in words that are the same in every process."""
     if isinstance(value, COLLECTION):
         items = [_described(item) for item in (value.items() if isinstance(value, dict) else value)]
         return f"{type(value).__name__}{items if isinstance(value, list | tuple) else sorted(items)}"
@@ -218,8 +220,10 @@ def _library(name: str) -> str:
 
 @cache
 def meaning(code: CodeType) -> tuple[str, frozenset[str]]:
-    """A function's syntax tree, the same in every version of Python and however the source is written, with numbers for
-    its variables; and the names of globals and attributes in it. Nothing where a function has no source of its own.
+    """Return a function's syntax tree as text, and the names of globals and attributes in it.
+
+    The text has numbers in place of variables. It depends neither on the version of Python nor on how the source is
+    laid out. Both are empty if a function has no source of its own.
     """
     try:
         source = inspect.getsource(code)

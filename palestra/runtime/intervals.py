@@ -1,4 +1,4 @@
-"""When something is due: intervals and limits.
+"""Intervals and limits say when something is due.
 
 Their units are the counters of a trainer, and minutes of training; each kind of run lists its units
 (`palestra.runs.config.BaseRunConfig.units`).
@@ -20,13 +20,11 @@ class Interval(Config):
     """opt_steps, env_steps, epochs or minutes (of training alone)"""
 
     def next(self, after: Counters) -> float:
-        """The first multiple above `after`."""
+        """Return the first multiple above `after`."""
         return (after[self.unit] // self.every + 1) * self.every
 
     def due(self, before: Counters, now: Counters) -> bool:
-        """Whether the counter has reached a multiple of the interval between `before` (exclusive) and `now`
-        (inclusive).
-        """
+        """Return whether a multiple of the interval lies between `before` (exclusive) and `now` (inclusive)."""
         return now[self.unit] // self.every > before[self.unit] // self.every
 
 
@@ -37,16 +35,16 @@ class Limit(Config):
     """opt_steps, env_steps, epochs or minutes (of training alone)"""
 
     def share(self, now: Counters) -> float:
-        """The fraction of the limit that has been reached, 0 to 1."""
+        """Return the fraction of the limit that has been reached, 0 to 1."""
         return min(now[self.unit] / self.after, 1.0)
 
     def counted_from(self, start: Counters) -> "Limit":
-        """The limit that is reached so much later than `start`."""
+        """Return the limit that counts from `start` on."""
         return Limit(after=start[self.unit] + self.after, unit=self.unit)
 
 
 def read_limit(num_steps: float | None, unit: str | None, units: Sequence[str]) -> Limit | None:
-    """The limit that arguments of a function say; None if they say none.
+    """Make a limit of a function's arguments; None if both are None.
 
     Raises ValueError for any other number than a positive one, and for a unit that is not one of `units`.
     """
@@ -60,7 +58,7 @@ def read_limit(num_steps: float | None, unit: str | None, units: Sequence[str]) 
 
 
 def is_due(interval: Interval | None, before: Counters, now: Counters) -> bool:
-    """`interval.due(before, now)`; False for None."""
+    """Return `interval.due(before, now)`, or False for None."""
     return interval is not None and interval.due(before, now)
 
 
@@ -86,7 +84,7 @@ class Agenda:
         self._next = list(due.items())
 
     def waits(self, counter: object, clock: TrainingClock) -> bool:
-        """Whether nothing is due yet. counter: what has the counters as attributes."""
+        """Return whether nothing is due yet. counter: an object with the counters as attributes."""
         for unit, count in self._next:
             if getattr(counter, unit) >= count:
                 return False

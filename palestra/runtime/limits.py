@@ -1,7 +1,4 @@
-"""What this machine does not give: memory, open files, a compiler.
-
-Each library reports a lack of them by another exception.
-"""
+"""Recognizes that a machine lacks memory, open files or a compiler, which libraries report by many exceptions."""
 
 import errno
 import re
@@ -17,7 +14,7 @@ NO_MORE_FILES = (errno.EMFILE, errno.ENFILE)
 
 
 def is_short_of_memory(error: BaseException) -> bool:
-    """Whether an error is that memory cannot be had, or that a size is too large for any memory."""
+    """Return whether an error says that there is not enough memory, or that a size is too large for any memory."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     has_words = isinstance(error, RuntimeError | OverflowError | TypeError)
@@ -25,8 +22,9 @@ def is_short_of_memory(error: BaseException) -> bool:
 
 
 def lack(error: BaseException) -> str | None:
-    """A line for an error that is a lack of memory, or that is or was caused by a lack of open files or of a
-    compiler; None for any other.
+    """Return a line for an error that is a lack of memory, or that a lack of open files or of a compiler caused.
+
+    It is None for any other error.
     """
     for each in _chain(error):
         if type(getattr(each, "inner_exception", each)).__name__ == "InvalidCxxCompiler":

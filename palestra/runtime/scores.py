@@ -28,7 +28,7 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class DeclaredScore:
-    """A score as a game, or an evaluation of one's own, declares it.
+    """A score that a game declares, or an evaluation of one's own.
 
     name: in records, in `best`, and wherever people see it. meaning: what it is, in a few words. unit: what it is
     counted in; a "share" lies between 0 and 1. high_for, low_for: the roles that want it high, and those that want it
@@ -47,12 +47,12 @@ class DeclaredScore:
         return self.unit == "share"
 
     def wish_of(self, role: str) -> Wish | None:
-        """How a role wants the score; None if it means nothing to the role."""
+        """Return whether a role wants the score high or low; None if it means nothing to the role."""
         return "high" if role in self.high_for else "low" if role in self.low_for else None
 
 
 def declared_in(record: Mapping[str, Any]) -> dict[str, DeclaredScore]:
-    """The scores that the record of an evaluation declares, by name."""
+    """Return the scores that the record of an evaluation declares, by name."""
     return {
         each["name"]: DeclaredScore(
             name=each["name"],
@@ -67,12 +67,12 @@ def declared_in(record: Mapping[str, Any]) -> dict[str, DeclaredScore]:
 
 
 def return_of(role: str) -> str:
-    """The name of the score that is the mean return of a role."""
+    """Return the name of the score that is the mean return of a role."""
     return f"return/{role}"
 
 
 def declared_returns(roles: Sequence[str], zero_sum: bool, shown: bool) -> tuple[DeclaredScore, ...]:
-    """The mean return of each role. zero_sum: what one role gains, the others lose."""
+    """Declare the mean return of each role as a score. zero_sum: whether the others lose what one role gains."""
     return tuple(
         DeclaredScore(
             name=return_of(role),

@@ -17,7 +17,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(Exception):
-    """A signal has interrupted work that cannot be saved half done (an evaluation, say); its results are dropped."""
+    """A signal has interrupted work that cannot be saved half done, such as an evaluation; its results are dropped."""
 
 
 class StopSignals:
@@ -58,7 +58,7 @@ class StopSignals:
 
 
 def _watch(reading: int, within_s: float, before_exit: Callable[[str], None]) -> None:
-    """Read the numbers of signals from a pipe until a 0."""
+    """Read the numbers of signals from a pipe until a 0, and end the process when it is time."""
     first, deadline = 0, 0.0
     while True:
         wait = None if not first else max(0.0, deadline - time.monotonic())
@@ -89,7 +89,7 @@ def _end(watch: threading.Thread, reading: int, writing: int) -> None:
 
 @contextmanager
 def exiting_on_signals() -> Iterator[None]:
-    """Exit with 128 + n at a signal n, while there is nothing to save (a run is being built, a result is shown).
+    """Exit with 128 + n at a signal n inside the block, where there is nothing to save (a run is being built, say).
 
     The process exits without unwinding: an unexpected exception would make the C++ code of some imports abort.
     """
@@ -106,11 +106,11 @@ def exiting_on_signals() -> Iterator[None]:
 
 
 def end_with_parent(pipe: int) -> None:
-    """Let the kernel kill this process and the others of its process group when the parent process ends, whatever they
-    are doing: also in compiled code that never returns to the interpreter. On Linux it kills stopped ones too.
+    """Let the operating system kill this process and the others of its process group when the parent process ends.
 
-    pipe: the reading end of a pipe whose other end the parent holds open and never writes to; when it closes, the
-    kernel sends SIGIO, which nobody catches, or, where it can be told so, SIGKILL.
+    It kills them also in compiled code that never returns to the interpreter, on Linux even stopped ones. pipe: the
+    reading end of a pipe whose other end the parent holds open and never writes to. When that closes, the system sends
+    SIGIO, which nobody catches, or SIGKILL where it supports that.
     """
     fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
     if hasattr(fcntl, "F_SETSIG"):
@@ -123,7 +123,7 @@ def end_with_parent(pipe: int) -> None:
 
 
 def exit_text(code: int) -> str:
-    """How a process ended, in words. code: its exit code; -n if signal n ended it."""
+    """Say how a process ended. code: its exit code; -n if signal n ended it."""
     if code >= 0:
         with suppress(ValueError):  # none that stands for a signal
             return f"ended with exit code {code} ({signal.Signals(code - 128).name})"

@@ -1,6 +1,4 @@
-"""The imports of torch and numba, which take most of the time of a start: with a message, and without garbage
-collection.
-"""
+"""The imports of torch and numba, which take most of the time of a start: a message, and no garbage collection."""
 
 import gc
 import sys
@@ -31,8 +29,9 @@ def without_garbage_collection() -> Iterator[None]:
 
 @contextmanager
 def importing(console: "Console") -> Iterator[None]:
-    """Around the slow imports of a command: print that they take a while, and exempt their objects from garbage
-    collection. Does nothing if torch is imported already. On a terminal the line is removed afterwards.
+    """Print that the imports inside the block take a while, and exempt their objects from garbage collection.
+
+    Does nothing if torch is imported already. On a terminal the line is removed afterwards.
     """
     if "torch" in sys.modules:
         yield

@@ -1,4 +1,4 @@
-"""Estimates with their uncertainty."""
+"""Estimates of means, shares and probabilities, with their confidence intervals."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ _ENDS = torch.tensor([0.025, 0.975], dtype=torch.float64)  # of an interval of 9
 
 
 def estimate_mean(values: Tensor) -> Estimate:
-    """The mean of independent values (n,) with its normal 95% interval; the interval of one value is infinite."""
+    """Estimate the mean of independent values (n,) with its normal 95% interval, which is infinite for one value."""
     n = len(values)
     if n == 0:
         return Estimate(math.nan, math.nan, math.nan)
@@ -26,8 +26,9 @@ def estimate_mean(values: Tensor) -> Estimate:
 
 
 def estimate_mean_of_few(values: Sequence[float]) -> Estimate:
-    """The mean of a few independent values (of several seeds, for instance) with its 95% interval by Student's t; the
-    interval of one value is infinite. If a value is not finite, all three numbers are nan.
+    """Estimate the mean of a few independent values, such as those of several seeds.
+
+    The 95% interval is that of Student's t; it is infinite for one value. All is nan if a value is not finite.
     """
     n = len(values)
     if n == 0 or not all(map(math.isfinite, values)):
@@ -39,20 +40,20 @@ def estimate_mean_of_few(values: Sequence[float]) -> Estimate:
 
 @cache
 def _t_quantile(degrees_of_freedom: int) -> float:
-    """The 97.5% quantile of Student's t."""
+    """Return the 97.5% quantile of Student's t."""
     from scipy.special import stdtrit  # imported only here, because it takes a tenth of a second
 
     return float(stdtrit(degrees_of_freedom, 0.975))
 
 
 class Share(NamedTuple):
-    """A measure of a game that is a share of some of its games. hits: how many it holds of. games: of how many."""
+    """A measure that is a share of games: `hits` of `games`."""
 
     hits: int
     games: int
 
     def estimate(self) -> Estimate:
-        """The share with its 95% score interval (Wilson 1927), which has a width also where all or none are hits."""
+        """Estimate the share with its 95% score interval (Wilson 1927), which is never empty, even if none is a hit."""
         if self.games == 0:
             return Estimate(math.nan, math.nan, math.nan)
         share, weight = self.hits / self.games, Z95**2 / self.games
@@ -62,8 +63,10 @@ class Share(NamedTuple):
 
 
 def describe(values: Tensor) -> dict[str, float]:
-    """The distribution of a quantity over games, values (n,): mean, standard deviation (with n - 1), minimum, maximum,
-    median, and the interquartile mean with its 95% bootstrap interval; nan if there are too few games.
+    """Describe the distribution of a quantity over games, values (n,).
+
+    Returns its mean, standard deviation (with n - 1), minimum, maximum, median, and interquartile mean with its 95%
+    bootstrap interval; nan if there are too few games.
     """
     names = ("mean", "std", "min", "max", "median", "iqm", "iqm_low", "iqm_high")
     n = len(values)
@@ -86,12 +89,11 @@ def describe(values: Tensor) -> dict[str, float]:
 
 @lru_cache(maxsize=2)
 def _resampled_ranks(n: int) -> Tensor:
-    """Bootstrap resamples of n ranked games: the ranks of the middle half of each, in order; int64 (resamples, about
-    n / 2).
+    """Draw bootstrap resamples of n ranked games: the ranks of the middle half of each, in order.
 
-    The gaps between sorted uniform numbers are exponential (Devroye 1986, chapter V), so nothing needs to be sorted,
-    and all quantities of n games share the resamples. There are 1000 of them for up to 400 games, and 200 for many
-    games, so that evaluations stay fast.
+    They are int64 (resamples, about n / 2). The gaps between sorted uniform numbers are exponential (Devroye 1986,
+    chapter V), so nothing needs to be sorted, and all quantities of n games share the resamples. There are 1000 of them
+    for up to 400 games, and 200 for many games, so that evaluations stay fast.
     """
     num_draws = min(max(400_000 // n, 200), 1000)
     gaps = torch.empty(num_draws, n + 1, dtype=torch.float64)
@@ -105,7 +107,7 @@ def _resampled_ranks(n: int) -> Tensor:
 
 
 def interquartile_mean(scores: Tensor) -> Tensor:
-    """The mean of the scores without the lowest and the highest quarter (rounded down).
+    """Return the mean of the scores without the lowest and the highest quarter (rounded down).
 
     scores: (..., n) with n >= 1; returns (...).
     """
@@ -114,15 +116,17 @@ def interquartile_mean(scores: Tensor) -> Tensor:
 
 
 def probability_of_improvement(ours: Tensor, theirs: Tensor) -> Tensor:
-    """The probability that a run of ours scores higher than a run of theirs, over all pairs; equal scores count half
-    (the Mann-Whitney U statistic divided by the number of pairs). ours: (..., n); theirs: (..., m); returns (...).
+    """Return the probability that a run of ours scores higher than a run of theirs, over all pairs.
+
+    Equal scores count half: it is the Mann-Whitney U statistic divided by the number of pairs. ours: (..., n); theirs:
+    (..., m); returns (...).
     """
     difference = ours.unsqueeze(-1) - theirs.unsqueeze(-2)
     return ((difference > 0).double() + 0.5 * (difference == 0).double()).mean(dim=(-2, -1))
 
 
 def estimate_interquartile_mean(scores: Sequence[Tensor], num_resamples: int, seed: int) -> Estimate:
-    """The interquartile mean of all runs of all tasks, with its stratified bootstrap interval.
+    """Estimate the interquartile mean of all runs of all tasks, with its stratified bootstrap interval.
 
     scores: one tensor per task, (runs of the task,), on one scale. Runs are resampled within each task; the interval
     is the middle 95% of the values of `num_resamples` resamples. With one run per task it has no width.
@@ -137,7 +141,7 @@ def estimate_interquartile_mean(scores: Sequence[Tensor], num_resamples: int, se
 
 
 def interquartile_mean_curve(tracks: Tensor, num_resamples: int, seed: int, share: float) -> Tensor:
-    """The interquartile mean of n runs at each of m steps, with its bootstrap interval. tracks: (n, m), n >= 1.
+    """Estimate the interquartile mean of n runs at each of m steps, with its interval. tracks: (n, m), n >= 1.
 
     Runs are resampled as wholes; the interval is the middle `share` of the values of the resamples, at each step alone.
     Returns float64 (3, m): value, low, high. With one run the interval has no width.
@@ -153,7 +157,7 @@ def interquartile_mean_curve(tracks: Tensor, num_resamples: int, seed: int, shar
 def estimate_probability_of_improvement(
     pairs: Sequence[tuple[Tensor, Tensor]], num_resamples: int, seed: int
 ) -> Estimate:
-    """The mean over tasks of the probability of improvement, with its stratified bootstrap interval.
+    """Estimate the mean over tasks of the probability of improvement, with its stratified bootstrap interval.
 
     pairs: for each task the scores of our runs (n,) and of theirs (m,), n and m >= 1. Runs of both are resampled within
     each task.
@@ -169,9 +173,11 @@ def estimate_probability_of_improvement(
 
 
 def score_interval_of_improvement(value: float, n: int, m: int) -> tuple[float, float]:
-    """The 95% score interval of a probability of improvement of n runs over m (Newcombe 2006, "Confidence intervals for
-    an effect size measure based on the Mann-Whitney statistic", part 2, method 5). It keeps a width where all runs of
-    one side beat all of the other, where all resamples of a bootstrap are the same.
+    """Return the 95% score interval of a probability of improvement of n runs over m.
+
+    Source: Newcombe 2006, "Confidence intervals for an effect size measure based on the Mann-Whitney statistic", part
+    2, method 5. It has a width even if all runs of one side beat all of the other, when all resamples of a bootstrap
+    are the same.
     """
 
     def is_within(truth: float) -> bool:
@@ -183,7 +189,7 @@ def score_interval_of_improvement(value: float, n: int, m: int) -> tuple[float, 
 
 
 def _last_within(is_within: Callable[[float], bool], inside: float, outside: float) -> float:
-    """Where an interval ends between a point in it and one that may be outside, by halving."""
+    """Find by bisection where an interval ends between a point in it and one that may be outside."""
     if is_within(outside):
         return outside
     for _ in range(50):
@@ -193,11 +199,11 @@ def _last_within(is_within: Callable[[float], bool], inside: float, outside: flo
 
 
 def _resampled(scores: Tensor, num_resamples: int, generator: torch.Generator) -> Tensor:
-    """float64 (num_resamples, n): every row n of the scores (n,), drawn with replacement."""
+    """Draw resamples of scores (n,), each n of them with replacement: float64 (num_resamples, n)."""
     return scores.double()[torch.randint(len(scores), (num_resamples, len(scores)), generator=generator)]
 
 
 def _with_percentiles(value: Tensor, resampled: Tensor) -> Estimate:
-    """A value with the middle 95% of its resampled values, (num_resamples,)."""
+    """Return a value with the middle 95% of its resampled values, (num_resamples,), as its interval."""
     low, high = torch.quantile(resampled, _ENDS).tolist()
     return Estimate(float(value), low, high)

@@ -17,8 +17,7 @@ def limited_threads(num_threads: int) -> Iterator[None]:
     """Limit torch's operations on a CPU to so many threads inside the block, and products of compiled loops to one.
 
     The BLAS of compiled loops has threads of its own. They would wait for the cores on which torch's threads still spin
-    after an operation: with two threads on two cores an opt step takes several times as long then, of a small network
-    as of a large one.
+    after an operation: with two threads on two cores an opt step of any network would take several times as long.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
@@ -32,8 +31,9 @@ def limited_threads(num_threads: int) -> Iterator[None]:
 
 @contextmanager
 def frozen_garbage() -> Iterator[None]:
-    """Exempt all objects that exist now from garbage collection inside the block: searching those of the libraries
-    again and again costs several percent of a short opt step.
+    """Exempt all objects that exist now from garbage collection inside the block.
+
+    Searching those of the libraries again and again costs several percent of a short opt step.
     """
     gc.freeze()
     try:

@@ -14,7 +14,7 @@ MOST_UNREAD = 1024  # events
 
 
 class TimeLog:
-    """The seconds of every phase. At any moment exactly one phase is on; `other` if none of the others is.
+    """Measures the seconds of every phase. At any moment exactly one phase is on; `other` if none of the others is.
 
     play: roll-outs. memory: storing them (replay buffers), computing advantages, and sampling batches. update: opt
     steps. evaluation. saving. other: records, the display, callbacks.
@@ -44,7 +44,7 @@ class TimeLog:
         self.phase = phase
 
     def during(self, phase: Phase) -> "_During":
-        """Inside the block the time counts for `phase`."""
+        """Count the time inside the block for `phase`."""
         return _During(self, phase)
 
     @contextmanager
@@ -76,7 +76,7 @@ class TimeLog:
             self._free.append(start)
 
     def take(self) -> dict[str, float]:
-        """The seconds by phase since the last call. What the GPU has not yet finished counts at the next call."""
+        """Return the seconds by phase since the last call. What the GPU has yet to finish counts at the next call."""
         self.switch(self.phase)
         self._read()
         seconds = dict(self._seconds)
@@ -86,7 +86,7 @@ class TimeLog:
         return seconds
 
     def total(self) -> dict[str, float]:
-        """The seconds by phase, including those of earlier processes of the run."""
+        """Return the seconds by phase, including those of earlier processes of the run."""
         seconds: dict[str, float] = {phase: self._taken[phase] + self._seconds[phase] for phase in PHASES}
         if self._is_running and self._stream is None:
             seconds[self.phase] += perf_counter() - self._since
@@ -98,7 +98,7 @@ class TimeLog:
 
 
 class _During:
-    """What a `with` statement enters: replay buffers do so at every sample, and a generator would take longer."""
+    """The context of `during`; a generator would take longer, and replay buffers enter it at every sample."""
 
     __slots__ = ("before", "log", "phase")
 
@@ -115,6 +115,6 @@ class _During:
 
 
 def summed_times(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """The seconds by phase, summed over records."""
+    """Return the seconds by phase, summed over records."""
     times = [record.get("clock", {}).get("time", {}) for record in records]
     return {phase: sum(time.get(phase, 0.0) for time in times) for phase in PHASES}

@@ -192,7 +192,7 @@ def mistaken(self: Listed, turn: Turn) -> None:
     [
         (broken, r"Listed\.learn left the loop 'updates' by break or return; expected turn\.last\('updates'\)"),
         (returning, r"Listed\.learn left the loop 'updates' by break or return"),
-        (doubled, r"expected a name of its own for every loop of a turn, got 'roll_out' twice"),
+        (doubled, r"expected a different name for every loop of a turn, got 'roll_out' twice"),
         (mistaken, r"expected the name of an open loop \(updates\), got 'passes'"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Derivatives and choices by hand."""
+"""Hand-written kernels for CPUs: gradients of losses, advantages, and choices of actions."""

@@ -1,5 +1,6 @@
-"""Generalized advantages on a CPU, in one loop over rows: to start a dozen operations at every step of a roll-out costs
-hundreds of times what they compute.
+"""Generalized advantages on a CPU, in one loop over rows.
+
+Starting a dozen operations of torch at every step of a roll-out takes hundreds of times as long as what they compute.
 """
 
 from typing import Any
@@ -23,7 +24,7 @@ KERNEL = Kernel(
 
 
 def compute_advantages(sequences: Sequences, gamma: float, gae_lambda: float) -> tuple[Tensor, Tensor]:
-    """What PPO's method of this name gives, but that sums are float64 before they are rounded."""
+    """Compute what PPO's method of this name computes; but sums are float64 before they are rounded."""
     arrays: Any = (column.numpy() for column in sequences)
     advantage = torch.from_numpy(_loop_over_rows(Sequences(*arrays), gamma, gae_lambda))
     return advantage, advantage + sequences.value
@@ -31,7 +32,7 @@ def compute_advantages(sequences: Sequences, gamma: float, gae_lambda: float) ->
 
 @njit()
 def _loop_over_rows(sequences: Any, gamma: float, gae_lambda: float) -> Array:
-    """The advantages, float32 (T, W), of a tuple of arrays."""
+    """Return the advantages, float32 (T, W), of Sequences of arrays."""
     num_steps, num_sequences = sequences.reward.shape
     advantages = np.zeros((num_steps, num_sequences), dtype=np.float32)
     ahead, later = np.zeros(num_sequences, dtype=np.float32), np.zeros(num_sequences, dtype=np.float32)

@@ -1,6 +1,6 @@
 """Draws of discrete and multi-discrete actions on a CPU, in one loop over the rows.
 
-With few worlds, to start the dozens of operations of a draw costs more than all the rest of acting.
+With few worlds, starting the dozens of operations of a draw takes longer than all the rest of acting.
 """
 
 from typing import Any
@@ -25,15 +25,13 @@ KERNEL = Kernel(
 
 
 class CategoricalDraw:
-    """Draws as `DiscreteHead.draw` does, by the same uniform numbers: another action comes out only where rounding
-    decides.
-    """
+    """Draws as `DiscreteHead.draw` does, by the same uniform numbers: actions differ only where rounding decides."""
 
     def __init__(self, family: Categorical) -> None:
         self.nums, self.is_single = np.array(family.nums), family.is_single
 
     def __call__(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Actions, and the extras that learning from them needs. outputs: float32 (B, sum(nums))."""
+        """Draw actions; return them and the extras that learning from them needs. outputs: float32 (B, sum(nums))."""
         chosen, log_prob = _draw(outputs.detach().numpy(), legal.numpy(), keys.numpy(), self.nums)
         action = torch.from_numpy(chosen.ravel() if self.is_single else chosen)
         return action, {"log_prob": torch.from_numpy(log_prob)}
@@ -41,9 +39,9 @@ class CategoricalDraw:
 
 @njit()
 def _draw(logits: Array, legal: Array, keys: Array, nums: Array) -> tuple[Any, Any]:
-    """Actions, int64 (B, K), and log-probabilities, float32 (B,).
+    """Draw actions, int64 (B, K), and return them and their log-probabilities, float32 (B,).
 
-    Where nothing is legal, all actions are equally likely.
+    Where no action is legal, all are equally likely.
     """
     num_rows, num_choices = len(keys), len(nums)
     chosen = np.zeros((num_rows, num_choices), dtype=np.int64)

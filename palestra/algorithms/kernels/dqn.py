@@ -1,5 +1,6 @@
-"""Q-learning's gradient by hand, for plain mlps and networks of sets on a CPU that give the expected return of every
-action: there, starting the operations of a loss and of its derivatives costs several times what they compute.
+"""Q-learning's gradient by hand, for plain mlps and networks of sets on a CPU that give expected returns.
+
+There, starting the operations of a loss and of its derivatives takes several times as long as what they compute.
 
 Letters: B rows, A actions.
 """
@@ -39,7 +40,7 @@ class DQNGradient:
     def __call__(
         self, batch: Transitions, is_double: bool, gamma: float, huber_delta: float
     ) -> tuple[Tensor, Metrics, Tensor]:
-        """The gradient by all weights, metrics, and the TD errors, (B,)."""
+        """Return the gradient by all weights, the metrics, and the TD errors, (B,)."""
         online, target, extras = self.online, self.target, batch.extras
         next_x = online.read(batch.next_observation)
         next_target = target.outputs(next_x)
@@ -73,10 +74,10 @@ def _output_grads(
     output_grads: Array,
     td_error: Array,
 ) -> tuple[float, float, float]:
-    """The derivatives of the mean loss by the Q-values, (B, A), into `output_grads`, which is 0, and the TD errors.
+    """Write the derivatives of the mean loss by the Q-values into `output_grads`, (B, A) zeros, and the TD errors.
 
-    Gives the means of loss, Q-value and size of the TD error. discounts, weights: (B,), or empty where all have gamma,
-    or 1.
+    Returns the means of the loss, the Q-value and the TD error's size. discounts, weights: (B,), or empty if every row
+    has gamma, or 1.
     """
     num, loss, value, size = len(action), 0.0, 0.0, 0.0
     for row in range(num):

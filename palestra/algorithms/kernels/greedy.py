@@ -1,6 +1,6 @@
 """Epsilon-greedy choices on a CPU, in one loop over the worlds.
 
-With few worlds, to start the dozen operations of a choice costs more than a small network computes.
+With few worlds, starting the dozen operations of a choice takes longer than a small network.
 """
 
 import numpy as np
@@ -22,13 +22,13 @@ KERNEL = Kernel(
 
 
 def choose(q_values: Tensor, legal: Tensor, keys: Tensor, epsilon: float) -> Tensor:
-    """What `EpsilonGreedyConfig.choose` gives, on a CPU."""
+    """Choose as `EpsilonGreedyConfig.choose` does, on a CPU."""
     return torch.from_numpy(_choose_greedily(q_values.detach().numpy(), legal.numpy(), keys.numpy(), epsilon))
 
 
 @njit()
 def _choose_greedily(q: Array, legal: Array, keys: Array, epsilon: float) -> Array:
-    """The legal action of largest value, or with probability epsilon a random one: int64 (B,)."""
+    """Choose the legal action of largest value, or with probability epsilon a random one: int64 (B,)."""
     chosen = np.zeros(len(q), dtype=np.int64)
     for world in range(len(q)):
         key = np.uint64(keys[world])

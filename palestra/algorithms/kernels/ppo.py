@@ -1,5 +1,7 @@
-"""PPO's gradient by hand, for plain mlps and networks of sets on a CPU: there, starting the hundred small operations of
-a loss and of its derivatives costs several times what they compute.
+"""PPO's gradient by hand, for plain mlps and networks of sets on a CPU.
+
+There, starting the hundred small operations of a loss and of its derivatives takes several times as long as what they
+compute.
 
 Letters: B rows.
 """
@@ -60,8 +62,8 @@ class Rows(NamedTuple):
 class Terms(NamedTuple):
     """The numbers of the loss of one minibatch.
 
-    clip_range, value_clip: inf where nothing is clipped. kl_coefficient: 0 without a penalty. total_weight: of all
-    rows. mean, scale: float64 (roles,); advantages of a role are (advantage - mean) * scale.
+    clip_range, value_clip: inf if nothing is clipped. kl_coefficient: 0 without a penalty. total_weight: the sum over
+    all rows. mean, scale: float64 (roles,), by which advantages are normalized to (advantage - mean) * scale.
     """
 
     clip_range: float
@@ -77,7 +79,7 @@ class Terms(NamedTuple):
 class Arrays(NamedTuple):
     """An experience as arrays.
 
-    inputs: what the first layers of the networks read, float32 (M, ...); one for all where they observe the same.
+    inputs: what the first layer of each network reads, float32 (M, ...); only one array if all observe the same.
     """
 
     inputs: list[Array]
@@ -87,8 +89,8 @@ class Arrays(NamedTuple):
 class PPOGradient:
     """The gradient of the clipped or KL-penalized surrogate, the value's squared error and the entropy.
 
-    nets: of the policy and of the value, or of a network that both share. log_std: a head's own weights, whose gradient
-    follows those of the networks; None of discrete actions. roles: of the player.
+    nets: of the policy and of the value, or the one network that both share. log_std: a head's own weights, whose
+    gradient follows those of the networks; None for discrete actions. roles: those of the player.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class PPOGradient:
             self.half_width = family.half_width.numpy()
 
     def read(self, experience: Experience) -> Arrays:
-        """The experience as the passes over it need it."""
+        """Read an experience once for all passes over it."""
         observation, _, _, *columns = experience
         inputs = [net.read(observation) for net in self.nets[: self.num_inputs]]
         return Arrays(inputs, Rows(*(column.numpy() for column in columns)))
@@ -126,7 +128,10 @@ class PPOGradient:
         value_coefficient: float,
         normalize_advantages: bool,
     ) -> tuple[Tensor, dict[str, float]]:
-        """The gradient of the minibatch of rows `index` by all weights, which the next call overwrites; and metrics."""
+        """Return the gradient of the minibatch of rows `index` by all weights, and metrics.
+
+        The next call overwrites the gradient.
+        """
         index, total, totals, mean, scale = _normalization(arrays.rows, index, len(self.roles), normalize_advantages)
         terms = Terms(
             clip_range,
@@ -164,7 +169,7 @@ class PPOGradient:
 
 
 def gradient_of(net: ActorCritic, player: Player) -> PPOGradient | None:
-    """The kernel of networks that it can compute; None where there is none, or the player asks for none."""
+    """Make the kernel for the networks; None if it cannot compute them, or if the player asks for no kernels."""
     nets = [net.policy] if net.value is None else [net.policy, net.value]
     learning = [each for each in map(learning_net, nets) if each is not None]
     weights = [weight for part in (*nets, net.head) for weight in part.parameters()]
@@ -179,9 +184,10 @@ def gradient_of(net: ActorCritic, player: Player) -> PPOGradient | None:
 def _normalization(
     rows: Rows, index: Array, num_roles: int, normalize_advantages: bool
 ) -> tuple[Array, float, Array, Array, Array]:
-    """The rows of a minibatch that count (in games of turns half of them do not), and the sum of their weights, at
-    least 1; and for each role the sum of the weights, the mean of the advantages, and what these are scaled with,
-    float64 (roles,).
+    """Return the rows of a minibatch that count, the sum of their weights, at least 1, and numbers of each role.
+
+    In games of turns half of the rows do not count. The numbers of each role, float64 (roles,), are the sum of the
+    weights, the mean of the advantages, and the factor that normalizes these.
     """
     totals, mean, square = np.zeros(num_roles), np.zeros(num_roles), np.zeros(num_roles)
     counted, num = np.empty_like(index), 0
@@ -204,7 +210,7 @@ def _normalization(
 def _row_grads(
     rows: Rows, terms: Terms, row: int, log_prob: Any, entropy: Any, value: Any, sums: Array
 ) -> tuple[float, float]:
-    """The derivatives of one row's loss by its log-probability and by its value; adds its metrics to `sums`."""
+    """Return the derivatives of one row's loss by its log-probability and value, and add its metrics to `sums`."""
     weight, role = rows.weight[row] / terms.total_weight, rows.role[row]
     advantage = (rows.advantage[row] - terms.mean[role]) * terms.scale[role]
     log_ratio = log_prob - rows.log_prob[row]
@@ -247,7 +253,7 @@ def _discrete_grads(
     by_values: Array,
     sums: Array,
 ) -> None:
-    """The derivatives of the loss by logits, (B, sum(nums)) or one more column, and by values, the last column."""
+    """Write the derivatives of the loss by logits, (B, sum(nums)) or one more column, and by values, the last one."""
     log_probs, entropies = np.zeros(logits.shape[1], dtype=np.float32), np.zeros(len(nums), dtype=np.float32)
     actions = rows.action.reshape(len(rows.weight), len(nums))
     for i, row in enumerate(index):
@@ -296,9 +302,9 @@ def _box_grads(
     by_values: Array,
     sums: Array,
 ) -> None:
-    """The same by means, (B, n) or one more column; adds those by log_std, (n,).
+    """Write the derivatives of the loss by means, (B, n) or one more column, and by values; add those by log_std, (n,).
 
-    half_width: (n,) if squashed, else empty.
+    half_width: (n,) if actions are squashed, else empty.
     """
     std, is_squashed = np.exp(log_std), len(half_width) > 0
     for i, row in enumerate(index):
@@ -327,6 +333,6 @@ def _box_grads(
 
 @inner()
 def _log_derivative(value: float, half_width: float) -> float:
-    """As SquashedGaussian's: log of half_width * (1 - tanh(value)^2)."""
+    """Return log(half_width * (1 - tanh(value)^2)), as SquashedGaussian does."""
     softplus = max(-2.0 * value, 0.0) + np.log1p(np.exp(-abs(2.0 * value)))
     return np.log(half_width) + 2.0 * (LOG_2 - value - softplus)

@@ -1,6 +1,4 @@
-"""What a loss on a roll-out is: a function of a plain batch that gives named terms.
-
-One that learns from a replay buffer: off_policy_loss.py.
+"""Losses on roll-outs: functions of a plain batch that give named terms. off_policy_loss.py has those on replayed rows.
 
 Letters: M rows, T decisions of each of W sequences.
 """
@@ -37,15 +35,16 @@ Q = "q"  # the head with a value for each discrete action
 
 
 class Head(NamedTuple):
-    """A head of another kind than `policy`, `value` and `label`: its name, and how many outputs it has."""
+    """A head other than `policy`, `value` and `label`: its name, and how many outputs it has."""
 
     name: str
     num_outputs: int
 
 
 class Critic(NamedTuple):
-    """A head whose network observes an action of a Box beside the player's observation, in half-widths of the Box from
-    its centre, as the entry `action`, and puts out one number.
+    """A head with one output, whose network observes an action of a Box beside the player's observation.
+
+    The entry `action` has the action in half-widths of the Box from its centre.
     """
 
     name: str
@@ -56,7 +55,7 @@ class Critic(NamedTuple):
 
 
 class ActionValues(NamedTuple):
-    """A head with a value for each discrete action, as `q`."""
+    """A head that, like `q`, has a value for each discrete action."""
 
     name: str
 
@@ -65,7 +64,7 @@ AnyHead = str | Head | Critic | ActionValues
 
 
 def with_gradients(compute: Callable[P, R]) -> Callable[P, R]:
-    """What is kept for all of a loss is computed with gradients, also where the first to ask draws under no_grad."""
+    """Compute with gradients also under no_grad, because a loss that asks later for the same number may need them."""
 
     @wraps(compute)
     def computed(*arguments: P.args, **named: P.kwargs) -> R:
@@ -78,7 +77,7 @@ def with_gradients(compute: Callable[P, R]) -> Callable[P, R]:
 
 
 class LossFault(Exception):
-    """What a loss asks for and cannot have."""
+    """A fault of a loss that asks for what it cannot have."""
 
 
 BATCH_HAS = (
@@ -88,19 +87,19 @@ BATCH_HAS = (
 
 
 class LossBatch:
-    """The rows of a minibatch, as a loss sees them.
+    """The rows of a minibatch, as a loss gets them.
 
-    Of the roll-out: observation, by entry (M, ...); legal, bool (M, flags of the action space); action, as the policy
-    drew it; old_log_prob, old_value (M,); advantage, value_target (M,), as the estimator found them, advantages
+    From the roll-out it has: observation, by entry (M, ...); legal, bool (M, flags of the action space); action, as the
+    policy drew it; old_log_prob, old_value (M,); advantage, value_target (M,), which the estimator found, advantages
     normalized if the config says so; weight float32 (M,), which sums to 1, and is 0.0 where a row does not count.
-    Now, with gradients: log_prob, entropy, value (M,); distribution; outputs, by head (M, K). opt_steps: of the player
-    so far, for schedules.
+    By the present weights, with gradients: log_prob, entropy, value (M,); distribution; outputs, by head (M, K).
+    opt_steps: the player's opt steps so far, for schedules.
 
-    Where a player sits in several roles, a loss gets a batch for each: all rows, of which those of the other roles do
-    not count.
+    If a player sits in several roles, a loss gets a batch for each role. Each has all rows, but the rows of other roles
+    do not count.
 
     net: the networks. rows: the minibatch, with weights that sum to 1. estimates: whether there are advantages. now:
-    what the networks put out, of another batch of the same observations; None: it is computed when it is asked for.
+    the outputs of another batch with the same observations; None: they are computed when they are asked for.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class LossBatch:
         raise AttributeError(f"a batch has no {name!r}; {BATCH_HAS}")
 
     def mean(self, column: Tensor) -> Tensor:
-        """The mean over the rows that count. column: float32 (M,)."""
+        """Return the mean over the rows that count. column: float32 (M,)."""
         return torch.dot(self.weight, column)
 
     @property
@@ -139,7 +138,7 @@ class LossBatch:
 
     @property
     def distribution(self) -> Distribution:
-        """That of the actions under the policy now."""
+        """The distribution of actions under the present policy."""
         return self.now.distribution
 
     @property
@@ -164,7 +163,7 @@ class LossBatch:
 
 
 class Now:
-    """What the networks compute from the rows of a minibatch: once, with gradients, when it is first asked for."""
+    """The outputs of the networks for a minibatch, each computed once, with gradients, when it is first asked for."""
 
     def __init__(self, net: HeadedNet, rows: Experience) -> None:
         self.net, self.rows = net, rows
@@ -197,14 +196,14 @@ class _Outputs(dict[str, Tensor]):
 
 
 class OnPolicyLoss(ABC):
-    """What a player learns from its own roll-outs.
+    """The base of losses on a player's own roll-outs.
 
     A class of your own derives from it and carries its `Config`, a UserConfig with the loss's keys.
 
-    May be set: `heads`, the outputs that it learns: `policy` (by which the player acts), `value`, `label` (two logits),
-    or Head(name, num_outputs) of another kind; `estimators`, the names of those that it can learn from, None: any.
-    Both may be properties, which read `config`. `is_of_one_pass`: whether it holds only as long as the policy is the
-    one that collected the roll-out; `num_passes` must be 1 then. Must be implemented: `terms`; may be: `begin`,
+    It may set `heads`, the outputs that it learns: `policy` (by which the player acts), `value`, `label` (two logits),
+    or Head(name, num_outputs) for another one; `estimators`, the names of those that it can learn from, None: any.
+    Both may be properties, which read `config`. `is_of_one_pass` says that it holds only as long as the policy is the
+    one that collected the roll-out; then `num_passes` must be 1. It must implement `terms`, and may implement `begin`,
     `before_turn`, `is_last_pass`, `after_turn`, and both or none of `state_dict`, `load_state_dict`.
     """
 
@@ -219,21 +218,21 @@ class OnPolicyLoss(ABC):
         """Called once, when there are networks, before anything is computed."""
 
     def before_turn(self) -> None:  # noqa: B027 (most losses do nothing then)
-        """Called when a roll-out is there to be learned from, with the weights that collected it."""
+        """Prepare for a new roll-out, while the networks still have the weights that collected it."""
 
     @abstractmethod
     def terms(self, batch: LossBatch) -> dict[str, Tensor]:
         """Return terms by name, scalars: those named loss_* add up to the loss, the others are recorded."""
 
     def is_last_pass(self, metrics: Mapping[str, Tensor]) -> bool:
-        """Whether no more passes are to be made over the roll-out.
+        """Return whether the pass just made shall be the last one over the roll-out.
 
-        metrics: means of the last pass, by the names of the terms that are recorded.
+        metrics: means over this pass, by the names of the terms that are recorded.
         """
         return False
 
     def after_turn(self, metrics: Mapping[str, Tensor]) -> None:  # noqa: B027 (most losses do nothing then)
-        """Called after the last pass over a roll-out, with its metrics."""
+        """Finish a roll-out after its last pass, whose metrics these are."""
 
     def state_dict(self) -> dict[str, Any]:
         """What the loss remembers from turn to turn."""
@@ -244,7 +243,7 @@ class OnPolicyLoss(ABC):
 
 
 class LossConfig(Config):
-    """Base of the configs of the losses of this package."""
+    """The base of the configs of the losses of this package."""
 
     made: ClassVar[Any]
 
@@ -255,16 +254,16 @@ class LossConfig(Config):
 
 
 def usual_loss(said: Any, union: Any) -> Any:
-    """The loss of a first file, which says this much of it; None where that lacks keys, or cannot be read here."""
+    """Build the loss of which a first file says this much; None if keys are missing or it may not be imported."""
     config = checked(said, union)
     return None if config is None else loss_of(config)
 
 
 def loss_of(config: Any) -> Any:
-    """The loss that a config names; None where its module may not be imported here.
+    """Build the loss that a config names; None if its module may not be imported here.
 
-    Raises ConfigError, with the path below the algorithm's config, for a class that cannot be made, or whose attributes
-    are no sound ones.
+    Raises ConfigError, at a path below the algorithm's config, for a class that cannot be made, or whose attributes
+    have wrong values.
     """
     if isinstance(config, UnreadConfig):
         return None
@@ -299,10 +298,10 @@ def head_names(loss: Any) -> list[str]:
 
 
 def head_sizes(loss: Any, config: Any, others: Mapping[str, int]) -> dict[str, int]:
-    """How many outputs each head of a loss has, the policy's first and the value's last.
+    """Return how many outputs each head of a loss has, the policy's first and the value's last.
 
-    others: of the heads that the algorithm knows by name beside `value` and `label`. Raises ConfigError, with paths
-    below the algorithm's config.
+    others: the outputs of further heads that the algorithm knows by name, beside `value` and `label`. Raises
+    ConfigError, at paths below the algorithm's config.
     """
     known = {VALUE: 1, "label": 2} | dict(others)
     sizes: dict[str, int] = {}
@@ -327,10 +326,10 @@ def head_sizes(loss: Any, config: Any, others: Mapping[str, int]) -> dict[str, i
 def try_loss(
     loss: OnPolicyLoss, config: Any, net: HeadedNet, spaces: dict[str, Space], player: Player, estimates: bool
 ) -> None:
-    """Let a loss compute its terms once, of rows of zeros.
+    """Let a loss compute its terms once, from rows of zeros.
 
-    spaces: of the critic's observations. Raises ConfigError, with paths below the algorithm's config, for one that
-    fails, that has no loss_*, or whose terms are no numbers or have no gradient.
+    spaces: of the critic's observations. Raises ConfigError, at paths below the algorithm's config, for a loss that
+    fails or has no loss_*, and for terms that are no numbers or have no gradient.
     """
     batch, state = LossBatch(net, _rows_of_zeros(net, spaces, player), 0, estimates), deepcopy(loss.state_dict())
     with torch.enable_grad(), seeded_global_state(0):
@@ -339,7 +338,7 @@ def try_loss(
 
 
 def check_terms(compute: Callable[[], Any], config: Any, weights: Mapping[str, Tensor]) -> None:
-    """As `try_loss`. compute: gives the terms. weights: those that the loss must depend on, by name."""
+    """Compute the terms, and raise what `try_loss` raises. weights: those that the loss must depend on, by name."""
     try:
         fault = _fault_of(compute(), weights)
     except LossFault as error:

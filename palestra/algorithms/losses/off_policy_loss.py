@@ -1,4 +1,4 @@
-"""What a loss on rows of a replay buffer is: a function of a plain batch that gives named terms.
+"""Losses on rows of a replay buffer: functions of a plain batch that give named terms.
 
 Letters: M rows, A actions, n numbers of a Box.
 """
@@ -31,7 +31,7 @@ ACTION = "action"  # the entry beside the observation that critics observe
 
 
 class ActingHeads:
-    """What heads put out without gradients, their networks in evaluation mode: by kernels where there are any."""
+    """Computes the outputs of heads without gradients, in evaluation mode, by kernels where there are any."""
 
     def __init__(self, net: HeadedNet) -> None:
         self.split = net.split if net.is_shared else None
@@ -40,14 +40,14 @@ class ActingHeads:
 
     @torch.no_grad()
     def __call__(self, head: str, observation: Observation) -> dict[str, Tensor]:
-        """What the head puts out, and all others that are outputs of the same network: by name (M, K)."""
+        """Return the outputs of the head, and of all other heads of the same network: by name (M, K)."""
         if self.split is None:
             return {head: self.nets[head](observation)}
         (net,) = self.nets.values()
         return self.split(net(observation))
 
     def module(self, head: str) -> nn.Module:
-        """The head's own network in evaluation mode, through which gradients flow."""
+        """Return the head's own network in evaluation mode, through which gradients flow."""
         net: nn.Module = self.nets[head].net if isinstance(self.nets[head], ActingNet) else self.nets[head]
         return net
 
@@ -60,17 +60,17 @@ BATCH_HAS = (
 
 
 class ReplayBatch:
-    """Rows of a replay buffer, as a loss sees them. What networks put out is computed when it is first asked for.
+    """Rows of a replay buffer, as a loss gets them. Outputs of networks are computed when they are first asked for.
 
-    Of the buffer: observation, next_observation, by entry (M, ...); legal, next_legal, bool (M, flags of the action
-    space), all true at the end of a game; action, as the policy drew it, of a Box before it was clipped or squashed;
-    reward, float32 (M,), after n steps of all of them; terminated, bool (M,); discount, float32 (M,), what the value of
-    the next observation counts: gamma, after n steps gamma^n, and 0.0 where the game terminated; extras, what the
-    player's policy kept, as `log_prob`; weight, float32 (M,), the importance of rows that were drawn by priority, else
-    ones. opt_steps: of the player so far, for schedules.
+    From the buffer it has: observation, next_observation, by entry (M, ...); legal, next_legal, bool (M, flags of the
+    action space), all true at the end of a game; action, as the policy drew it, of a Box before it was clipped or
+    squashed; reward, float32 (M,), the discounted sum if it is of n steps; terminated, bool (M,); discount of the next
+    value, float32 (M,): gamma^n after n steps, and 0.0 where the game terminated; extras, what the player's policy
+    kept, such as `log_prob`; weight, float32 (M,), the importance of rows that were drawn by priority, else ones.
+    opt_steps: the player's opt steps so far, for schedules.
 
-    Of the networks, by head, (M, K): outputs, with gradients; next_outputs and target_outputs at the next observations,
-    without any, of the same networks and of the target networks.
+    From the networks, by head, (M, K): outputs, with gradients; and without gradients, at the next observations,
+    next_outputs of the same networks and target_outputs of the target networks.
 
     net: the networks. online, target: the same and the target networks without gradients; target: None if there are
     none. key: int64 (1,), of this opt step's random numbers.
@@ -106,20 +106,20 @@ class ReplayBatch:
         return torch.ones_like(self.reward) if self.importance is None else self.importance
 
     def mean(self, column: Tensor) -> Tensor:
-        """The mean of a column, float32 (M,), in which rows that were drawn by priority carry their weights."""
+        """Return the mean of a column, float32 (M,), in which rows drawn by priority carry their weights."""
         return (column if self.importance is None else column * self.importance).mean()
 
     # ---- values of actions that critics observe ----------------------------------------------------------
 
     def action_values(self, head: str, action: Tensor) -> Tensor:
-        """What a Critic makes of actions at the observations, with gradients: (M,).
+        """Return a Critic's values of actions at the observations, with gradients: (M,).
 
         action: (M, n), as the policy draws them.
         """
         return self._critic(head)(self.observation | self._observed(action))[:, 0]
 
     def fixed_action_values(self, head: str, action: Tensor) -> Tensor:
-        """The same, by weights that learn nothing by it: gradients flow into the actions alone."""
+        """Return a Critic's values of actions at the observations; gradients flow into the actions alone: (M,)."""
         self._critic(head)
         net = self._online.module(head)
         weights = {name: weight.detach() for name, weight in net.named_parameters()}
@@ -127,7 +127,7 @@ class ReplayBatch:
         return values[:, 0]
 
     def target_action_values(self, head: str, action: Tensor) -> Tensor:
-        """What the target network makes of actions at the next observations, without gradients: (M,)."""
+        """Return the target Critic's values of actions at the next observations, without gradients: (M,)."""
         self._critic(head)
         return self._target_nets()(head, self.next_observation | self._observed(action))[head][:, 0]
 
@@ -136,24 +136,24 @@ class ReplayBatch:
     @cached_property
     @with_gradients
     def distribution(self) -> Distribution:
-        """That of the actions at the observations under the policy now, with gradients."""
+        """The distribution of actions at the observations under the present policy, with gradients."""
         return self._distribution(self.outputs[POLICY], self.legal)
 
     @cached_property
     def next_distribution(self) -> Distribution:
-        """That of the actions at the next observations under the policy now, without gradients."""
+        """The distribution of actions at the next observations under the present policy, without gradients."""
         with torch.no_grad():
             return self._distribution(self.next_outputs[POLICY], self.next_legal)
 
     def sample(self) -> tuple[Tensor, Tensor]:
-        """Actions that the policy draws at the observations, and their log-probabilities (M,).
+        """Draw actions at the observations from the policy, and return them and their log-probabilities (M,).
 
-        Those of a Box are (M, n), before they are clipped or squashed, and gradients flow through them.
+        Actions of a Box are (M, n), before they are clipped or squashed, and gradients flow through them.
         """
         return self._drawn(self.outputs[POLICY], self.legal)
 
     def next_sample(self) -> tuple[Tensor, Tensor]:
-        """The same at the next observations, without gradients."""
+        """Draw actions at the next observations, as `sample` does, without gradients."""
         with torch.no_grad():
             return self._drawn(self.next_outputs[POLICY], self.next_legal)
 
@@ -201,12 +201,12 @@ class ReplayBatch:
 
 
 def observes_actions(net: HeadedNet, head: str) -> bool:
-    """Whether it is a Critic."""
+    """Return whether a head is a Critic."""
     return ACTION in net.others.get(head, {})
 
 
 class _Outputs(dict[str, Tensor]):
-    """What heads put out, by name, computed when it is first asked for."""
+    """The outputs of heads by name, computed when they are first asked for."""
 
     def __init__(self, net: HeadedNet, compute: Callable[[str], dict[str, Tensor]]) -> None:
         super().__init__()
@@ -222,19 +222,19 @@ class _Outputs(dict[str, Tensor]):
 
 
 class OffPolicyLoss(ABC):
-    """What a player learns from rows of its replay buffer.
+    """The base of losses on rows of a player's replay buffer.
 
     A class of your own derives from it and carries its `Config`, a UserConfig with the loss's keys.
 
-    Must be set: `heads`, the outputs that it learns: `q` or ActionValues(name), a value for each discrete action,
-    `policy`, `value`, `label` (two logits), Critic(name), which observes an action, or Head(name, num_outputs) of
-    another kind; `acts_by`, the head by which the player acts: `policy`, or one with a value for each discrete action.
-    Both may be properties, which read `config`. May be set: `weights`, a module with weights of its own that are
-    learned too, as a temperature. own_targets: None: the algorithm keeps target networks, if its config says so; else
-    whether the loss keeps some, which `follow` moves.
+    It must set `heads`, the outputs that it learns: `q` or ActionValues(name), a value for each discrete action,
+    `policy`, `value`, `label` (two logits), Critic(name), which observes an action, or Head(name, num_outputs) for
+    another one; and `acts_by`, the head by which the player acts: `policy`, or one with a value for each discrete
+    action. Both may be properties, which read `config`. It may set `weights`, a module with weights of its own that are
+    learned too, such as a temperature; and `own_targets`: None if the algorithm keeps the target networks that its
+    config asks for, else whether the loss keeps some, which `follow` moves.
 
-    Must be implemented: `terms`; may be: `begin`, `priorities`, `follow`, `leaves`, `gradient`, and both or none of
-    `state_dict`, `load_state_dict`.
+    It must implement `terms`, and may implement `begin`, `priorities`, `follow`, `leaves`, `gradient`, and both or none
+    of `state_dict`, `load_state_dict`.
     """
 
     heads: tuple[AnyHead, ...]
@@ -254,9 +254,9 @@ class OffPolicyLoss(ABC):
         """Return terms by name, scalars: those named loss_* add up to the loss, the others are recorded."""
 
     def priorities(self, batch: ReplayBatch) -> Tensor:
-        """By how much prioritized replay draws the rows again, (M,): their TD errors, say.
+        """Return the rows' priorities for prioritized replay, (M,), such as their TD errors.
 
-        Called after `terms`, with the same batch.
+        It is called after `terms`, with the same batch.
         """
         raise NotImplementedError
 
@@ -266,14 +266,14 @@ class OffPolicyLoss(ABC):
         return type(self).priorities is not OffPolicyLoss.priorities
 
     def follow(self, share: float) -> None:  # noqa: B027 (most losses keep no target networks)
-        """Move target networks of the loss's own a share of the way to the others."""
+        """Move target networks that the loss itself keeps a share of the way to the networks that learn."""
 
     def leaves(self, weights: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:
-        """The tensors by which gradients are taken, by name. weights: all that are learned, by name."""
+        """Return the tensors by which gradients are taken, by name. weights: all that are learned, by name."""
         return weights
 
     def gradient(self, loss: Tensor, leaves: list[Any], weights: Tensor) -> Tensor:
-        """The gradient of a loss by the vector of all weights, (P,)."""
+        """Return the gradient of a loss by the vector of all weights, (P,)."""
         return flat_gradient(loss, leaves)
 
     def state_dict(self) -> dict[str, Any]:
@@ -295,10 +295,10 @@ def try_loss(
     player: Player,
     is_prioritized: bool,
 ) -> None:
-    """Let a loss compute its terms once, of rows of zeros, and the priorities if the buffer wants any.
+    """Let a loss compute its terms once, from rows of zeros, and the priorities if the buffer is prioritized.
 
-    Raises ConfigError, with paths below the algorithm's config, for one that fails, that has no loss_*, whose terms are
-    no numbers or have no gradient, or that gives no priorities.
+    Raises ConfigError, at paths below the algorithm's config, for a loss that fails or has no loss_*, for terms that
+    are no numbers or have no gradient, and for a loss without priorities.
     """
     if is_prioritized and not loss.gives_priorities:
         message = f"expected uniform (the loss {config.name!r} has no `priorities`), got 'prioritized'"
@@ -320,7 +320,7 @@ def try_loss(
 
 
 def _rows_of_zeros(player: Player, draws: bool) -> Transitions:
-    """The first of them goes on, the others have terminated. draws: whether the player keeps log-probabilities."""
+    """Make rows of which all but the first have terminated. draws: whether the player keeps log-probabilities."""
     M, device, space = NUM_TRIED, player.device, player.action_space
     observation = {
         name: torch.zeros(M, *entry.shape, dtype=entry.dtype, device=device) for name, entry in player.spaces.items()

@@ -1,4 +1,4 @@
-"""PPO's loss, which stands in ppo.py, as a plug-in of `on_policy`. The algorithm `ppo` learns the same, faster."""
+"""PPO's loss (palestra/algorithms/ppo.py) as a plug-in of `on_policy`. The algorithm `ppo` learns the same, faster."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -12,7 +12,7 @@ from palestra.schedules import ScheduleConfig
 
 
 class PPOLoss(ProximalLoss, OnPolicyLoss):
-    """State: the coefficient of the KL penalty."""
+    """PPO's loss. Its state is the coefficient of the KL penalty."""
 
     config: "PPOLossConfig"
     estimators = ("gae", "td_lambda", "reward_to_go", "torchrl")

@@ -16,14 +16,14 @@ from palestra.config import PositiveFloat
 
 
 class QLearning(OffPolicyLoss):
-    """Huber's loss of the TD error, by a target network; double where the config says so (van Hasselt et al. 2016)."""
+    """The Huber loss of the TD error, by a target network; double if the config says so (van Hasselt et al. 2016)."""
 
     config: "QLearningConfig"
     heads = ("q",)
     acts_by = "q"
 
     def values_and_target(self, batch: ReplayBatch) -> tuple[Tensor, Tensor]:
-        """The values of the actions taken, and what they should have been: (M,) each."""
+        """Return the values of the actions taken, and their value targets: (M,) each."""
         choosing = batch.next_outputs if self.config.double else batch.target_outputs
         best = best_legal(choosing["q"], batch.next_legal)
         value_target = batch.reward + batch.discount * of_action(batch.target_outputs["q"], best)

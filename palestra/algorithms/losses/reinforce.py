@@ -1,4 +1,4 @@
-"""REINFORCE (Williams 1992) as a plug-in of `on_policy`: on whole games by their reward to go, or with a critic."""
+"""REINFORCE (Williams 1992) as a plug-in of `on_policy`, with a critic or by the reward to go of whole games."""
 
 from typing import ClassVar, Literal
 
@@ -11,14 +11,14 @@ from palestra.schedules import ScheduleConfig
 
 
 class CriticConfig(Config):
-    """A head `value`, which the loss learns too, and by which estimators compute advantages."""
+    """Keys of a head `value`, which the loss learns too, and by which estimators compute advantages."""
 
     coefficient: PositiveFloat
     """weight of the value's mean squared error in the loss"""
 
 
 class Reinforce(OnPolicyLoss):
-    """Pushes up the log-probability of every decision by its advantage: without a critic, by its reward to go."""
+    """Raises the log-probability of every decision in proportion to its advantage (without a critic: reward to go)."""
 
     config: "ReinforceConfig"
     is_of_one_pass = True
@@ -52,6 +52,6 @@ class ReinforceConfig(LossConfig):
     name: Literal["reinforce"]
     """REINFORCE (Williams 1992)"""
     critic: CriticConfig | None
-    """learn a value, which advantages are counted from; null: none, by the reward to go alone"""
+    """learn a value, from which advantages are measured; null: use the reward to go alone"""
     entropy_coefficient: ScheduleConfig
     """weight of the policy's entropy in the loss, a function of the player's opt steps"""

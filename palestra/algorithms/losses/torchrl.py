@@ -1,7 +1,7 @@
 """TorchRL's loss modules as losses of `on_policy` and `off_policy` (extra: torchrl, imported where a run asks for it).
 
 They compute with the player's own networks, distributions and rows. Target networks that they keep are part of their
-state; what is random in them comes from keys, and rows that do not count never reach them.
+state. Their random numbers come from keys, and rows that do not count never reach them.
 """
 
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ HALF = 0.5  # discounts are powers of it
 
 
 class _ModuleLoss:
-    """What both kinds of losses share: the loss module, `module`, and its state.
+    """The base of both kinds of losses: it holds the loss module, `module`, and its state.
 
-    tied: the weights of each critic of an ensemble, which TorchRL stacks: the stacked ones and those of the networks.
+    tied: for each weight of an ensemble of critics, which TorchRL stacks, the stacked tensor and the networks' own.
     """
 
     config: Any
@@ -37,11 +37,11 @@ class _ModuleLoss:
     module: Any
 
     def make(self, networks: Mapping[str, Any]) -> Any:
-        """The loss module of these networks, modules on TensorDicts by head (torchrl_modules.networks_of)."""
+        """Make the loss module of these networks: by head, modules on TensorDicts (torchrl_modules.networks_of)."""
         raise NotImplementedError
 
     def adopt(self, net: HeadedNet, player: Player) -> None:
-        """Make the loss module of the networks. Raises ConfigError, with paths below the algorithm's config."""
+        """Make the loss module of the networks. Raises ConfigError, at paths below the algorithm's config."""
         for head in net.heads:
             if isinstance(net.net_of(head), RecurrentNet):
                 message = "expected a network without a memory for a loss of TorchRL, got a recurrent one"
@@ -66,8 +66,10 @@ class _ModuleLoss:
             self.net, self.tied = net, self._tied(net, networks)
 
     def _tied(self, net: HeadedNet, networks: Mapping[str, Any]) -> list[tuple[nn.Parameter, list[nn.Parameter]]]:
-        """The weights that TorchRL has stacked for an ensemble of networks, with those of our networks: of the one that
-        it was given, or the first of a list, and of those that follow.
+        """Return each weight that TorchRL has stacked for an ensemble, with those of our networks that it stands for.
+
+        TorchRL was given the ensemble as one network, or as a list: its networks are that one, or the list's first one,
+        and those that follow it.
         """
         ours, tied = {id(weight) for weight in net.parameters()}, []
         for name, params in self.module.named_children():
@@ -86,7 +88,7 @@ class _ModuleLoss:
         return tied
 
     def compute(self, rows: dict[Any, Tensor], opt_steps: int) -> tuple[dict[str, Tensor], Any]:
-        """The terms of rows, the entries of a TensorDict; and the TensorDict, in which the module may have written."""
+        """Return the terms for rows, the entries of a TensorDict, and the TensorDict, to which the module may write."""
         from tensordict import TensorDict
 
         inputs = TensorDict(rows, batch_size=[len(next(iter(rows.values())))])
@@ -104,12 +106,12 @@ class _ModuleLoss:
         return terms, inputs
 
     def key(self, name: str) -> Any:
-        """Under which key of a TensorDict the module looks for something."""
+        """Return the key of a TensorDict under which the module looks for something."""
         return getattr(self.module.tensor_keys, name)
 
     @torch.no_grad()
     def follow(self, share: float) -> None:
-        """Move the module's target networks a share of the way to the others."""
+        """Move the module's target networks a share of the way to the networks that learn."""
         for name, targets in self.module.named_children():
             if name.startswith("target_"):
                 others = getattr(self.module, name.removeprefix("target_"))
@@ -118,7 +120,7 @@ class _ModuleLoss:
                     old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)
 
     def state_dict(self) -> dict[str, Any]:
-        """The module's buffers: target networks, coefficients that it changes."""
+        """Return the module's buffers: target networks, and coefficients that it changes."""
         return {name: buffer for name, buffer in self.module.named_buffers() if not _is_of_networks(name)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -132,7 +134,7 @@ def _weight_of(network: Any, key: Any) -> nn.Parameter:
 
 
 def _is_of_networks(name: str) -> bool:
-    """Whether a buffer belongs to the player's own networks, which checkpoints hold anyway."""
+    """Return whether a buffer belongs to the player's own networks, which checkpoints hold anyway."""
     child = name.partition(".")[0]
     return child.endswith("_params") and not child.startswith("target_")
 
@@ -141,12 +143,12 @@ def _is_of_networks(name: str) -> bool:
 
 
 class TorchRLLoss(_ModuleLoss, OnPolicyLoss):
-    """A loss module of TorchRL on roll-outs, as ClipPPOLoss.
+    """A loss module of TorchRL on roll-outs, such as ClipPPOLoss.
 
     A class of your own derives from it, carries its `Config`, and implements `make`.
 
-    Rows that do not count are left out before the module sees any. Its target networks, if it keeps any, are those with
-    which the roll-out was collected.
+    The module gets only rows that count. Its target networks, if it keeps any, are those with which the roll-out was
+    collected.
     """
 
     estimators = ("gae", "td_lambda", "reward_to_go", "torchrl")
@@ -211,7 +213,7 @@ class TorchRLLossConfig(TorchRLConfig, LossConfig):
 
 
 class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
-    """A loss module of TorchRL on rows of a replay buffer, as SACLoss.
+    """A loss module of TorchRL on rows of a replay buffer, such as SACLoss.
 
     A class of your own derives from it, carries its `Config`, sets `heads` and `acts_by`, and implements `make`.
 
@@ -223,9 +225,9 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
     own_targets = True
 
     def learns(self) -> Literal["DQNLoss", "SACLoss", "DiscreteSACLoss"]:
-        """From which of these classes the one that the file names derives.
+        """Return the class of TorchRL that the file names, or from which the class that it names derives.
 
-        Of TorchRL's own their names tell: a file can be read where TorchRL is not installed.
+        TorchRL's own are known by their names, so that a file can be read where TorchRL is not installed.
         """
         name = self.config.name
         found = [each for each in REPLAY_LOSSES if name == f"{OBJECTIVES}:{each}"]
@@ -278,10 +280,10 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
         self.own = list(own.values())
 
     def leaves(self, weights: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:
-        """Those of the loss module.
+        """Return the parameters of the loss module.
 
-        The stacked weights of an ensemble become views of those of its networks, which lie one after the other. Where
-        TorchRL has drawn others for them, these are gone.
+        The stacked weights of an ensemble become views of its networks' weights, which lie one after the other; initial
+        weights that TorchRL has drawn for an ensemble are dropped.
         """
         for stacked, parts in self.tied:
             first, places = parts[0].data, [part.storage_offset() for part in parts]
@@ -329,16 +331,18 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
         return terms if batch.importance is None else self._as_means(terms, batch.importance.mean())
 
     def _as_means(self, terms: dict[str, Tensor], mean_weight: Tensor) -> dict[str, Tensor]:
-        """The terms of rows that were drawn by priority as means of weighted losses (Schaul et al. 2016), where TorchRL
-        divides by the sum of the weights.
+        """Scale the terms of rows drawn by priority to means of weighted losses (Schaul et al. 2016).
+
+        TorchRL divides by the sum of the weights instead.
         """
         if self.module.reduction != "mean" or getattr(self.module, "use_prioritized_weights", False) is False:
             return terms
         return {name: term * mean_weight if name.startswith("loss_") else term for name, term in terms.items()}
 
     def priorities(self, batch: ReplayBatch) -> Tensor:
-        """What the module writes as such: SACLoss the largest absolute TD error of its critics; of DQNLoss, which
-        writes squares of TD errors, their roots.
+        """Return the priorities that the module has written; for DQNLoss, which writes squared TD errors, their roots.
+
+        SACLoss writes the largest absolute TD error of its critics.
         """
         written: Tensor = self.written.detach().flatten()
         return written.sqrt() if isinstance(self.module, torchrl_module(OBJECTIVES).DQNLoss) else written

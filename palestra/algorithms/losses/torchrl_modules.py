@@ -1,4 +1,4 @@
-"""Networks and distributions of palestra as TorchRL's loss modules want them.
+"""Networks and distributions of palestra in the form that TorchRL's loss modules want.
 
 Only losses/torchrl.py imports this, and only where a run asks for a loss of TorchRL.
 
@@ -28,9 +28,9 @@ OBSERVATION, LEGAL = "observation", "legal"
 
 
 class ActionDistribution(Distribution):
-    """One of palestra's distributions of actions: what is drawn and scored is the action as the policy draws it, of a
-    Box before it is clipped or squashed. outputs: of the head `policy`, (M, K). legal: bool (M, flags). head: what
-    makes actions of them.
+    """A distribution of actions as the policy draws them, of a Box before they are clipped or squashed.
+
+    outputs: of the head `policy`, (M, K). legal: bool (M, flags). head: makes actions of the outputs.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch reads it as an attribute)
@@ -43,7 +43,7 @@ class ActionDistribution(Distribution):
         self.has_rsample = isinstance(self.own, GaussianDistribution)
 
     def rsample_and_log_prob(self, sample_shape: Any = ()) -> tuple[Tensor, Tensor]:
-        """One value for each row, through which gradients flow, and its log-probability."""
+        """Draw one value for each row, through which gradients flow, and return it and its log-probability."""
         return self.own.draw(torch.randn_like(self.own.mean))
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
@@ -57,7 +57,7 @@ class ActionDistribution(Distribution):
 
     @property
     def logits(self) -> Tensor:
-        """Log-probabilities of all actions, of a single choice: (M, A)."""
+        """The log-probabilities of all actions of a Discrete: (M, A)."""
         assert isinstance(self.own, CategoricalDistribution)
         (log_probs,) = self.own.log_probs
         return log_probs
@@ -73,7 +73,7 @@ def _kl_divergence(one: ActionDistribution, other: ActionDistribution) -> Tensor
 
 
 class _HeadOutputs(nn.Module):
-    """What a head puts out. entries: of the observation, in the order in which they come."""
+    """Computes the outputs of a head. entries: those of the observation, in the order of the arguments."""
 
     def __init__(self, net: HeadedNet, head: str, entries: list[str]) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class _HeadOutputs(nn.Module):
 
 
 class _Policy(nn.Module):
-    """As _HeadOutputs, with the weights by which actions are drawn, so that TorchRL finds them."""
+    """Computes the outputs of the policy, and holds the weights by which actions are drawn, which TorchRL looks for."""
 
     def __init__(self, net: HeadedNet, entries: list[str]) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class _Policy(nn.Module):
 
 
 class _ActionValues(nn.Module):
-    """Values of all discrete actions, (M, A), the best legal action, (M,), and its value, (M, 1)."""
+    """Computes the values of all discrete actions, (M, A), the best legal action, (M,), and its value, (M, 1)."""
 
     def __init__(self, net: HeadedNet, head: str, entries: list[str]) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class _ActionValues(nn.Module):
 
 
 class _Critic(nn.Module):
-    """The value of an action as the policy draws it, (M, 1)."""
+    """Computes the value, (M, 1), of an action as the policy draws it."""
 
     def __init__(self, net: HeadedNet, head: str, entries: list[str], space: Box, device: torch.device) -> None:
         super().__init__()
@@ -128,9 +128,11 @@ class _Critic(nn.Module):
 
 
 def networks_of(net: HeadedNet, heads: Sequence[AnyHead], player: Player) -> dict[str, Any]:
-    """The network of each head, as a module on TensorDicts: `policy` is probabilistic and writes `action`, `value`
-    writes `state_value`, a Critic `state_action_value`; a head with a value for each action `action_value`, the best
-    legal `action` and `chosen_action_value`; any other head its outputs under its own name. heads: of the loss.
+    """Return the network of each head as a module on TensorDicts.
+
+    `policy` is probabilistic and writes `action`; `value` writes `state_value`, a Critic `state_action_value`; a head
+    with a value for each action writes `action_value`, the best legal `action` and `chosen_action_value`; any other
+    head writes its outputs under its own name. heads: those of the loss.
     """
     networks: dict[str, Any] = {}
     of_actions = [Q, *(head.name for head in heads if isinstance(head, ActionValues))]
@@ -164,5 +166,5 @@ def networks_of(net: HeadedNet, heads: Sequence[AnyHead], player: Player) -> dic
 
 
 def network_inputs(observation: Mapping[str, Tensor], legal: Tensor) -> dict[Any, Tensor]:
-    """The entries of a TensorDict that networks read."""
+    """Return the entries of a TensorDict that networks read."""
     return {(OBSERVATION, name): entry for name, entry in observation.items()} | {LEGAL: legal}

@@ -1,4 +1,4 @@
-"""What draws actions from the outputs of a policy's network: categories, clipped or squashed normal numbers."""
+"""Heads draw actions from the outputs of a policy's network: categories, or clipped or squashed normal numbers."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -45,7 +45,7 @@ class SquashedGaussianConfig(Config):
 class StateDependentGaussianConfig(Config):
     name: Literal["state_dependent_gaussian"]
     """the tanh of normal numbers, scaled to their bounds; the policy puts out their means and, after these, the
-    logarithms of their standard deviations, as in SAC. Log-probabilities are those of actions in half-widths"""
+    logarithms of their standard deviations, as in SAC; log-probabilities are those of actions in half-widths"""
     log_std: LogStdConfig
     """bounds of the logarithms of standard deviations"""
 
@@ -60,7 +60,7 @@ SAMPLED = "sampled_action"  # among the extras of a decision: what the policy dr
 
 
 class DiscreteHead(nn.Module):
-    """Draws discrete and multi-discrete actions; the policy puts out logits."""
+    """Draws discrete and multi-discrete actions; the policy's network puts out logits."""
 
     def __init__(self, space: Discrete | MultiDiscrete) -> None:
         super().__init__()
@@ -69,29 +69,29 @@ class DiscreteHead(nn.Module):
         self.family = Categorical((space.num,) if isinstance(space, Discrete) else space.nums, is_single)
 
     def draw(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Actions, and the extras that learning from them needs."""
+        """Draw actions; return them and the extras that learning from them needs."""
         action, log_prob = self.family.sample(outputs, legal, keys)
         return action, {"log_prob": log_prob}
 
     def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        """The most likely actions."""
+        """Return the most likely actions."""
         return self.family.mode(outputs, legal)
 
     def distribution(self, outputs: Tensor, legal: Tensor) -> Distribution:
-        """That of the actions at some observations, by what the policy puts out there."""
+        """Make the distribution of actions of the policy's outputs at some observations."""
         return self.family.distribution(outputs, legal)
 
     def output_weights(self) -> list[str]:
-        """Those that heads have besides what a network puts out."""
+        """Name the weights that heads have of their own."""
         return OWN_WEIGHTS
 
     def probabilities(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        """Those of all actions, of several choices one after the other: (B, A)."""
+        """Return the probabilities of all actions, of several choices one after the other: (B, A)."""
         return torch.cat(self.family.distribution(outputs, legal).log_probs, dim=1).exp()
 
 
 class BoxHead(nn.Module):
-    """Draws vectors of numbers; the policy puts out means."""
+    """Draws vectors of numbers; the policy's network puts out means."""
 
     def __init__(self, space: Box, config: BoxActionsConfig, device: torch.device) -> None:
         super().__init__()
@@ -102,36 +102,36 @@ class BoxHead(nn.Module):
         self.family = ClippedGaussian(*bounds) if is_clipped else SquashedGaussian.within(*bounds)
 
     def draw(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Actions, and the extras that learning from them needs."""
+        """Draw actions; return them and the extras that learning from them needs."""
         noise = random_normals(keys, self.num_outputs)
         sampled, log_prob = self.family.draw(outputs, self.log_std.detach(), noise)
         return self.family.action(sampled), {"log_prob": log_prob, SAMPLED: sampled}
 
     def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        """The actions of the means: the likeliest ones but for the tanh, which moves the mode."""
+        """Return the actions of the means: the likeliest ones, except that a tanh moves the mode."""
         return self.family.action(outputs)
 
     def distribution(self, outputs: Tensor, legal: Tensor) -> GaussianDistribution:
-        """That of the values before they are clipped or squashed, by what the policy puts out at some observations."""
+        """Make the distribution of the values before they are clipped or squashed, of the policy's outputs."""
         return self.family.distribution(outputs, self.log_std)
 
     def action(self, sampled: Tensor) -> Tensor:
-        """What goes into the game of a value that was drawn."""
+        """Return the action that is played for a value that was drawn."""
         return self.family.action(sampled)
 
     def output_weights(self) -> list[str]:
-        """Those that heads have besides what a network puts out."""
+        """Name the weights that heads have of their own."""
         return OWN_WEIGHTS
 
     def probabilities(self, outputs: Tensor, legal: Tensor) -> None:
-        """A Box has no choices, and no probabilities of them."""
+        """Return None: a Box has no choices, and so no probabilities of them."""
 
 
 class StateDependentHead(nn.Module):
-    """Draws vectors of numbers; the policy puts out means and log standard deviations, of normal numbers before a tanh.
+    """Draws vectors of numbers; the policy's network puts out means and log standard deviations before a tanh.
 
-    Log-probabilities are densities of actions in half-widths of the Box from its centre: what the bounds are changes no
-    entropy.
+    Log-probabilities are densities of actions in half-widths of the Box from its centre, so that no entropy depends on
+    the bounds.
     """
 
     def __init__(self, space: Box, config: StateDependentGaussianConfig, device: torch.device) -> None:
@@ -143,36 +143,36 @@ class StateDependentHead(nn.Module):
         self.family = self.half_widths.squashed()
 
     def draw(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Actions, and the extras that learning from them needs."""
+        """Draw actions; return them and the extras that learning from them needs."""
         sampled, log_prob = self.distribution(outputs, legal).draw(random_normals(keys, self.num_numbers))
         return self.action(sampled), {"log_prob": log_prob, SAMPLED: sampled}
 
     def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        """The actions of the means: the likeliest ones but for the tanh, which moves the mode."""
+        """Return the actions of the means: the likeliest ones, except that a tanh moves the mode."""
         return self.action(outputs[:, : self.num_numbers])
 
     def distribution(self, outputs: Tensor, legal: Tensor) -> GaussianDistribution:
-        """That of the values before they are squashed, by what the policy puts out at some observations."""
+        """Make the distribution of the values before they are squashed, of the policy's outputs."""
         mean, log_std = outputs.chunk(2, dim=1)
         return self.family.distribution(mean, log_std.clamp(*self.log_std_bounds))
 
     def action(self, sampled: Tensor) -> Tensor:
-        """What goes into the game of a value that was drawn."""
+        """Return the action that is played for a value that was drawn."""
         return self.half_widths.inverse(self.family.action(sampled))
 
     def output_weights(self) -> list[str]:
-        """Those that heads have besides what a network puts out."""
+        """Name the weights that heads have of their own."""
         return OWN_WEIGHTS
 
     def probabilities(self, outputs: Tensor, legal: Tensor) -> None:
-        """A Box has no choices, and no probabilities of them."""
+        """Return None: a Box has no choices, and so no probabilities of them."""
 
 
 AnyHead = DiscreteHead | BoxHead | StateDependentHead
 
 
 def make_head(config: BoxActionsConfig | StateDependentGaussianConfig | None, player: Player) -> AnyHead:
-    """What draws the player's actions. Raises ConfigError where `box_actions` does not fit them."""
+    """Make the head that draws the player's actions. Raises ConfigError where `box_actions` does not fit them."""
     space, path = player.action_space, f"players.{player.name}.algorithm.box_actions"
     if not isinstance(space, Box):
         if config is not None:

@@ -1,6 +1,4 @@
-"""Networks of an actor-critic: what a config says of them, all weights in one module, and the policy that plays with
-them.
-"""
+"""The networks of an actor-critic: their configs, a module with all of their weights, and the policy that plays."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -57,9 +55,9 @@ AnyBody = Annotated[SharedConfig | SeparateConfig, ByName(), InBranch.FIXED]
 def usual_body(
     heads: Sequence[str], spaces: RoleSpaces, said: Mapping[str, Any], critics: Collection[str] = ()
 ) -> dict[str, Any]:
-    """What a first file says of a body: one network on images, else one for each head.
+    """Return what a first file says of a body: one network for images, else one for each head.
 
-    said: what it says of the algorithm. critics: the heads that observe the action, too.
+    said: what the file says of the algorithm. critics: the heads that observe the action, too.
     """
     if not critics and any(space.is_image for space in spaces.observation.values()):
         return {"name": "shared"}
@@ -70,7 +68,7 @@ def usual_body(
 
 
 def check_heads(body: SeparateConfig | SharedConfig, heads: Collection[str]) -> None:
-    """Raise ConfigError, with paths below the algorithm's config, unless separate networks are those of these heads."""
+    """Raise ConfigError, at paths below the algorithm's config, unless separate networks are those of these heads."""
     if isinstance(body, SharedConfig):
         return
     missing = [
@@ -84,7 +82,7 @@ def check_heads(body: SeparateConfig | SharedConfig, heads: Collection[str]) -> 
 
 
 def check_critic(body: SeparateConfig | SharedConfig, centralized: bool) -> None:
-    """Raise ConfigError, with a path below the algorithm's config, for a centralized critic in a shared network."""
+    """Raise ConfigError, at a path below the algorithm's config, for a centralized critic in a shared network."""
     if centralized and isinstance(body, SharedConfig):
         why = "centralized_critic is true: with a shared network the policy would observe what critics alone may"
         raise ConfigError.at("body.name", f"expected 'separate' ({why}), got 'shared'")
@@ -115,9 +113,11 @@ InitializationConfig = Annotated[StockConfig | OrthogonalConfig, ByName()]
 
 
 def spaces_of_critic(centralized: bool, player: Player) -> dict[str, Space]:
-    """What the value's network observes: what the player observes (IPPO, de Witt et al. 2020), or also what the game
-    shows critics alone (MAPPO, Yu et al. 2022). Raises ConfigError where the game shows critics nothing, or not the
-    same in all roles of the player.
+    """Return the spaces that the value's network observes.
+
+    They are those of the player's observation (IPPO, de Witt et al. 2020), and of what the game shows critics alone if
+    the critic is centralized (MAPPO, Yu et al. 2022). Raises ConfigError where the game shows critics nothing, or not
+    the same in all roles of the player.
     """
     if not centralized:
         return player.spaces
@@ -141,12 +141,12 @@ POLICY, VALUE = "policy", "value"
 
 
 class HeadedNet(nn.Module):
-    """All weights of a player: of its networks, and those with which its actions are drawn.
+    """All weights of a player: those of its networks, and those with which its actions are drawn.
 
-    heads: how many outputs each has, by name. A separate network is the attribute of its head's name. A shared one is
-    the attribute of the first head; the outputs of the heads lie in it one after the other. draws: what draws actions
-    from the outputs of the head `policy`, where there is one. others: by head, the entries that its network observes,
-    where these are not the player's own.
+    heads: how many outputs each has, by name. A separate network is the attribute named as its head. A shared one is
+    the attribute named as the first head; it puts out the heads' outputs one after the other. draws: draws actions from
+    the outputs of the head `policy`, if there is one. others: by head, the entries that its network observes, if these
+    are not the player's own.
     """
 
     def __init__(
@@ -174,19 +174,19 @@ class HeadedNet(nn.Module):
             self._initialize(body, initialization, base_key(player.seed, f"{stream}/orthogonal"))
 
     def output_weights(self) -> list[str]:
-        """Of the last layer of each network, and the head's own (palestra.nets.weights.output_weights)."""
+        """Name the weights of each network's last layer, and the head's own (palestra.nets.weights.output_weights)."""
         return [f"{place}.{name}" for place, part in self.named_children() for name in output_weights(part)]
 
     def net_of(self, head: str) -> nn.Module:
-        """The network whose outputs, or part of whose outputs, are those of the head."""
+        """Return the network that puts out the head's outputs, alone or among others."""
         return self.get_submodule(next(iter(self.heads)) if self.is_shared else head)
 
     def split(self, outputs: Tensor) -> dict[str, Tensor]:
-        """The outputs of a shared network (M, ...) by head."""
+        """Return the outputs of a shared network (M, ...) by head."""
         return dict(zip(self.heads, outputs.split(list(self.heads.values()), dim=1), strict=True))
 
     def outputs(self, observation: dict[str, Tensor], memory: Memory, episode_start: Tensor) -> dict[str, Tensor]:
-        """What every head puts out at the observations of sequences, as those of an Experience: by name (M, K)."""
+        """Return the outputs of every head along sequences, such as those of an Experience: by name (M, K)."""
         if self.is_shared:
             first = next(iter(self.heads))
             return self.split(Part(first, self.net_of(first)).unroll(observation, memory, episode_start))
@@ -199,7 +199,7 @@ class HeadedNet(nn.Module):
         }
 
     def _initialize(self, body: SeparateConfig | SharedConfig, config: "OrthogonalConfig", key: int) -> None:
-        """Networks that the user has given keep their weights."""
+        """Initialize the networks orthogonally, except those that a program has given, which keep their weights."""
         gains = {head: config.policy_gain if head == POLICY else config.value_gain for head in self.heads}
         if isinstance(body, SeparateConfig):
             for number, head in enumerate(self.heads):
@@ -256,10 +256,10 @@ Draw = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, dict[str, Tensor]]]
 class ActorCriticPolicy:
     """Draws actions from the policy, or plays the most likely ones.
 
-    policy: the network that acts. value: the value's, where it must see every step of a roll-out because it has a
-    memory, else None. gives_value: the last output of the policy's network is the value. draws: whether it draws.
-    kernel: what draws the same actions faster than the head. entries: those of the observation that the policy gets,
-    where what it is shown is for a centralized critic, too; else None.
+    policy: the network that acts. value: the value's network, if it has a memory and must see every step of a roll-out,
+    else None. gives_value: whether the last output of the policy's network is the value. draws: whether actions are
+    drawn. kernel: draws the same actions faster than the head. entries: those of the observation that the policy's
+    network gets, if the observation has others for a centralized critic, else None.
     """
 
     def __init__(

@@ -22,12 +22,12 @@ REMEMBERED = "memory."  # before the names of a memory, where it lies among the 
 class Experience(NamedTuple):
     """W sequences of T decisions that follow each other: row t * W + w is decision t of sequence w.
 
-    To networks without a memory every row is a sequence of its own: T = 1.
+    For networks without a memory every row is a sequence of its own: T = 1.
 
-    memory: before the first decisions, by name, (W, ...). episode_start: bool (T, W); there the memory is zeros. All
-    others (T * W, ...). action: as the policy drew it, before a box clipped or squashed it. log_prob, value: at the
-    roll-out. value_target: what the value should have been. weight: of the row in a mean, 0.0 where it does not count.
-    role: in which role it was decided, its place among the player's roles, int64.
+    memory: before the first decisions, by name, (W, ...). episode_start: bool (T, W), where the memory is set to zeros.
+    All others are (T * W, ...). action: as the policy drew it, before a box clipped or squashed it. log_prob, value:
+    when the roll-out was collected. value_target: what the value should have been. weight: the row's weight in a mean,
+    0.0 where it does not count. role: the role that decided, by its place among the player's roles, int64.
     """
 
     observation: dict[str, Tensor]
@@ -43,7 +43,7 @@ class Experience(NamedTuple):
     role: Tensor
 
     def minibatch(self, index: Tensor) -> "Experience":
-        """Some sequences, in the order of `index`."""
+        """Return some sequences, in the order of `index`."""
         observation, memory, episode_start, *columns = self
         steps = torch.arange(len(episode_start), device=index.device).unsqueeze(1)
         rows = (steps * episode_start.shape[1] + index).flatten()
@@ -55,7 +55,7 @@ class Experience(NamedTuple):
         )
 
     def by_role(self, roles: Sequence[str]) -> "dict[str, Experience]":
-        """By each role of the player: all rows, of which only those of the role count."""
+        """Return, by role of the player, all rows, of which only those of the role count."""
         if len(roles) == 1:
             return {roles[0]: self}
         return {
@@ -64,7 +64,7 @@ class Experience(NamedTuple):
         }
 
     def normalized(self, normalize_advantages: bool) -> "Experience":
-        """With weights that sum to 1 and, if asked for, advantages of mean 0 and standard deviation 1."""
+        """Scale the weights so that they sum to 1, and, if asked for, advantages to mean 0 and standard deviation 1."""
         batch = self._replace(weight=self.weight / self.weight.sum().clamp(min=1.0))
         if not normalize_advantages:
             return batch
@@ -72,11 +72,11 @@ class Experience(NamedTuple):
         return batch._replace(advantage=centered / (batch.mean(centered.square()).sqrt() + 1e-8))
 
     def mean(self, column: Tensor) -> Tensor:
-        """The mean over the rows that count, where weights sum to 1. column: float32 (M,)."""
+        """Return the mean over the rows that count, if the weights sum to 1. column: float32 (M,)."""
         return torch.dot(self.weight, column)
 
     def explained_variance(self) -> Tensor:
-        """The share of the variance of the value targets that the values explain: 1 - Var(error) / Var(target)."""
+        """Return the share of the value targets' variance that the values explain: 1 - Var(error) / Var(target)."""
         rows = self.normalized(normalize_advantages=False)
         error = rows.value_target - rows.value
         variances = [rows.mean((x - rows.mean(x)).square()) for x in (error, rows.value_target)]
@@ -90,13 +90,14 @@ class Experience(NamedTuple):
 
 
 def memory_in(extras: Mapping[str, Tensor]) -> Memory:
-    """What a player remembered when it decided."""
+    """Return a player's memory at the time of its decisions."""
     return {name.removeprefix(REMEMBERED): value for name, value in extras.items() if name.startswith(REMEMBERED)}
 
 
 def rows_of_sequences(player: Player, rollout_length: int, num_rows: int) -> list[Tensor]:
-    """For every role of the player the numbers of its rows in a roll-out, (T, W): a column holds those of one world, in
-    order. They lie round by round, in a round move by move, in a turn world by world.
+    """Return, for every role of the player, the numbers of its rows in a roll-out, (T, W), a world in each column.
+
+    The rows of a roll-out lie round by round, in a round move by move, in a move world by world.
     """
     rows = torch.arange(num_rows, device=player.device).view(rollout_length, len(player.moves), -1)
     places = [[number for number, role in enumerate(player.moves) if role == own] for own in player.roles]
@@ -104,8 +105,7 @@ def rows_of_sequences(player: Player, rollout_length: int, num_rows: int) -> lis
 
 
 def in_sequences(experience: Experience, batch: Transitions, sequences: list[Tensor]) -> Experience:
-    """Rows that are sequences of their own, of a player whose networks remember, as the sequences in which they were
-    decided.
+    """Arrange single rows as the sequences in which they were decided, for networks with a memory.
 
     sequences: numbers of rows that follow each other, (T, W) each. Rows between them that do not count go to the end.
     """
@@ -133,10 +133,10 @@ def in_sequences(experience: Experience, batch: Transitions, sequences: list[Ten
 
 
 class Sequences(NamedTuple):
-    """Decisions that follow each other, W sequences of T, all (T, W).
+    """Columns of decisions that follow each other, W sequences of T, all (T, W).
 
-    next_value: of the true next observation; looked at only where a game was truncated, and at the last valid row of a
-    sequence.
+    next_value: the value of the true next observation; used only where a game was truncated, and at the last valid row
+    of a sequence.
     """
 
     reward: Tensor
@@ -148,7 +148,7 @@ class Sequences(NamedTuple):
 
     @classmethod
     def of(cls, batch: Transitions, value: Tensor, critic: Part | None, rows: Tensor) -> "Sequences":
-        """The rows (T, W) of a roll-out.
+        """Take the rows (T, W) of a roll-out.
 
         value: of its observations, (M,). critic: its last output is a value; None: all values are 0.
         """
@@ -167,12 +167,12 @@ class Sequences(NamedTuple):
 
 
 def values(critic: Part, observation: Mapping[str, Tensor], memory: Memory) -> Tensor:
-    """The critic's last output: float32 (rows,)."""
+    """Return the critic's last output: float32 (rows,)."""
     return critic.step(observation, memory)[0][:, -1]
 
 
 def values_at_roll_out(critic: Part | None, batch: Transitions) -> Tensor:
-    """The values of the observations of a roll-out, (M,): those that its player kept, or the critic's, or 0."""
+    """Return the values of a roll-out's observations, (M,): those that its player kept, else the critic's, else 0."""
     if critic is None:
         return torch.zeros_like(batch.reward)
     extras = batch.extras
@@ -180,7 +180,7 @@ def values_at_roll_out(critic: Part | None, batch: Transitions) -> Tensor:
 
 
 def next_values(critic: Part, batch: Transitions, rows: Tensor) -> Tensor:
-    """The values of the next observations of some rows, with what is remembered there: of all up to the row."""
+    """Return the values of the next observations of some rows, by a memory of all observations up to the row."""
     memory: Memory = {}
     if critic.remembers:
         before = {name: value[rows] for name, value in memory_in(batch.extras).items()}
@@ -192,10 +192,10 @@ def next_values(critic: Part, batch: Transitions, rows: Tensor) -> Tensor:
 
 
 def generalized_advantages(sequences: Sequences, gamma: float, gae_lambda: float) -> Tensor:
-    """GAE (Schulman et al. 2016, eq. 16): float32 (T, W).
+    """Return generalized advantages (GAE; Schulman et al. 2016, eq. 16): float32 (T, W).
 
-    Nothing follows a terminated row, and the value of its next observation alone a truncated one: no advantage crosses
-    a reset. Invalid rows are passed over, and have advantage 0.
+    Nothing follows a terminated row, and only the value of its next observation follows a truncated one: no advantage
+    crosses a reset. Invalid rows are skipped, and have advantage 0.
     """
     advantages = torch.zeros_like(sequences.value)
     ahead, later = torch.zeros_like(sequences.value[0]), torch.zeros_like(sequences.value[0])

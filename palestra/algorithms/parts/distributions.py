@@ -1,10 +1,10 @@
-"""Distributions of actions: a network's outputs in, actions and log-probabilities out, in few tensor operations.
+"""Distributions of actions turn a network's outputs into actions and log-probabilities, in few tensor operations.
 
-A family (Categorical, ClippedGaussian, SquashedGaussian) holds what never changes, as the bounds of a Box. With the
-outputs for B observations it makes a Distribution.
+A family (Categorical, ClippedGaussian, SquashedGaussian) holds what never changes, such as the bounds of a Box. It
+makes a Distribution of the outputs for B observations.
 
-`legal` masks actions as everywhere in palestra (bool, as wide as the action space says); a row without a legal action
-counts as one in which all are legal: nothing is decided there, and nothing becomes nan. All chance comes from keys
+`legal` masks actions as everywhere in palestra (bool, as wide as the action space says). A row without a legal action
+is treated as if all were legal: nobody decides there, and no number becomes nan. All chance comes from keys
 (palestra.randomness), or from noise that is given. Letters: B rows, A actions, K choices, n numbers of a Box.
 """
 
@@ -28,15 +28,15 @@ class Distribution(Protocol):
     """The distributions of the actions at B observations, one each."""
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """The logarithm of the probability (of a Box: of its density) of one action each: float32 (B,)."""
+        """Return the log-probability (of a Box: log-density) of one action at each observation: float32 (B,)."""
 
     def entropy(self) -> Tensor:
-        """float32 (B,)."""
+        """Return the entropies in nats: float32 (B,)."""
 
     def kl_divergence(self, other: Self) -> Tensor:
-        """KL(self || other), exactly: float32 (B,).
+        """Return KL(self || other), exactly: float32 (B,).
 
-        other: another policy's, of the same family, at the same observations.
+        other: another policy's distributions of the same family, at the same observations.
         """
 
 
@@ -45,16 +45,16 @@ class Distribution(Protocol):
 
 @dataclass(frozen=True)
 class Categorical:
-    """One of several actions for every choice; a single choice makes a Discrete. `nums`: the actions of each choice.
+    """Draws one of several actions for every choice. nums: how many actions each choice has.
 
-    Parameters are logits, (B, sum(nums)). Actions are int64: (B,) of a Discrete, else (B, K).
+    Parameters are logits, (B, sum(nums)). Actions are int64: (B,) of a Discrete (`is_single`), else (B, K).
     """
 
     nums: tuple[int, ...]
     is_single: bool
 
     def sample(self, logits: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions, and their log-probabilities (B,). keys: int64 (B,)."""
+        """Draw actions, and return them and their log-probabilities (B,). keys: int64 (B,)."""
         uniforms = random_floats(keys, len(self.nums))
         distribution = self.distribution(logits, legal)
         drawn = [_invert(part, uniforms[:, index]) for index, part in enumerate(distribution.log_probs)]
@@ -62,12 +62,12 @@ class Categorical:
         return action, distribution.log_prob(action)
 
     def mode(self, logits: Tensor, legal: Tensor) -> Tensor:
-        """The most likely action; of equally likely ones the first."""
+        """Return the most likely actions; of equally likely ones the first."""
         masked = logits.masked_fill(~legal, ILLEGAL)
         return self._shaped(torch.stack([part.argmax(1) for part in masked.split(list(self.nums), dim=1)], dim=1))
 
     def distribution(self, logits: Tensor, legal: Tensor) -> "CategoricalDistribution":
-        """That of these logits, in which illegal actions have probability 0."""
+        """Make the distribution of these logits, in which illegal actions have probability 0."""
         masked = logits.masked_fill(~legal, ILLEGAL)
         if self.is_single:
             return CategoricalDistribution((masked.log_softmax(dim=1),))
@@ -78,33 +78,32 @@ class Categorical:
 
 
 class CategoricalDistribution:
-    """log_probs: of every choice the log-probabilities of its actions, float32 (B, num) each."""
+    """A categorical distribution. log_probs: for every choice those of its actions, float32 (B, num) each."""
 
     def __init__(self, log_probs: tuple[Tensor, ...]) -> None:
         self.log_probs = log_probs
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Of actions int64 (B,), or (B, K) of several choices: (B,)."""
+        """Return the log-probabilities, (B,), of actions int64 (B,), or (B, K) of several choices."""
         actions = action.view(len(action), -1).split(1, dim=1)
         return _total([part.gather(1, one) for part, one in zip(self.log_probs, actions, strict=True)])
 
     def entropy(self) -> Tensor:
-        """(B,)."""
         return -_total([(part.exp() * part).sum(dim=1, keepdim=True) for part in self.log_probs])
 
     def kl_divergence(self, other: "CategoricalDistribution") -> Tensor:
-        """(B,); where an action is illegal, its probability is 0 in both."""
+        """Return the divergences, (B,). An illegal action has probability 0 in both."""
         pairs = zip(self.log_probs, other.log_probs, strict=True)
         return _total([(own.exp() * (own - theirs)).sum(dim=1, keepdim=True) for own, theirs in pairs])
 
 
 def _total(columns: list[Tensor]) -> Tensor:
-    """The sum of columns (B, 1): (B,)."""
+    """Add up columns (B, 1): (B,)."""
     return columns[0].squeeze(1) if len(columns) == 1 else torch.cat(columns, dim=1).sum(dim=1)
 
 
 def _invert(log_probs: Tensor, uniforms: Tensor) -> Tensor:
-    """The action at which the distribution function passes a uniform number: int64 (B,)."""
+    """Return the action at which the distribution function passes a uniform number: int64 (B,)."""
     sums = log_probs.exp().cumsum(dim=1)
     return (sums <= (uniforms * sums[:, -1]).unsqueeze(1)).sum(dim=1).clamp(max=log_probs.shape[1] - 1)
 
@@ -113,33 +112,33 @@ def _invert(log_probs: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def gaussian_log_prob(mean: Tensor, log_std: Tensor, value: Tensor) -> Tensor:
-    """Of a normal with diagonal covariance: (B,) of (B, n); log_std may be (n,)."""
+    """Return the log-densities, (B,), of normals with diagonal covariance at (B, n); log_std may be (n,)."""
     noise = (value - mean) * torch.exp(-log_std)
     return (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI).sum(dim=1)
 
 
 def gaussian_entropy(log_std: Tensor) -> Tensor:
-    """(...,) of (..., n)."""
+    """Return the entropies, (...,), of normals with log standard deviations (..., n)."""
     return (log_std + (0.5 + LOG_ROOT_2_PI)).sum(dim=-1)
 
 
 def gaussian_kl_divergence(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
-    """KL of one diagonal normal from another: (B,) of (B, n); each log_std may be (n,)."""
+    """Return the KL divergences, (B,), of diagonal normals from others, (B, n); each log_std may be (n,)."""
     square = (torch.exp(2.0 * log_std) + (mean - other_mean).square()) * torch.exp(-2.0 * other_log_std)
     return (other_log_std - log_std + 0.5 * (square - 1.0)).sum(dim=1)
 
 
 def free_numbers(is_free: Tensor) -> Tensor | None:
-    """Which numbers of a Box are not fixed: indices, int64; None: all of them.
+    """Return the indices, int64, of the numbers of a Box that are not fixed; None if none is fixed.
 
-    A fixed one is played as its one value whatever is drawn, so that probabilities, entropies and divergences leave it
-    out. is_free: bool (n,).
+    A fixed one is played as its one value whatever is drawn, so probabilities, entropies and divergences leave it out.
+    is_free: bool (n,).
     """
     return None if bool(is_free.all()) else is_free.nonzero().squeeze(1)
 
 
 def of_free(free: Tensor | None, *values: Tensor) -> tuple[Tensor, ...]:
-    """The parts of values (..., n) that belong to the numbers that are free."""
+    """Select the free numbers of values (..., n)."""
     return values if free is None else tuple(value[..., free] for value in values)
 
 
@@ -168,11 +167,11 @@ class HalfWidths:
         return self.center + self.half_width * measured
 
     def squashed(self) -> "SquashedGaussian":
-        """What draws actions in half-widths, all of whose numbers are bounded."""
+        """Make the family that draws actions in half-widths, if all numbers are bounded."""
         return SquashedGaussian(torch.zeros_like(self.center), self.without_fixed(torch.ones_like(self.center)))
 
     def without_fixed(self, measured: Tensor) -> Tensor:
-        """Actions in half-widths, (..., n), in which the fixed numbers are 0."""
+        """Set the fixed numbers of actions in half-widths, (..., n), to 0."""
         return measured if self.is_free is None else measured * self.is_free
 
 
@@ -191,13 +190,13 @@ class ClippedGaussian:
         object.__setattr__(self, "free", free_numbers(self.low < self.high))
 
     def draw(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """The value that standard normal noise (B, n) makes, and its log-probability (B,)."""
+        """Return the value that standard normal noise (B, n) makes, and its log-probability (B,)."""
         value = mean + torch.exp(log_std) * noise
         log_std, noise = of_free(self.free, log_std, noise)
         return value, (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI).sum(dim=1)
 
     def action(self, value: Tensor) -> Tensor:
-        """What goes into the game."""
+        """Return the action that is played for a value."""
         return torch.clamp(value, self.low, self.high)
 
     def log_prob(self, mean: Tensor, log_std: Tensor, value: Tensor) -> Tensor:
@@ -212,7 +211,7 @@ class ClippedGaussian:
 
 @dataclass(frozen=True)
 class SquashedGaussian:
-    """center + half_width * tanh(value) of a diagonal normal value: the bounds of a Box are never reached.
+    """A diagonal normal whose values are played as center + half_width * tanh(value), within the bounds of a Box.
 
     center, half_width: float32 (n,). Log-probabilities are densities of the action (Haarnoja et al. 2018, appendix C),
     computed from the value before the tanh, where nothing is lost to rounding. free: see `free_numbers`.
@@ -227,28 +226,29 @@ class SquashedGaussian:
 
     @classmethod
     def within(cls, low: Tensor, high: Tensor) -> "SquashedGaussian":
-        """Between finite bounds, float32 (n,)."""
+        """Make the family of a Box with these finite bounds, float32 (n,)."""
         return cls(low / 2 + high / 2, (high - low) / 2)  # their sum may be too large
 
     def draw(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """The value before the tanh that standard normal noise (B, n) makes, and the log-probability (B,) of its
-        action. Differentiable: a reparametrised sample.
+        """Return the value before the tanh that standard normal noise (B, n) makes, and its action's log-probability.
+
+        The value is a reparametrised sample: gradients flow through it. The log-probability is (B,).
         """
         value = mean + torch.exp(log_std) * noise
         log_std, noise, drawn = of_free(self.free, log_std, noise, value)
         return value, (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI - self._log_derivative(drawn)).sum(dim=1)
 
     def action(self, value: Tensor) -> Tensor:
-        """What goes into the game."""
+        """Return the action that is played for a value."""
         return self.center + self.half_width * torch.tanh(value)
 
     def log_prob(self, mean: Tensor, log_std: Tensor, value: Tensor) -> Tensor:
-        """(B,), of the action that the value before the tanh (B, n) makes."""
+        """Return the log-probability, (B,), of the action that a value before the tanh, (B, n), makes."""
         mean, log_std, value = of_free(self.free, mean, log_std, value)
         return gaussian_log_prob(mean, log_std, value) - self._log_derivative(value).sum(dim=1)
 
     def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
-        """(B,) of (B, n): that of the normal, and the mean log-derivative of the tanh by Gauss-Hermite quadrature."""
+        """Return the entropies, (B,): the normal's, and the tanh's mean log-derivative by Gauss-Hermite quadrature."""
         mean, log_std = of_free(self.free, mean, log_std)
         nodes, weights = mean.new_tensor(HERMITE_NODES), mean.new_tensor(HERMITE_WEIGHTS) / math.sqrt(2.0 * math.pi)
         values = mean.unsqueeze(1) + torch.exp(log_std).unsqueeze(-2) * nodes.unsqueeze(1)  # (B, nodes, n)
@@ -258,36 +258,34 @@ class SquashedGaussian:
         return GaussianDistribution(self, mean, log_std)
 
     def _log_derivative(self, value: Tensor) -> Tensor:
-        """Log of d action / d value: log(half_width * (1 - tanh(value)^2)), exact where the tanh is 1.
+        """Return log(d action / d value) = log(half_width * (1 - tanh(value)^2)), exact where the tanh is 1.
 
-        value: of the numbers that are free.
+        value: the free numbers alone.
         """
         (half_width,) = of_free(self.free, self.half_width)
         return torch.log(half_width) + 2.0 * (math.log(2.0) - value - torch.nn.functional.softplus(-2.0 * value))
 
 
 class GaussianDistribution:
-    """mean: (B, n).
-
-    log_std: the same, or (n,) for all rows. Actions are values before a family clips or squashes them, (B, n).
-    """
+    """A distribution of the values, (B, n), that a family clips or squashes. mean: (B, n). log_std: (B, n) or (n,)."""
 
     def __init__(self, family: ClippedGaussian | SquashedGaussian, mean: Tensor, log_std: Tensor) -> None:
         self.family, self.mean, self.log_std = family, mean, log_std
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """(B,)."""
         return self.family.log_prob(self.mean, self.log_std, action)
 
     def draw(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """The values that standard normal noise (B, n) makes, and their log-probabilities (B,): differentiable."""
+        """Return the values that standard normal noise (B, n) makes, and their log-probabilities (B,).
+
+        Gradients flow through both.
+        """
         return self.family.draw(self.mean, self.log_std, noise)
 
     def entropy(self) -> Tensor:
-        """(B,)."""
         return self.family.entropy(self.mean, self.log_std).expand(len(self.mean))
 
     def kl_divergence(self, other: "GaussianDistribution") -> Tensor:
-        """(B,). Clipping aside, which `log_prob` does not see either; a tanh of both changes nothing."""
+        """Return the divergences, (B,), before clipping, which `log_prob` ignores too; a tanh changes none."""
         parameters = of_free(self.family.free, self.mean, self.log_std, other.mean, other.log_std)
         return gaussian_kl_divergence(*parameters)

@@ -1,4 +1,4 @@
-"""Estimators by name: from the decisions of a roll-out to the advantages and value targets of a loss.
+"""Estimators by name: they find the advantages and value targets of a roll-out's decisions.
 
 To register one, add its config to AnyEstimatorConfig. Those of TorchRL (extra: torchrl) come by an adapter.
 
@@ -26,12 +26,12 @@ from palestra.config import (
 
 
 class Estimator(ABC):
-    """Finds advantages and value targets. A class of your own derives from it and carries its `Config`.
+    """The base of estimators. A class of your own derives from it and carries its `Config`.
 
-    skips_rows: whether it passes over rows that do not count, of which games of several roles have some. whole_games:
-    whether it wants games as a whole: a row then waits, from one roll-out to the next, until its game has ended.
-    estimates: false for one that finds nothing. bootstraps: whether it asks for values where a game was cut off, so
-    that the loss must name the head `value`.
+    skips_rows: whether it skips rows that do not count, which games of several roles have. whole_games: whether it
+    needs whole games, so that a row waits, from one roll-out to the next, until its game has ended. estimates: false if
+    it finds nothing. bootstraps: whether it asks for values where a game was cut off, so that the loss must name the
+    head `value`.
     """
 
     skips_rows: bool = True
@@ -47,14 +47,14 @@ class Estimator(ABC):
 
     @abstractmethod
     def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
-        """The advantages of decisions that follow each other, and their value targets: float32 (T, W) each.
+        """Return the advantages of decisions that follow each other, and their value targets: float32 (T, W) each.
 
-        Where the loss has no head `value`, values are 0.
+        If the loss has no head `value`, values are 0.
         """
 
 
 class EstimatorConfig(Config):
-    """Base of the configs of the estimators of this file."""
+    """The base of the configs of the estimators of this file."""
 
     made: ClassVar[type[Estimator]]
 
@@ -87,8 +87,10 @@ class GAEConfig(EstimatorConfig):
 
 
 class TDLambda(Estimator):
-    """TD(lambda) (Sutton & Barto 2018, section 12.1): value targets are lambda-returns, advantages what they exceed the
-    values by. These are the numbers of `gae` with the same lambda, in the words of those who learn values alone.
+    """TD(lambda) (Sutton & Barto 2018, section 12.1): value targets are lambda-returns.
+
+    Advantages are targets minus values. These are the numbers of `gae` with the same lambda, under the name that is
+    usual where only values are learned.
     """
 
     config: "TDLambdaConfig"
@@ -111,7 +113,7 @@ class TDLambdaConfig(EstimatorConfig):
 
 
 class RewardToGo(Estimator):
-    """The discounted sum of what a game still brings: the value target; less the value, the advantage."""
+    """The value target is the discounted sum of all later rewards of a game; the advantage is that minus the value."""
 
     whole_games = True
     config: "RewardToGoConfig"
@@ -142,7 +144,7 @@ class RewardToGoConfig(EstimatorConfig):
 
 
 class NoEstimator(Estimator):
-    """For losses that learn from the rows themselves."""
+    """Finds nothing, for losses that learn from the rows themselves."""
 
     estimates = False
 
@@ -164,8 +166,8 @@ class NoEstimatorConfig(EstimatorConfig):
 class TorchRLEstimator(Estimator):
     """A value estimator of TorchRL.
 
-    It gets the rows that count, one after the other; others at their end count as terminated, without reward and value.
-    One that averages over all rows cannot skip any.
+    It gets the rows that count first, and after them the others, as terminated ones without reward and value. An
+    estimator that averages over all rows cannot skip any.
     """
 
     config: "TorchRLEstimatorConfig"

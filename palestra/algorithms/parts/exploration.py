@@ -1,7 +1,4 @@
-"""Exploration by name, for players that value every action: how one is chosen by its value.
-
-To register one, add it to ExplorationConfig.
-"""
+"""Explorations by name: they choose among actions by their values. To register one, add it to ExplorationConfig."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -14,31 +11,31 @@ from palestra.schedules import Schedule, ScheduleConfig
 
 
 def best_legal(q: Tensor, legal: Tensor) -> Tensor:
-    """The legal action of largest value: int64 (B,). q, legal: (B, actions). Rows without a legal action give 0."""
+    """Return the legal action of largest value: int64 (B,). q, legal: (B, A). Rows without a legal action give 0."""
     return q.masked_fill(~legal, -torch.inf).argmax(dim=1)
 
 
 class Exploration(Config):
-    """How actions are chosen in roll-outs. Letters: B worlds, A actions."""
+    """The base of explorations, which choose actions in roll-outs. Letters: B worlds, A actions."""
 
     @property
     def schedule(self) -> Schedule:
-        """How much to explore, a function of the player's opt steps."""
+        """The amount of exploration, a function of the player's opt steps."""
         raise NotImplementedError
 
     def choose(self, q: Tensor, legal: Tensor, keys: Tensor, amount: float) -> Tensor:
-        """A legal action in every world that has any: int64 (B,).
+        """Choose a legal action in every world that has any: int64 (B,).
 
         q: float32 (B, A), the actions' values. legal: bool (B, A). keys: int64 (B,), for random numbers. amount: the
-        value of `schedule` now.
+        present value of `schedule`.
         """
         raise NotImplementedError
 
 
 class UserExploration(UserConfig, Exploration):
-    """Base of a user's own explorations. Such a class is its own config: its fields are the keys.
+    """The base of a user's own explorations. Such a class is its own config: its fields are the keys.
 
-    Must be implemented: `schedule` and `choose`, of tensor operations alone.
+    It must implement `schedule` and `choose`, of tensor operations alone.
     """
 
 
@@ -55,7 +52,6 @@ class EpsilonGreedyConfig(Exploration):
         return self.epsilon
 
     def choose(self, q: Tensor, legal: Tensor, keys: Tensor, epsilon: float) -> Tensor:
-        """int64 (B,) of q float32 and legal bool (B, actions), keys int64 (B,)."""
         explore = random_floats(fold(keys, 0), 1).squeeze(1) < epsilon
         return torch.where(explore, random_choice(fold(keys, 1), legal), best_legal(q, legal))
 
@@ -73,14 +69,13 @@ class SoftmaxConfig(Exploration):
         return self.temperature
 
     def choose(self, q: Tensor, legal: Tensor, keys: Tensor, temperature: float) -> Tensor:
-        """int64 (B,) of q float32 and legal bool (B, actions), keys int64 (B,)."""
         uniforms = random_floats(keys, q.shape[1]) + 2.0**-25  # the middles of the intervals: never 0, nor 1
-        gumbel = -torch.log(-torch.log(uniforms))  # the largest of q / t + gumbel has the law of the softmax
+        gumbel = -torch.log(-torch.log(uniforms))  # the largest of q / t + gumbel is distributed by the softmax
         return best_legal(q + temperature * gumbel, legal)
 
 
 def choose_best(q: Tensor, legal: Tensor, keys: Tensor, amount: float) -> Tensor:
-    """No exploration: the best legal action, int64 (B,)."""
+    """Choose the best legal action, without exploration: int64 (B,)."""
     return best_legal(q, legal)
 
 

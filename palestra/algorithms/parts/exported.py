@@ -1,4 +1,4 @@
-"""How a player acts without chance, as one module that `palestra export` writes."""
+"""The modules that `palestra export` writes: a player that acts without chance."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from palestra.nets.user_nets import RecurrentNet
 
 
 class Deterministic(nn.Module):
-    """How a player acts without chance: a network, and how its outputs and the legal actions become actions.
+    """A player that acts without chance: its network, and a function from outputs and legal actions to actions.
 
     The first `num_flags` outputs are the values of all choices, or their logits.
     """
@@ -24,9 +24,9 @@ class Deterministic(nn.Module):
 
 
 class DeterministicRecurrent(nn.Module):
-    """As `Deterministic`, for a network with a memory, which goes in after the legal actions and comes out last.
+    """A player that acts without chance by a network with a memory, which is the last argument and the last result.
 
-    prefix: before the names of the network's memory where it lies in the player's.
+    prefix: what the player's memory puts before the names of the network's memory.
     """
 
     def __init__(

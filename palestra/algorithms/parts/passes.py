@@ -1,4 +1,4 @@
-"""Passes over the roll-outs of an actor-critic: the rows that are learned from, and how each pass parts them.
+"""Passes over the roll-outs of an actor-critic: the rows that it learns from, and their minibatches.
 
 Letters: M rows of a roll-out; T decisions of each of W sequences.
 """
@@ -34,9 +34,7 @@ Estimate = Callable[[Sequences], tuple[Tensor, Tensor]]
 
 
 def minibatch_errors(config: Any, seat: Seat) -> list[ConfigErrorItem]:
-    """What does not go with the roll-outs of a player, with the path below its algorithm's config: more minibatches
-    than there is to learn from.
-    """
+    """Return the error of more minibatches than a roll-out has rows or sequences, at its path below the algorithm."""
     is_recurrent = any(map(is_recurrent_config, config.body.nets.values()))
     per_world = seat.num_roles if is_recurrent else config.rollout_length * seat.num_moves
     num_sequences = seat.num_worlds * per_world
@@ -48,8 +46,9 @@ def minibatch_errors(config: Any, seat: Seat) -> list[ConfigErrorItem]:
 
 
 def refuse_batch_norm(net: nn.Module) -> None:
-    """Raise ConfigError, with a path below the algorithm's config, for batch norm, which computes otherwise in play
-    than in learning: the two would disagree on every probability.
+    """Raise ConfigError, at a path below the algorithm's config, for batch norm.
+
+    It computes otherwise in play than in learning, so that the two would disagree on every probability.
     """
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in net.modules()):
         message = "expected a network without batch norm, as with layer norm ('l'), got one with batch norm"
@@ -57,9 +56,9 @@ def refuse_batch_norm(net: nn.Module) -> None:
 
 
 def make_optimizer(config: Any, weights: Tensor, named: dict[str, nn.Parameter], player: Player) -> Optimizer:
-    """What steps on the vector of all weights, each by its factor.
+    """Build the optimizer of the vector of all weights, with the config's factor for each weight.
 
-    named: what lies in the vector, by name. Raises ConfigError.
+    named: the parameters in the vector, by name. Raises ConfigError.
     """
     optimizer: Optimizer = config.optimizer.build(weights)
     with below(f"players.{player.name}.algorithm.learning_rate_factors"):
@@ -68,9 +67,10 @@ def make_optimizer(config: Any, weights: Tensor, named: dict[str, nn.Parameter],
 
 
 class Passes:
-    """The experience of a roll-out, and passes over it, each in an order of its own.
+    """The experience of a roll-out, and passes over it, each in another random order.
 
-    experience: None between two roll-outs. explained_variance: of the values at the roll-out. num_made: all passes.
+    experience: None between two roll-outs. explained_variance: of the values when the roll-out was collected. num_made:
+    all passes so far.
     """
 
     def __init__(self, net: HeadedNet, player: Player) -> None:
@@ -82,7 +82,7 @@ class Passes:
         self.num_made = 0
 
     def sequences(self, batch: Transitions, rollout_length: int) -> tuple[Transitions, list[Tensor]]:
-        """The rows of a roll-out, which know their role, and by role the numbers of those that follow each other."""
+        """Return a roll-out with each row's role among its extras, and by role the numbers of consecutive rows."""
         sequences = rows_of_sequences(self.player, rollout_length, len(batch.valid))
         role = torch.zeros(len(batch.valid), dtype=torch.int64, device=batch.valid.device)
         for place, rows in enumerate(sequences):
@@ -117,7 +117,7 @@ class Passes:
         self.experience = in_sequences(experience, batch, sequences) if self.is_recurrent else experience
 
     def minibatches(self, num: int) -> tuple[Tensor, ...]:
-        """Draw the sequences of each of `num` minibatches of the next pass, or of one minibatch per sequence."""
+        """Draw the sequences of each of `num` minibatches of the next pass; at most one minibatch per sequence."""
         assert self.experience is not None
         num_sequences = self.experience.episode_start.shape[1]
         order = random_permutation(fold(self.key, self.num_made), num_sequences)

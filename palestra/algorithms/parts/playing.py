@@ -1,4 +1,4 @@
-"""How a player plays by the outputs of a policy's network, what it says of its choices, and what is exported of it."""
+"""Bases of the algorithms whose players act by a policy's network: how they play, and how they are exported."""
 
 from abc import abstractmethod
 from typing import Any
@@ -20,23 +20,23 @@ from palestra.runtime.guard import kernel_property
 
 
 class PlaysByPolicy(Algorithm):
-    """Base of the algorithms whose players draw actions from what a network puts out, or play the likeliest ones.
+    """The base of algorithms whose players draw actions from a network's outputs, or play the likeliest ones.
 
-    Must be set: `head`, with the methods `mode` and `probabilities`; the config's key `evaluation`. Must be
-    implemented: `net_of_policy`, `policy_that`.
+    A subclass sets `head`, with the methods `mode` and `probabilities`, and implements `net_of_policy` and
+    `policy_that`. Its config has the key `evaluation`.
     """
 
     head: Any
 
     @abstractmethod
     def net_of_policy(self) -> nn.Module:
-        """The network whose first outputs are the policy's."""
+        """Return the network whose first outputs are the policy's."""
 
     @abstractmethod
     def policy_that(self, draws: bool, is_collecting: bool) -> Policy:
-        """A policy that draws actions, or one that plays the likeliest.
+        """Return a policy that draws actions, or one that plays the likeliest.
 
-        is_collecting: whether its roll-outs are learned from.
+        is_collecting: whether the player learns from its roll-outs.
         """
 
     def policy(self, explore: bool) -> Policy:
@@ -66,18 +66,18 @@ class PlaysByPolicy(Algorithm):
 
     @kernel_property
     def actor(self) -> Part:
-        """The policy's network as it plays."""
+        """The policy's network, in evaluation mode."""
         return Part(POLICY, acting_net(self.net_of_policy()))
 
 
 class PlaysByHeads(PlaysByPolicy):
-    """Base of the algorithms whose networks are a HeadedNet, `net`."""
+    """The base of algorithms whose networks are a HeadedNet, `net`."""
 
     net: HeadedNet
 
     @property
     def head(self) -> AnyHead:
-        """What draws actions from the policy's outputs."""
+        """The head that draws actions from the policy's outputs."""
         assert self.net.head is not None
         return self.net.head
 
@@ -94,7 +94,7 @@ class PlaysByHeads(PlaysByPolicy):
 
     @kernel_property
     def critic(self) -> Part | None:
-        """The network whose last output is the value, as it plays; None where there is no such head."""
+        """The network whose last output is the value, in evaluation mode; None if there is no such head."""
         if VALUE not in self.net.heads:
             return None
         return self.actor if self.net.is_shared else Part(VALUE, acting_net(self.net.net_of(VALUE)))

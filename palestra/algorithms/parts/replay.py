@@ -1,6 +1,4 @@
-"""What algorithms that learn from a replay buffer share: the keys of their memory and of their target networks, and how
-they remember.
-"""
+"""The base of algorithms that learn from a replay buffer, and the configs of buffers and target networks."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -37,9 +35,7 @@ TargetConfig = Annotated[PolyakConfig, ByName(usual="polyak")]
 
 
 def replay_errors(config: Any, seat: Seat) -> list[ConfigErrorItem]:
-    """What does not go with the memory of a player whose roll-outs bring more than it holds, with the path below its
-    algorithm's config.
-    """
+    """Return the error of a replay buffer that is smaller than a roll-out, at its path below the algorithm's config."""
     steps, capacity = config.transitions, config.replay_buffer.capacity
     num_waiting = steps.steps - 1 if isinstance(steps, NStepConfig) else 0
     num = seat.num_worlds * (config.rollout_length * seat.num_moves + num_waiting * seat.num_roles)
@@ -50,8 +46,10 @@ def replay_errors(config: Any, seat: Seat) -> list[ConfigErrorItem]:
 
 
 class LearnsByReplay(Algorithm):
-    """Base of the algorithms that learn from rows of a replay buffer, `buffer`; `transition_builder` makes them of
-    roll-outs. Their configs have the keys replay_buffer, transitions, gamma, rollout_length and warmup_env_steps.
+    """The base of algorithms that learn from rows of a replay buffer.
+
+    `transition_builder` makes rows of roll-outs, and `buffer` holds them. The config of such an algorithm has the keys
+    replay_buffer, transitions, gamma, rollout_length and warmup_env_steps.
     """
 
     def __init__(self, config: Any, player: Player) -> None:
@@ -65,7 +63,7 @@ class LearnsByReplay(Algorithm):
         player.replay_buffer = self.buffer
 
     def remember(self, experience: Transitions) -> None:
-        """Add what a roll-out of the player brings."""
+        """Add the rows of a roll-out of the player to the buffer."""
         transitions = self.transition_builder(experience)
         self.buffer.add(transitions.rows(), transitions.valid)
 
@@ -74,17 +72,17 @@ class LearnsByReplay(Algorithm):
 
     @property
     def is_prioritized(self) -> bool:
-        """Whether rows are drawn by priorities."""
+        """Whether the buffer draws rows by priority."""
         return isinstance(self.buffer, PrioritizedReplay)
 
     def weighted(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The rows of a sample; with their weights in means, where they were drawn by priorities."""
+        """Return the rows of a sample, with their importance weights if they were drawn by priority."""
         if not isinstance(self.buffer, PrioritizedReplay):
             return dict(rows)
         return {**rows, "extras.weight": self.buffer.importance(self.player.opt_steps)}
 
     def update_priorities(self, priorities: Tensor | None) -> None:
-        """Give the rows of the last sample other priorities, where the buffer wants any."""
+        """Set the priorities of the rows of the last sample, if the buffer is prioritized."""
         if isinstance(self.buffer, PrioritizedReplay):
             assert priorities is not None
             self.buffer.update_priorities(priorities)

@@ -1,8 +1,8 @@
-"""What DQN's network says of an action, by name: the expected return, or the return distribution in one of three forms.
+"""What DQN's network estimates for an action, by name: the expected return, or one of three return distributions.
 
-Each form has: `num_outputs`, numbers per action; `q_values`, the expected returns; `target`, r + discount * what is
-said of the next action; `losses` of predictions against targets, their `td_error`, and the `priorities` of the rows,
-all (B,).
+Each form has `num_outputs`, numbers per action; `q_values`, the expected returns; `target`, r + discount * the estimate
+for the next action; and, all (B,), the `losses` of predictions against targets, their `td_error`, and the rows'
+`priorities`.
 
 Letters: B rows, A actions, K numbers per action, N predicted and M target quantiles.
 """
@@ -52,7 +52,7 @@ class ExpectedConfig(Config):
 
 
 class _Distribution:
-    """A row of which a return distribution says little is drawn often, however well its mean is met."""
+    """The base of return distributions: rows with a large loss are drawn often, however small their TD error is."""
 
     def priorities(self, outputs: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
         losses: Tensor = self.losses(outputs, target, extras)  # type: ignore[attr-defined]
@@ -93,7 +93,7 @@ class CategoricalConfig(_Distribution, Config):
         return projected(next_outputs.softmax(-1), reward.unsqueeze(1) + discount.unsqueeze(1) * atoms, atoms)
 
     def losses(self, outputs: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
-        """The divergence of Kullback and Leibler: the paper's cross-entropy without what no weight moves."""
+        """Return KL divergences: the paper's cross-entropies minus the targets' entropies, which no weight changes."""
         return kl_div(outputs.log_softmax(-1), target, reduction="none").sum(1)
 
     def td_error(self, outputs: Tensor, target: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class CategoricalConfig(_Distribution, Config):
 
 
 class _Quantiles(_Distribution):
-    """What both kinds of quantiles share."""
+    """The base of both kinds of quantiles."""
 
     def q_values(self, outputs: Tensor) -> Tensor:
         return outputs.mean(-1)
@@ -160,7 +160,7 @@ class ImplicitQuantileConfig(_Quantiles, Config):
     """difference of two quantiles at which the loss turns from a parabola into a line; kappa in the paper"""
 
     def draw(self, key: Tensor, batch_size: int) -> dict[str, Tensor]:
-        """Fractions for the prediction and for the target: float32 (batch_size, N) and (batch_size, M)."""
+        """Draw fractions for the prediction and for the target: float32 (batch_size, N) and (batch_size, M)."""
         num = self.num_quantiles + self.num_target_quantiles
         drawn = random_floats(key, batch_size * num).view(batch_size, num) + 2.0**-25
         return {FRACTIONS: drawn[:, : self.num_quantiles], f"target_{FRACTIONS}": drawn[:, self.num_quantiles :]}
@@ -177,8 +177,9 @@ ValueConfig = Annotated[
 
 
 class ImplicitQuantileNet(nn.Module):
-    """Quantiles of every output at the fractions that stand beside an observation; at even ones where none do: float32
-    (B, num_outputs, N).
+    """Computes quantiles of every output: float32 (B, num_outputs, N).
+
+    The fractions are an entry beside the observation; if there is none, they are even ones.
     """
 
     def __init__(self, config: ImplicitQuantileConfig, body: nn.Module, num_outputs: int) -> None:
@@ -198,7 +199,7 @@ class ImplicitQuantileNet(nn.Module):
 
 
 class QValues(nn.Module):
-    """The expected return of every action, float32 (B, A), as a module."""
+    """A module that computes the expected return of every action, float32 (B, A)."""
 
     def __init__(self, net: nn.Module, q_values: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -209,7 +210,7 @@ class QValues(nn.Module):
 
 
 def with_fractions(observation: Observation, fractions: Tensor | None) -> Observation:
-    """An observation, beside it the fractions at which quantiles are asked for, if they are."""
+    """Add the fractions at which quantiles are asked for to an observation, if there are any."""
     return observation if fractions is None else observation | {FRACTIONS: fractions}
 
 
@@ -217,24 +218,25 @@ def with_fractions(observation: Observation, fractions: Tensor | None) -> Observ
 
 
 def of_action(outputs: Tensor, action: Tensor) -> Tensor:
-    """What is said of one action per row: (B,) of (B, A), or (B, K) of (B, A, K)."""
+    """Select the outputs for one action per row: (B,) of (B, A), or (B, K) of (B, A, K)."""
     index = action.unsqueeze(1) if outputs.dim() == 2 else action.view(-1, 1, 1).expand(-1, 1, outputs.shape[2])
     return outputs.gather(1, index).squeeze(1)
 
 
 def dueling_outputs(streams: Tensor) -> Tensor:
-    """A dueling network's values (Wang et al. 2016): the state's value, the last stream, plus every action's advantage
-    less their mean: (B, A, K) of (B, A + 1, K).
+    """Return the values of a dueling network (Wang et al. 2016): (B, A, K) of streams (B, A + 1, K).
+
+    They are the state's value, which is the last stream, plus every action's advantage minus the mean advantage.
     """
     advantage, value = streams[:, :-1], streams[:, -1:]
     return value + advantage - advantage.mean(dim=1, keepdim=True)
 
 
 def projected(probabilities: Tensor, values: Tensor, atoms: Tensor) -> Tensor:
-    """The distribution that has these probabilities at these values, (B, K), brought onto evenly spaced atoms (K,):
-    what lies between two atoms is shared by them so that the mean stays, what lies outside goes to the nearest: (B, K).
+    """Project the distribution with these probabilities at these values, (B, K), onto evenly spaced atoms (K,): (B, K).
 
-    Sums of products, not scattered additions: they have one order on a GPU, too.
+    Two atoms share what lies between them, so that the mean stays; what lies outside goes to the nearest atom. These
+    are sums of products, not scattered additions, because they have a fixed order on a GPU, too.
     """
     places = (values.clamp(atoms[0], atoms[-1]) - atoms[0]) / (atoms[1] - atoms[0])
     distance = places.unsqueeze(2) - torch.arange(len(atoms), device=atoms.device)
@@ -242,15 +244,15 @@ def projected(probabilities: Tensor, values: Tensor, atoms: Tensor) -> Tensor:
 
 
 def middles(num: int, device: torch.device) -> Tensor:
-    """The middles of `num` equal parts of [0, 1]: float32 (num,)."""
+    """Return the middles of `num` equal segments of [0, 1]: float32 (num,)."""
     return (torch.arange(num, device=device) + 0.5) / num
 
 
 def quantile_losses(predicted: Tensor, fractions: Tensor, target: Tensor, delta: float) -> Tensor:
-    """|fraction - 1{target < predicted}| * huber(target - predicted) / delta (Dabney et al. 2018), the mean over
-    targets (B, M), the sum over predictions (B, N): (B,).
+    """Return the quantile Huber losses (Dabney et al. 2018): (B,).
 
-    fractions: of the predictions, (N,) or (B, N).
+    Each is |fraction - 1{target < predicted}| * huber(target - predicted) / delta, the mean over targets (B, M) and the
+    sum over predictions (B, N). fractions: of the predictions, (N,) or (B, N).
     """
     above = target.unsqueeze(1) - predicted.unsqueeze(2)
     weight = (fractions.unsqueeze(-1) - (above.detach() < 0).float()).abs()

@@ -1,6 +1,6 @@
-"""Heads for actor-critic learners whose critics see actions: what a policy net's outputs mean, and what critics see.
+"""Heads of SAC: they draw actions from the outputs of a policy net, and say what the critics observe of an action.
 
-Actions of a Box are measured in half-widths from its centre, by critics and in log-probabilities alike.
+Critics and log-probabilities measure actions of a Box in half-widths from its centre.
 Letters: B rows, K actions over which a mean is taken, n dimensions of a Box, A discrete actions.
 """
 
@@ -36,7 +36,7 @@ class LogStdConfig(Config):
 class SampledActions(NamedTuple):
     """The actions over which means under a policy are taken: one drawn from a Box, or all of a Discrete.
 
-    critic_inputs: what critics see of the actions beside the observation. weights, log_probs: (B, K); weights are
+    critic_inputs: what critics observe of the actions beside the observation. weights, log_probs: (B, K); weights are
     probabilities, and 1 for an action that was drawn.
     """
 
@@ -45,29 +45,29 @@ class SampledActions(NamedTuple):
     log_probs: Tensor
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean under the policy of a value per action, (B, K): an unbiased estimate, or the exact mean, (B,)."""
+        """Return the mean under the policy, (B,), of a value per action, (B, K): an unbiased estimate, or exact."""
         return (self.weights * values).sum(dim=1)
 
     def entropy(self) -> Tensor:
-        """The policy's entropy in nats: an unbiased estimate, or the exact one, (B,)."""
+        """Return the policy's entropy in nats, (B,): an unbiased estimate, or exact."""
         return -self.mean(self.log_probs)
 
 
 def box_errors(player: Player) -> dict[str, str]:
-    """Why critics cannot see the actions of a player's Box in half-widths: messages by key of its algorithm."""
+    """Return why critics cannot observe a player's actions in half-widths of a Box: messages by key."""
     space, errors = player.action_space, {}
     assert isinstance(space, Box)
     if not space.is_bounded:
         errors["name"] = f"expected a Box with finite bounds for the actions of {player.roles[0]!r}, got {space}"
     if "action" in player.spaces:
-        errors["critic_net"] = "expected no entry 'action' in the observation (critics see the action under that name)"
+        errors["critic_net"] = "expected no entry 'action' in the observation (critics observe actions under that name)"
     return errors
 
 
 class BoxHead:
-    """Actions of a Box.
+    """Draws actions of a Box.
 
-    The policy net puts out n means and n log standard deviations, of normal numbers before a tanh. Critics see the
+    The policy net puts out n means and n log standard deviations, of normal numbers before a tanh. Critics observe the
     observation and an action in half-widths from the centre, and put out its value.
 
     log_std: the bounds to which log standard deviations are clamped. num_free: numbers that are not fixed.
@@ -86,47 +86,47 @@ class BoxHead:
         self.critic_spaces = {"action": Space(space.shape, torch.float32, padded=False)}
 
     def uniform(self, legal: Tensor, keys: Tensor) -> Tensor:
-        """Uniformly random actions of the game."""
+        """Draw uniformly random actions of the game."""
         return self.center + self.half_width * (2.0 * random_floats(keys, self.num_noise) - 1.0)
 
     def sample(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> Tensor:
-        """Actions of the game, drawn from the policy."""
+        """Draw actions of the game from the policy."""
         mean, log_std = self.mean_and_log_std(outputs)
         value = mean + log_std.exp() * random_normals(keys, self.num_noise)
         return self.center + self.half_width * self.unit.action(value)
 
     def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        """The policy's actions of the game without chance: those of the means."""
+        """Return the policy's actions of the game without chance: those of the means."""
         return self.center + self.half_width * self.unit.action(self.mean_and_log_std(outputs)[0])
 
     def probabilities(self, outputs: Tensor, legal: Tensor) -> None:
-        """A Box has no choices, and no probabilities of them."""
+        """Return None: a Box has no choices, and so no probabilities of them."""
 
     def sample_actions(self, outputs: Tensor, legal: Tensor, noise: Tensor) -> SampledActions:
-        """One action per row, made of standard normal noise (B, n); differentiable."""
+        """Make one action per row of standard normal noise (B, n); gradients flow through it."""
         mean, log_std = self.mean_and_log_std(outputs)
         value, log_prob = self.unit.draw(mean, log_std, noise)
         log_probs = log_prob.unsqueeze(1)
         return SampledActions({"action": self.unit.action(value)}, torch.ones_like(log_probs), log_probs)
 
     def critic_inputs(self, action: Tensor) -> dict[str, Tensor]:
-        """What critics see of an action of the game."""
+        """Return what critics observe of an action of the game."""
         return {"action": self.half_widths(action)}
 
     def values_of(self, action: Tensor, values: Tensor) -> Tensor:
-        """Of what critics put out, (critics, B, 1), the values of the actions taken: (critics, B)."""
+        """Return the values of the actions taken, (critics, B), from the outputs of critics, (critics, B, 1)."""
         return values.squeeze(2)
 
     def mean_and_log_std(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, n) each, of normal numbers before the tanh."""
+        """Return means and log standard deviations of normal numbers before the tanh: (B, n) each."""
         mean, log_std = outputs.chunk(2, dim=1)
         return mean, log_std.clamp(*self.log_std)
 
 
 class DiscreteHead:
-    """A discrete actions.
+    """Draws discrete actions.
 
-    The policy net puts out logits. Critics see the observation, and put out the value of every action.
+    The policy net puts out logits. Critics observe the observation, and put out the value of every action.
     """
 
     num_noise = 0
@@ -137,30 +137,30 @@ class DiscreteHead:
         self.categorical = Categorical((space.num,), is_single=True)
 
     def uniform(self, legal: Tensor, keys: Tensor) -> Tensor:
-        """Uniformly random legal actions."""
+        """Draw uniformly random legal actions."""
         return random_choice(keys, legal)
 
     def sample(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> Tensor:
-        """Legal actions, drawn from the policy."""
+        """Draw legal actions from the policy."""
         return self.categorical.sample(outputs, legal, keys)[0]
 
     def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        """The policy's likeliest legal actions."""
+        """Return the policy's likeliest legal actions."""
         return self.categorical.mode(outputs, legal)
 
     def sample_actions(self, outputs: Tensor, legal: Tensor, noise: Tensor) -> SampledActions:
-        """All actions; illegal ones have weight 0."""
+        """Return all actions; illegal ones have weight 0."""
         log_probs = outputs.masked_fill(~legal, ILLEGAL).log_softmax(dim=1)
         return SampledActions({}, log_probs.exp(), log_probs)
 
     def probabilities(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        """Those of all actions: (B, A)."""
+        """Return the probabilities of all actions: (B, A)."""
         return self.categorical.distribution(outputs, legal).log_probs[0].exp()
 
     def critic_inputs(self, action: Tensor) -> dict[str, Tensor]:
-        """Critics see nothing of an action: they value all of them."""
+        """Return nothing: critics do not observe an action, but value all of them."""
         return {}
 
     def values_of(self, action: Tensor, values: Tensor) -> Tensor:
-        """Of what critics put out, (critics, B, A), the values of the actions taken: (critics, B)."""
+        """Return the values of the actions taken, (critics, B), from the outputs of critics, (critics, B, A)."""
         return values.gather(2, action.view(1, -1, 1).expand(len(values), -1, 1)).squeeze(2)

@@ -16,7 +16,7 @@ INSTEAD = {"gamma": 0.99, "lmbda": 0.95, "reduction": "mean", "deactivate_vmap":
 
 
 class TorchRLConfig(LibraryClass):
-    """Base of the configs that name a class of TorchRL, or one of the user's own that derives from it."""
+    """The base of the configs that name a class of TorchRL, or one of the user's own that derives from it."""
 
     not_said: ClassVar[dict[str, str]] = dict.fromkeys((*NETWORKS, *KNOWN_BY_THE_RUN), "the run gives it")
 
@@ -27,18 +27,18 @@ class TorchRLConfig(LibraryClass):
 
     @classmethod
     def module(cls, name: str) -> Any:
-        """Raises MissingExtra, at the key `name`, where TorchRL is not installed."""
+        """Import a module. Raises MissingExtra, at the key `name`, where TorchRL is not installed."""
         return torchrl_module(name) if name == cls.library else import_module(name)
 
     @classmethod
     def is_said(cls, parameter: inspect.Parameter) -> bool:
-        """Not names of keys; nor a `gamma` without a value, which TorchRL's losses only have in order to refuse it."""
+        """Return whether a file says an argument: no names of keys, and no `gamma` that TorchRL's losses refuse."""
         is_refused = parameter.name.endswith("_key") or (parameter.name == "gamma" and parameter.default is None)
         return not is_refused and super().is_said(parameter)
 
     @classmethod
     def in_full(cls, name: str) -> dict[str, Any]:
-        """Some values are what fits here, in the place of TorchRL's own."""
+        """Return what `palestra config` writes: TorchRL's own values, but others where those do not fit here."""
         full = super().in_full(name)
         arguments = full["arguments"]
         arguments |= {key: value for key, value in INSTEAD.items() if key in arguments}
@@ -48,7 +48,7 @@ class TorchRLConfig(LibraryClass):
 
 
 def torchrl_module(name: str) -> Any:
-    """A module of TorchRL. Raises MissingExtra, at the key `name`, where TorchRL is not installed."""
+    """Import a module of TorchRL. Raises MissingExtra, at the key `name`, where TorchRL is not installed."""
     start_method = multiprocessing.get_start_method(allow_none=True)
     try:
         return import_module(name)

@@ -1,4 +1,4 @@
-"""Rows of a roll-out that wait until their game has ended.
+"""WholeGames: keeps the rows of a roll-out until their game has ended.
 
 Letters: T decisions of each of W sequences.
 """
@@ -23,9 +23,9 @@ class WholeGames:
         self.waiting: Transitions | None = None
 
     def __call__(self, batch: Transitions, sequences: list[Tensor]) -> tuple[Transitions, Tensor] | None:
-        """The rows of all games that have ended, as sequences of their own, and their numbers (T, W); None if no game
-        has. batch: a roll-out. sequences: the numbers of its rows that follow each other, (T, W) each. Waits for a
-        GPU.
+        """Return the rows of all games that have ended, as sequences, and their numbers (T, W); None if no game has.
+
+        batch: a roll-out. sequences: the numbers of its rows that follow each other, (T, W) each. Waits for a GPU.
         """
         rows = _in_columns(batch, sequences)
         num_columns = sum(own.shape[1] for own in sequences)
@@ -51,7 +51,7 @@ class WholeGames:
 
 
 def _in_columns(batch: Transitions, sequences: list[Tensor]) -> Transitions:
-    """The rows of a roll-out, sequence beside sequence; shorter ones are filled up with rows that do not count."""
+    """Put the sequences of a roll-out side by side, the shorter ones filled up with rows that do not count."""
     longest = max(map(len, sequences))
     numbers = torch.cat([pad(own, (0, 0, 0, longest - len(own))) for own in sequences], dim=1)
     counts = torch.cat([pad(torch.ones_like(own), (0, 0, 0, longest - len(own))) for own in sequences], dim=1).bool()
@@ -60,8 +60,9 @@ def _in_columns(batch: Transitions, sequences: list[Tensor]) -> Transitions:
 
 
 def _only(rows: Transitions, where: Tensor) -> tuple[Transitions | None, Tensor]:
-    """The rows where bool (T, W) is true, moved to the front of their columns, and their new numbers (T, W); None if
-    there are none.
+    """Move the rows where bool (T, W) is true to the front of their columns; return them and their numbers (T, W).
+
+    The rows are None if there are none.
     """
     length = int(where.sum(dim=0).max())
     order = (~where).to(torch.uint8).argsort(dim=0, stable=True)[:length]

@@ -1,5 +1,6 @@
-"""Kernels that compute the outputs of plain mlps and networks of sets on a CPU, where calling an operation of torch
-often takes longer than the operation itself.
+"""Kernels that compute the outputs of plain mlps and networks of sets on a CPU.
+
+There, calling an operation of torch often takes longer than the operation itself.
 """
 
 from abc import ABC, abstractmethod
@@ -21,13 +22,13 @@ from palestra.nets.weights import evaluation_view, one_vector
 
 
 def acting_net(net: nn.Module) -> Callable[[Mapping[str, Tensor]], Tensor]:
-    """A function observation -> outputs: a network in evaluation mode, without gradients, by a kernel if there is one.
+    """Return a function from an observation to a network's outputs in evaluation mode, without gradients.
 
-    It reads the network's very weights, so it follows every change of them in place and every load of a state dict. A
-    plain `mlp` (linear layers, each perhaps with a batch norm; relu or tanh), `deep_sets` or `newton_sets` on a CPU
-    whose float32 weights lie in one vector (`flatten_weights`), and the statistics in another (`flatten_buffers`), runs
-    in one kernel; anything else is its `evaluation_view`. Equal to the network within float rounding; which bits a row
-    gets may depend on the number of rows.
+    One kernel computes a plain `mlp` (linear layers, each perhaps with a batch norm; relu or tanh), `deep_sets` or
+    `newton_sets` on a CPU whose float32 weights lie in one vector (`flatten_weights`), and its statistics in another
+    (`flatten_buffers`). It reads the network's own weights, so it follows every change of them in place and every load
+    of a state dict. It equals the network within float rounding; the bits of a row may depend on the number of rows.
+    For any other network the function is its `evaluation_view`.
     """
     view = evaluation_view(net)
     if is_plain(view, r"(LB?r)*L|(LB?t)*L"):

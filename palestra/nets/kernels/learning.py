@@ -1,5 +1,4 @@
-"""Forward and backward passes by hand of plain mlps and networks of sets on a CPU, where autograd takes longer than the
-layers.
+"""Forward and backward passes by hand of plain mlps and networks of sets on a CPU, where autograd takes too long.
 
 Letters: B rows, K outputs.
 """
@@ -25,9 +24,10 @@ NO_WORKSPACE = np.empty(0, np.float32)
 
 
 def learning_net(net: nn.Module) -> "LearningNet | None":
-    """The kernels for a plain `mlp` (linear layers, all with relu or all with tanh), `deep_sets` or `newton_sets` of
-    float32 on a CPU, whose weights lie in one vector (`flatten_weights`) and stay there; None for any other network,
-    where its code was edited, and where a weight asks for no gradient.
+    """Return the kernels for a network; None if there are none, if its code was edited, or a weight has no gradient.
+
+    There are kernels for a plain `mlp` (linear layers, all with relu or all with tanh), `deep_sets` or `newton_sets` of
+    float32 on a CPU, whose weights lie in one vector (`flatten_weights`) and stay there.
     """
     layout = set_net_layout(net)
     if layout is None and not is_plain(net, "(Lr)*L|(Lt)*L"):
@@ -45,21 +45,21 @@ def learning_net(net: nn.Module) -> "LearningNet | None":
 
 
 class LearningNet(ABC):
-    """Forward and backward passes of a network, with its weights themselves, not with a copy."""
+    """Forward and backward passes of a network, by its own weights, not by a copy."""
 
     def __init__(self, spaces: dict[str, Space], weights: Array) -> None:
         self.spaces, self.weights = spaces, weights
 
     def read(self, observation: Mapping[str, Tensor]) -> Array:
-        """The input of `forward`: float32 (B, flat_size)."""
+        """Return an observation as the input of `forward`: float32 (B, flat_size)."""
         return flatten_on_cpu(observation, self.spaces)
 
     @abstractmethod
     def forward(self, x: Array) -> tuple[Array, Any]:
-        """The outputs, float32 (B, K), and the workspace with the activations that backward passes need."""
+        """Return the outputs, float32 (B, K), and the workspace with the activations that backward passes need."""
 
     def outputs(self, x: Array) -> Array:
-        """The outputs alone."""
+        """Return the outputs alone."""
         outputs, workspace = self.forward(x)
         self.release(workspace)
         return outputs
@@ -73,12 +73,10 @@ class LearningNet(ABC):
 
     @abstractmethod
     def backward_to_inputs(self, output_grads: Array, workspace: Any) -> Array:
-        """The gradient by the input (see `read`): float32 (B, flat_size)."""
+        """Return the gradient by the input (see `read`): float32 (B, flat_size)."""
 
     def release(self, workspace: Any) -> None:  # noqa: B027 (a network may have nothing to use again)
-        """Give the workspace to the next forward pass; allocating a new one takes a small network as long as its
-        products.
-        """
+        """Give the workspace to the next forward pass: for a small network, a new one takes as long as its products."""
 
 
 class LearningMLP(LearningNet):
@@ -141,8 +139,9 @@ class Pass:
         self.workspaces = [workspace for _, workspace in passed]
 
     def backward(self, output_grads: Sequence[Array], gradient: Array, adds: bool = False) -> None:
-        """Write the gradient by the weights of all networks, one after the other, to `gradient`, or add it to what it
-        holds. output_grads: the derivatives of the loss by the outputs of each network, float32 (B, K).
+        """Write the gradient by the weights of all networks to `gradient`, or add it to what it holds.
+
+        output_grads: the derivatives of the loss by the outputs of each network, float32 (B, K).
         """
         start = 0
         for net, x, grads, workspace in zip(self.nets, self.inputs, output_grads, self.workspaces, strict=True):
@@ -151,7 +150,7 @@ class Pass:
             start = stop
 
     def backward_to_inputs(self, output_grads: Sequence[Array]) -> Array:
-        """The gradient by the input, of networks that have the same, the sum over them: float32 (B, flat_size)."""
+        """Return the gradient by the input that all networks share: float32 (B, flat_size)."""
         passes = zip(self.nets, output_grads, self.workspaces, strict=True)
         first, *others = (net.backward_to_inputs(grads, workspace) for net, grads, workspace in passes)
         for more in others:
@@ -159,6 +158,6 @@ class Pass:
         return first
 
     def release(self) -> None:
-        """Call after the last backward pass: the next pass overwrites the activations of this one."""
+        """Let the next pass overwrite the activations of this one; call it after the last backward pass."""
         for net, workspace in zip(self.nets, self.workspaces, strict=True):
             net.release(workspace)

@@ -3,8 +3,8 @@
 Weights lie in one vector, each layer's matrix (out, in) and bias one after another. Sums may be taken in any order, but
 NaN and infinity are kept. Letters: B rows.
 
-What these loops need of numpy is little on purpose: numba compiles `sum`, `zeros` or `a += np.dot(b, c)` for as long as
-all the rest.
+These loops use little of numpy on purpose: numba takes as long to compile `sum`, `zeros` or `a += np.dot(b, c)` as all
+the rest.
 """
 
 from typing import Any
@@ -23,10 +23,10 @@ compiled, _inner = njit(**OPTIONS), inner(**OPTIONS)
 def evaluate(
     x: Array, weights: Array, moments: Array | None, widths: Array, norms: Array, eps: np.float32, is_tanh: bool
 ) -> Array:
-    """The outputs, float32 (B, widths[-1]), of x (B, widths[0]); layers may have batch norms, in evaluation mode.
+    """Return the outputs, float32 (B, widths[-1]), of x (B, widths[0]); layers may have batch norms in evaluation mode.
 
-    norms: which layers have a batch norm; moments: the means and variances of one after the other, None where no layer
-    has one: then their part is not compiled.
+    norms: which layers have a batch norm. moments: the means and variances of one after the other; None if no layer
+    has one: then numba compiles no code for them.
     """
     start = at = 0
     for layer in range(len(widths) - 1):
@@ -49,9 +49,9 @@ def evaluate(
 
 @compiled
 def forward(x: Array, weights: Array, widths: Array, is_tanh: bool, workspace: Array) -> Array:
-    """The outputs, float32 (B, widths[-1]), of x (B, widths[0]).
+    """Return the outputs, float32 (B, widths[-1]), of x (B, widths[0]).
 
-    workspace: B * workspace_size(widths) numbers, where a backward pass finds what hidden layers put out.
+    workspace: B * workspace_size(widths) numbers, to which the outputs of hidden layers are written.
     """
     start = at = 0
     for layer in range(len(widths) - 2):
@@ -74,7 +74,7 @@ def forward(x: Array, weights: Array, widths: Array, is_tanh: bool, workspace: A
 def backward(
     grads: Array, x: Array, weights: Array, widths: Array, is_tanh: bool, workspace: Array, gradient: Array, adds: bool
 ) -> None:
-    """The derivatives by the weights, written into `gradient` or added to it.
+    """Write the derivatives by the weights into `gradient`, or add them to it.
 
     grads: those by the outputs, (B, widths[-1]). x, workspace: of the forward pass.
     """
@@ -109,7 +109,7 @@ def backward(
 
 @compiled
 def backward_to_inputs(grads: Array, weights: Array, widths: Array, is_tanh: bool, workspace: Array) -> Array:
-    """The derivatives by what went in: (B, widths[0])."""
+    """Return the derivatives by the input: (B, widths[0])."""
     num, start, at = len(grads), len(weights), len(grads) * _num_hidden(widths)
     spare = workspace[at:]
     for layer in range(len(widths) - 2, 0, -1):
@@ -123,7 +123,7 @@ def backward_to_inputs(grads: Array, weights: Array, widths: Array, is_tanh: boo
 
 @_inner
 def _num_hidden(widths: Array) -> int:
-    """What all hidden layers put out for a row, in numbers."""
+    """Return how many numbers all hidden layers put out for a row."""
     num = 0
     for layer in range(1, len(widths) - 1):
         num += widths[layer]
@@ -132,9 +132,7 @@ def _num_hidden(widths: Array) -> int:
 
 @compiled
 def workspace_size(widths: Array) -> int:
-    """Numbers per row that the passes through a network need: what hidden layers put out, and twice the
-    gradients of the widest.
-    """
+    """Return how many numbers per row the passes need: hidden outputs, and twice the gradients of the widest layer."""
     widest = 0
     for layer in range(1, len(widths) - 1):
         widest = max(widest, widths[layer])
@@ -143,7 +141,7 @@ def workspace_size(widths: Array) -> int:
 
 @_inner
 def _backward_linear(grads: Array, layer: int, weight: Array, spare: Array) -> Array:
-    """Grads @ weight, in the halves of `spare` in turns."""
+    """Return grads @ weight, written to the two halves of `spare` in turns."""
     num, num_out = grads.shape
     num_in = len(weight) // num_out
     start = layer % 2 * (len(spare) // 2)
@@ -154,7 +152,7 @@ def _backward_linear(grads: Array, layer: int, weight: Array, spare: Array) -> A
 
 @_inner
 def apply_linear(x: Array, weight: Array, bias: Array, out: Array) -> None:
-    """Out = x @ weight.T + bias."""
+    """Write x @ weight.T + bias to `out`."""
     np.dot(x, weight.T, out)
     for row in range(len(x)):
         for o in range(len(bias)):
@@ -163,7 +161,7 @@ def apply_linear(x: Array, weight: Array, bias: Array, out: Array) -> None:
 
 @_inner
 def apply_activation(y: Array, is_tanh: bool) -> None:
-    """Tanh or relu, in place."""
+    """Apply tanh or relu, in place."""
     if is_tanh:
         apply_tanh(y.reshape(-1))
     else:
@@ -174,7 +172,7 @@ def apply_activation(y: Array, is_tanh: bool) -> None:
 
 @_inner
 def activation_backward(grads: Array, y: Array, is_tanh: bool) -> None:
-    """From the gradient by what an activation put out, y, to that by what went in, in place."""
+    """Turn the gradient by an activation's output, y, into that by its input, in place."""
     flat, values = grads.reshape(-1), y.reshape(-1)
     if is_tanh:
         for k in range(len(flat)):
@@ -186,8 +184,10 @@ def activation_backward(grads: Array, y: Array, is_tanh: bool) -> None:
 
 @_inner
 def apply_tanh(x: Array) -> None:
-    """X * P(x^2) / Q(x^2), in place: the least relative error up to |x| = 9, beyond which tanh is 1 in float32; with
-    the rounding of float32 at most 8 units in the last place.
+    """Apply tanh, as x * P(x^2) / Q(x^2), in place.
+
+    The polynomials have the least relative error up to |x| = 9, beyond which tanh is 1 in float32. With rounding, the
+    error is at most 8 units in the last place.
     """
     for k in range(len(x)):
         c = min(max(x[k], np.float32(-9.0)), np.float32(9.0))

@@ -1,6 +1,4 @@
-"""Which networks the kernels of this room compute: plain mlps and networks of sets, of the code that the kernels were
-written for.
-"""
+"""Finds the networks that the kernels of this room compute: plain mlps and networks of sets, with unedited code."""
 
 import re
 from collections.abc import Iterable
@@ -32,7 +30,7 @@ LETTERS: dict[type[nn.Module], str] = {nn.Linear: "L", nn.BatchNorm1d: "B", nn.R
 
 
 def layers_of(*parts: nn.Module) -> list[nn.Module]:
-    """The layers of torch's own nn.Sequential, and of those inside it, in the order in which they are called."""
+    """Return the layers of torch's own nn.Sequential, and of those inside it, in the order in which they are called."""
     layers: list[nn.Module] = []
     for part in parts:
         layers += layers_of(*part) if type(part) is nn.Sequential else [part]
@@ -40,13 +38,14 @@ def layers_of(*parts: nn.Module) -> list[nn.Module]:
 
 
 def letters_of(layers: Iterable[nn.Module]) -> str:
-    """A letter per layer, ? for one of another kind."""
+    """Return a letter per layer, ? for one of another kind."""
     return "".join(LETTERS.get(type(layer), "?") for layer in layers)
 
 
 def is_plain(net: nn.Module, letters: str) -> bool:
-    """Whether a network is an `mlp` of such layers (a regular expression), with no weights and no statistics but
-    theirs, and of the code that the kernels were written for.
+    """Return whether a network is an unedited `mlp` of such layers, with no weights and no statistics but theirs.
+
+    letters: a regular expression of the layers' letters.
     """
     if not isinstance(net, MLP):
         return False
@@ -55,7 +54,7 @@ def is_plain(net: nn.Module, letters: str) -> bool:
 
 
 def _holds_those_of(net: nn.Module, layers: Iterable[nn.Module]) -> bool:
-    """Whether a network's weights and statistics are those of the layers, in their order, and nothing else."""
+    """Return whether a network's weights and statistics are exactly those of the layers, in their order."""
     weights: list[object] = []
     statistics: list[object] = []
     for layer in layers:
@@ -68,9 +67,7 @@ def _holds_those_of(net: nn.Module, layers: Iterable[nn.Module]) -> bool:
 
 
 def edit_of(net: nn.Module) -> str | None:
-    """What somebody has changed of how an `mlp` or a network of sets computes, in words; None also of any network that
-    no kernel computes.
-    """
+    """Say how the code of an `mlp` or a network of sets was edited; None if it was not, or for other networks."""
     if isinstance(net, DeepSets):
         edit, layers = find_edit(SETS, net), layers_of(net.point_layers, net.head, net.output)
     elif isinstance(net, MLP):
@@ -86,14 +83,14 @@ def edit_of(net: nn.Module) -> str | None:
 
 
 def edits_of(nets: Iterable[nn.Module]) -> list[str]:
-    """A line for every edit of an `mlp` or a network of sets among some networks and in them, with what it costs."""
+    """Return a line for every edit of an `mlp` or a network of sets in these networks, with what it costs."""
     inner = [module for net in nets for module in net.modules()]
     costs = [(edit, SETS.cost if isinstance(net, DeepSets) else KERNEL.cost) for net in inner if (edit := edit_of(net))]
     return [f"{edit}: {cost}" for edit, cost in dict.fromkeys(costs)]
 
 
 def set_net_layout(net: nn.Module) -> Layout | None:
-    """The layout of an unedited `deep_sets` or `newton_sets`, for the kernels; None for any other network."""
+    """Return the layout of an unedited `deep_sets` or `newton_sets`, for the kernels; None for any other network."""
     if not isinstance(net, DeepSets) or edit_of(net) is not None:
         return None
     coordinates = getattr(net.coordinates, "__func__", None)
@@ -121,6 +118,6 @@ def set_net_layout(net: nn.Module) -> Layout | None:
 
 
 def widths_of(layers: Iterable[nn.Module]) -> Array:
-    """Of the linear layers: what goes in, and what each puts out."""
+    """Return the inputs of the first linear layer, and the outputs of each."""
     linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
     return np.array([linears[0].in_features, *(linear.out_features for linear in linears)])

@@ -1,4 +1,4 @@
-"""A plain network of sets on a CPU, forward and backward by hand: mlps for members and for sets, and a pool between.
+"""A plain network of sets on a CPU, forward and backward by hand: an mlp for members, a pool, and an mlp for sets.
 
 Rows are those of mlps (palestra.nets.inputs.flatten_on_cpu): entries one after another, a set as the numbers of all
 places, followed by a flag for each place. Weights lie in one vector, those of the members' layers first.
@@ -19,10 +19,11 @@ Array = np.ndarray[Any, Any]
 
 
 class Layout(NamedTuple):
-    """Where the set stands in a row: its first column, N and n; rest: the columns of the other entries.
+    """The columns of a row, and the widths of the layers.
 
-    is_newton: members are seen from the least corner of their set, on a log scale. point_widths, head_widths: of the
-    layers, beginning with what goes in.
+    The set begins in column `start` and has N places of n numbers; rest: the columns of the other entries. is_newton:
+    whether members are measured from the least corner of their set, on a log scale. point_widths, head_widths: the
+    inputs of the first layer, and the outputs of each.
     """
 
     start: int
@@ -35,10 +36,10 @@ class Layout(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """What a backward pass needs of a forward pass.
+    """The arrays of a forward pass that a backward pass needs.
 
     x: (B, width). members: (P, n + r), those of set b are rows starts[b] to starts[b + 1] - 1. features: (P, d).
-    pooled: (B, 2 d + r). The rest are workspaces of the mlps.
+    pooled: (B, 2 d + r). of_points, of_head: workspaces of the mlps.
     """
 
     x: Array
@@ -52,7 +53,7 @@ class Hidden(NamedTuple):
 
 @njit(error_model="numpy")
 def forward(x: Array, weights: Array, layout: Layout) -> tuple[Array, Hidden]:
-    """The outputs, float32 (B, outputs), of x (B, width)."""
+    """Return the outputs, float32 (B, outputs), of x (B, width), and the arrays for a backward pass."""
     split, point_widths, head_widths = num_weights(layout.point_widths), layout.point_widths, layout.head_widths
     members, starts = pack(x, layout)
     of_points = np.empty(len(members) * mlp.workspace_size(point_widths), np.float32)
@@ -69,14 +70,14 @@ def forward(x: Array, weights: Array, layout: Layout) -> tuple[Array, Hidden]:
 
 
 def evaluate(x: Array, weights: Array, layout: Layout) -> Array:
-    """The outputs alone. No kernel of its own: it would have to be compiled as well."""
+    """Return the outputs alone. This is no kernel itself, because that would have to be compiled as well."""
     outputs: Array = forward(x, weights, layout)[0]
     return outputs
 
 
 @njit(error_model="numpy")
 def backward(grads: Array, weights: Array, layout: Layout, hidden: Hidden, gradient: Array, adds: bool) -> None:
-    """The derivatives by the weights, written into `gradient` or added to it. grads: those by the outputs."""
+    """Write the derivatives by the weights into `gradient`, or add them to it. grads: those by the outputs."""
     split = num_weights(layout.point_widths)
     mlp.backward(
         grads, hidden.pooled, weights[split:], layout.head_widths, False, hidden.of_head, gradient[split:], adds
@@ -97,7 +98,7 @@ def backward(grads: Array, weights: Array, layout: Layout, hidden: Hidden, gradi
 
 @njit(error_model="numpy")
 def backward_to_inputs(grads: Array, weights: Array, layout: Layout, hidden: Hidden) -> Array:
-    """The derivatives by x, (B, width)."""
+    """Return the derivatives by x, (B, width)."""
     split, n, d = num_weights(layout.point_widths), layout.dimension, hidden.features.shape[1]
     by_pooled = mlp.backward_to_inputs(grads, weights[split:], layout.head_widths, False, hidden.of_head)
     by_features = _backward_pool(by_pooled, hidden)
@@ -121,7 +122,7 @@ def backward_to_inputs(grads: Array, weights: Array, layout: Layout, hidden: Hid
 
 @inner(error_model="numpy")
 def pack(x: Array, layout: Layout) -> tuple[Array, Array]:
-    """The members with the entries that are no sets, (P, n + r), and where each set's begin, (B + 1,)."""
+    """Return the members with the entries that are no sets, (P, n + r), and where each set begins, (B + 1,)."""
     n, rest, num = layout.dimension, layout.rest, 0
     for b in range(len(x)):
         for place in range(layout.num_places):
@@ -149,13 +150,13 @@ def pack(x: Array, layout: Layout) -> tuple[Array, Array]:
 
 @inner()
 def is_present(row: Array, layout: Layout, place: int) -> bool:
-    """By the flags of a row of x."""
+    """Return whether a place of a row of x has a member, by its flag."""
     return row[layout.start + layout.num_places * layout.dimension + place] > 0
 
 
 @inner(error_model="numpy")
 def num_weights(widths: Array) -> int:
-    """Of the layers of an mlp."""
+    """Return how many weights the layers of an mlp have."""
     num = 0
     for layer in range(len(widths) - 1):
         num += (widths[layer] + 1) * widths[layer + 1]
@@ -164,7 +165,7 @@ def num_weights(widths: Array) -> int:
 
 @inner(error_model="numpy")
 def _backward_pool(by_pooled: Array, hidden: Hidden) -> Array:
-    """The derivatives by what the members' last layer puts out, before its relu: (P, d)."""
+    """Return the derivatives by the outputs of the members' last layer, before its relu: (P, d)."""
     by_features = np.empty_like(hidden.features)
     pool_backward(by_pooled, hidden.features, hidden.starts, hidden.pooled, by_features)
     mlp.activation_backward(by_features, hidden.features, False)
@@ -173,7 +174,7 @@ def _backward_pool(by_pooled: Array, hidden: Hidden) -> Array:
 
 @inner(error_model="numpy")
 def _backward_corner(by_members: Array, members: Array, n: int) -> None:
-    """From the derivatives by log(1 + x - corner) to those by x, in place, of one set.
+    """Turn the derivatives by log(1 + x - corner) of one set into those by x, in place.
 
     Members that share the least coordinate share its derivative evenly.
     """

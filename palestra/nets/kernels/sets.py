@@ -1,4 +1,4 @@
-"""Loops over sets whose members lie one after another: on a CPU several times faster than operations of torch.
+"""Loops over sets whose members lie one after another. On a CPU they are several times faster than torch's operations.
 
 Letters: B sets, N places, P members, d features. The members of set b are rows starts[b] to starts[b + 1] - 1.
 """
@@ -17,8 +17,9 @@ compiled = njit(error_model="numpy")
 
 @compiled
 def find_members(points: Array) -> tuple[Array, Array, Array]:
-    """The places of the present rows of points (B, N, n) among all B * N places, the set of each, and `starts`: int64
-    (P,), (P,) and (B + 1,).
+    """Find the present rows of points (B, N, n).
+
+    Returns their places among all B * N places, int64 (P,), the set of each, (P,), and `starts`, (B + 1,).
     """
     B, N, n = points.shape
     places, sets, starts = np.empty(B * N, np.int64), np.empty(B * N, np.int64), np.empty(B + 1, np.int64)
@@ -39,7 +40,7 @@ def find_members(points: Array) -> tuple[Array, Array, Array]:
 
 @compiled
 def pool(features: Array, starts: Array, pooled: Array) -> None:
-    """The maximum and then the mean of every feature over the members of each set, 0 for a set without members.
+    """Write the maxima, then the means of all features over the members of each set; 0 for a set without members.
 
     features: (P, d). pooled: (B, 2 d or more), to be written.
     """
@@ -60,7 +61,7 @@ def pool(features: Array, starts: Array, pooled: Array) -> None:
 
 @compiled
 def pool_backward(output_grads: Array, features: Array, starts: Array, pooled: Array, gradient: Array) -> None:
-    """The derivatives by the features, (P, d), from those by what `pool` gave, (B, 2 d or more).
+    """Write the derivatives by the features, (P, d), from those by the outputs of `pool`, (B, 2 d or more).
 
     Members that share a maximum share its derivative evenly.
     """

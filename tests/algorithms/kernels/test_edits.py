@@ -299,7 +299,7 @@ def test_an_edited_file_is_what_runs(edit: str, run_edited: RunEdited) -> None:
 SAME = {
     "algorithms/dqn.py": {
         "value, taken = self.config.value, of_action(": "# mine\n        value, taken = self.config.value, of_action(",
-        "Terms by name: those": "My terms by name: those",
+        "Return the terms of the loss by name": "Return my terms of the loss by name",
         "outputs: Tensor, value_target: Tensor, batch: Transitions) -> dict[str, Tensor]": (
             'outputs: Any, value_target, batch: "Mine")'
         ),
@@ -309,7 +309,7 @@ SAME = {
     },
     "algorithms/ppo.py": {
         "# of one row: never": "# mine: never",
-        "The terms of a minibatch's loss.": "My terms of a minibatch's loss.",
+        "Return the terms of a minibatch's loss": "Return my terms of a minibatch's loss",
         "clip_range: Number,\n        kl_coefficient: Number,": 'clip_range: "Mine",\n        kl_coefficient: Any,',
         "ratio = log_ratio.exp()": "quotient: Tensor = (log_ratio\n            .exp())",
         "kl = ratio -": "kl = quotient -",
