@@ -19,16 +19,16 @@ from torch import Tensor, nn
 
 from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.algorithms.kernels import dqn as kernels
-from palestra.algorithms.kernels import greedy
 from palestra.algorithms.parts import exploration, replay, return_distributions
 from palestra.algorithms.parts.exploration import best_legal
 from palestra.algorithms.parts.exported import Deterministic
+from palestra.algorithms.parts.playing import ByValue, PlaysByValue
 from palestra.algorithms.parts.return_distributions import FRACTIONS, ExpectedConfig, ImplicitQuantileConfig, of_action
 from palestra.algorithms.terms import metrics_of, total_loss
 from palestra.algorithms.turn import Turn
 from palestra.config import ConfigError, Discount, InBranch, NonNegativeInt, PositiveFloat, PositiveInt
 from palestra.games.game import Observation, expand_mask
-from palestra.games.policy import Decision, Memory, Observes
+from palestra.games.policy import Memory
 from palestra.games.spaces import Discrete, RoleSpaces
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
@@ -118,27 +118,7 @@ def make_q_net(config: DQNConfig, player: Player) -> nn.Module:
         return return_distributions.ImplicitQuantileNet(config.value, body, num_outputs)
 
 
-class ByValue:
-    """Chooses legal actions by their values, and explores.
-
-    choose: gives actions for Q-values, legal actions, keys, and an amount of exploration (0: none).
-    """
-
-    observes: Observes = "observation"
-
-    def __init__(
-        self,
-        values: Callable[[Any], Tensor],
-        choose: Callable[[Tensor, Tensor, Tensor, float], Tensor],
-        exploration: float,
-    ) -> None:
-        self.values, self.choose, self.exploration = values, choose, exploration
-
-    def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
-        return Decision(self.choose(self.values(view), legal, keys, self.exploration), {}, memory)
-
-
-class DQN(replay.LearnsByReplay):
+class DQN(replay.LearnsByReplay, PlaysByValue):
     config: DQNConfig
 
     def __init__(self, config: DQNConfig, player: Player) -> None:
@@ -227,11 +207,7 @@ class DQN(replay.LearnsByReplay):
     # ---- how it plays --------------------------------------------------------------------------------------
 
     def policy(self, explore: bool) -> ByValue:
-        config = self.config.exploration
-        if isinstance(config, exploration.UserExploration) and not explore:  # ours choose the best one for 0
-            return ByValue(self.values, exploration.choose_best, 0.0)
-        amount = config.schedule(self.player.opt_steps) if explore else 0.0
-        return ByValue(self.values, self.acting_kernel or config.choose, amount)
+        return self.policy_by_value(explore)
 
     def values(self, observation: Observation) -> Tensor:
         """Return the Q-values of all actions: (B, A)."""
@@ -315,9 +291,3 @@ class DQN(replay.LearnsByReplay):
     @kernel_property
     def act_fast(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
         return compiled(self.acting, self.player.compile and self.acting.acting_nets is None)
-
-    @kernel_property
-    def acting_kernel(self) -> Callable[[Tensor, Tensor, Tensor, float], Tensor] | None:
-        is_greedy = isinstance(self.config.exploration, exploration.EpsilonGreedyConfig)
-        is_on_cpu = self.player.device.type == "cpu"
-        return greedy.choose if is_greedy and is_on_cpu and self.may_run(greedy.KERNEL) else None

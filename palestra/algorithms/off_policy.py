@@ -15,8 +15,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from palestra.algorithms.algorithm import AlgorithmConfig
-from palestra.algorithms.dqn import ByValue, DQNConfig
-from palestra.algorithms.kernels import greedy
+from palestra.algorithms.dqn import DQNConfig
 from palestra.algorithms.losses import loss as losses
 from palestra.algorithms.losses import off_policy_loss
 from palestra.algorithms.losses.off_policy_loss import ACTION, ActingHeads, OffPolicyLoss
@@ -25,7 +24,7 @@ from palestra.algorithms.losses.torchrl import TorchRLReplayLossConfig
 from palestra.algorithms.parts import action_heads, actor_critic, exploration, passes, replay
 from palestra.algorithms.parts.actor_critic import POLICY, HeadedNet
 from palestra.algorithms.parts.exported import Deterministic, DeterministicRecurrent
-from palestra.algorithms.parts.playing import PlaysByHeads
+from palestra.algorithms.parts.playing import PlaysByHeads, PlaysByValue
 from palestra.algorithms.parts.return_distributions import QValues
 from palestra.algorithms.terms import metrics_of, total_loss
 from palestra.algorithms.turn import Turn
@@ -45,7 +44,6 @@ from palestra.games.game import Observation
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import Box, Discrete, RoleSpaces, Space
 from palestra.nets.modes import evaluation_mode
-from palestra.nets.user_nets import RecurrentNet
 from palestra.nets.weights import evaluation_view, flatten_buffers, flatten_weights
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
@@ -190,7 +188,7 @@ def heads_of(loss: OffPolicyLoss, config: OffPolicyConfig, num_policy_outputs: i
     return sizes
 
 
-class OffPolicy(replay.LearnsByReplay, PlaysByHeads):
+class OffPolicy(replay.LearnsByReplay, PlaysByHeads, PlaysByValue):
     config: OffPolicyConfig
 
     def __init__(self, config: OffPolicyConfig, player: Player) -> None:
@@ -206,7 +204,9 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads):
         critics = {each.name: player.spaces | action for each in self.loss.heads if isinstance(each, losses.Critic)}
         self.net = HeadedNet(config.body, config.initialization, heads, head, player, critics).to(player.device)
         with below(place):
-            self.refuse_nets()
+            self.net.refuse_memories("")  # rows of a replay buffer do not follow each other
+            if not self.loss.learns_batch_norm:
+                passes.refuse_batch_norm(self.net)
             self.loss.begin(self.net, player)
             self.refuse_target()
         player.nets = {"heads": self.net} | ({} if self.loss.weights is None else {"loss": self.loss.weights})
@@ -230,22 +230,6 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads):
         with below(place):
             self.try_loss(leaves)
         self.leaves = list(leaves.values())
-
-    def refuse_nets(self) -> None:
-        """Refuse networks with a memory, because the rows of a replay buffer do not follow each other, and batch norm.
-
-        A loss with `learns_batch_norm` allows batch norm.
-        """
-        for name in self.net.heads:
-            net = self.net.net_of(name)
-            if isinstance(net, RecurrentNet):
-                key = "net" if self.net.is_shared else name
-                message = "expected a network without a memory, got a recurrent one"
-                raise ConfigError.at(f"body.{key}", message)
-            has_batch_norm = any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in net.modules())
-            if has_batch_norm and not self.loss.learns_batch_norm:
-                message = "expected a network without batch norm, as with layer norm ('l'), got one with batch norm"
-                raise ConfigError.at("body", message)
 
     def refuse_target(self) -> None:
         """Refuse a `target` that contradicts a loss which keeps target networks of its own, or keeps none."""
@@ -326,13 +310,9 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads):
     # ---- how it plays ----------------------------------------------------------------------------------
 
     def policy_that(self, draws: bool, is_collecting: bool) -> Policy:
-        explored = self.config.exploration
-        if explored is None:
+        if self.config.exploration is None:
             return actor_critic.ActorCriticPolicy(self.actor, None, self.head, False, draws, self.draw_kernel)
-        if not draws:
-            return ByValue(self.values, exploration.choose_best, 0.0)
-        amount = explored.schedule(self.player.opt_steps)
-        return ByValue(self.values, self.acting_kernel or explored.choose, amount)
+        return self.policy_by_value(explores=draws)
 
     def values(self, observation: Observation) -> Tensor:
         """Return the values of all actions: (B, A)."""
@@ -363,12 +343,6 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads):
     @kernel_property
     def target_acting(self) -> ActingHeads | None:
         return None if self.target_net is None else ActingHeads(self.target_net)
-
-    @kernel_property
-    def acting_kernel(self) -> Callable[[Tensor, Tensor, Tensor, float], Tensor] | None:
-        is_greedy = isinstance(self.config.exploration, exploration.EpsilonGreedyConfig)
-        is_on_cpu = self.player.device.type == "cpu"
-        return greedy.choose if is_greedy and is_on_cpu and self.may_run(greedy.KERNEL) else None
 
     # ---- what a checkpoint holds beside weights, optimizer and games -------------------------------------
 

@@ -38,7 +38,6 @@ from palestra.config import (
 )
 from palestra.config.variants import members_of, names_of
 from palestra.games.spaces import RoleSpaces
-from palestra.nets.user_nets import RecurrentNet
 from palestra.nets.weights import flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
@@ -197,7 +196,8 @@ class OnPolicy(PlaysByHeads):
         self.net = net.to(player.device)
         with below(place):
             passes.refuse_batch_norm(net)
-            self.refuse_memories()
+            if not net.is_shared:  # play keeps no memory for heads that do not play
+                net.refuse_memories(" for a head that does not play", POLICY, VALUE)
         self.weights = flatten_weights(net)
         self.optimizer = passes.make_optimizer(config, self.weights, dict(net.named_parameters()), player)
         self.parameters = list(net.parameters())
@@ -207,14 +207,6 @@ class OnPolicy(PlaysByHeads):
         self.passes, self.whole_games = passes.Passes(net, player), WholeGames()
         player.nets, player.optimizers = {"heads": net}, {"heads": self.optimizer}
         player.lr_schedule = config.learning_rate
-
-    def refuse_memories(self) -> None:
-        """Refuse networks with a memory for other heads than policy and value: play keeps no memory for them."""
-        others = [] if self.net.is_shared else [head for head in self.net.heads if head not in (POLICY, VALUE)]
-        for head in others:
-            if isinstance(self.net.net_of(head), RecurrentNet):
-                message = "expected a network without a memory for a head that does not play, got a recurrent one"
-                raise ConfigError.at(f"body.{head}", message)
 
     # ---- what it learns --------------------------------------------------------------------------------
 

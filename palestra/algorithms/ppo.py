@@ -21,6 +21,7 @@ from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.algorithms.kernels import advantages as advantages_kernels
 from palestra.algorithms.kernels import ppo as kernels
 from palestra.algorithms.parts import action_heads, actor_critic, passes
+from palestra.algorithms.parts.actor_critic import POLICY, VALUE
 from palestra.algorithms.parts.advantages import Experience, Sequences, generalized_advantages
 from palestra.algorithms.parts.distributions import Distribution
 from palestra.algorithms.parts.playing import PlaysByHeads
@@ -80,7 +81,7 @@ class PPOConfig(AlgorithmConfig):
             "entropy_coefficient": 0.0 if isinstance(spaces.action, Box) else 0.01,
             "max_grad_norm": 0.5,
             "normalize_advantages": True,
-            "body": actor_critic.usual_body([actor_critic.POLICY, actor_critic.VALUE], spaces, said),
+            "body": actor_critic.usual_body([POLICY, VALUE], spaces, said),
             "centralized_critic": False,
             "initialization": "orthogonal",
             "box_actions": "clipped_gaussian" if isinstance(spaces.action, Box) else None,
@@ -139,7 +140,7 @@ class PPOConfig(AlgorithmConfig):
 
     @model_validator(mode="after")
     def _check_body(self) -> Self:
-        actor_critic.check_heads(self.body, (actor_critic.POLICY, actor_critic.VALUE))
+        actor_critic.check_heads(self.body, (POLICY, VALUE))
         actor_critic.check_critic(self.body, self.centralized_critic)
         return self
 
@@ -234,13 +235,13 @@ class ProximalLoss:
 
 class PPO(ProximalLoss, PlaysByHeads):
     config: PPOConfig
-    net: actor_critic.ActorCritic
 
     def __init__(self, config: PPOConfig, player: Player) -> None:
         super().__init__(config, player)
         head = action_heads.make_head(config.box_actions, player)
-        spaces = actor_critic.spaces_of_critic(config.centralized_critic, player)
-        net = actor_critic.ActorCritic(config.body, config.initialization, head, player, spaces)
+        spaces = {VALUE: actor_critic.spaces_of_critic(config.centralized_critic, player)}
+        heads = {POLICY: head.num_outputs, VALUE: 1}
+        net = actor_critic.HeadedNet(config.body, config.initialization, heads, head, player, spaces)
         self.net = net.to(player.device)
         with below(f"players.{player.name}.algorithm"):
             passes.refuse_batch_norm(net)

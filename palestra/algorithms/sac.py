@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from palestra.algorithms.algorithm import AlgorithmConfig
-from palestra.algorithms.parts import replay, sampled_actions
+from palestra.algorithms.parts import action_heads, replay, sampled_actions
 from palestra.algorithms.parts.playing import PlaysByPolicy
 from palestra.algorithms.parts.sampled_actions import BoxHead, DiscreteHead, SampledActions
 from palestra.algorithms.terms import metrics_of, total_loss
@@ -144,7 +144,7 @@ class SACConfig(AlgorithmConfig):
     """how the target critics follow"""
     entropy_coefficient: Annotated[FixedConfig | AutomaticConfig, ByName()]
     """weight of the policy's entropy (the temperature alpha): fixed or learned"""
-    log_std: sampled_actions.LogStdConfig | None
+    log_std: action_heads.LogStdConfig | None
     """bounds of the logarithms of standard deviations, of actions of a Box; null for discrete actions"""
     max_grad_norm: PositiveFloat | None
     """longer gradients of the critics, or of the policy, are scaled down to this norm; null: never"""
@@ -219,7 +219,7 @@ def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
         ConfigError.require_none(ConfigErrorItem(*error) for error in errors.items())
     if isinstance(space, Box):
         assert config.log_std is not None
-        return BoxHead(space, (config.log_std.min, config.log_std.max), player.device)
+        return BoxHead(space, config.log_std, player.device)
     assert isinstance(space, Discrete)
     return DiscreteHead(space)
 

@@ -139,38 +139,34 @@ class TD3Config(AlgorithmConfig):
 
 
 class NoisyPolicy:
-    """Plays the policy net's actions plus normal noise of standard deviation `std`; without a net, random actions.
-
-    Random ones are uniform. low, high: bounds of the Box, float32 (n,).
-    """
+    """Plays the policy net's actions plus normal noise of standard deviation `std`; without a net, uniform ones."""
 
     observes: Observes = "observation"
 
     def __init__(
-        self, net: Callable[[Mapping[str, Tensor]], Tensor] | None, low: Tensor, high: Tensor, std: float
+        self, net: Callable[[Mapping[str, Tensor]], Tensor] | None, half_widths: HalfWidths, std: float
     ) -> None:
-        self.net, self.std = net, std
-        self.center, self.half_width = low / 2 + high / 2, (high - low) / 2  # the sum may be too large
+        self.net, self.half_widths, self.std = net, half_widths, std
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
-        num = len(self.center)
+        num = len(self.half_widths.center)
         if self.net is None:
             unit = 2.0 * random_floats(keys, num) - 1.0
         else:
             unit = torch.tanh(self.net(view))
             if self.std > 0.0:
                 unit = (unit + self.std * random_normals(keys, num)).clamp(-1.0, 1.0)
-        return Decision(self.center + self.half_width * unit, {}, memory)
+        return Decision(self.half_widths.inverse(unit), {}, memory)
 
 
-def bounds(config: TD3Config, player: Player) -> tuple[Tensor, Tensor]:
-    """Return the bounds of the player's Box, float32 (n,) each. Raises ConfigError where TD3 cannot play it."""
+def half_widths_of(config: TD3Config, player: Player) -> HalfWidths:
+    """Measure the player's Box in half-widths. Raises ConfigError where TD3 cannot play it."""
     player.require_actions(config.name, Box)
     space = player.action_space
     assert isinstance(space, Box)
     with below(f"players.{player.name}.algorithm"):
         ConfigError.require_none(ConfigErrorItem(*error) for error in box_errors(player).items())
-    return torch.tensor(space.low, device=player.device), torch.tensor(space.high, device=player.device)
+    return HalfWidths(space, player.device)
 
 
 # ---- how it learns ----------------------------------------------------------------------------------
@@ -181,11 +177,8 @@ class TD3(replay.LearnsByReplay):
 
     def __init__(self, config: TD3Config, player: Player) -> None:
         super().__init__(config, player)
-        self.low, self.high = bounds(config, player)
-        assert isinstance(player.action_space, Box)
-        self.measured = HalfWidths(player.action_space, player.device)
-        self.center, self.half_width = self.measured.center, self.measured.half_width
-        self.num_noise = num = len(self.low)
+        self.half_widths = half_widths_of(config, player)
+        self.num_noise = num = len(self.half_widths.center)
         critic_spaces = player.spaces | {"action": Space((num,), torch.float32, padded=False)}
         policy = make_net(config.policy_net, player.spaces, num, player.key("policy")).to(player.device)
         critics = nn.ModuleList(
@@ -213,7 +206,7 @@ class TD3(replay.LearnsByReplay):
         """
         smoothing = self.config.smoothing
         clipped = (smoothing.std * noise).clamp(-smoothing.max_noise, smoothing.max_noise)
-        return self.measured.without_fixed((torch.tanh(outputs) + clipped).clamp(-1.0, 1.0))
+        return self.half_widths.without_fixed((torch.tanh(outputs) + clipped).clamp(-1.0, 1.0))
 
     def target(self, next_q_values: Tensor, batch: Transitions) -> Tensor:
         """Return the value target of the critics, (B,): r + gamma * the smallest value at s'.
@@ -246,10 +239,6 @@ class TD3(replay.LearnsByReplay):
         actions: (B, n), the policy's at the observations, in half-widths. q_values: (B,), of the first critic.
         """
         return {"loss_policy": -q_values.mean()}
-
-    def half_widths(self, action: Tensor) -> Tensor:
-        """Measure actions of the game, (B, n), in half-widths from the centre of the Box, as critics observe them."""
-        return self.measured(action)
 
     # ---- a turn --------------------------------------------------------------------------------------
 
@@ -318,7 +307,7 @@ class TD3(replay.LearnsByReplay):
 
     def policy_gradient(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the gradient of the policy's loss by its own weights, as one vector, and metrics."""
-        actions = self.measured.without_fixed(torch.tanh(self.policy_net(batch.observation)))
+        actions = self.half_widths.without_fixed(torch.tanh(self.policy_net(batch.observation)))
         q_values = self.frozen_critic(batch.observation | {"action": actions}).squeeze(1)
         terms = self.policy_loss(q_values, actions, batch)
         loss = total_loss(terms)
@@ -333,10 +322,9 @@ class TD3(replay.LearnsByReplay):
     def policy(self, explore: bool) -> NoisyPolicy:
         warming_up = explore and self.player.env_steps < self.config.warmup_env_steps
         std = self.config.exploration.std(self.player.opt_steps) if explore else 0.0
-        return NoisyPolicy(None if warming_up else self.acting, self.low, self.high, std)
+        return NoisyPolicy(None if warming_up else self.acting, self.half_widths, std)
 
     def module(self) -> Deterministic:
-        center, half_width = self.center, self.half_width
-        return Deterministic(
-            evaluation_view(self.policy_net.net), lambda outputs, legal: center + half_width * torch.tanh(outputs), 0
-        )
+        half_widths = self.half_widths
+        net = evaluation_view(self.policy_net.net)
+        return Deterministic(net, lambda outputs, legal: half_widths.inverse(torch.tanh(outputs)), 0)

@@ -16,7 +16,7 @@ from torch import distributions as theirs
 
 import palestra
 from palestra.algorithms.kernels.advantages import compute_advantages
-from palestra.algorithms.parts.actor_critic import ActorCritic
+from palestra.algorithms.parts.actor_critic import HeadedNet
 from palestra.algorithms.parts.advantages import Experience, Sequences, generalized_advantages, values
 from palestra.algorithms.ppo import PPO, PPOConfig
 from palestra.algorithms.terms import metrics_of, total_loss
@@ -430,7 +430,7 @@ def test_rows_that_do_not_count_change_nothing() -> None:
 class NearTheFrozenPPO(PPO):
     """The policy stays near another one, which is never changed."""
 
-    frozen: ActorCritic
+    frozen: HeadedNet
 
     def loss(self, distribution: Any, value: Tensor, batch: Experience, *numbers: Any, **named: Any) -> Any:
         frozen, _ = self.frozen.distribution_and_value(batch)

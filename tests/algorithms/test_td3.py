@@ -12,6 +12,7 @@ from probes import Kind
 from scipy.stats import kstest
 from torch import Tensor, nn
 
+from palestra.algorithms.parts.distributions import HalfWidths
 from palestra.algorithms.td3 import TD3, NoisyPolicy, TD3Config
 from palestra.algorithms.terms import total_loss
 from palestra.config import ConfigError, check
@@ -273,7 +274,7 @@ class FixedAction(nn.Module):
 
 def units(net: nn.Module | None, std: float, num: int = 20_000) -> Tensor:
     """What is played, in half-widths of the Box."""
-    policy = NoisyPolicy(net, torch.tensor(BOX.low), torch.tensor(BOX.high), std)
+    policy = NoisyPolicy(net, HalfWidths(BOX, CPU), std)
     keys, legal = world_keys(0, num, CPU), torch.ones(num, 0, dtype=torch.bool)
     return (policy.act({"seen": torch.zeros(num, 3)}, legal, keys, {}).action - CENTER) / HALF_WIDTH
 

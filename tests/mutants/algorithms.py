@@ -43,7 +43,7 @@ ALGORITHMS = [
         ("due = [(opt_steps + 1) % interval == 0", "due = [opt_steps % interval == 0"),
         ("for interval in (config.policy_interval,", "for interval in (config.target.interval,"),
         ('"loss_policy": -q_values.mean()', '"loss_policy": q_values.mean()'),
-        ("return self.measured(action)", "return action"),
+        ('{"action": self.half_widths(batch.action)}', '{"action": batch.action}'),
         ("random_normals(keys, num)).clamp(-1.0, 1.0)", "random_normals(keys, num))"),
         (
             "std = self.config.exploration.std(self.player.opt_steps) if explore else 0.0",

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.algorithms.parts.actor_critic import ActorCritic
+from palestra.algorithms.parts.actor_critic import POLICY, VALUE, HeadedNet
 from palestra.algorithms.parts.advantages import Experience
 from palestra.algorithms.parts.distributions import (
     HERMITE_NODES,
@@ -168,9 +168,10 @@ class PPOGradient:
         return self.gradient, metrics
 
 
-def gradient_of(net: ActorCritic, player: Player) -> PPOGradient | None:
+def gradient_of(net: HeadedNet, player: Player) -> PPOGradient | None:
     """Make the kernel for the networks; None if it cannot compute them, or if the player asks for no kernels."""
-    nets = [net.policy] if net.value is None else [net.policy, net.value]
+    assert net.head is not None
+    nets = [net.net_of(head) for head in ((POLICY,) if net.is_shared else (POLICY, VALUE))]
     learning = [each for each in map(learning_net, nets) if each is not None]
     weights = [weight for part in (*nets, net.head) for weight in part.parameters()]
     is_whole = list(map(id, weights)) == list(map(id, net.parameters()))  # in the order of the kernel's gradient

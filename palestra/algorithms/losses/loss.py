@@ -171,7 +171,7 @@ class Now:
     @cached_property
     @with_gradients
     def outputs(self) -> "_Outputs":
-        return _Outputs(self.net.outputs(self.rows.observation, self.rows.memory, self.rows.episode_start))
+        return _Outputs(self.net(self.rows.observation, self.rows.memory, self.rows.episode_start))
 
     @cached_property
     @with_gradients

@@ -17,7 +17,6 @@ from palestra.algorithms.parts.torchrl_classes import OBJECTIVES, TorchRLConfig,
 from palestra.config import ConfigError, below, failure
 from palestra.config.errors import shown
 from palestra.games.spaces import Box, Discrete
-from palestra.nets.user_nets import RecurrentNet
 from palestra.players.player import Player
 from palestra.randomness import seeded_global_state
 
@@ -42,10 +41,7 @@ class _ModuleLoss:
 
     def adopt(self, net: HeadedNet, player: Player) -> None:
         """Make the loss module of the networks. Raises ConfigError, at paths below the algorithm's config."""
-        for head in net.heads:
-            if isinstance(net.net_of(head), RecurrentNet):
-                message = "expected a network without a memory for a loss of TorchRL, got a recurrent one"
-                raise ConfigError.at(f"body.{'net' if net.is_shared else head}", message)
+        net.refuse_memories(" for a loss of TorchRL")
         with below("loss"):
             kind = torchrl_module(OBJECTIVES).LossModule
             from palestra.algorithms.losses import torchrl_modules

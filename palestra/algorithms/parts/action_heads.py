@@ -1,19 +1,20 @@
 """Heads draw actions from the outputs of a policy's network: categories, or clipped or squashed normal numbers."""
 
-from typing import Annotated, ClassVar, Literal
+from abc import abstractmethod
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from palestra.algorithms.parts.distributions import (
     Categorical,
+    CategoricalDistribution,
     ClippedGaussian,
-    Distribution,
     GaussianDistribution,
     HalfWidths,
     SquashedGaussian,
 )
-from palestra.algorithms.parts.sampled_actions import LogStdConfig
 from palestra.config import ByName, Config, ConfigError
 from palestra.games.spaces import Box, Discrete, MultiDiscrete
 from palestra.players.player import Player
@@ -42,6 +43,22 @@ class SquashedGaussianConfig(Config):
     """logarithm of the standard deviation before the tanh at the start; it is learned, the same in every state"""
 
 
+class LogStdConfig(Config):
+    usual: ClassVar = {"min": -20.0, "max": 2.0}
+
+    min: float
+    """smaller outputs of the policy net count as this"""
+    max: float
+    """larger outputs of the policy net count as this"""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.min >= self.max:
+            message = f"expected a number below max, {self.max}, got {self.min}"
+            raise ConfigError.at("min", message)
+        return self
+
+
 class StateDependentGaussianConfig(Config):
     name: Literal["state_dependent_gaussian"]
     """the tanh of normal numbers, scaled to their bounds; the policy puts out their means and, after these, the
@@ -53,13 +70,26 @@ class StateDependentGaussianConfig(Config):
 BoxActionsConfig = ClippedGaussianConfig | SquashedGaussianConfig
 AnyBoxActionsConfig = Annotated[ClippedGaussianConfig | SquashedGaussianConfig | StateDependentGaussianConfig, ByName()]
 
-OWN_WEIGHTS = ["log_std"]  # of heads, one or the other
 SAMPLED = "sampled_action"  # among the extras of a decision: what the policy drew, where the action is not just that
 
 # ---- heads ---------------------------------------------------------------------------------------------
 
 
-class DiscreteHead(nn.Module):
+class ActionHead(nn.Module):
+    """The base of heads. num_outputs: how many outputs of the policy's network a head reads."""
+
+    num_outputs: int
+
+    def output_weights(self) -> list[str]:
+        """Name the weights that heads have of their own, whether or not this one has them."""
+        return ["log_std"]
+
+    def probabilities(self, outputs: Tensor, legal: Tensor) -> Tensor | None:
+        """Return the probabilities of all actions, (B, A), of several choices one after the other; None for a Box."""
+        return None
+
+
+class DiscreteHead(ActionHead):
     """Draws discrete and multi-discrete actions; the policy's network puts out logits."""
 
     def __init__(self, space: Discrete | MultiDiscrete) -> None:
@@ -77,70 +107,26 @@ class DiscreteHead(nn.Module):
         """Return the most likely actions."""
         return self.family.mode(outputs, legal)
 
-    def distribution(self, outputs: Tensor, legal: Tensor) -> Distribution:
+    def distribution(self, outputs: Tensor, legal: Tensor) -> CategoricalDistribution:
         """Make the distribution of actions of the policy's outputs at some observations."""
         return self.family.distribution(outputs, legal)
 
-    def output_weights(self) -> list[str]:
-        """Name the weights that heads have of their own."""
-        return OWN_WEIGHTS
-
     def probabilities(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        """Return the probabilities of all actions, of several choices one after the other: (B, A)."""
         return torch.cat(self.family.distribution(outputs, legal).log_probs, dim=1).exp()
 
 
-class BoxHead(nn.Module):
-    """Draws vectors of numbers; the policy's network puts out means."""
+class GaussianHead(ActionHead):
+    """The base of heads that draw vectors of n numbers; the first n outputs of the policy's network are their means."""
 
-    def __init__(self, space: Box, config: BoxActionsConfig, device: torch.device) -> None:
-        super().__init__()
-        self.num_outputs = len(space.low)
-        self.log_std = nn.Parameter(torch.full((self.num_outputs,), float(config.initial_log_std)))
-        bounds = torch.tensor(space.low, device=device), torch.tensor(space.high, device=device)
-        is_clipped = isinstance(config, ClippedGaussianConfig)
-        self.family = ClippedGaussian(*bounds) if is_clipped else SquashedGaussian.within(*bounds)
+    num_numbers: int
 
-    def draw(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Draw actions; return them and the extras that learning from them needs."""
-        noise = random_normals(keys, self.num_outputs)
-        sampled, log_prob = self.family.draw(outputs, self.log_std.detach(), noise)
-        return self.family.action(sampled), {"log_prob": log_prob, SAMPLED: sampled}
-
-    def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        """Return the actions of the means: the likeliest ones, except that a tanh moves the mode."""
-        return self.family.action(outputs)
-
+    @abstractmethod
     def distribution(self, outputs: Tensor, legal: Tensor) -> GaussianDistribution:
         """Make the distribution of the values before they are clipped or squashed, of the policy's outputs."""
-        return self.family.distribution(outputs, self.log_std)
 
+    @abstractmethod
     def action(self, sampled: Tensor) -> Tensor:
         """Return the action that is played for a value that was drawn."""
-        return self.family.action(sampled)
-
-    def output_weights(self) -> list[str]:
-        """Name the weights that heads have of their own."""
-        return OWN_WEIGHTS
-
-    def probabilities(self, outputs: Tensor, legal: Tensor) -> None:
-        """Return None: a Box has no choices, and so no probabilities of them."""
-
-
-class StateDependentHead(nn.Module):
-    """Draws vectors of numbers; the policy's network puts out means and log standard deviations before a tanh.
-
-    Log-probabilities are densities of actions in half-widths of the Box from its centre, so that no entropy depends on
-    the bounds.
-    """
-
-    def __init__(self, space: Box, config: StateDependentGaussianConfig, device: torch.device) -> None:
-        super().__init__()
-        self.num_numbers = len(space.low)
-        self.num_outputs = 2 * self.num_numbers
-        self.log_std_bounds = config.log_std.min, config.log_std.max
-        self.half_widths = HalfWidths(space, device)
-        self.family = self.half_widths.squashed()
 
     def draw(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Draw actions; return them and the extras that learning from them needs."""
@@ -151,21 +137,46 @@ class StateDependentHead(nn.Module):
         """Return the actions of the means: the likeliest ones, except that a tanh moves the mode."""
         return self.action(outputs[:, : self.num_numbers])
 
+
+class BoxHead(GaussianHead):
+    """Draws clipped or squashed normal numbers, whose standard deviations are the same in every state."""
+
+    def __init__(self, space: Box, config: BoxActionsConfig, device: torch.device) -> None:
+        super().__init__()
+        self.num_outputs = self.num_numbers = len(space.low)
+        self.log_std = nn.Parameter(torch.full((self.num_outputs,), float(config.initial_log_std)))
+        bounds = torch.tensor(space.low, device=device), torch.tensor(space.high, device=device)
+        is_clipped = isinstance(config, ClippedGaussianConfig)
+        self.family = ClippedGaussian(*bounds) if is_clipped else SquashedGaussian.within(*bounds)
+
     def distribution(self, outputs: Tensor, legal: Tensor) -> GaussianDistribution:
-        """Make the distribution of the values before they are squashed, of the policy's outputs."""
+        return self.family.distribution(outputs, self.log_std)
+
+    def action(self, sampled: Tensor) -> Tensor:
+        return self.family.action(sampled)
+
+
+class StateDependentHead(GaussianHead):
+    """Draws the tanh of normal numbers, whose log standard deviations are the last n outputs of the policy's network.
+
+    Log-probabilities are densities of actions in half-widths of the Box from its centre, so that no entropy depends on
+    the bounds. log_std: the bounds to which log standard deviations are clamped.
+    """
+
+    def __init__(self, space: Box, log_std: LogStdConfig, device: torch.device) -> None:
+        super().__init__()
+        self.num_numbers = len(space.low)
+        self.num_outputs = 2 * self.num_numbers
+        self.log_std_bounds = log_std.min, log_std.max
+        self.half_widths = HalfWidths(space, device)
+        self.family = self.half_widths.squashed()
+
+    def distribution(self, outputs: Tensor, legal: Tensor) -> GaussianDistribution:
         mean, log_std = outputs.chunk(2, dim=1)
         return self.family.distribution(mean, log_std.clamp(*self.log_std_bounds))
 
     def action(self, sampled: Tensor) -> Tensor:
-        """Return the action that is played for a value that was drawn."""
         return self.half_widths.inverse(self.family.action(sampled))
-
-    def output_weights(self) -> list[str]:
-        """Name the weights that heads have of their own."""
-        return OWN_WEIGHTS
-
-    def probabilities(self, outputs: Tensor, legal: Tensor) -> None:
-        """Return None: a Box has no choices, and so no probabilities of them."""
 
 
 AnyHead = DiscreteHead | BoxHead | StateDependentHead
@@ -186,5 +197,5 @@ def make_head(config: BoxActionsConfig | StateDependentGaussianConfig | None, pl
         message = f"expected clipped_gaussian ({space} has no bounds), got {config.name}"
         raise ConfigError.at(f"{path}.name", message)
     if isinstance(config, StateDependentGaussianConfig):
-        return StateDependentHead(space, config, player.device)
+        return StateDependentHead(space, config.log_std, player.device)
     return BoxHead(space, config, player.device)

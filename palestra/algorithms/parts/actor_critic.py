@@ -15,6 +15,7 @@ from palestra.games.spaces import RoleSpaces, Space
 from palestra.nets import AnyNetConfig, UserNets, make_net, usual_net
 from palestra.nets.initialisation import initialize_orthogonal
 from palestra.nets.recurrent import Part
+from palestra.nets.user_nets import RecurrentNet
 from palestra.nets.weights import output_weights
 from palestra.players.player import Player
 from palestra.randomness import base_key
@@ -185,7 +186,7 @@ class HeadedNet(nn.Module):
         """Return the outputs of a shared network (M, ...) by head."""
         return dict(zip(self.heads, outputs.split(list(self.heads.values()), dim=1), strict=True))
 
-    def outputs(self, observation: dict[str, Tensor], memory: Memory, episode_start: Tensor) -> dict[str, Tensor]:
+    def forward(self, observation: dict[str, Tensor], memory: Memory, episode_start: Tensor) -> dict[str, Tensor]:
         """Return the outputs of every head along sequences, such as those of an Experience: by name (M, K)."""
         if self.is_shared:
             first = next(iter(self.heads))
@@ -197,6 +198,19 @@ class HeadedNet(nn.Module):
             )
             for head in self.heads
         }
+
+    def distribution_and_value(self, batch: Experience) -> tuple[Distribution, Tensor]:
+        """Return the policy's distribution and the values, (M,), at the observations of a batch."""
+        outputs = self(batch.observation, batch.memory, batch.episode_start)
+        assert self.head is not None
+        return self.head.distribution(outputs[POLICY], batch.legal), outputs[VALUE][:, 0]
+
+    def refuse_memories(self, why: str, *allowed: str) -> None:
+        """Raise ConfigError, at a path below the algorithm's config, for a recurrent network of other heads."""
+        for head in self.heads:
+            if head not in allowed and isinstance(self.net_of(head), RecurrentNet):
+                message = f"expected a network without a memory{why}, got a recurrent one"
+                raise ConfigError.at(f"body.{'net' if self.is_shared else head}", message)
 
     def _initialize(self, body: SeparateConfig | SharedConfig, config: "OrthogonalConfig", key: int) -> None:
         """Initialize the networks orthogonally, except those that a program has given, which keep their weights."""
@@ -212,40 +226,6 @@ class HeadedNet(nn.Module):
             rows = self.split(last.weight.data.T)
             for head in others:
                 rows[head] *= gains[head] / gains[first]
-
-
-class ActorCritic(HeadedNet):
-    """The heads policy and value. The last output of a shared network is the value."""
-
-    policy: nn.Module
-    head: AnyHead
-
-    def __init__(
-        self,
-        body: SeparateConfig | SharedConfig,
-        initialization: "StockConfig | OrthogonalConfig",
-        head: AnyHead,
-        player: Player,
-        critic_spaces: dict[str, Space],
-    ) -> None:
-        super().__init__(
-            body, initialization, {POLICY: head.num_outputs, VALUE: 1}, head, player, {VALUE: critic_spaces}
-        )
-        if self.is_shared:
-            self.value: nn.Module | None = None
-
-    def forward(self, observation: dict[str, Tensor], memory: Memory, episode_start: Tensor) -> tuple[Tensor, Tensor]:
-        """What the policy puts out (B, A), and values (B,), of the sequences of an Experience."""
-        own = {name: observation[name] for name in self.entries}
-        outputs = Part("policy", self.policy).unroll(own, memory, episode_start)
-        if self.value is None:
-            return outputs[:, :-1], outputs[:, -1]
-        return outputs, Part("value", self.value).unroll(observation, memory, episode_start)[:, 0]
-
-    def distribution_and_value(self, batch: Experience) -> tuple[Distribution, Tensor]:
-        """The policy's distribution and the values, (M,), at the observations of a batch."""
-        outputs, value = self(batch.observation, batch.memory, batch.episode_start)
-        return self.head.distribution(outputs, batch.legal), value
 
 
 # ---- how it plays --------------------------------------------------------------------------------------

@@ -13,16 +13,7 @@ from torch import Tensor
 
 from palestra.algorithms.parts.advantages import Sequences, generalized_advantages
 from palestra.algorithms.parts.torchrl_classes import OBJECTIVES, TorchRLConfig
-from palestra.config import (
-    ByName,
-    Config,
-    ConfigError,
-    Discount,
-    Fraction,
-    UserConfig,
-    below,
-    failure,
-)
+from palestra.config import ByName, Config, ConfigError, Discount, Fraction, UserConfig, below, failure
 
 
 class Estimator(ABC):
@@ -67,8 +58,6 @@ class EstimatorConfig(Config):
 class GAE(Estimator):
     """Generalized advantages (Schulman et al. 2016, eq. 16); value targets are advantages plus values."""
 
-    config: "GAEConfig"
-
     def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
         advantage = generalized_advantages(sequences, self.config.gamma, self.config.gae_lambda)
         return advantage, advantage + sequences.value
@@ -86,22 +75,10 @@ class GAEConfig(EstimatorConfig):
     """0: advantages from the value one decision ahead; 1: from all that follows"""
 
 
-class TDLambda(Estimator):
-    """TD(lambda) (Sutton & Barto 2018, section 12.1): value targets are lambda-returns.
-
-    Advantages are targets minus values. These are the numbers of `gae` with the same lambda, under the name that is
-    usual where only values are learned.
-    """
-
-    config: "TDLambdaConfig"
-
-    def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
-        error = generalized_advantages(sequences, self.config.gamma, self.config.td_lambda)
-        return error, sequences.value + error
-
-
 class TDLambdaConfig(EstimatorConfig):
-    made = TDLambda
+    """The keys of TD(lambda): the numbers of `gae`, under the name that is usual where only values are learned."""
+
+    made = GAE
     usual: ClassVar[dict[str, Any]] = {"gamma": 0.99, "td_lambda": 0.95}
 
     name: Literal["td_lambda"]
@@ -110,6 +87,10 @@ class TDLambdaConfig(EstimatorConfig):
     """discount per decision of the player"""
     td_lambda: Fraction
     """0: targets from the value one decision ahead; 1: from all that follows"""
+
+    @property
+    def gae_lambda(self) -> float:
+        return self.td_lambda
 
 
 class RewardToGo(Estimator):

@@ -1,17 +1,19 @@
-"""Bases of the algorithms whose players act by a policy's network: how they play, and how they are exported."""
+"""Bases of the algorithms whose players act by a policy's network, or by the values of actions."""
 
 from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from palestra.algorithms.algorithm import Algorithm
-from palestra.algorithms.kernels import categorical
+from palestra.algorithms.kernels import categorical, greedy
 from palestra.algorithms.parts.action_heads import AnyHead, DiscreteHead
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE, ActorCriticPolicy, HeadedNet
+from palestra.algorithms.parts.exploration import EpsilonGreedyConfig, UserExploration, choose_best
 from palestra.algorithms.parts.exported import Deterministic, DeterministicRecurrent
 from palestra.games.game import Observation
-from palestra.games.policy import Memory, Policy
+from palestra.games.policy import Decision, Memory, Observes, Policy
 from palestra.nets.kernels.acting import acting_net
 from palestra.nets.recurrent import Part
 from palestra.nets.user_nets import RecurrentNet
@@ -105,3 +107,46 @@ class PlaysByHeads(PlaysByPolicy):
         if self.player.device.type != "cpu" or not isinstance(head, DiscreteHead):
             return None
         return categorical.CategoricalDraw(head.family) if self.may_run(categorical.KERNEL) else None
+
+
+class ByValue:
+    """Chooses legal actions by their values, and explores.
+
+    choose: gives actions for Q-values, legal actions, keys, and an amount of exploration (0: none).
+    """
+
+    observes: Observes = "observation"
+
+    def __init__(
+        self,
+        values: Callable[[Any], Tensor],
+        choose: Callable[[Tensor, Tensor, Tensor, float], Tensor],
+        exploration: float,
+    ) -> None:
+        self.values, self.choose, self.exploration = values, choose, exploration
+
+    def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
+        return Decision(self.choose(self.values(view), legal, keys, self.exploration), {}, memory)
+
+
+class PlaysByValue(Algorithm):
+    """The base of algorithms whose players choose actions by their values. The config has the key `exploration`."""
+
+    @abstractmethod
+    def values(self, observation: Observation) -> Tensor:
+        """Return the values of all actions: (B, A)."""
+
+    def policy_by_value(self, explores: bool) -> ByValue:
+        """Return a policy that explores, or one that plays the best actions."""
+        config = self.config.exploration
+        if isinstance(config, UserExploration) and not explores:  # ours choose the best one for 0
+            return ByValue(self.values, choose_best, 0.0)
+        amount = config.schedule(self.player.opt_steps) if explores else 0.0
+        return ByValue(self.values, self.acting_kernel or config.choose, amount)
+
+    @kernel_property
+    def acting_kernel(self) -> Callable[[Tensor, Tensor, Tensor, float], Tensor] | None:
+        """A kernel that chooses actions as the config's exploration does; None if there is none."""
+        is_greedy = isinstance(self.config.exploration, EpsilonGreedyConfig)
+        is_on_cpu = self.player.device.type == "cpu"
+        return greedy.choose if is_greedy and is_on_cpu and self.may_run(greedy.KERNEL) else None

@@ -85,7 +85,8 @@ def ppo_data(ppo: PPO, num: int = 900) -> tuple[Experience, torch.Tensor]:
     legal = random_floats(fold(keys, 2), flags) < 0.7
     if flags:
         legal[:, 0] = legal[:, -1] = True
-    outputs, value = ppo.net(observation, {}, episode_start)
+    outputs, values = ppo.net(observation, {}, episode_start).values()
+    value = values[:, 0]
     action, drawn = ppo.net.head.draw(outputs.contiguous(), legal, fold(keys, 0))
     noise = random_normals(fold(keys, 3), 4)
     experience = Experience(

@@ -309,7 +309,7 @@ SAME = {
     },
     "algorithms/ppo.py": {
         "# of one row: never": "# mine: never",
-        "Return the terms of a minibatch's loss": "Return my terms of a minibatch's loss",
+        "Return the terms of a minibatch's loss": "My terms of a minibatch's loss",
         "clip_range: Number,\n        kl_coefficient: Number,": 'clip_range: "Mine",\n        kl_coefficient: Any,',
         "ratio = log_ratio.exp()": "quotient: Tensor = (log_ratio\n            .exp())",
         "kl = ratio -": "kl = quotient -",

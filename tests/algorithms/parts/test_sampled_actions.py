@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import kstest
 from torch import distributions as theirs
 
+from palestra.algorithms.parts.action_heads import LogStdConfig
 from palestra.algorithms.parts.sampled_actions import BoxHead, DiscreteHead, SampledActions
 from palestra.games.spaces import Box, Discrete
 from palestra.randomness import world_keys
@@ -23,7 +24,7 @@ KEYS = world_keys(0, 20_000, CPU)
 
 
 def box_head() -> BoxHead:
-    return BoxHead(BOX, (-5.0, 2.0), CPU)
+    return BoxHead(BOX, LogStdConfig(min=-5.0, max=2.0), CPU)
 
 
 def test_uniform_actions_fill_the_box() -> None:
