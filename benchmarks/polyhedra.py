@@ -119,7 +119,7 @@ def random_play(reduction: Reduction, kernel: Kernel, num_worlds: int, device: t
 
     def play() -> float:
         before = worlds.lengths.sum()
-        fused_game.play(worlds, ROUNDS_PER_CALL)
+        fused_game.collect(worlds, (), ROUNDS_PER_CALL)
         finished = fused_game.take_totals(worlds)["length"]  # waits for the device
         return finished + float(worlds.lengths.sum() - before)
 

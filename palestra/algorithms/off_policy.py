@@ -53,10 +53,7 @@ from palestra.rollouts.transitions import Transitions
 from palestra.runtime.guard import kernel_property
 from palestra.schedules import ScheduleConfig
 
-AnyOffPolicyLoss = Annotated[
-    QLearningConfig | TorchRLReplayLossConfig | UserConfig,
-    ByName(user_class=OffPolicyLoss),
-]
+AnyOffPolicyLoss = Annotated[QLearningConfig | TorchRLReplayLossConfig | UserConfig, ByName(user_class=OffPolicyLoss)]
 
 # ---- what a run must say -----------------------------------------------------------------------------
 

@@ -49,8 +49,7 @@ from palestra.schedules import ScheduleConfig
 TORCHRL = "torchrl"  # among the estimators of a loss: all of TorchRL's
 
 AnyOnPolicyLoss = Annotated[
-    PPOLossConfig | ReinforceConfig | TorchRLLossConfig | UserConfig,
-    ByName(user_class=losses.OnPolicyLoss),
+    PPOLossConfig | ReinforceConfig | TorchRLLossConfig | UserConfig, ByName(user_class=losses.OnPolicyLoss)
 ]
 
 # ---- what a run must say -----------------------------------------------------------------------------

@@ -9,12 +9,7 @@ from torch import Tensor
 from palestra.buffers.memory import NoRoom, room_for
 from palestra.buffers.replay import Batch, ReplayBuffer, ReplayConfig
 from palestra.buffers.sum_tree import SumTree, find, set_leaves
-from palestra.config import (
-    ConfigErrorItem,
-    NonNegativeFloat,
-    PartError,
-    PositiveFloat,
-)
+from palestra.config import ConfigErrorItem, NonNegativeFloat, PartError, PositiveFloat
 from palestra.randomness import U_GAMMA, mix, random_floats
 from palestra.runtime.compiling import njit
 from palestra.schedules import ScheduleConfig

@@ -14,6 +14,5 @@ from palestra.optimizers.ours import SGD, Adam, AdamConfig, SGDConfig
 from palestra.optimizers.torch_optim import TorchOptimizer, TorchOptimizerConfig
 
 OptimizerConfig = Annotated[
-    AdamConfig | SGDConfig | TorchOptimizerConfig | UserConfig,
-    ByName(user_class=Optimizer, usual="adam"),
+    AdamConfig | SGDConfig | TorchOptimizerConfig | UserConfig, ByName(user_class=Optimizer, usual="adam")
 ]

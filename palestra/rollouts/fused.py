@@ -13,10 +13,12 @@ from torch import Tensor
 
 from palestra.games.game import Observation, State, TensorGame, expand_mask
 from palestra.games.policy import Decision, Memory, Policy, require_policies
-from palestra.randomness import base_key, fold, runs_on_cpu, world_keys
+from palestra.randomness import fold, runs_on_cpu
 from palestra.rollouts import fused_kernel
-from palestra.rollouts.recent import in_order, no_recent, remember
+from palestra.rollouts.played import PlayedGame, RunningGames
+from palestra.rollouts.recent import remember
 from palestra.rollouts.transitions import Transitions
+from palestra.runtime.device import moved
 
 
 @dataclass
@@ -30,25 +32,16 @@ class Seat:
 
 
 @dataclass
-class Worlds:
-    """A batch of running games: the state of the rules, of the seats and of the counters. Belongs to one roll-out loop.
+class Worlds(RunningGames):
+    """A batch of running games: the state of the rules, of the seats and of the counters.
 
     truncated_pending: worlds that were truncated and play on only until every collected seat has its next observation.
     awaiting, done, pending_reward: (B, R); whether a decision of the role waits for its next one, whether the role's
     game has terminated since, and the sum of its rewards since. seats: by role, for the roles that are collected.
-    totals: float64, sums over finished games, in the order of `FusedGame.total_names`. recent, num_finished: see
-    palestra.rollouts.recent.
     """
 
-    keys: Tensor
-    num_moves: int
     state: State
     truncated_pending: Tensor
-    lengths: Tensor
-    returns: Tensor
-    totals: Tensor
-    recent: Tensor
-    num_finished: Tensor
     awaiting: Tensor
     done: Tensor
     pending_reward: Tensor
@@ -56,69 +49,30 @@ class Worlds:
     seats: dict[str, Seat] = field(default_factory=dict)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "keys": self.keys,
-            "num_moves": self.num_moves,
-            "state": self.state,
-            "truncated_pending": self.truncated_pending,
-            "lengths": self.lengths,
-            "returns": self.returns,
-            "totals": self.totals,
-            "recent": self.recent,
-            "num_finished": self.num_finished,
-            "awaiting": self.awaiting,
-            "done": self.done,
-            "pending_reward": self.pending_reward,
-            "memory": self.memory,
-            "seats": {role: dict(vars(seat)) for role, seat in self.seats.items()},
-        }
+        return vars(self) | {"seats": {role: dict(vars(seat)) for role, seat in self.seats.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        device = self.keys.device
-
-        def moved(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {key: moved(item) for key, item in value.items()}
-            return value.to(device) if isinstance(value, Tensor) else value
-
-        for name in self.__dataclass_fields__:
-            setattr(self, name, moved(state[name]))
-        self.seats = {role: Seat(**moved(seat)) for role, seat in state["seats"].items()}
+        super().load_state_dict(state)
+        self.seats = {role: Seat(**moved(seat, self.keys.device)) for role, seat in state["seats"].items()}
 
 
-class FusedGame:
-    """Plays a TensorGame with a policy in every seat. The policies may be exchanged between calls."""
+class FusedGame(PlayedGame):
+    """Plays a TensorGame with a policy in every seat."""
 
     def __init__(self, game: TensorGame, policies: dict[str, Policy]) -> None:
+        super().__init__(game, policies)
         self.game = game
-        self.policies = policies
         self.spaces = {role: {**game.spaces[role], **game.critic_spaces.get(role, {})} for role in game.roles}
-        self.total_names = (
-            "episodes",
-            "terminated",
-            "truncated",
-            "length",
-            *(f"return/{r}" for r in game.roles),
-            *game.tallies,
-        )
 
     def new_worlds(self, num_worlds: int, seed: int, stream: str) -> Worlds:
         """Make new worlds, whose random numbers come from (seed, stream)."""
-        game = self.game
-        keys = world_keys(base_key(seed, stream), num_worlds, game.device)
-        zeros = torch.zeros(num_worlds, device=game.device)
-        seats = torch.zeros(num_worlds, len(game.roles), device=game.device)
-        recent, num_finished = no_recent(len(game.roles), game.device)
+        counters = self.counters(num_worlds, seed, stream)
+        seats = torch.zeros(num_worlds, self.num_roles, device=self.device)
         return Worlds(
-            keys=keys,
-            num_moves=1,
-            state=game.reset(fold(keys, 0)),
-            truncated_pending=zeros.bool(),
-            lengths=zeros.int(),
+            **counters,
             returns=seats,
-            totals=torch.zeros(len(self.total_names), dtype=torch.float64, device=game.device),
-            recent=recent,
-            num_finished=num_finished,
+            state=self.game.reset(fold(counters["keys"], 0)),
+            truncated_pending=torch.zeros(num_worlds, dtype=torch.bool, device=self.device),
             awaiting=seats.bool(),
             done=seats.bool(),
             pending_reward=seats.clone(),
@@ -137,28 +91,6 @@ class FusedGame:
         for _ in range(num_rounds):
             self._play_round(worlds, parts)
         return {role: Transitions.concatenate(of_role) for role, of_role in parts.items()}
-
-    @torch.no_grad()
-    def play(self, worlds: Worlds, num_rounds: int) -> None:
-        """Play without collecting anything."""
-        require_policies(self.policies, self.game.roles)
-        self._drop_uncollected(worlds, ())
-        for _ in range(num_rounds):
-            self._play_round(worlds, {})
-
-    def take_totals(self, worlds: Worlds) -> dict[str, float]:
-        """Return the sums over the games that have finished since the last call, by name. Waits for the device."""
-        values = dict(zip(self.total_names, worlds.totals.tolist(), strict=True))
-        worlds.totals = torch.zeros_like(worlds.totals)
-        return values
-
-    def recent_returns(self, worlds: Worlds) -> Tensor:
-        """Give the returns of the last finished games, oldest first: float32 (at most 100, R). Waits for the device."""
-        return in_order(worlds.recent, worlds.num_finished)
-
-    def is_exact(self, worlds: Worlds) -> bool:
-        """Return whether all games went on to the same bits after a resume: those of a TensorGame always do."""
-        return True
 
     # ---- one round -----------------------------------------------------------------------------------
 
@@ -189,7 +121,6 @@ class FusedGame:
         self.forget_waiting(worlds, worlds.seats.keys() - set(collected))
 
     def forget_waiting(self, worlds: Worlds, roles: Collection[str]) -> None:
-        """Forget the last decisions of these roles, so that they become no rows."""
         for role in worlds.seats.keys() & set(roles):
             index = self.game.roles.index(role)
             worlds.awaiting[:, index] = worlds.done[:, index] = False
@@ -291,16 +222,8 @@ class FusedGame:
         self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor
     ) -> tuple[int, Tensor]:
         """Do `_update_statistics` in one loop over the worlds; also return how many are to be refilled."""
-        statistics = [
-            worlds.awaiting,
-            worlds.done,
-            worlds.pending_reward,
-            worlds.truncated_pending,
-            worlds.lengths,
-            worlds.returns,
-            worlds.totals,
-        ]
-        statistics += [worlds.recent, worlds.num_finished]
+        statistics = [worlds.awaiting, worlds.done, worlds.pending_reward, worlds.truncated_pending, worlds.lengths]
+        statistics += [worlds.returns, worlds.totals, worlds.recent, worlds.num_finished]
         ended, refilled = np.empty(len(truncated), dtype=np.bool_), np.empty(len(truncated), dtype=np.bool_)
         results = (rewards.numpy(), terminated.numpy(), truncated.numpy())
         num_ended, num_refilled = fused_kernel.update_statistics(

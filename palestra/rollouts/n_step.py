@@ -11,6 +11,7 @@ from torch import Tensor
 
 from palestra.config import ByName, Config, InBranch, PositiveInt, UserConfig
 from palestra.rollouts.transitions import Transitions
+from palestra.runtime.device import moved
 
 
 class TransitionBuilder(ABC):
@@ -57,10 +58,12 @@ class TransitionBuilder(ABC):
 class TransitionsConfig(Config):
     """The base of the configs of transition builders."""
 
+    made: ClassVar[type[TransitionBuilder]]
+
     name: str
 
     def build(self, gamma: float, num_rounds: int, moves: tuple[str, ...], device: torch.device) -> TransitionBuilder:
-        raise NotImplementedError
+        return self.made(self, gamma, num_rounds, moves, device)
 
 
 class OneStep(TransitionBuilder):
@@ -71,23 +74,10 @@ class OneStep(TransitionBuilder):
 
 
 class OneStepConfig(TransitionsConfig):
+    made = OneStep
+
     name: Literal["one_step"]
     """from a decision to the next one"""
-
-    def build(self, gamma: float, num_rounds: int, moves: tuple[str, ...], device: torch.device) -> TransitionBuilder:
-        return OneStep(self, gamma, num_rounds, moves, device)
-
-
-class NStepConfig(TransitionsConfig):
-    usual: ClassVar = {"steps": 3}
-
-    name: Literal["n_step"]
-    """from a decision to the n-th one after it, their rewards summed with discounts"""
-    steps: PositiveInt
-    """n; fewer where the game ends or is cut off before"""
-
-    def build(self, gamma: float, num_rounds: int, moves: tuple[str, ...], device: torch.device) -> TransitionBuilder:
-        return NStep(self, gamma, num_rounds, moves, device)
 
 
 class NStep(TransitionBuilder):
@@ -97,7 +87,7 @@ class NStep(TransitionBuilder):
     roll-out in `waiting`, a part of `state_dict`: at most n - 1 of each sequence, in the order of time.
     """
 
-    config: NStepConfig
+    config: "NStepConfig"
     waiting: dict[str, Tensor] | None = None
 
     def __call__(self, experience: Transitions) -> Transitions:
@@ -143,8 +133,7 @@ class NStep(TransitionBuilder):
         return {"waiting": self.waiting}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        waiting = state["waiting"]
-        self.waiting = waiting and {name: value.to(self.device) for name, value in waiting.items()}
+        self.waiting = moved(state["waiting"], self.device)
 
 
 def _later(values: Tensor, steps: int) -> Tensor:
@@ -163,6 +152,16 @@ def _is_continued_by_next(rows: dict[str, Tensor]) -> Tensor:
             same = rows[f"next_{name}"] == _later(value, 1)
             begins = begins & same.view(len(same), -1).all(dim=1)
     return begins
+
+
+class NStepConfig(TransitionsConfig):
+    made = NStep
+    usual: ClassVar = {"steps": 3}
+
+    name: Literal["n_step"]
+    """from a decision to the n-th one after it, their rewards summed with discounts"""
+    steps: PositiveInt
+    """n; fewer where the game ends or is cut off before"""
 
 
 AnyTransitionsConfig = Annotated[

@@ -3,7 +3,7 @@
 Letters: B worlds, T rounds.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,44 +14,29 @@ from torch import Tensor
 from palestra.games.game import Game, expand_mask
 from palestra.games.policy import Memory, Policy, require_policies
 from palestra.games.world import Outcome, TensorWorld, World
-from palestra.randomness import base_key, fold, world_keys
-from palestra.rollouts.recent import NUM_RECENT, in_order, no_recent, remember
+from palestra.randomness import base_key, fold
+from palestra.rollouts.played import PlayedGame, RunningGames
+from palestra.rollouts.recent import NUM_RECENT, remember
 from palestra.rollouts.transitions import Transitions
 from palestra.runtime.compiling import njit
 
 
 @dataclass
-class SoloWorlds:
-    """A batch of running games: the world, and the counters around it. Belongs to one roll-out loop.
+class SoloWorlds(RunningGames):
+    """A batch of running games: the world, and the counters around it."""
 
-    totals: float64, sums over finished games, in the order of `SoloGame.total_names`. recent, num_finished: see
-    palestra.rollouts.recent.
-    """
-
-    keys: Tensor
-    num_moves: int
     world: World
-    lengths: Tensor
-    returns: Tensor
-    totals: Tensor
-    recent: Tensor
-    num_finished: Tensor
     memory: Memory = field(default_factory=dict)
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self._plain()} | {"world": self.world.state_dict()}
+        return vars(self) | {"world": self.world.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        device = self.keys.device
-        for name in self._plain():
-            setattr(self, name, _moved(state[name], device))
+        super().load_state_dict(state | {"world": self.world})
         self.world.load_state_dict(state["world"])
 
-    def _plain(self) -> list[str]:
-        return [name for name in self.__dataclass_fields__ if name != "world"]
 
-
-class SoloGame:
+class SoloGame(PlayedGame):
     """Plays a game of one role with a policy in its seat, as FusedGame plays games of several roles.
 
     make_world: makes new worlds from their number, a seed, and keys int64 (B,), a different one for each world.
@@ -60,26 +45,15 @@ class SoloGame:
     def __init__(
         self, game: Game, policies: dict[str, Policy], make_world: Callable[[int, int, Tensor], World]
     ) -> None:
+        super().__init__(game, policies)
         (self.role,) = game.roles
-        self.game, self.policies, self.make_world = game, policies, make_world
-        self.total_names = ("episodes", "terminated", "truncated", "length", f"return/{self.role}", *game.tallies)
+        self.game, self.make_world = game, make_world
 
     def new_worlds(self, num_worlds: int, seed: int, stream: str) -> SoloWorlds:
         """Make new worlds, whose random numbers come from (seed, stream)."""
-        key, device = base_key(seed, stream), self.game.device
-        keys = world_keys(key, num_worlds, device)
-        zeros = torch.zeros(num_worlds, device=device)
-        recent, num_finished = no_recent(1, device)
-        return SoloWorlds(
-            keys=keys,
-            num_moves=1,
-            world=self.make_world(num_worlds, key, fold(keys, 0)),
-            lengths=zeros.int(),
-            returns=zeros,
-            totals=torch.zeros(len(self.total_names), dtype=torch.float64, device=device),
-            recent=recent,
-            num_finished=num_finished,
-        )
+        counters = self.counters(num_worlds, seed, stream)
+        world = self.make_world(num_worlds, base_key(seed, stream), fold(counters["keys"], 0))
+        return SoloWorlds(**counters, returns=torch.zeros(num_worlds, device=self.device), world=world)
 
     @torch.no_grad()
     def collect(self, worlds: SoloWorlds, roles: tuple[str, ...], num_rounds: int) -> dict[str, Transitions]:
@@ -116,21 +90,7 @@ class SoloGame:
         self._count(worlds, rows, outcomes)
         return {self.role: rows}
 
-    def forget_waiting(self, worlds: SoloWorlds, roles: Collection[str]) -> None:
-        """Do nothing: here no decision waits for the next one, as it may in FusedGame."""
-
-    def take_totals(self, worlds: SoloWorlds) -> dict[str, float]:
-        """Return the sums over the games that have finished since the last call, by name. Waits for the device."""
-        values = dict(zip(self.total_names, worlds.totals.tolist(), strict=True))
-        worlds.totals = torch.zeros_like(worlds.totals)
-        return values
-
-    def recent_returns(self, worlds: SoloWorlds) -> Tensor:
-        """Give the returns of the last finished games, oldest first: float32 (at most 100, 1). Waits for the device."""
-        return in_order(worlds.recent, worlds.num_finished)
-
     def is_exact(self, worlds: SoloWorlds) -> bool:
-        """Return whether all games went on to the same bits after a resume; see World."""
         return worlds.world.exact
 
     def _view(self, worlds: SoloWorlds, policy: Policy) -> Mapping[str, Tensor]:
@@ -230,9 +190,3 @@ def _count_rows(
                 num_finished[()] += 1
                 lengths[world], returns[world] = 0, 0.0
     return lengths, returns, totals, recent, num_finished
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, dict):
-        return {name: _moved(item, device) for name, item in value.items()}
-    return value.to(device) if isinstance(value, Tensor) else value

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from palestra.games.game import Observation
 
+STORED = ("action", "reward", "next_legal", "terminated", "truncated")  # always, by these names
+
 
 @dataclass
 class Transitions:
@@ -43,27 +45,23 @@ class Transitions:
         flat: dict[str, Tensor] = {}
         for name in ("observation", "next_observation", "extras"):
             flat |= {f"{name}.{key}": value for key, value in getattr(self, name).items()}
-        names = ["action", "reward", "next_legal", "terminated", "truncated", *([] if self.always_legal else ["legal"])]
+        names = STORED if self.always_legal else (*STORED, "legal")
         return flat | {name: getattr(self, name) for name in names}
 
     @classmethod
     def from_rows(cls, rows: Mapping[str, Tensor]) -> "Transitions":
         """Make transitions of a dict such as `rows` returns; every row is valid."""
-        parts: dict[str, dict[str, Tensor]] = {"observation": {}, "next_observation": {}, "extras": {}}
+        fields: dict[str, Any] = {name: rows[name] for name in STORED}
+        fields |= {"observation": {}, "next_observation": {}, "extras": {}}
         for name, value in rows.items():
             part, dot, key = name.partition(".")
             if dot:
-                parts[part][key] = value
-        next_legal, legal = rows["next_legal"], rows.get("legal")
+                fields[part][key] = value
+        legal = rows.get("legal")
         return cls(
-            **parts,
-            action=rows["action"],
-            reward=rows["reward"],
-            next_legal=next_legal,
-            terminated=rows["terminated"],
-            truncated=rows["truncated"],
+            **fields,
             valid=torch.ones_like(rows["terminated"]),
-            legal=torch.ones_like(next_legal) if legal is None else legal,
+            legal=torch.ones_like(rows["next_legal"]) if legal is None else legal,
             always_legal=legal is None,
         )
 

@@ -1,4 +1,6 @@
-"""The device that a config names."""
+"""The device that a config names, and moves to it."""
+
+from typing import Any
 
 import torch
 
@@ -12,3 +14,10 @@ def find_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         why = str(error).splitlines()[0].partition(". ")[0]
         raise ConfigError.at("execution.device", f"expected a device of this machine, got {name!r}: {why}") from error
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """Move the tensors in dicts of dicts to a device, and leave everything else as it is."""
+    if isinstance(value, dict):
+        return {key: moved(item, device) for key, item in value.items()}
+    return value.to(device) if isinstance(value, torch.Tensor) else value

@@ -409,7 +409,7 @@ def test_a_world_plays_the_same_games_in_a_batch_of_any_size(name: str, roles: t
 def test_playing_without_collecting_plays_the_same_totals(name: str) -> None:
     """Where nothing is collected, nothing waits; games that are never cut off are the same."""
     fused_game, worlds = start(name, 30)
-    fused_game.play(worlds, 25)
+    fused_game.collect(worlds, (), 25)
     assert not worlds.truncated_pending.any()
     assert worlds.seats == {}
     totals = fused_game.take_totals(worlds)
@@ -430,7 +430,7 @@ def test_whoever_is_no_longer_collected_leaves_nothing_open(name: str) -> None:
     assert not worlds.awaiting[:, indices].any()
     assert not worlds.done[:, indices].any()
     assert not worlds.pending_reward[:, indices].any()
-    fused_game.play(worlds, 1)
+    fused_game.collect(worlds, (), 1)
     assert worlds.seats == {}
     assert not worlds.awaiting.any()
     assert not worlds.truncated_pending.any()
@@ -505,6 +505,6 @@ def test_a_players_memory_is_empty_when_a_world_is_refilled(masked: bool, monkey
     monkeypatch.setattr(never_over_at_start, "ends", lambda state: 3 + state["game"].unsqueeze(1) % 4)
     fused_game = FusedGame(never_over_at_start, {"a": policy})
     worlds = fused_game.new_worlds(64, SEED, STREAM)
-    fused_game.play(worlds, 50)
+    fused_game.collect(worlds, (), 50)
     assert fused_game.take_totals(worlds)["episodes"] > 64
     assert policy.wrong == 0

@@ -126,7 +126,7 @@ def test_playing_without_collecting_counts_nothing() -> None:
     fused = FusedGame(game, dict.fromkeys(game.roles, Random()))
     worlds = fused.new_worlds(6, 3, "play")
     before = str(game.state_dict())
-    fused.play(worlds, 5)
+    fused.collect(worlds, (), 5)
     play_games(game, dict.fromkeys(game.roles, Random()), 30, 20, 1)
     assert str(game.state_dict()) == before
     fused.collect(worlds, ("first",), 1)

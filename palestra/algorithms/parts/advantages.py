@@ -1,7 +1,7 @@
 """Advantages of a roll-out's decisions (Schulman et al. 2016), and the rows that an actor-critic learns from."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from palestra.games.policy import Memory
 from palestra.nets.recurrent import Part
 from palestra.players.player import Player
 from palestra.rollouts.transitions import Transitions
+from palestra.runtime.device import moved
 
 # Letters: M rows of a roll-out; T decisions of each of W sequences.
 
@@ -83,10 +84,7 @@ class Experience(NamedTuple):
         return 1.0 - variances[0] / variances[1].clamp(min=1e-12)
 
     def to(self, device: torch.device) -> "Experience":
-        def moved(value: Any) -> Any:
-            return {name: moved(item) for name, item in value.items()} if isinstance(value, dict) else value.to(device)
-
-        return Experience(*map(moved, self))
+        return Experience(*(moved(column, device) for column in self))
 
 
 def memory_in(extras: Mapping[str, Tensor]) -> Memory:
@@ -104,16 +102,24 @@ def rows_of_sequences(player: Player, rollout_length: int, num_rows: int) -> lis
     return [rows[:, place].flatten(0, 1) for place in places]
 
 
+def side_by_side(sequences: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Put sequences of row numbers, (T, W) each, side by side, with row 0 at the ends of shorter ones.
+
+    Returns the numbers, and where they are not such fillings: (T, W) both.
+    """
+    longest = max(map(len, sequences))
+    columns = [[pad(each, (0, 0, 0, longest - len(each))) for each in (own, torch.ones_like(own))] for own in sequences]
+    numbers, exists = (torch.cat(parts, dim=1) for parts in zip(*columns, strict=True))
+    return numbers, exists.bool()
+
+
 def in_sequences(experience: Experience, batch: Transitions, sequences: list[Tensor]) -> Experience:
     """Arrange single rows as the sequences in which they were decided, for networks with a memory.
 
     sequences: numbers of rows that follow each other, (T, W) each. Rows between them that do not count go to the end.
     """
-    longest = max(map(len, sequences))
-    rows, valid = (
-        torch.cat([pad(column[own], (0, 0, 0, longest - len(own))) for own in sequences], dim=1)
-        for column in (torch.arange(len(batch.valid), device=batch.valid.device), batch.valid)
-    )
+    rows, exists = side_by_side(sequences)
+    valid = batch.valid[rows] & exists
     order = (~valid).to(torch.uint8).argsort(dim=0, stable=True)
     rows, valid = rows.gather(0, order), valid.gather(0, order)
     ended = (batch.terminated | batch.truncated)[rows]

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
+from palestra.algorithms.parts.advantages import side_by_side
 from palestra.rollouts.transitions import Transitions
+from palestra.runtime.device import moved
 
 
 class WholeGames:
@@ -45,18 +46,16 @@ class WholeGames:
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         self.waiting = None
         if state["waiting"] is not None:
-            rows = {name: value.to(device) for name, value in state["waiting"].items()}
+            rows = moved(state["waiting"], device)
             valid = rows.pop("valid")
             self.waiting = replace(Transitions.from_rows(rows), valid=valid)
 
 
 def _in_columns(batch: Transitions, sequences: list[Tensor]) -> Transitions:
     """Put the sequences of a roll-out side by side, the shorter ones filled up with rows that do not count."""
-    longest = max(map(len, sequences))
-    numbers = torch.cat([pad(own, (0, 0, 0, longest - len(own))) for own in sequences], dim=1)
-    counts = torch.cat([pad(torch.ones_like(own), (0, 0, 0, longest - len(own))) for own in sequences], dim=1).bool()
+    numbers, exists = side_by_side(sequences)
     rows = batch.at(numbers.flatten())
-    return replace(rows, valid=rows.valid & counts.flatten())
+    return replace(rows, valid=rows.valid & exists.flatten())
 
 
 def _only(rows: Transitions, where: Tensor) -> tuple[Transitions | None, Tensor]:

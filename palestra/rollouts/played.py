@@ -1,0 +1,83 @@
+"""The bases of FusedGame and SoloGame, and of the worlds that they play in.
+
+Letters: B worlds, R roles.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palestra.games.game import Game
+from palestra.games.policy import Policy
+from palestra.randomness import base_key, world_keys
+from palestra.rollouts.recent import in_order, no_recent
+from palestra.runtime.device import moved
+
+
+@dataclass
+class RunningGames:
+    """A batch of running games, which belongs to one roll-out loop.
+
+    lengths: (B,), returns: (B, R), or (B,) with one role, of the games so far. totals: float64, sums over finished
+    games, in the order of `PlayedGame.total_names`. recent, num_finished: see palestra.rollouts.recent.
+    """
+
+    keys: Tensor
+    num_moves: int
+    lengths: Tensor
+    returns: Tensor
+    totals: Tensor
+    recent: Tensor
+    num_finished: Tensor
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in self.__dataclass_fields__:
+            setattr(self, name, moved(state[name], self.keys.device))
+
+
+class PlayedGame:
+    """Plays a game with a policy in every seat. The policies may be exchanged between calls."""
+
+    def __init__(self, game: Game, policies: dict[str, Policy]) -> None:
+        self.policies = policies
+        self.total_names = (
+            *("episodes", "terminated", "truncated", "length"),
+            *(f"return/{role}" for role in game.roles),
+            *game.tallies,
+        )
+        self.num_roles, self.device = len(game.roles), game.device
+
+    def counters(self, num_worlds: int, seed: int, stream: str) -> dict[str, Any]:
+        """Return the fields of RunningGames, but `returns`, for new worlds that draw from (seed, stream)."""
+        recent, num_finished = no_recent(self.num_roles, self.device)
+        return {
+            "keys": world_keys(base_key(seed, stream), num_worlds, self.device),
+            "num_moves": 1,
+            "lengths": torch.zeros(num_worlds, dtype=torch.int32, device=self.device),
+            "totals": torch.zeros(len(self.total_names), dtype=torch.float64, device=self.device),
+            "recent": recent,
+            "num_finished": num_finished,
+        }
+
+    def take_totals(self, worlds: RunningGames) -> dict[str, float]:
+        """Return the sums over the games that have finished since the last call, by name. Waits for the device."""
+        values = dict(zip(self.total_names, worlds.totals.tolist(), strict=True))
+        worlds.totals = torch.zeros_like(worlds.totals)
+        return values
+
+    def recent_returns(self, worlds: RunningGames) -> Tensor:
+        """Give the returns of the last finished games, oldest first: float32 (at most 100, R). Waits for the device."""
+        return in_order(worlds.recent, worlds.num_finished)
+
+    def is_exact(self, worlds: Any) -> bool:
+        """Return whether all games went on to the same bits after a resume: those of a TensorGame always do."""
+        return True
+
+    def forget_waiting(self, worlds: Any, roles: Collection[str]) -> None:
+        """Forget the last decisions of these roles, if they wait for their next ones, so that they become no rows."""
