@@ -28,6 +28,8 @@ class Schedule(Config):
 
     in_proportion: ClassVar[tuple[str, ...]] = ()  # the fields that `scaled` multiplies
 
+    name: str
+
     def __call__(self, step: int) -> float:
         raise NotImplementedError
 
@@ -52,18 +54,23 @@ class ConstantSchedule(Schedule):
         return self.value
 
 
-class LinearSchedule(Schedule):
-    """A straight line from `initial` to `final` in `num_steps`, then `final`."""
+class Ramp(Schedule):
+    """The base of schedules that lead from one value to another in a number of steps, and then stay there."""
 
     in_proportion = ("initial", "final")
-    name: Literal["linear"]
-    """a straight line from initial to final, then final"""
     initial: NonNegativeFloat
     """value at step 0"""
     final: NonNegativeFloat
     """value from step num_steps on"""
     num_steps: PositiveInt
     """opt steps of the player until the final value"""
+
+
+class LinearSchedule(Ramp):
+    """A straight line from `initial` to `final` in `num_steps`, then `final`."""
+
+    name: Literal["linear"]
+    """a straight line from initial to final, then final"""
 
     def __call__(self, step: int) -> float:
         return self.initial + (self.final - self.initial) * min(step / self.num_steps, 1.0)
@@ -102,18 +109,11 @@ class InverseSchedule(Schedule):
         return self.rate / (step + self.rate / self.initial)
 
 
-class CosineSchedule(Schedule):
+class CosineSchedule(Ramp):
     """Half a cosine wave from `initial` to `final` in `num_steps`, then `final` (Loshchilov & Hutter 2017, eq. 5)."""
 
-    in_proportion = ("initial", "final")
     name: Literal["cosine"]
     """half a cosine wave from initial to final, then final"""
-    initial: NonNegativeFloat
-    """value at step 0"""
-    final: NonNegativeFloat
-    """value from step num_steps on"""
-    num_steps: PositiveInt
-    """opt steps of the player until the final value"""
 
     def __call__(self, step: int) -> float:
         share = 0.5 * (1.0 + math.cos(math.pi * min(step / self.num_steps, 1.0)))

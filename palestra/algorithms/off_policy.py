@@ -136,22 +136,21 @@ class OffPolicyConfig(AlgorithmConfig):
 
 def check_loss(loss: OffPolicyLoss, config: OffPolicyConfig) -> None:
     """Raise ConfigError, at paths below the algorithm's config, unless body and exploration fit the loss."""
-    names, by, kind, faults = losses.head_names(loss), loss.acts_by, config.exploration, []
+    names, by, kind, faults = losses.head_names(loss), loss.acts_by, config.exploration, {}
     critics = [head.name for head in loss.heads if isinstance(head, losses.Critic)]
     if by not in names:
-        message = f"expected the head {by!r}, by which the player acts, got {', '.join(names)}"
-        faults.append(ConfigErrorItem("loss.name", message))
+        faults["loss.name"] = f"expected the head {by!r}, by which the player acts, got {', '.join(names)}"
     if by == POLICY and kind is not None:
-        message = f"expected null (the player draws its actions from the head 'policy'), got {kind.name!r}"
-        faults.append(ConfigErrorItem("exploration", message))
+        drawn = "the player draws its actions from the head 'policy'"
+        faults["exploration"] = f"expected null ({drawn}), got {kind.name!r}"
     if by != POLICY and kind is None:
-        message = f"expected epsilon_greedy or softmax (the player acts by the values of the head {by!r}), got null"
-        faults.append(ConfigErrorItem("exploration", message))
+        valued = f"the player acts by the values of the head {by!r}"
+        faults["exploration"] = f"expected epsilon_greedy or softmax ({valued}), got null"
     if critics and isinstance(config.body, actor_critic.SharedConfig):
-        message = f"expected 'separate' (the head {critics[0]!r} observes actions, the others do not), got 'shared'"
-        faults.append(ConfigErrorItem("body.name", message))
-    ConfigError.require_none(faults)
-    actor_critic.check_heads(config.body, names)
+        observed = f"the head {critics[0]!r} observes actions, the others do not"
+        faults["body.name"] = f"expected 'separate' ({observed}), got 'shared'"
+    items = [ConfigErrorItem(key, message) for key, message in faults.items()]
+    ConfigError.require_none(items or actor_critic.head_errors(config.body, names))
 
 
 def check_actions(loss: OffPolicyLoss, config: OffPolicyConfig, player: Player) -> None:

@@ -133,28 +133,20 @@ def check_loss(loss: losses.OnPolicyLoss, config: OnPolicyConfig) -> None:
     The player must be able to act by the loss's heads, the body must have them, the estimators that the loss names must
     exist, and the loss must hold for every pass.
     """
-    names, fault = losses.head_names(loss), None
-    known = [*names_of(members_of(AnyEstimatorConfig)), TORCHRL]
-    unknown = [name for name in loss.estimators or () if name not in known and ":" not in name]
+    names = losses.head_names(loss)
     if POLICY not in names:
-        fault = f"expected the head 'policy', by which the player acts, got {', '.join(names)}"
-    elif unknown:
-        listed = ", ".join(known)
-        fault = f"{config.loss.name!r} has the estimators {unknown[0]!r}; expected those among {listed}, or your own"
-    if fault is not None:
-        raise ConfigError.at("loss.name", fault)
-    faults = []
+        raise ConfigError.at(
+            "loss.name", f"expected the head 'policy', by which the player acts, got {', '.join(names)}"
+        )
+    known = [*names_of(members_of(AnyEstimatorConfig)), TORCHRL]
+    if unknown := [name for name in loss.estimators or () if name not in known and ":" not in name]:
+        expected = f"expected those among {', '.join(known)}, or your own"
+        raise ConfigError.at("loss.name", f"{config.loss.name!r} has the estimators {unknown[0]!r}; {expected}")
+    faults = actor_critic.head_errors(config.body, names)
     if loss.is_of_one_pass and config.num_passes > 1:
         holds = "holds only for the policy that collected the roll-out, which the first pass changes"
-        faults.append(
-            ConfigErrorItem(
-                "num_passes", f"expected 1 (the loss {config.loss.name!r} {holds}), got {config.num_passes}"
-            )
-        )
-    try:
-        actor_critic.check_heads(config.body, names)
-    except ConfigError as error:
-        faults = [*error.errors, *faults]
+        message = f"expected 1 (the loss {config.loss.name!r} {holds}), got {config.num_passes}"
+        faults.append(ConfigErrorItem("num_passes", message))
     ConfigError.require_none(faults)
 
 
@@ -202,7 +194,9 @@ class OnPolicy(PlaysByHeads):
         self.parameters = list(net.parameters())
         with below(place):
             self.loss.begin(net, player)
-            losses.try_loss(self.loss, config.loss, net, spaces, player, self.estimator.estimates)
+            rows = losses.rows_of_zeros(net, spaces, player)
+            batch = losses.LossBatch(net, rows, 0, self.estimator.estimates)
+            losses.try_loss(self.loss, config.loss, lambda: self.loss.terms(batch), dict(net.named_parameters()))
         self.passes, self.whole_games = passes.Passes(net, player), WholeGames()
         player.nets, player.optimizers = {"heads": net}, {"heads": self.optimizer}
         player.lr_schedule = config.learning_rate

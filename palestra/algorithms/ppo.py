@@ -27,7 +27,17 @@ from palestra.algorithms.parts.distributions import Distribution
 from palestra.algorithms.parts.playing import PlaysByHeads
 from palestra.algorithms.terms import join_terms, mean_metrics, metrics_of, total_loss
 from palestra.algorithms.turn import Turn
-from palestra.config import ByName, Config, Discount, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, below
+from palestra.config import (
+    ByName,
+    Config,
+    ConfigError,
+    Discount,
+    Fraction,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    below,
+)
 from palestra.games.spaces import Box, RoleSpaces
 from palestra.nets.weights import compiled, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
@@ -140,7 +150,8 @@ class PPOConfig(AlgorithmConfig):
 
     @model_validator(mode="after")
     def _check_body(self) -> Self:
-        actor_critic.check_heads(self.body, (POLICY, VALUE))
+        if faults := actor_critic.head_errors(self.body, (POLICY, VALUE)):
+            raise ConfigError(faults)
         actor_critic.check_critic(self.body, self.centralized_critic)
         return self
 

@@ -62,11 +62,20 @@ class ImpalaCNNConfig(Config):
         return ImpalaCNN(self, spaces, num_outputs)
 
 
-class NatureCNN(nn.Module):
+class ImageNet(nn.Module):
+    """The base of networks for images. Input: an observation whose one entry is an image. Output: (B, num_outputs)."""
+
+    entry: str
+    layers: nn.Sequential
+
+    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
+        return self.layers(scale_pixels(observation[self.entry]))
+
+
+class NatureCNN(ImageNet):
     """Convolutions with ReLU, then dense layers (Mnih et al. 2015, "Human-level control through deep RL").
 
-    Input: an observation whose one entry is an image. Output: float32 (B, num_outputs). Raises ConfigError for other
-    observations, and for an image smaller than what the convolutions need.
+    Raises ConfigError for other observations, and for an image smaller than what the convolutions need.
     """
 
     def __init__(self, config: NatureCNNConfig, spaces: dict[str, Space], num_outputs: int) -> None:
@@ -85,17 +94,13 @@ class NatureCNN(nn.Module):
         dense = _dense_layers([channels * height * width, *config.hidden_widths], num_outputs)
         self.layers = nn.Sequential(*layers, nn.Flatten(), *dense)
 
-    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
-        return self.layers(scale_pixels(observation[self.entry]))
 
-
-class ImpalaCNN(nn.Module):
+class ImpalaCNN(ImageNet):
     """Blocks of a convolution, a pooling and two residual units, then dense layers (Espeholt et al. 2018, "IMPALA").
 
     It is the large network of the paper's Figure 3, without its LSTM.
 
-    Input: an observation whose one entry is an image. Output: float32 (B, num_outputs). Raises ConfigError for other
-    observations.
+    Raises ConfigError for other observations.
     """
 
     def __init__(self, config: ImpalaCNNConfig, spaces: dict[str, Space], num_outputs: int) -> None:
@@ -108,9 +113,6 @@ class ImpalaCNN(nn.Module):
             channels, height, width = out, (height + 1) // 2, (width + 1) // 2
         dense = _dense_layers([channels * height * width, *config.hidden_widths], num_outputs)
         self.layers = nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), *dense)
-
-    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
-        return self.layers(scale_pixels(observation[self.entry]))
 
 
 class _ResidualUnit(nn.Module):

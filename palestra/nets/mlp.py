@@ -1,15 +1,27 @@
 """`mlp`: layers one after another, written as a list."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator
 from torch import Tensor, nn
 
-from palestra.config import Config, ConfigError, ConfigErrorItem
+from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveInt, check
 from palestra.games.spaces import Space
 from palestra.nets.activations import ACTIVATIONS, Activation
 from palestra.nets.inputs import flat_size, flatten_observation
+
+WORD = re.compile("b|l|r0*[1-9][0-9]*")
+
+
+class Repeat(Config):
+    """The entry of a net_arch that stands for several copies of other layers."""
+
+    repeat: PositiveInt
+    """how often the layers stand one after another"""
+    net_arch: "NetArch"
+    """the layers"""
 
 
 def _check_layers(value: Any) -> Any:
@@ -17,25 +29,12 @@ def _check_layers(value: Any) -> Any:
     errors: list[ConfigErrorItem] = []
     for index, item in enumerate(value if isinstance(value, list) else []):
         is_width = isinstance(item, int) and not isinstance(item, bool) and item >= 1
-        is_word = isinstance(item, str) and (
-            item in ("b", "l") or (item[:1] == "r" and item[1:].isdigit() and int(item[1:]) >= 1)
-        )
+        is_word = isinstance(item, str) and WORD.fullmatch(item)
         if isinstance(item, dict):
-            for key, expected in (("repeat", "an integer >= 1"), ("net_arch", "a list of layers")):
-                if key not in item:
-                    errors.append(ConfigErrorItem(f"{index}.{key}", f"expected {expected}, but the key is missing"))
-            for key in item.keys() - {"repeat", "net_arch"}:
-                errors.append(ConfigErrorItem(f"{index}.{key}", "unknown key; known keys: repeat, net_arch"))
-            times = item.get("repeat", 1)
-            if isinstance(times, bool) or not isinstance(times, int) or times < 1:
-                errors.append(ConfigErrorItem(f"{index}.repeat", f"expected an integer >= 1, got {times!r}"))
-            inner = item.get("net_arch", [])
-            if not isinstance(inner, list):
-                errors.append(ConfigErrorItem(f"{index}.net_arch", f"expected a list of layers, got {inner!r}"))
             try:
-                _check_layers(inner)
+                check(item, Repeat)
             except ConfigError as error:
-                errors += [ConfigErrorItem(f"{index}.net_arch.{e.path}", e.message) for e in error.errors]
+                errors += [ConfigErrorItem(f"{index}.{e.path}", e.message) for e in error.errors]
         elif not (is_width or is_word):
             expected = (
                 "a width >= 1, 'b' (batch norm), 'l' (layer norm), 'rK' (residual block of width K) or "
@@ -47,6 +46,7 @@ def _check_layers(value: Any) -> Any:
 
 
 NetArch = Annotated[list[Any], BeforeValidator(_check_layers)]
+Repeat.model_rebuild()
 
 
 class MLPConfig(Config):

@@ -4,8 +4,7 @@ Letters: T steps, B worlds.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from inspect import isfunction
 from typing import Any
@@ -63,11 +62,7 @@ class UserNetConfig(UserConfig):
         Raises ConfigError if it fails, has outputs of a wrong shape or dtype, or parameters without a gradient.
         """
         net_class = load_class(self.name, nn.Module)
-        with _errors_of(repr(self.name), "name"):
-            net: nn.Module = net_class(self, spaces, num_outputs)
-            _let_read(net, spaces)
-            _try_net(net, spaces, num_outputs)
-        return net
+        return _tried(repr(self.name), "name", lambda: net_class(self, spaces, num_outputs), spaces, num_outputs)
 
 
 class BuiltNetConfig(UserNetConfig):
@@ -82,12 +77,7 @@ class BuiltNetConfig(UserNetConfig):
             net = self.make()
         except Exception as error:
             raise ConfigError.at("name", f"{self.name!r} fails: {failure(error)}") from error
-        with _errors_of(repr(self.name), "name"):
-            if not isinstance(net, nn.Module):
-                raise _Fault("a torch.nn.Module", type(net).__name__)
-            _let_read(net, spaces)
-            _try_net(net, spaces, num_outputs)
-        return net
+        return _tried(repr(self.name), "name", lambda: net, spaces, num_outputs)
 
 
 class UserNets:
@@ -108,24 +98,24 @@ class UserNets:
             message = f"expected a list of at least {self.num_built} networks from set_model, got {len(self.nets)}"
             raise ConfigError.at("", message)
         net = self.nets[self.num_built - 1]
-        with _errors_of(f"the {type(net).__name__} of set_model", ""):
-            _let_read(net, spaces)
-            _try_net(net, spaces, num_outputs)
-        return net
+        return _tried(f"the {type(net).__name__} of set_model", "", lambda: net, spaces, num_outputs)
 
 
-@contextmanager
-def _errors_of(net: str, path: str) -> Iterator[None]:
-    """Turn every exception inside the block into a ConfigError at a path. net: what the message calls the network."""
+def _tried(who: str, path: str, make: Callable[[], Any], spaces: dict[str, Space], num_outputs: int) -> nn.Module:
+    """Make a network and try it once. Raises ConfigError at a path. who: what its message calls the network."""
     try:
-        yield
+        net = make()
+        if not isinstance(net, nn.Module):
+            raise _Fault("a torch.nn.Module", type(net).__name__)
+        _let_read(net, spaces)
+        _try_net(net, spaces, num_outputs)
     except ConfigError:
         raise
     except _Fault as fault:
-        message = f"expected {fault.expected} from {net}, got {fault.got}"
-        raise ConfigError.at(path, message) from None
+        raise ConfigError.at(path, f"expected {fault.expected} from {who}, got {fault.got}") from None
     except Exception as error:
-        raise ConfigError.at(path, f"{net} fails on this observation: {failure(error)}") from error
+        raise ConfigError.at(path, f"{who} fails on this observation: {failure(error)}") from error
+    return net
 
 
 class _Fault(Exception):

@@ -53,17 +53,8 @@ class DeclaredScore:
 
 def declared_in(record: Mapping[str, Any]) -> dict[str, DeclaredScore]:
     """Return the scores that the record of an evaluation declares, by name."""
-    return {
-        each["name"]: DeclaredScore(
-            name=each["name"],
-            meaning=each["meaning"],
-            unit=each["unit"],
-            high_for=tuple(each["high_for"]),
-            low_for=tuple(each["low_for"]),
-            shown=each["shown"],
-        )
-        for each in record["declared_scores"]
-    }
+    read = [DeclaredScore(**each) for each in record["declared_scores"]]
+    return {score.name: replace(score, high_for=tuple(score.high_for), low_for=tuple(score.low_for)) for score in read}
 
 
 def return_of(role: str) -> str:

@@ -223,7 +223,8 @@ def plain_loss(ppo: PPO, batch: Experience, net: nn.Module, coefficient: float, 
     """The loss of a minibatch, as one writes it down with torch.distributions. coefficient: the clip range, or the KL
     coefficient."""
     config, space = ppo.config, ppo.player.action_space
-    outputs, value = net(batch.observation, batch.memory, batch.episode_start)
+    by_head = net(batch.observation, batch.memory, batch.episode_start)
+    outputs, value = by_head["policy"], by_head["value"][:, 0]
     if isinstance(space, Box):
         normal = theirs.Independent(theirs.Normal(outputs, net.head.log_std.exp().expand_as(outputs)), 1)
         log_prob, entropy = normal.log_prob(batch.action), normal.entropy()

@@ -138,8 +138,8 @@ def seen_again(ppo: PPO) -> tuple[Tensor, Tensor]:
     """Log-probabilities and values of the experience, as an opt step finds them."""
     experience = ppo.passes.experience
     assert experience is not None
-    outputs, value = ppo.net(experience.observation, experience.memory, experience.episode_start)
-    return ppo.net.head.distribution(outputs, experience.legal).log_prob(experience.action), value
+    distribution, value = ppo.net.distribution_and_value(experience)
+    return distribution.log_prob(experience.action), value
 
 
 @torch.no_grad()

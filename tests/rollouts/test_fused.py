@@ -1,4 +1,4 @@
-"""Covers palestra.rollouts, palestra.rollouts.fused_kernel, palestra.rollouts.recent."""
+"""Covers palestra.rollouts, palestra.rollouts.fused_kernel, palestra.rollouts.played, palestra.rollouts.recent."""
 
 import copy
 import itertools

@@ -195,7 +195,30 @@ class _Outputs(dict[str, Tensor]):
         raise LossFault(f"uses the head {head!r}, which its `heads` ({', '.join(self)}) do not name")
 
 
-class OnPolicyLoss(ABC):
+class Loss(ABC):
+    """The base of both kinds of losses."""
+
+    heads: tuple[AnyHead, ...]
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def begin(self, net: HeadedNet, player: Player) -> None:  # noqa: B027 (most losses need neither)
+        """Prepare the loss once, when there are networks, before anything is computed."""
+
+    @abstractmethod
+    def terms(self, batch: Any) -> dict[str, Tensor]:
+        """Return terms by name, scalars: those named loss_* add up to the loss, the others are recorded."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the loss remembers from turn to turn, beside its weights."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most losses remember nothing)
+        """Restore what `state_dict` returned."""
+
+
+class OnPolicyLoss(Loss):
     """The base of losses on a player's own roll-outs.
 
     A class of your own derives from it and carries its `Config`, a UserConfig with the loss's keys.
@@ -207,22 +230,12 @@ class OnPolicyLoss(ABC):
     `before_turn`, `is_last_pass`, `after_turn`, and both or none of `state_dict`, `load_state_dict`.
     """
 
-    heads: tuple[str | Head, ...] = (POLICY, VALUE)
+    heads: tuple[AnyHead, ...] = (POLICY, VALUE)
     estimators: tuple[str, ...] | None = None
     is_of_one_pass: bool = False
 
-    def __init__(self, config: Any) -> None:
-        self.config = config
-
-    def begin(self, net: HeadedNet, player: Player) -> None:  # noqa: B027 (most losses need neither)
-        """Called once, when there are networks, before anything is computed."""
-
-    def before_turn(self) -> None:  # noqa: B027 (most losses do nothing then)
+    def before_turn(self) -> None:
         """Prepare for a new roll-out, while the networks still have the weights that collected it."""
-
-    @abstractmethod
-    def terms(self, batch: LossBatch) -> dict[str, Tensor]:
-        """Return terms by name, scalars: those named loss_* add up to the loss, the others are recorded."""
 
     def is_last_pass(self, metrics: Mapping[str, Tensor]) -> bool:
         """Return whether the pass just made shall be the last one over the roll-out.
@@ -231,15 +244,8 @@ class OnPolicyLoss(ABC):
         """
         return False
 
-    def after_turn(self, metrics: Mapping[str, Tensor]) -> None:  # noqa: B027 (most losses do nothing then)
+    def after_turn(self, metrics: Mapping[str, Tensor]) -> None:
         """Finish a roll-out after its last pass, whose metrics these are."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What the loss remembers from turn to turn."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most losses remember nothing)
-        """The inverse of `state_dict`."""
 
 
 class LossConfig(Config):
@@ -284,10 +290,9 @@ def _class_fault(loss: Any) -> str | None:
     is_sound = isinstance(heads, tuple | list) and all(isinstance(head, AnyHead) for head in heads)
     if not is_sound or not heads or len(set(head_names(loss))) < len(heads):
         return f"has the heads {heads!r:.80}; expected different names, or Head(name, num_outputs), in a tuple"
-    base: Any = next(each for each in type(loss).__mro__ if ABC in each.__bases__)
-    if "acts_by" in base.__annotations__ and not isinstance(getattr(loss, "acts_by", None), str):
+    if not getattr(loss, "acts_by", POLICY):
         return "has no acts_by; expected the name of the head by which the player acts"
-    keeps = [name for name in ("state_dict", "load_state_dict") if getattr(type(loss), name) is not getattr(base, name)]
+    keeps = [name for name in ("state_dict", "load_state_dict") if getattr(type(loss), name) is not getattr(Loss, name)]
     if len(keeps) == 1:
         return f"has {keeps[0]} alone of state_dict and load_state_dict; expected both or none"
     return None
@@ -323,24 +328,17 @@ def head_sizes(loss: Any, config: Any, others: Mapping[str, int]) -> dict[str, i
 # ---- tried once before anything is played ------------------------------------------------------------------
 
 
-def try_loss(
-    loss: OnPolicyLoss, config: Any, net: HeadedNet, spaces: dict[str, Space], player: Player, estimates: bool
-) -> None:
-    """Let a loss compute its terms once, from rows of zeros.
+def try_loss(loss: Loss, config: Any, compute: Callable[[], Any], weights: Mapping[str, Tensor]) -> None:
+    """Let a loss compute its terms once, from rows of zeros, and restore its state.
 
-    spaces: of the critic's observations. Raises ConfigError, at paths below the algorithm's config, for a loss that
-    fails or has no loss_*, and for terms that are no numbers or have no gradient.
+    compute: gives the terms. weights: those that the loss must depend on, by name. Raises ConfigError, at paths below
+    the algorithm's config, for a loss that fails or has no loss_*, and for terms that are no numbers or have no
+    gradient.
     """
-    batch, state = LossBatch(net, _rows_of_zeros(net, spaces, player), 0, estimates), deepcopy(loss.state_dict())
-    with torch.enable_grad(), seeded_global_state(0):
-        check_terms(lambda: loss.terms(batch), config, dict(net.named_parameters()))
-    loss.load_state_dict(state)
-
-
-def check_terms(compute: Callable[[], Any], config: Any, weights: Mapping[str, Tensor]) -> None:
-    """Compute the terms, and raise what `try_loss` raises. weights: those that the loss must depend on, by name."""
+    state = deepcopy(loss.state_dict())
     try:
-        fault = _fault_of(compute(), weights)
+        with torch.enable_grad(), seeded_global_state(0):
+            fault = _fault_of(compute(), weights)
     except LossFault as error:
         fault = str(error)
     except ConfigError:
@@ -349,6 +347,7 @@ def check_terms(compute: Callable[[], Any], config: Any, weights: Mapping[str, T
         fault = f"fails: {failure(error)}"
     if fault is not None:
         raise ConfigError.at("loss.name", f"{config.name!r} {fault}")
+    loss.load_state_dict(state)
 
 
 def _fault_of(terms: Any, weights: Mapping[str, Tensor]) -> str | None:
@@ -374,7 +373,8 @@ def _fault_of(terms: Any, weights: Mapping[str, Tensor]) -> str | None:
     return f"names heads of which it learns nothing: no loss_* depends on the weights {unused[0]}{more}"
 
 
-def _rows_of_zeros(net: HeadedNet, spaces: dict[str, Space], player: Player) -> Experience:
+def rows_of_zeros(net: HeadedNet, spaces: dict[str, Space], player: Player) -> Experience:
+    """Make a minibatch on which a loss is tried. spaces: of the critic's observations."""
     M, device = NUM_TRIED, player.device
     zeros = torch.zeros(M, device=device)
     observation = {

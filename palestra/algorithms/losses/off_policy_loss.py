@@ -3,9 +3,7 @@
 Letters: M rows, A actions, n numbers of a Box.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -13,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from palestra.algorithms.losses.loss import AnyHead, LossFault, check_terms, with_gradients
+from palestra.algorithms.losses import loss as losses
+from palestra.algorithms.losses.loss import NUM_TRIED, Loss, LossFault, with_gradients
 from palestra.algorithms.parts.action_heads import SAMPLED, DiscreteHead
 from palestra.algorithms.parts.actor_critic import POLICY, HeadedNet
 from palestra.algorithms.parts.distributions import Distribution, HalfWidths
@@ -23,10 +22,9 @@ from palestra.games.spaces import Box
 from palestra.nets.kernels.acting import ActingNet, acting_net
 from palestra.nets.weights import flat_gradient
 from palestra.players.player import Player
-from palestra.randomness import fold, random_normals, seeded_global_state
+from palestra.randomness import fold, random_normals
 from palestra.rollouts.transitions import Transitions
 
-NUM_TRIED = 3  # rows
 ACTION = "action"  # the entry beside the observation that critics observe
 
 
@@ -221,7 +219,7 @@ class _Outputs(dict[str, Tensor]):
         return self[head]
 
 
-class OffPolicyLoss(ABC):
+class OffPolicyLoss(Loss):
     """The base of losses on rows of a player's replay buffer.
 
     A class of your own derives from it and carries its `Config`, a UserConfig with the loss's keys.
@@ -237,21 +235,10 @@ class OffPolicyLoss(ABC):
     of `state_dict`, `load_state_dict`.
     """
 
-    heads: tuple[AnyHead, ...]
-    acts_by: str
+    acts_by: str = ""
     weights: nn.Module | None = None
     own_targets: bool | None = None
     learns_batch_norm: ClassVar[bool] = True
-
-    def __init__(self, config: Any) -> None:
-        self.config = config
-
-    def begin(self, net: HeadedNet, player: Player) -> None:  # noqa: B027 (most losses need neither)
-        """Called once, when there are networks, before anything is computed."""
-
-    @abstractmethod
-    def terms(self, batch: ReplayBatch) -> dict[str, Tensor]:
-        """Return terms by name, scalars: those named loss_* add up to the loss, the others are recorded."""
 
     def priorities(self, batch: ReplayBatch) -> Tensor:
         """Return the rows' priorities for prioritized replay, (M,), such as their TD errors.
@@ -265,7 +252,7 @@ class OffPolicyLoss(ABC):
         """Whether the class implements `priorities`."""
         return type(self).priorities is not OffPolicyLoss.priorities
 
-    def follow(self, share: float) -> None:  # noqa: B027 (most losses keep no target networks)
+    def follow(self, share: float) -> None:
         """Move target networks that the loss itself keeps a share of the way to the networks that learn."""
 
     def leaves(self, weights: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:
@@ -275,13 +262,6 @@ class OffPolicyLoss(ABC):
     def gradient(self, loss: Tensor, leaves: list[Any], weights: Tensor) -> Tensor:
         """Return the gradient of a loss by the vector of all weights, (P,)."""
         return flat_gradient(loss, leaves)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What the loss remembers beside its weights."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most losses remember nothing)
-        """The inverse of `state_dict`."""
 
 
 # ---- tried once before anything is played ------------------------------------------------------------------
@@ -295,15 +275,11 @@ def try_loss(
     player: Player,
     is_prioritized: bool,
 ) -> None:
-    """Let a loss compute its terms once, from rows of zeros, and the priorities if the buffer is prioritized.
-
-    Raises ConfigError, at paths below the algorithm's config, for a loss that fails or has no loss_*, for terms that
-    are no numbers or have no gradient, and for a loss without priorities.
-    """
+    """Try a loss as losses.loss.try_loss does, and its priorities if the buffer is prioritized."""
     if is_prioritized and not loss.gives_priorities:
         message = f"expected uniform (the loss {config.name!r} has no `priorities`), got 'prioritized'"
         raise ConfigError.at("replay_buffer.name", message)
-    batch, state = make_batch(_rows_of_zeros(player, loss.acts_by == POLICY)), deepcopy(loss.state_dict())
+    batch = make_batch(_rows_of_zeros(player, loss.acts_by == POLICY))
 
     def compute() -> Any:
         terms = loss.terms(batch)
@@ -314,9 +290,7 @@ def try_loss(
                 raise LossFault(f"gives priorities of shape {tuple(priorities.shape)}; expected one of each row")
         return terms
 
-    with torch.enable_grad(), seeded_global_state(0):
-        check_terms(compute, config, leaves)
-    loss.load_state_dict(state)
+    losses.try_loss(loss, config, compute, leaves)
 
 
 def _rows_of_zeros(player: Player, draws: bool) -> Transitions:

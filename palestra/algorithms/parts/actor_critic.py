@@ -68,18 +68,15 @@ def usual_body(
     return {"name": "separate", **nets}
 
 
-def check_heads(body: SeparateConfig | SharedConfig, heads: Collection[str]) -> None:
-    """Raise ConfigError, at paths below the algorithm's config, unless separate networks are those of these heads."""
+def head_errors(body: SeparateConfig | SharedConfig, heads: Collection[str]) -> list[ConfigErrorItem]:
+    """Return errors, at paths below the algorithm's config, of separate networks that are not those of the heads."""
     if isinstance(body, SharedConfig):
-        return
-    missing = [
-        ConfigErrorItem(f"body.{head}", f"expected a network for the head {head!r}, but the key is missing")
-        for head in heads
-        if head not in body.nets
-    ]
+        return []
     known = f"unknown key; the heads of this algorithm are {', '.join(heads)}"
-    unknown = [ConfigErrorItem(f"body.{key}", known) for key in body.nets if key not in heads]
-    ConfigError.require_none([*unknown, *missing])
+    faults = {key: known for key in body.nets if key not in heads}
+    missing = {head: f"expected a network for the head {head!r}, but the key is missing" for head in heads}
+    faults |= {head: message for head, message in missing.items() if head not in body.nets}
+    return [ConfigErrorItem(f"body.{key}", message) for key, message in faults.items()]
 
 
 def check_critic(body: SeparateConfig | SharedConfig, centralized: bool) -> None:

@@ -3,7 +3,6 @@
 There, calling an operation of torch often takes longer than the operation itself.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,23 +34,25 @@ def acting_net(net: nn.Module) -> Callable[[Mapping[str, Tensor]], Tensor]:
         assert isinstance(view, MLP)
         norms = [layer for layer in view.layers if isinstance(layer, nn.BatchNorm1d)]
         if len({layer.eps for layer in norms}) <= 1:
-            return ActingMLP(view)
+            return _acting_mlp(view)
     if (layout := set_net_layout(view)) is not None:
         assert isinstance(view, DeepSets)
-        return ActingSets(view, layout)
+        return ActingNet(view, set_nets.evaluate, layout)
     return view
 
 
-class ActingNet(ABC):
-    """A network computed by one kernel; see `acting_net`. kernel: a function from `arguments` to the outputs."""
+class ActingNet:
+    """A network computed by one kernel; see `acting_net`.
 
-    def __init__(self, net: MLP | DeepSets, kernel: Callable[..., Any]) -> None:
-        self.net, self.kernel = net, kernel
+    kernel: a function from the input, the weights, the statistics (None if there are none) and `shape` to the outputs.
+    """
+
+    def __init__(self, net: MLP | DeepSets, kernel: Callable[..., Any], *shape: Any) -> None:
+        self.net, self.kernel, self.shape = net, kernel, shape
         self.parameters = list(net.parameters())
         self.statistics = [buffer for buffer in net.buffers() if buffer.is_floating_point()]
         self.first = [tensor.data_ptr for tensor in (*self.parameters[:1], *self.statistics[:1])]
         self.places: list[int] = []
-        self.rest: tuple[Any, ...] = ()
         self.weights: Array | None = None
         self.moments: Array | None = None
 
@@ -68,39 +69,15 @@ class ActingNet(ABC):
         if places != self.places:  # `flatten_weights` and `to` have moved all of them
             self.places, self.weights = places, one_vector(self.parameters)
             self.moments = one_vector(self.statistics) if self.statistics else None
-            self.rest = self.shape()
         if self.weights is None or (self.statistics and self.moments is None):
             return None
-        return flatten_on_cpu(observation, self.net.spaces), self.weights, *self.rest
-
-    @abstractmethod
-    def shape(self) -> tuple[Any, ...]:
-        """The rest of the arguments."""
+        return flatten_on_cpu(observation, self.net.spaces), self.weights, self.moments, *self.shape
 
 
-class ActingMLP(ActingNet):
-    """A plain `mlp`."""
-
-    def __init__(self, net: MLP) -> None:
-        super().__init__(net, mlp.evaluate)
-        layers = list(net.layers)
-        self.widths = widths_of(layers)
-        self.is_tanh = any(isinstance(layer, Tanh) for layer in layers)
-        self.norms = np.array([isinstance(after, nn.BatchNorm1d) for after in (*layers[1:], None)])[
-            [isinstance(layer, nn.Linear) for layer in layers]
-        ]
-        self.eps = np.float32(next((layer.eps for layer in layers if isinstance(layer, nn.BatchNorm1d)), 0.0))
-
-    def shape(self) -> tuple[Any, ...]:
-        return self.moments, self.widths, self.norms, self.eps, self.is_tanh
-
-
-class ActingSets(ActingNet):
-    """A plain network of sets."""
-
-    def __init__(self, net: DeepSets, layout: set_nets.Layout) -> None:
-        super().__init__(net, set_nets.evaluate)
-        self.layout = layout
-
-    def shape(self) -> tuple[Any, ...]:
-        return (self.layout,)
+def _acting_mlp(net: MLP) -> ActingNet:
+    layers = list(net.layers)
+    has_norm = [isinstance(after, nn.BatchNorm1d) for after in (*layers[1:], None)]
+    norms = np.array(has_norm)[[isinstance(layer, nn.Linear) for layer in layers]]
+    eps = np.float32(next((layer.eps for layer in layers if isinstance(layer, nn.BatchNorm1d)), 0.0))
+    is_tanh = any(isinstance(layer, Tanh) for layer in layers)
+    return ActingNet(net, mlp.evaluate, widths_of(layers), norms, eps, is_tanh)

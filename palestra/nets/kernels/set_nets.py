@@ -69,7 +69,7 @@ def forward(x: Array, weights: Array, layout: Layout) -> tuple[Array, Hidden]:
     return outputs, Hidden(x, members, starts, features, pooled, of_points, of_head)
 
 
-def evaluate(x: Array, weights: Array, layout: Layout) -> Array:
+def evaluate(x: Array, weights: Array, statistics: None, layout: Layout) -> Array:
     """Return the outputs alone. This is no kernel itself, because that would have to be compiled as well."""
     outputs: Array = forward(x, weights, layout)[0]
     return outputs

@@ -14,7 +14,7 @@ from palestra.games.game import Observation
 from palestra.games.spaces import Space
 from palestra.nets.deep_sets import DeepSets
 from palestra.nets.flat import FlatNet
-from palestra.nets.kernels.acting import ActingSets, acting_net
+from palestra.nets.kernels.acting import ActingNet, acting_net
 from palestra.nets.kernels.learning import LearningSets
 from palestra.nets.newton_sets import NewtonSets
 from palestra.nets.sets import PackedSets
@@ -95,7 +95,7 @@ def test_outputs_and_gradients_are_those_of_torch(
     found = outputs_and_gradients(flat, flat.gradient, seen)
     expected = outputs_and_gradients(net, lambda loss: flat_gradient(loss, flat.parameters), seen)
     acted = acting_net(net)
-    assert isinstance(acted, ActingSets)
+    assert isinstance(acted, ActingNet)
     for value, other in zip([*expected, expected[0]], [*found, acted(seen)], strict=True):
         value, other = (shared_by_equals(each, seen["points"]) for each in (value, other))
         size = max(1.0, float(value.detach().abs().max()))
