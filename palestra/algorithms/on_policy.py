@@ -20,7 +20,6 @@ from palestra.algorithms.parts import action_heads, actor_critic, passes
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE
 from palestra.algorithms.parts.advantages import Experience
 from palestra.algorithms.parts.estimators import AnyEstimatorConfig, Estimator
-from palestra.algorithms.parts.playing import PlaysByHeads
 from palestra.algorithms.parts.whole_games import WholeGames
 from palestra.algorithms.ppo import PPOConfig
 from palestra.algorithms.terms import join_terms, mean_metrics, metrics_of, total_loss
@@ -38,7 +37,7 @@ from palestra.config import (
 )
 from palestra.config.variants import members_of, names_of
 from palestra.games.spaces import RoleSpaces
-from palestra.nets.weights import flat_gradient, flatten_weights
+from palestra.nets.weights import flat_gradient
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.transitions import Transitions
@@ -170,11 +169,10 @@ def check_estimator(loss: losses.OnPolicyLoss, estimator: Estimator, config: OnP
     ConfigError.require_none(ConfigErrorItem("estimator.name", fault) for fault in faults)
 
 
-class OnPolicy(PlaysByHeads):
+class OnPolicy(passes.LearnsInPasses):
     config: OnPolicyConfig
 
     def __init__(self, config: OnPolicyConfig, player: Player) -> None:
-        super().__init__(config, player)
         place = f"players.{player.name}.algorithm"
         head = action_heads.make_head(config.box_actions, player)
         with below(place):
@@ -182,24 +180,16 @@ class OnPolicy(PlaysByHeads):
             self.estimator: Estimator = config.estimator.build()
             heads = losses.head_sizes(self.loss, config.loss, {POLICY: head.num_outputs})
             check_estimator(self.loss, self.estimator, config, player)
-        spaces = actor_critic.spaces_of_critic(config.centralized_critic, player)
-        net = actor_critic.HeadedNet(config.body, config.initialization, heads, head, player, {VALUE: spaces})
-        self.net = net.to(player.device)
+        super().__init__(config, player, heads, head, "heads")
+        self.whole_games = WholeGames()
         with below(place):
-            passes.refuse_batch_norm(net)
-            if not net.is_shared:  # play keeps no memory for heads that do not play
-                net.refuse_memories(" for a head that does not play", POLICY, VALUE)
-        self.weights = flatten_weights(net)
-        self.optimizer = passes.make_optimizer(config, self.weights, dict(net.named_parameters()), player)
-        self.parameters = list(net.parameters())
-        with below(place):
-            self.loss.begin(net, player)
-            rows = losses.rows_of_zeros(net, spaces, player)
-            batch = losses.LossBatch(net, rows, 0, self.estimator.estimates)
-            losses.try_loss(self.loss, config.loss, lambda: self.loss.terms(batch), dict(net.named_parameters()))
-        self.passes, self.whole_games = passes.Passes(net, player), WholeGames()
-        player.nets, player.optimizers = {"heads": net}, {"heads": self.optimizer}
-        player.lr_schedule = config.learning_rate
+            if not self.net.is_shared:  # play keeps no memory for heads that do not play
+                self.net.refuse_memories(" for a head that does not play", POLICY, VALUE)
+            self.loss.begin(self.net, player)
+            rows = losses.rows_of_zeros(self.net, self.critic_spaces, player)
+            batch = losses.LossBatch(self.net, rows, 0, self.estimator.estimates)
+            weights = dict(self.net.named_parameters())
+            losses.try_loss(self.loss, config.loss, lambda: self.loss.terms(batch), weights)
 
     # ---- what it learns --------------------------------------------------------------------------------
 

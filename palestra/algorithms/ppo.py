@@ -24,7 +24,6 @@ from palestra.algorithms.parts import action_heads, actor_critic, passes
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE
 from palestra.algorithms.parts.advantages import Experience, Sequences, generalized_advantages
 from palestra.algorithms.parts.distributions import Distribution
-from palestra.algorithms.parts.playing import PlaysByHeads
 from palestra.algorithms.terms import join_terms, mean_metrics, metrics_of, total_loss
 from palestra.algorithms.turn import Turn
 from palestra.config import (
@@ -36,10 +35,9 @@ from palestra.config import (
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
-    below,
 )
 from palestra.games.spaces import Box, RoleSpaces
-from palestra.nets.weights import compiled, flat_gradient, flatten_weights
+from palestra.nets.weights import compiled, flat_gradient
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.transitions import Transitions
@@ -244,25 +242,13 @@ class ProximalLoss:
 # ---- how it learns -----------------------------------------------------------------------------------
 
 
-class PPO(ProximalLoss, PlaysByHeads):
+class PPO(ProximalLoss, passes.LearnsInPasses):
     config: PPOConfig
 
     def __init__(self, config: PPOConfig, player: Player) -> None:
-        super().__init__(config, player)
         head = action_heads.make_head(config.box_actions, player)
-        spaces = {VALUE: actor_critic.spaces_of_critic(config.centralized_critic, player)}
-        heads = {POLICY: head.num_outputs, VALUE: 1}
-        net = actor_critic.HeadedNet(config.body, config.initialization, heads, head, player, spaces)
-        self.net = net.to(player.device)
-        with below(f"players.{player.name}.algorithm"):
-            passes.refuse_batch_norm(net)
-        self.weights = flatten_weights(net)
-        self.optimizer = passes.make_optimizer(config, self.weights, dict(net.named_parameters()), player)
-        self.parameters = list(net.parameters())  # asking a module each time costs as much as a small layer
-        self.passes = passes.Passes(net, player)
+        super().__init__(config, player, {POLICY: head.num_outputs, VALUE: 1}, head, "actor_critic")
         self.begin_penalty()
-        player.nets, player.optimizers = {"actor_critic": net}, {"actor_critic": self.optimizer}
-        player.lr_schedule = config.learning_rate
 
     def learn(self, turn: Turn) -> None:
         config = self.config

@@ -55,10 +55,7 @@ class MultiInput(nn.Module):
 
 
 def _check_entries(config: MultiInputConfig, spaces: dict[str, Space]) -> None:
-    missing = [
-        ConfigErrorItem(f"entries.{name}", "expected a network, but the key is missing")
-        for name in spaces.keys() - config.entries
-    ]
+    faults = dict.fromkeys(spaces.keys() - config.entries, "expected a network, but the key is missing")
     known = f"unknown key; the entries of this observation: {', '.join(spaces)}"
-    unknown = [ConfigErrorItem(f"entries.{name}", known) for name in config.entries.keys() - spaces]
-    ConfigError.require_none(sorted(missing + unknown, key=lambda error: error.path))
+    faults |= dict.fromkeys(config.entries.keys() - spaces, known)
+    ConfigError.require_none(ConfigErrorItem(f"entries.{name}", faults[name]) for name in sorted(faults))

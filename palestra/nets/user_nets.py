@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from palestra.config import ConfigError, UserConfig, failure, load_class, load_named
 from palestra.games.policy import Memory
 from palestra.games.spaces import Space
-from palestra.nets.weights import evaluation_view
+from palestra.nets.weights import evaluation_view, without_gradient
 from palestra.randomness import seeded_global_state
 
 TRIED_STEPS, TRIED_WORLDS = 3, 2
@@ -171,11 +171,7 @@ def _try_net(net: nn.Module, spaces: dict[str, Space], num_outputs: int) -> None
     learning = deepcopy(net).train()
     with torch.enable_grad(), seeded_global_state(0):  # dropout
         outputs, _ = _outputs(learning, spaces, num_outputs, TRIED_WORLDS)
-        weights = list(learning.parameters())
-        gradients = torch.autograd.grad(outputs.sum(), weights, allow_unused=True) if outputs.requires_grad else ()
-    unused = [
-        name for name, gradient in zip(parameters, gradients or [None] * len(weights), strict=True) if gradient is None
-    ]
+        unused = without_gradient(outputs.sum(), dict(learning.named_parameters()))
     if unused:
         raise _Fault("a gradient for every parameter", f"none for {_listed(unused)}")
 

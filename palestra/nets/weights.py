@@ -106,6 +106,14 @@ def flat_gradient(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
     return _flatten_dense_tensors(torch.autograd.grad(loss, parameters))
 
 
+def without_gradient(loss: Tensor, weights: Mapping[str, Tensor]) -> list[str]:
+    """Name the weights on which a loss does not depend."""
+    if not loss.requires_grad:
+        return list(weights)
+    gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+    return [name for name, gradient in zip(weights, gradients, strict=True) if gradient is None]
+
+
 def evaluation_view(net: nn.Module) -> nn.Module:
     """Copy a network; the copy shares its weights and buffers (the same tensors), and is in evaluation mode."""
     shared = {id(tensor): tensor for tensor in chain(net.parameters(), net.buffers())}

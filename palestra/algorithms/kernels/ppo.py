@@ -133,16 +133,9 @@ class PPOGradient:
         The next call overwrites the gradient.
         """
         index, total, totals, mean, scale = _normalization(arrays.rows, index, len(self.roles), normalize_advantages)
-        terms = Terms(
-            clip_range,
-            kl_coefficient,
-            entropy_coefficient,
-            math.inf if value_clip is None else value_clip,
-            value_coefficient,
-            total,
-            mean,
-            scale,
-        )
+        limit = math.inf if value_clip is None else value_clip
+        coefficients = clip_range, kl_coefficient, entropy_coefficient, limit, value_coefficient
+        terms = Terms(*coefficients, total, mean, scale)
         sums = np.zeros((len(self.roles), len(METRICS)))
         self.by_log_std[:] = 0.0
         if not len(index):

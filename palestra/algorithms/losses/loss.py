@@ -21,6 +21,7 @@ from palestra.config.validation import checked
 from palestra.games.policy import Memory
 from palestra.games.spaces import Box, Space
 from palestra.nets.recurrent import Part
+from palestra.nets.weights import without_gradient
 from palestra.players.player import Player
 from palestra.randomness import seeded_global_state
 
@@ -362,11 +363,7 @@ def _fault_of(terms: Any, weights: Mapping[str, Tensor]) -> str | None:
             return f"gives {name!r} as {term.dtype} of shape {tuple(term.shape)}; expected a number without axes"
     if not any(name.startswith("loss_") for name in terms):
         return f"gives the terms {', '.join(terms) or 'none'}; expected at least one named loss_*, which is learned"
-    loss = total_loss(terms)
-    gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True) if loss.requires_grad else ()
-    unused = [
-        name for name, gradient in zip(weights, gradients or [None] * len(weights), strict=True) if gradient is None
-    ]
+    unused = without_gradient(total_loss(terms), weights)
     if not unused:
         return None
     more = f" (and {len(unused) - 1} more)" if len(unused) > 1 else ""

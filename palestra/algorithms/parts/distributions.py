@@ -9,7 +9,7 @@ is treated as if all were legal: nobody decides there, and no number becomes nan
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
@@ -175,19 +175,14 @@ class HalfWidths:
         return measured if self.is_free is None else measured * self.is_free
 
 
-@dataclass(frozen=True)
 class ClippedGaussian:
     """A diagonal normal whose values are clipped to the bounds of a Box, float32 (n,), on their way into the game.
 
     All log-probabilities are those of the value before it was clipped. free: see `free_numbers`.
     """
 
-    low: Tensor
-    high: Tensor
-    free: Tensor | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "free", free_numbers(self.low < self.high))
+    def __init__(self, low: Tensor, high: Tensor) -> None:
+        self.low, self.high, self.free = low, high, free_numbers(low < high)
 
     def draw(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return the value that standard normal noise (B, n) makes, and its log-probability (B,)."""
@@ -209,7 +204,6 @@ class ClippedGaussian:
         return GaussianDistribution(self, mean, log_std)
 
 
-@dataclass(frozen=True)
 class SquashedGaussian:
     """A diagonal normal whose values are played as center + half_width * tanh(value), within the bounds of a Box.
 
@@ -217,12 +211,8 @@ class SquashedGaussian:
     computed from the value before the tanh, where nothing is lost to rounding. free: see `free_numbers`.
     """
 
-    center: Tensor
-    half_width: Tensor
-    free: Tensor | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "free", free_numbers(self.half_width > 0))
+    def __init__(self, center: Tensor, half_width: Tensor) -> None:
+        self.center, self.half_width, self.free = center, half_width, free_numbers(half_width > 0)
 
     @classmethod
     def within(cls, low: Tensor, high: Tensor) -> "SquashedGaussian":

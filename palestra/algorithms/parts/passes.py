@@ -3,7 +3,7 @@
 Letters: M rows of a roll-out; T decisions of each of W sequences.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from palestra.algorithms.algorithm import Seat
-from palestra.algorithms.parts.action_heads import SAMPLED
-from palestra.algorithms.parts.actor_critic import HeadedNet
+from palestra.algorithms.parts.action_heads import SAMPLED, AnyHead
+from palestra.algorithms.parts.actor_critic import VALUE, HeadedNet, spaces_of_critic
 from palestra.algorithms.parts.advantages import (
     Experience,
     Sequences,
@@ -20,10 +20,12 @@ from palestra.algorithms.parts.advantages import (
     rows_of_sequences,
     values_at_roll_out,
 )
+from palestra.algorithms.parts.playing import PlaysByHeads
 from palestra.config import ConfigError, ConfigErrorItem, below
 from palestra.nets import is_recurrent_config
 from palestra.nets.recurrent import Part
 from palestra.nets.user_nets import RecurrentNet
+from palestra.nets.weights import flatten_weights
 from palestra.optimizers import Optimizer, learning_rate_factors
 from palestra.players.player import Player
 from palestra.randomness import fold, random_permutation
@@ -136,3 +138,24 @@ class Passes:
         self.num_made = state["num_made"]
         self.explained_variance = state["explained_variance"].to(device)
         self.experience = None if experience is None else Experience(**experience).to(device)
+
+
+class LearnsInPasses(PlaysByHeads):
+    """The base of algorithms that learn in passes over each roll-out, with one optimizer of all weights.
+
+    heads: how many outputs each head of the networks has. head: draws actions. name: of the networks in `player.nets`.
+    """
+
+    def __init__(self, config: Any, player: Player, heads: Mapping[str, int], head: AnyHead, name: str) -> None:
+        super().__init__(config, player)
+        self.critic_spaces = spaces_of_critic(config.centralized_critic, player)
+        net = HeadedNet(config.body, config.initialization, heads, head, player, {VALUE: self.critic_spaces})
+        self.net = net.to(player.device)
+        with below(f"players.{player.name}.algorithm"):
+            refuse_batch_norm(net)
+        self.weights = flatten_weights(net)
+        self.optimizer = make_optimizer(config, self.weights, dict(net.named_parameters()), player)
+        self.parameters = list(net.parameters())  # asking a module each time costs as much as a small layer
+        self.passes = Passes(net, player)
+        player.nets, player.optimizers = {name: net}, {name: self.optimizer}
+        player.lr_schedule = config.learning_rate
