@@ -148,8 +148,7 @@ class PPOConfig(AlgorithmConfig):
 
     @model_validator(mode="after")
     def _check_body(self) -> Self:
-        if faults := actor_critic.head_errors(self.body, (POLICY, VALUE)):
-            raise ConfigError(faults)
+        ConfigError.require_none(actor_critic.head_errors(self.body, (POLICY, VALUE)))
         actor_critic.check_critic(self.body, self.centralized_critic)
         return self
 

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from palestra.config import ByName, UserConfig
 from palestra.optimizers.optimizer import Optimizer, clip, learning_rate_factors
-from palestra.optimizers.ours import SGD, Adam, AdamConfig, SGDConfig
-from palestra.optimizers.torch_optim import TorchOptimizer, TorchOptimizerConfig
+from palestra.optimizers.ours import AdamConfig, SGDConfig
+from palestra.optimizers.torch_optim import TorchOptimizerConfig
 
 OptimizerConfig = Annotated[
     AdamConfig | SGDConfig | TorchOptimizerConfig | UserConfig, ByName(user_class=Optimizer, usual="adam")

@@ -13,7 +13,7 @@ from torch import Tensor
 from palestra.games.game import Game
 from palestra.games.policy import Policy
 from palestra.randomness import base_key, world_keys
-from palestra.rollouts.recent import in_order, no_recent
+from palestra.rollouts.recent import NUM_RECENT, in_order
 from palestra.runtime.device import moved
 
 
@@ -55,14 +55,13 @@ class PlayedGame:
 
     def counters(self, num_worlds: int, seed: int, stream: str) -> dict[str, Any]:
         """Return the fields of RunningGames, but `returns`, for new worlds that draw from (seed, stream)."""
-        recent, num_finished = no_recent(self.num_roles, self.device)
         return {
             "keys": world_keys(base_key(seed, stream), num_worlds, self.device),
             "num_moves": 1,
             "lengths": torch.zeros(num_worlds, dtype=torch.int32, device=self.device),
             "totals": torch.zeros(len(self.total_names), dtype=torch.float64, device=self.device),
-            "recent": recent,
-            "num_finished": num_finished,
+            "recent": torch.zeros(NUM_RECENT + 1, self.num_roles, device=self.device),
+            "num_finished": torch.zeros((), dtype=torch.int64, device=self.device),
         }
 
     def take_totals(self, worlds: RunningGames) -> dict[str, float]:

@@ -6,15 +6,7 @@ Letters: M games that may have ended; R roles.
 import torch
 from torch import Tensor
 
-NUM_RECENT = 100
-
-
-def no_recent(num_roles: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return an empty ring buffer of returns, and the number of games that have finished so far, int64 ().
-
-    The buffer is float32 (NUM_RECENT + 1, R); its last row takes returns that are not stored.
-    """
-    return torch.zeros(NUM_RECENT + 1, num_roles, device=device), torch.zeros((), dtype=torch.int64, device=device)
+NUM_RECENT = 100  # in a ring buffer float32 (NUM_RECENT + 1, R), whose last row takes returns that are not stored
 
 
 def remember(recent: Tensor, num_finished: Tensor, ended: Tensor, returns: Tensor) -> tuple[Tensor, Tensor]:

@@ -122,12 +122,6 @@ def gaussian_entropy(log_std: Tensor) -> Tensor:
     return (log_std + (0.5 + LOG_ROOT_2_PI)).sum(dim=-1)
 
 
-def gaussian_kl_divergence(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
-    """Return the KL divergences, (B,), of diagonal normals from others, (B, n); each log_std may be (n,)."""
-    square = (torch.exp(2.0 * log_std) + (mean - other_mean).square()) * torch.exp(-2.0 * other_log_std)
-    return (other_log_std - log_std + 0.5 * (square - 1.0)).sum(dim=1)
-
-
 def free_numbers(is_free: Tensor) -> Tensor | None:
     """Return the indices, int64, of the numbers of a Box that are not fixed; None if none is fixed.
 
@@ -277,5 +271,8 @@ class GaussianDistribution:
 
     def kl_divergence(self, other: "GaussianDistribution") -> Tensor:
         """Return the divergences, (B,), before clipping, which `log_prob` ignores too; a tanh changes none."""
-        parameters = of_free(self.family.free, self.mean, self.log_std, other.mean, other.log_std)
-        return gaussian_kl_divergence(*parameters)
+        mean, log_std, other_mean, other_log_std = of_free(
+            self.family.free, self.mean, self.log_std, other.mean, other.log_std
+        )
+        square = (torch.exp(2.0 * log_std) + (mean - other_mean).square()) * torch.exp(-2.0 * other_log_std)
+        return (other_log_std - log_std + 0.5 * (square - 1.0)).sum(dim=1)
