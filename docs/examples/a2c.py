@@ -15,7 +15,7 @@ from palestra.algorithms.terms import metrics_of, total_loss
 from palestra.config import ByName, Discount, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, UserConfig
 from palestra.nets import NetConfig, make_net
 from palestra.nets.kernels.acting import acting_net
-from palestra.nets.recurrent import Part
+from palestra.nets.recurrent import NamedNet
 from palestra.nets.weights import flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
 from palestra.randomness import base_key
@@ -57,7 +57,10 @@ class A2C(Algorithm):
         self.value_net = make_net(config.value, player.spaces, 1, key + 1)
         self.net = torch.nn.ModuleList([self.policy_net, self.value_net, self.head]).to(player.device)
         self.optimizer = config.optimizer.build(flatten_weights(self.net))
-        self.actor, self.critic = Part("policy", acting_net(self.policy_net)), Part("value", acting_net(self.value_net))
+        self.actor, self.critic = (
+            NamedNet("policy", acting_net(self.policy_net)),
+            NamedNet("value", acting_net(self.value_net)),
+        )
         player.nets, player.optimizers = {"actor_critic": self.net}, {"actor_critic": self.optimizer}
         player.lr_schedule = config.learning_rate
 

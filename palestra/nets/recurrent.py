@@ -1,4 +1,4 @@
-"""`recurrent`: a network with a memory; and Part, which calls networks with and without a memory in the same way.
+"""`recurrent`: a network with a memory; and NamedNet, which calls networks with and without a memory in the same way.
 
 Letters: T steps, B worlds.
 """
@@ -99,11 +99,11 @@ class Recurrent(RecurrentNet):
         return outputs, {"hidden": hidden.squeeze(0)}
 
 
-class Part:
+class NamedNet:
     """One of a player's networks, with or without a memory; it computes step by step or along whole sequences.
 
-    net: a module, or a kernel in its place (see `acting_net`). remembers: whether it has a memory. The player's memory
-    has it under `name`.
+    name: that of the network, below which the player's memory has the network's own. net: a module, or a kernel in its
+    place (see `acting_net`). remembers: whether it has a memory.
     """
 
     def __init__(self, name: str, net: Callable[..., Any]) -> None:

@@ -31,7 +31,7 @@ from palestra.games.game import Game
 from palestra.games.nim import NimConfig, NimGame
 from palestra.games.normalization import UNCHANGED
 from palestra.games.policy import Memory
-from palestra.nets.recurrent import Part
+from palestra.nets.recurrent import NamedNet
 from palestra.players.player import Player
 from palestra.rollouts import fuse
 from palestra.rollouts.transitions import Transitions, join_roles
@@ -101,16 +101,16 @@ class Reference:
         self.begin()
 
     def begin(self) -> None:
-        parts = [self.part("policy")] + ([] if self.ppo.net.value is None else [self.part("value")])
+        parts = [self.part("policy")] + ([] if self.ppo.net.is_shared else [self.part("value")])
         self.memory = {name: x for part in parts for name, x in part.initial_memory(1, CPU).items()}
 
-    def part(self, name: str) -> Part:
-        return Part(name, getattr(self.ppo.net, name))
+    def part(self, name: str) -> NamedNet:
+        return NamedNet(name, getattr(self.ppo.net, name))
 
     def look(self, seen: dict[str, Tensor]) -> tuple[Tensor, Tensor, Memory]:
         """What the policy puts out, the value, and what is remembered after that."""
         outputs, after = self.part("policy").step(seen, self.memory)
-        if self.ppo.net.value is None:
+        if self.ppo.net.is_shared:
             return outputs[:, :-1], outputs[:, -1], after
         value, of_value = self.part("value").step(seen, self.memory)
         return outputs, value[:, 0], after | of_value
@@ -234,7 +234,7 @@ def plain_loss(ppo: PPO, batch: Experience) -> Tensor:
     log_probs, entropies, values = [], [], []
     for t, (starts, legal, action, *_) in enumerate(rows):
         memory = {name: torch.where(starts.unsqueeze(1), 0.0, value) for name, value in memory.items()}
-        outputs, memory = Part("policy", ppo.net.policy).step({name: x[t] for name, x in seen.items()}, memory)
+        outputs, memory = NamedNet("policy", ppo.net.policy).step({name: x[t] for name, x in seen.items()}, memory)
         values.append(outputs[:, -1])
         options = torch.distributions.Categorical(logits=outputs[:, :-1].masked_fill(~legal, -1e9))
         log_probs.append(options.log_prob(action))

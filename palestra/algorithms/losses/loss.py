@@ -20,7 +20,7 @@ from palestra.config import Config, ConfigError, UnreadConfig, failure
 from palestra.config.validation import checked
 from palestra.games.policy import Memory
 from palestra.games.spaces import Box, Space
-from palestra.nets.recurrent import Part
+from palestra.nets.recurrent import NamedNet
 from palestra.nets.weights import without_gradient
 from palestra.players.player import Player
 from palestra.randomness import seeded_global_state
@@ -379,7 +379,7 @@ def rows_of_zeros(net: HeadedNet, spaces: dict[str, Space], player: Player) -> E
     }
     memory: Memory = {}
     for head in net.heads:
-        memory |= Part(head, net.net_of(head)).initial_memory(M, device)
+        memory |= NamedNet(head, net.net_of(head)).initial_memory(M, device)
     space = player.action_space
     action = torch.zeros(M, *space.shape, dtype=torch.float32 if isinstance(space, Box) else torch.int64, device=device)
     return Experience(

@@ -14,7 +14,7 @@ from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import RoleSpaces, Space
 from palestra.nets import AnyNetConfig, UserNets, make_net, usual_net
 from palestra.nets.initialisation import initialize_orthogonal
-from palestra.nets.recurrent import Part
+from palestra.nets.recurrent import NamedNet
 from palestra.nets.user_nets import RecurrentNet
 from palestra.nets.weights import output_weights
 from palestra.players.player import Player
@@ -187,10 +187,10 @@ class HeadedNet(nn.Module):
         """Return the outputs of every head along sequences, such as those of an Experience: by name (M, K)."""
         if self.is_shared:
             first = next(iter(self.heads))
-            return self.split(Part(first, self.net_of(first)).unroll(observation, memory, episode_start))
+            return self.split(NamedNet(first, self.net_of(first)).unroll(observation, memory, episode_start))
         own = {name: observation[name] for name in self.entries}
         return {
-            head: Part(head, self.net_of(head)).unroll(
+            head: NamedNet(head, self.net_of(head)).unroll(
                 observation if head in self.others else own, memory, episode_start
             )
             for head in self.heads
@@ -241,8 +241,8 @@ class ActorCriticPolicy:
 
     def __init__(
         self,
-        policy: Part,
-        value: Part | None,
+        policy: NamedNet,
+        value: NamedNet | None,
         head: AnyHead,
         gives_value: bool,
         draws: bool,

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from palestra.games.policy import Memory
-from palestra.nets.recurrent import Part
+from palestra.nets.recurrent import NamedNet
 from palestra.players.player import Player
 from palestra.rollouts.transitions import Transitions
 from palestra.runtime.device import moved
@@ -153,7 +153,7 @@ class Sequences(NamedTuple):
     valid: Tensor
 
     @classmethod
-    def of(cls, batch: Transitions, value: Tensor, critic: Part | None, rows: Tensor) -> "Sequences":
+    def of(cls, batch: Transitions, value: Tensor, critic: NamedNet | None, rows: Tensor) -> "Sequences":
         """Take the rows (T, W) of a roll-out.
 
         value: of its observations, (M,). critic: its last output is a value; None: all values are 0.
@@ -172,12 +172,12 @@ class Sequences(NamedTuple):
         return cls(reward, value, next_value, terminated, truncated, valid)
 
 
-def values(critic: Part, observation: Mapping[str, Tensor], memory: Memory) -> Tensor:
+def values(critic: NamedNet, observation: Mapping[str, Tensor], memory: Memory) -> Tensor:
     """Return the critic's last output: float32 (rows,)."""
     return critic.step(observation, memory)[0][:, -1]
 
 
-def values_at_roll_out(critic: Part | None, batch: Transitions) -> Tensor:
+def values_at_roll_out(critic: NamedNet | None, batch: Transitions) -> Tensor:
     """Return the values of a roll-out's observations, (M,): those that its player kept, else the critic's, else 0."""
     if critic is None:
         return torch.zeros_like(batch.reward)
@@ -185,7 +185,7 @@ def values_at_roll_out(critic: Part | None, batch: Transitions) -> Tensor:
     return extras["value"] if "value" in extras else values(critic, batch.observation, memory_in(extras))
 
 
-def next_values(critic: Part, batch: Transitions, rows: Tensor) -> Tensor:
+def next_values(critic: NamedNet, batch: Transitions, rows: Tensor) -> Tensor:
     """Return the values of the next observations of some rows, by a memory of all observations up to the row."""
     memory: Memory = {}
     if critic.remembers:

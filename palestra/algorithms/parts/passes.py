@@ -23,7 +23,7 @@ from palestra.algorithms.parts.advantages import (
 from palestra.algorithms.parts.playing import PlaysByHeads
 from palestra.config import ConfigError, ConfigErrorItem, below
 from palestra.nets import is_recurrent_config
-from palestra.nets.recurrent import Part
+from palestra.nets.recurrent import NamedNet
 from palestra.nets.user_nets import RecurrentNet
 from palestra.nets.weights import flatten_weights
 from palestra.optimizers import Optimizer, learning_rate_factors
@@ -92,7 +92,7 @@ class Passes:
         return replace(batch, extras=batch.extras | {ROLE: role}), sequences
 
     @torch.no_grad()
-    def begin(self, batch: Transitions, sequences: list[Tensor], critic: Part | None, estimate: Estimate) -> None:
+    def begin(self, batch: Transitions, sequences: list[Tensor], critic: NamedNet | None, estimate: Estimate) -> None:
         """Make rows the experience that the next passes learn from.
 
         sequences: the numbers of rows that follow each other, (T, W) each. critic: None where there are no values,

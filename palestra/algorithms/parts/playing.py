@@ -15,7 +15,7 @@ from palestra.algorithms.parts.exported import Deterministic, DeterministicRecur
 from palestra.games.game import Observation
 from palestra.games.policy import Decision, Memory, Observes, Policy
 from palestra.nets.kernels.acting import acting_net
-from palestra.nets.recurrent import Part
+from palestra.nets.recurrent import NamedNet
 from palestra.nets.user_nets import RecurrentNet
 from palestra.nets.weights import evaluation_view
 from palestra.runtime.guard import kernel_property
@@ -67,9 +67,9 @@ class PlaysByPolicy(Algorithm):
         return Deterministic(net, choose, num_flags)
 
     @kernel_property
-    def actor(self) -> Part:
+    def actor(self) -> NamedNet:
         """The policy's network, in evaluation mode."""
-        return Part(POLICY, acting_net(self.net_of_policy()))
+        return NamedNet(POLICY, acting_net(self.net_of_policy()))
 
 
 class PlaysByHeads(PlaysByPolicy):
@@ -95,11 +95,11 @@ class PlaysByHeads(PlaysByPolicy):
         return ActorCriticPolicy(self.actor, value, self.head, gives_value, draws, self.draw_kernel, entries)
 
     @kernel_property
-    def critic(self) -> Part | None:
+    def critic(self) -> NamedNet | None:
         """The network whose last output is the value, in evaluation mode; None if there is no such head."""
         if VALUE not in self.net.heads:
             return None
-        return self.actor if self.net.is_shared else Part(VALUE, acting_net(self.net.net_of(VALUE)))
+        return self.actor if self.net.is_shared else NamedNet(VALUE, acting_net(self.net.net_of(VALUE)))
 
     @kernel_property
     def draw_kernel(self) -> categorical.CategoricalDraw | None:
