@@ -89,11 +89,15 @@ ALGORITHMS = [
         "algorithms/parts/sampled_actions.py",
         SAMPLED,
         ("return -self.mean(self.log_probs)", "return self.mean(self.log_probs)"),
-        ("return mean, log_std.clamp(*self.log_std)", "return mean, log_std"),
         ('return {"action": self.half_widths(action)}', 'return {"action": action}'),
         ("outputs.masked_fill(~legal, ILLEGAL).log_softmax(dim=1)", "outputs.log_softmax(dim=1)"),
         ("2.0 * random_floats(keys, self.num_noise) - 1.0", "random_floats(keys, self.num_noise)"),
-        ("mean + log_std.exp() * random_normals", "mean + log_std * random_normals"),
+        ("distribution.mean + distribution.log_std.exp()", "distribution.mean + distribution.log_std"),
+    ),
+    *mutants(
+        "algorithms/parts/action_heads.py",
+        SAMPLED,
+        ("(mean, log_std.clamp(*self.log_std_bounds))", "(mean, log_std)"),
     ),
     *mutants(
         "algorithms/kernels/advantages.py",

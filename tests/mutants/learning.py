@@ -27,9 +27,13 @@ LEARNING = [
         ("(opt_steps + 1) % config.target.interval == 0", "opt_steps % config.target.interval == 0"),
         ("self.target_net.follow(self.online, share=self.config.target.tau)", "pass"),
         ("self.target_net.follow(self.online, config.target.tau)", "self.target_net.follow(self.online, 1.0)"),
-        ("amount = config.schedule(self.player.opt_steps) if explore else 0.0", "amount = 0.0"),
         ("        self.update_priorities(priorities)\n", "        pass\n"),
         ("descend(gradient, self.config.max_grad_norm)", "descend(gradient, None)"),
+    ),
+    *mutants(
+        "algorithms/parts/playing.py",
+        DQN,
+        ("amount = config.schedule(self.player.opt_steps) if explores else 0.0", "amount = 0.0"),
     ),
     *mutants(
         "algorithms/parts/replay.py",

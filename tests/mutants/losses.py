@@ -26,8 +26,6 @@ LOSSES = [
         ("rows.extras.get(SAMPLED, rows.action), rows.reward", "rows.action, rows.reward"),
         ("weights = {name: weight.detach() for", "weights = {name: weight for"),
         ("        self._num_draws += 1\n", ""),
-        ("    loss.load_state_dict(state)\n", ""),
-        ("torch.enable_grad(), seeded_global_state(0)", "torch.enable_grad()"),
     ),
     *mutants(
         "algorithms/losses/torchrl.py",
@@ -69,13 +67,15 @@ LOSSES = [
         ("len(set(head_names(loss))) < len(heads)", "False"),
         ("    if len(keeps) == 1:", "    if False:"),
         ("        if name in RECORDED:", "        if False:"),
-        ('    if "acts_by" in base.__annotations__ and', "    if False and"),
+        ('    if not getattr(loss, "acts_by", POLICY):', "    if False:"),
+        ("    loss.load_state_dict(state)\n", ""),
+        ("torch.enable_grad(), seeded_global_state(0)", "torch.enable_grad()"),
     ),
     *mutants(
         "algorithms/on_policy.py",
         ON_POLICY,
         ("    if POLICY not in names:", "    if False:"),
-        ("    elif unknown:", "    elif False:"),
+        ("    if unknown := [name", "    if False and [name"),
     ),
     *mutants(
         "algorithms/losses/ppo.py",

@@ -63,6 +63,10 @@ ROLLOUTS = [
             "        lengths, returns = lengths + valid[step], returns + rewards[step]",
             "        lengths, returns = lengths + 1, returns + rewards[step]",
         ),
+    ),
+    *mutants(
+        "rollouts/played.py",
+        SOLO,
         ("        worlds.totals = torch.zeros_like(worlds.totals)\n", ""),
     ),
     equal_mutant(
