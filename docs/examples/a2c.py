@@ -57,10 +57,8 @@ class A2C(Algorithm):
         self.value_net = make_net(config.value, player.spaces, 1, key + 1)
         self.net = torch.nn.ModuleList([self.policy_net, self.value_net, self.head]).to(player.device)
         self.optimizer = config.optimizer.build(flatten_weights(self.net))
-        self.actor, self.critic = (
-            NamedNet("policy", acting_net(self.policy_net)),
-            NamedNet("value", acting_net(self.value_net)),
-        )
+        self.actor = NamedNet("policy", acting_net(self.policy_net))
+        self.critic = NamedNet("value", acting_net(self.value_net))
         player.nets, player.optimizers = {"actor_critic": self.net}, {"actor_critic": self.optimizer}
         player.lr_schedule = config.learning_rate
 

@@ -182,11 +182,9 @@ def test_what_critics_are_shown_changes_values_and_no_probability(body: str) -> 
         observation={name: x if name == "seen" else x + 1.0 for name, x in experience.observation.items()}
     )
     with torch.no_grad():
-        (one, value), (two, other_value) = (
-            ppo.net(x.observation, x.memory, x.episode_start) for x in (experience, other)
-        )
-    assert torch.equal(one, two)
-    assert not torch.allclose(value, other_value, atol=1e-3)
+        one, two = (ppo.net(x.observation, x.memory, x.episode_start) for x in (experience, other))
+    assert torch.equal(one["policy"], two["policy"])
+    assert not torch.allclose(one["value"], two["value"], atol=1e-3)
 
 
 # ---- how it learns ---------------------------------------------------------------------------------------
@@ -228,11 +226,9 @@ class TwoNets(nn.Module):
         for parameter in net.parameters():
             parameter.data = parameter.data.clone()
 
-    def forward(self, observation: Observation, memory: Any, episode_start: Tensor) -> tuple[Tensor, Tensor]:
-        own = {"seen": observation["seen"]}
-        return self._along("policy", own, memory, episode_start), self._along(
-            "value", observation, memory, episode_start
-        )[:, 0]
+    def forward(self, observation: Observation, memory: Any, episode_start: Tensor) -> dict[str, Tensor]:
+        shown = {"policy": {"seen": observation["seen"]}, "value": observation}
+        return {name: self._along(name, entries, memory, episode_start) for name, entries in shown.items()}
 
     def _along(self, name: str, observation: Observation, memory: Any, episode_start: Tensor) -> Tensor:
         net = getattr(self.net, name)
@@ -257,7 +253,7 @@ def test_values_are_those_of_all_that_the_critic_observes(body: str) -> None:
     experience: Experience | None = ppo.passes.experience
     assert experience is not None
     with torch.no_grad():
-        _, value = ppo.net(experience.observation, experience.memory, experience.episode_start)
+        _, value = ppo.net.distribution_and_value(experience)
     counts = experience.weight > 0
     assert torch.allclose(value[counts], experience.value[counts], atol=1e-5)
     assert abs(float(ppo.make_pass()["approx_kl"])) < 1e-6
