@@ -449,7 +449,7 @@ class ClampedPPO(PPO):
 
 def plain_kl(ppo: PPO, batch: Experience, net: nn.Module, frozen: nn.Module) -> Tensor:
     """The mean divergence of a network's policy from that of a frozen one, as torch.distributions has it."""
-    (outputs, _), (other, _) = (x(batch.observation, batch.memory, batch.episode_start) for x in (net, frozen))
+    outputs, other = (x(batch.observation, batch.memory, batch.episode_start)["policy"] for x in (net, frozen))
     if isinstance(ppo.player.action_space, Box):
         p, q = (
             theirs.Independent(theirs.Normal(mean, x.head.log_std.exp().expand_as(mean)), 1)
