@@ -53,8 +53,17 @@ class DeclaredScore:
 
 def declared_in(record: Mapping[str, Any]) -> dict[str, DeclaredScore]:
     """Return the scores that the record of an evaluation declares, by name."""
-    read = [DeclaredScore(**each) for each in record["declared_scores"]]
-    return {score.name: replace(score, high_for=tuple(score.high_for), low_for=tuple(score.low_for)) for score in read}
+    return {
+        each["name"]: DeclaredScore(
+            name=each["name"],
+            meaning=each["meaning"],
+            unit=each["unit"],
+            high_for=tuple(each["high_for"]),
+            low_for=tuple(each["low_for"]),
+            shown=each["shown"],
+        )
+        for each in record["declared_scores"]
+    }
 
 
 def return_of(role: str) -> str:
