@@ -370,7 +370,8 @@ def config_of(algorithm: str, combination: Combination) -> Data:
             other["algorithm"]["rollout_length"] = learns["rollout_length"]
     config["stop"] = {"after": 16, "unit": "opt_steps"}
     config["output"] |= {"record": {"every": 3, "unit": "opt_steps"}, "save": {"every": 4, "unit": "opt_steps"}}
-    evaluation = {"interval": {"every": 6, "unit": "opt_steps"}, "num_games": 4, "final_num_games": 6}
+    games = {"num_games": num_worlds, "final_num_games": num_worlds + 2}
+    evaluation = {"interval": {"every": 6, "unit": "opt_steps"}} | games
     config["evaluations"][0] |= evaluation | {"pairings": [config["roles"]]}
     config["best"] |= {"pairing": 0, "measure": f"return/{next(iter(config['roles']))}"}
     return copy.deepcopy(config)

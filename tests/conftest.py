@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import reading_once
 
 # Before torch is imported, here or in a test's processes: tests run side by side, where the threads of one that wait
 # for work, spinning, take the cores from another's. Runs of two threads take a sixth of the processor if they sleep.
@@ -222,6 +223,14 @@ def plots(no_plots: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from palestra.recording.plots import plot_scores
 
     monkeypatch.setattr("palestra.runs.run.plot_scores", plot_scores)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def texts_read_once() -> Iterator[None]:
+    """To read YAML takes longer than all else that loads a tiny run, and the tests load their runs again and again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("yaml.compose", reading_once())
+        yield
 
 
 # ---- an S3-compatible server on loopback -----------------------------------------------------------------

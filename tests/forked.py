@@ -27,9 +27,12 @@ import tempfile
 import threading
 import traceback
 import types
-from functools import cache
+from collections.abc import Callable
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
+
+import yaml
 
 IS_LINUX = sys.platform == "linux"
 PIDS: list[int] = []  # of the servers that this process has started
@@ -157,6 +160,7 @@ def serve(path: str, imported: list[str]) -> None:
 
         palestra.sweeps.places.subprocess = FORKING  # type: ignore[attr-defined]
         palestra.runs.run.plot_scores = lambda records: None
+    yaml.compose = reading_once()
     from numba.core.registry import cpu_target
 
     cpu_target.target_context.refresh()  # else every process does so before its first kernel
@@ -229,6 +233,17 @@ def begin(said: dict[str, Any], fds: list[int]) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code & 0xFF)
+
+
+def reading_once() -> Callable[..., yaml.Node | None]:
+    """`yaml.compose`, which knows the last texts that it has read."""
+    compose = yaml.compose
+    again = lru_cache(maxsize=16)(compose)
+
+    def compose_once(text: Any, Loader: Any = yaml.Loader) -> yaml.Node | None:
+        return again(text, Loader) if isinstance(text, str) else compose(text, Loader)
+
+    return compose_once
 
 
 def execute(arguments: list[str]) -> None:

@@ -197,7 +197,8 @@ def test_fields_of_info_are_refused_where_the_game_has_none(make_config: MakeCon
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
     make_config: MakeConfig, tmp_path: Path, vectorization: Data
 ) -> None:
-    config = lone_agent(make_config, cart_pole(vectorization=vectorization, **NORMALIZE), {"stop.after": 60})
+    changes = {"stop.after": 60, "num_worlds": 2, "evaluations.0.num_games": 2, "evaluations.0.final_num_games": 3}
+    config = lone_agent(make_config, cart_pole(vectorization=vectorization, **NORMALIZE), changes)
 
     class Stop(palestra.Callback):
         def after_step(self, trainer: Any, player: Any, metrics: Any) -> None:

@@ -53,7 +53,11 @@ class StopAtOnce(Callback):
 
 @cache
 def shipped(name: str) -> dict[str, Any]:
-    return load_yaml(CONFIGS / f"{name}.yml")
+    """A shipped config with a small replay buffer: training makes it before it is stopped."""
+    config = load_yaml(CONFIGS / f"{name}.yml")
+    if buffer := learner_of(config)["algorithm"].get("replay_buffer"):
+        buffer["capacity"] = min(buffer["capacity"], 5_000)
+    return config
 
 
 def refused_by_train(config: dict[str, Any]) -> list[str]:

@@ -143,6 +143,8 @@ def test_files_take_what_an_environment_gives_and_give_what_it_takes(
     said = json.loads((tmp_path / "out/policy.json").read_text())
     program = torch.export.load(tmp_path / "out/policy.pt2").module()
     env = gymnasium.make("tests.gym_oddities:Foreign-v0", actions=actions)
+    if is_onnx:
+        session = onnxruntime.InferenceSession(str(tmp_path / "out/policy.onnx"))
     legal, seen = np.ones((1, said["legal"]["shape"][1]), bool), set()
     for seed in range(12):
         observation, _ = env.reset(seed=seed)
@@ -154,7 +156,6 @@ def test_files_take_what_an_environment_gives_and_give_what_it_takes(
         assert str(action.dtype) == f"torch.{said['action']['dtype']}"
         seen.add(str(expected))
         if is_onnx and seed < 5:
-            session = onnxruntime.InferenceSession(str(tmp_path / "out/policy.onnx"))
             inputs = {said["onnx_names"][name]: value for name, value in values.items()} | {"legal": legal}
             given = {name: inputs[name] for name in said["onnx_inputs"]}
             assert session.run(["action"], given)[0].tolist() == action.tolist()
@@ -242,30 +243,33 @@ def test_what_a_centralized_critic_observes_is_no_input(tmp_path: Path) -> None:
     assert description["observation"].keys() == player.spaces.keys() == {"seen"}
 
 
-@pytest.mark.parametrize("is_recurrent", [False, True])
-def test_the_printed_lines_load_the_files_where_palestra_is_not(
-    is_recurrent: bool, tmp_path: Path, in_tmp_path: Path
-) -> None:
+def exported_from_the_shell(is_recurrent: bool, run: str) -> list[str]:
+    """What `palestra export` prints of a new player."""
     config = load_yaml(ROOT / "configs" / "ppo-cartpole.yml")
-    config |= {"stop": {"after": 0.5, "unit": "epochs"}, "evaluations": [], "best": None}
+    config |= {"num_worlds": 4, "stop": {"after": 0.5, "unit": "epochs"}, "evaluations": [], "best": None}
     config["output"] |= {"display": "quiet", "recorders": []}
     if is_recurrent:
         encoder = {"name": "mlp", "net_arch": [], "activation": "tanh"}
         net = {"name": "recurrent", "encoder": encoder, "encoder_width": 8, "cell": "lstm", "hidden_size": 6}
         body = {"name": "shared", "net": net | {"net_arch": [], "activation": "tanh"}}
         config["players"]["agent"]["algorithm"] |= {"body": body, "num_minibatches": 1}
-    palestra.Trainer(config, run=tmp_path / "run").fit()
-    result = CliRunner().invoke(app, ["export", "run", "--onnx"])
+    palestra.Trainer(config, run=run).fit()
+    result = CliRunner().invoke(app, ["export", run, "--onnx"])
     assert result.exit_code == 0, result.output
-    lines = result.output.splitlines()
-    assert sum("torch's ONNX exporter; this takes" in line for line in lines) == 1
+    return result.output.splitlines()
+
+
+def test_the_printed_lines_load_the_files_where_palestra_is_not(in_tmp_path: Path) -> None:
     code, expected = ["import sys; sys.modules['palestra'] = None"], []
-    for name, num_loading in (("policy.pt2", 3), ("policy.onnx", 3)):
-        start = lines.index(f"to use {name}:") + 1
-        shown = lines[start : start + num_loading]
-        assert [line.split()[0] for line in shown[:2]] == ["import", "policy"]
-        code += [*shown, "print(action.shape, q_values_or_logits.shape)"]
-        expected.append("torch.Size([1]) torch.Size([1, 2])" if name == "policy.pt2" else "(1,) (1, 2)")
+    for is_recurrent, run in ((False, "run"), (True, "recurrent")):
+        lines = exported_from_the_shell(is_recurrent, run)
+        assert sum("torch's ONNX exporter; this takes" in line for line in lines) == 1
+        for name, num_loading in (("policy.pt2", 3), ("policy.onnx", 3)):
+            start = lines.index(f"to use {name}:") + 1
+            shown = lines[start : start + num_loading]
+            assert [line.split()[0] for line in shown[:2]] == ["import", "policy"]
+            code += [*shown, "print(action.shape, q_values_or_logits.shape)"]
+            expected.append("torch.Size([1]) torch.Size([1, 2])" if name == "policy.pt2" else "(1,) (1, 2)")
     command = [sys.executable, "-c", "\n".join(code)]
     done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
     assert done.returncode == 0, done.stderr

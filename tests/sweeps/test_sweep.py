@@ -98,7 +98,7 @@ def test_a_sweep_killed_at_random_ends_as_one_that_was_not(base: Path, tmp_path:
     done("sweep", file, "--run", "whole", cwd=tmp_path)
     draw, killed = random.Random(5), tmp_path / "killed"
     command: tuple[object, ...] = ("sweep", file, "--run", "killed")
-    for _ in range(12):
+    for _ in range(6):
         process = palestra(*command, cwd=tmp_path)
         command = ("resume", "killed")
         try:
