@@ -18,7 +18,7 @@ from palestra.recording.results import Evaluation, Progress
 from palestra.runs.config import read_config
 from palestra.runtime.timing import summed_times
 from palestra.storage.records_file import read_records
-from palestra.training.naming import named_class
+from palestra.training.naming import named_classes
 
 IMAGES = Path(__file__).parent / "images"
 SHOWN = ("length", "loss", "q_mean", "grad_norm", "learning_rate", "exploration")
@@ -37,7 +37,7 @@ def main(run: Path) -> None:
             history.add(record)
     lasts = {name: history.last(name) for name in moment["players"]}
     config = read_config(run / "config.yml")
-    trainer = named_class(config)
+    trainer = named_classes(config)[0]
     fraction, seconds = moment[config.stop.unit] / config.stop.after, moment["clock"]["train_seconds"]
     progress = Progress(
         name=run.name,

@@ -201,9 +201,9 @@ def test_a_subclass_may_override_hooks_and_the_training_logic(make_config: MakeC
 
 @pytest.mark.parametrize("interface", [Trainer, Algorithm])
 def test_the_docstring_lists_what_may_be_overridden_and_what_must_be(interface: type) -> None:
-    """The names in code quotes after "must be implemented" and "may be overridden" are those of the code."""
+    """The names in code quotes after "must implement" and "may override" are those of the code."""
     document = inspect.getdoc(interface) or ""
-    must = re.search(r"Must be implemented: ([^;.]*)", document)
+    must = re.search(r"must implement ([^.]*)", document)
     listed = set(re.findall(r"`(\w+)`", must[1])) if must else set()
     assert listed == getattr(interface, "__abstractmethods__", set())
     assert bool(must) or "Nothing must be implemented" in document
@@ -215,9 +215,9 @@ def test_the_docstring_lists_what_may_be_overridden_and_what_must_be(interface: 
         assert set(re.findall(r"`(\w+)`", may[1])) == hooks | own
         assert all(callable(getattr(Trainer, name)) for name in hooks | own)
     else:
-        may = re.search(r"may be: ([^.]*)\.", document)
+        may = re.search(r"may override ([^.]*)\.", document)
         assert may is not None
-        called = re.search(r"To be called, not overridden: ([^.]*)\.", document)
+        called = re.search(r"Call ([^.]*), but do not override them\.", document)
         assert called is not None
         own = {name for name, value in vars(Algorithm).items() if callable(value) and not name.startswith("_")}
         own -= set(re.findall(r"`(\w+)`", called[1]))

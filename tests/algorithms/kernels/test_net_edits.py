@@ -173,7 +173,10 @@ class OwnHead(nn.Module):
 
 
 OF_PPO: dict[str, tuple[str, Edit]] = {
-    "a hook on all": ("discrete", lambda net: net.register_forward_hook(lambda _, __, out: (3.0 * out[0], out[1]))),
+    "a hook on all": (
+        "discrete",
+        lambda net: net.register_forward_hook(lambda _, __, out: out | {"policy": 3.0 * out["policy"]}),
+    ),
     "a family": ("discrete", lambda net: setattr(net.head, "family", Sharper(net.head.family))),
     "a head": ("discrete", lambda net: setattr(net, "head", OwnHead(net.head))),
     "a hook on the deviation": ("clipped box", lambda net: net.head.log_std.register_hook(lambda each: 3.0 * each)),
