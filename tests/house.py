@@ -19,6 +19,7 @@ ORDER = (
     ("rollouts",),
     ("nets",),
     ("games",),
+    ("data",),
     ("recording",),
     ("storage",),
     ("buffers",),

@@ -1,0 +1,144 @@
+"""Reads batches of a data set, in this process or in workers: the same items either way, and the same random numbers.
+
+A batch is read by its key, which names the epoch and the items. So a batch depends on nothing but its key: not on the
+worker that reads it, nor on the batches that were read before.
+"""
+
+import random
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, default_collate
+
+from palestra.randomness import base_key, fold, global_states, restored_global_states, world_keys
+
+Seeding = Literal["per_item"]
+MOST_NAMED = 8  # items that a message names
+
+
+class BatchKey(NamedTuple):
+    """Which batch it is. number: within its epoch, from 0. items: their indices in the data set."""
+
+    epoch: int
+    number: int
+    items: tuple[int, ...]
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(str, self.items[:MOST_NAMED])) + (", ..." if len(self.items) > MOST_NAMED else "")
+        return f"batch {self.number} of epoch {self.epoch} (items {shown})"
+
+
+class DataFailed(Exception):
+    """An item cannot be read, items do not go together in a batch, or a worker has died or is late.
+
+    told: the traceback of the data set's code, if it has raised.
+    """
+
+    def __init__(self, message: str, told: str | None = None) -> None:
+        super().__init__(message)
+        self.told = told
+
+
+class Unread(NamedTuple):
+    """What a reader gives in place of a batch that cannot be read: workers cannot raise every exception."""
+
+    message: str
+    told: str | None
+
+
+class Reader(Dataset[Any]):
+    """The batches of a data set by their keys.
+
+    name: of the set in the config, for messages. data: map-style, `data[index]` and `len(data)`. collate: makes a batch
+    of a list of items. seeding: per_item seeds the global generators of Python, NumPy and torch (on the CPU) by the
+    seed, the epoch and the item before the item is read; None: nothing is seeded, and an item that draws is an error.
+    The generators are afterwards as they were.
+    """
+
+    def __init__(
+        self, name: str, data: Any, collate: Callable[[list[Any]], Any] | None, seeding: Seeding | None, seed: int
+    ) -> None:
+        self.name, self.data, self.collate, self.seeding = name, data, collate or default_collate, seeding
+        self.key = world_keys(base_key(seed, f"data/{name}"), 1, torch.device("cpu"))
+
+    def __getitem__(self, key: BatchKey) -> Any:
+        """Return the batch of a key, or Unread."""
+        with restored_global_states():
+            before = None if self.seeding else global_states()
+            items = []
+            for index in key.items:
+                if self.seeding:
+                    self._seed(key.epoch, index)
+                try:
+                    items.append(self.data[index])
+                except Exception as error:
+                    return _failed(f"{self.name}: item {index} cannot be read", key, error)
+            if before is not None and global_states() != before:
+                return Unread(f"{self.name}: {self._who_draws(key)}; expected none, because `seeding` is null", None)
+        try:
+            return self.collate(items)
+        except Exception as error:
+            if (fault := differing(items)) is not None:
+                return Unread(f"{self.name}: {fault.text(key.items)}; {key}", None)
+            return _failed(f"{self.name}: its items do not go together", key, error)
+
+    def _seed(self, epoch: int, index: int) -> None:
+        number = int(fold(fold(self.key, epoch), index))
+        random.seed(number)
+        np.random.seed(number % 2**32)
+        torch.default_generator.manual_seed(number % 2**63)
+
+    def _who_draws(self, key: BatchKey) -> str:
+        """Read the items once more, one by one: one that draws is found by the generators that it moves."""
+        for index in key.items:
+            before = global_states()
+            self.data[index]
+            if global_states() != before:
+                return f"item {index} draws random numbers"
+        return f"some item draws random numbers, in {key}"
+
+
+def _failed(what: str, key: BatchKey, error: Exception) -> Unread:
+    why = f"{type(error).__name__}: {error}".splitlines()[0]
+    return Unread(f"{what}: {why}; {key}", traceback.format_exc())
+
+
+class Differing(NamedTuple):
+    """Two items of a batch that cannot be joined: their places in it, and what each is."""
+
+    first: int
+    other: int
+    one: str
+    another: str
+
+    def text(self, items: Sequence[int]) -> str:
+        return f"item {items[self.other]} is {self.another}, but item {items[self.first]} is {self.one}"
+
+
+def differing(items: Sequence[Any]) -> Differing | None:
+    """Return the first item that is not built as the first one is; None if all are alike."""
+    kinds = [dict(kinds_of(item, "")) for item in items]
+    for place, kind in enumerate(kinds):
+        for path in dict.fromkeys([*kinds[0], *kind]):
+            one, another = (each.get(path, "without it") for each in (kinds[0], kind))
+            if one != another:
+                return Differing(0, place, f"{path}{one}", f"{path}{another}")
+    return None
+
+
+def kinds_of(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yield for each entry of an item its path and what it is: type, and of arrays dtype and shape."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from kinds_of(each, f"{path}{key}: ")
+    elif isinstance(value, tuple | list):
+        yield path, f"a {type(value).__name__} of {len(value)}"
+        for place, each in enumerate(value):
+            yield from kinds_of(each, f"{path}{place}: ")
+    elif isinstance(value, torch.Tensor | np.ndarray):
+        yield path, f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    else:
+        yield path, f"of type {type(value).__name__}"

@@ -1,0 +1,162 @@
+"""Batches are the same for any number of workers and from any batch on; what cannot be read is told with its items.
+
+Covers palestra.data.reading.
+"""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from palestra.data.loading import Loader, LoadingConfig
+from palestra.data.reading import DataFailed, Reader, Seeding
+from palestra.randomness import global_states
+
+
+class Numbers:
+    """Thirty items with their numbers, and a draw of each generator."""
+
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        draws = (torch.rand(()).item(), np.random.rand(), random.random())
+        return {"index": index, "draws": torch.tensor(draws, dtype=torch.float64)}
+
+
+class Plain:
+    """Thirty items, some of which do what a test wants."""
+
+    def __init__(self, at: int = -1, do: Callable[[], Any] = lambda: None) -> None:
+        self.at, self.do = at, do
+
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, index: int) -> Any:
+        return (self.do() if index == self.at else None) or {"x": torch.full((3,), float(index)), "label": index % 2}
+
+
+def raises() -> None:
+    raise OSError("the disk is gone\nand more")
+
+
+def exits() -> None:
+    os._exit(3)
+
+
+def sleeps() -> None:
+    time.sleep(60)
+
+
+def larger() -> dict[str, Any]:
+    return {"x": torch.zeros(4), "label": 1}
+
+
+def without_label() -> dict[str, Any]:
+    return {"x": torch.zeros(3)}
+
+
+def loader(
+    data: Any,
+    num_workers: int = 0,
+    seeding: Seeding | None = "per_item",
+    within_s: float | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+    drop_last: bool = False,
+) -> Loader:
+    loading = LoadingConfig(num_workers=num_workers, num_prefetched=2, start_method="fork", batch_within_s=within_s)
+    return Loader(Reader("data.train", data, collate, seeding, 7), loading, 8, drop_last, pin=False)
+
+
+def read(loaded: Loader, epoch: int = 0, start: int = 0) -> list[Any]:
+    order = torch.arange(30).flip(0)
+    return [
+        (key, batch["index"].tolist(), batch["draws"].tolist()) for key, batch in loaded.batches(epoch, order, start)
+    ]
+
+
+def test_batches_follow_from_epoch_and_items_alone() -> None:
+    alone, helped = loader(Numbers()), loader(Numbers(), num_workers=2)
+    before = global_states()
+    epochs = [read(alone, epoch) for epoch in range(3)]
+    assert global_states() == before
+    assert [len(items) for _, items, _ in epochs[0]] == [8, 8, 8, 6]
+    assert [index for _, items, _ in epochs[0] for index in items] == list(range(29, -1, -1))
+    for epoch in (0, 2):  # the workers stay
+        assert read(helped, epoch) == epochs[epoch]
+        for start in (1, 3, 4):
+            assert read(helped, epoch, start) == read(alone, epoch, start) == epochs[epoch][start:]
+    helped.close()
+    assert read(helped, 1, 2) == epochs[1][2:]
+    helped.close()
+    draws = {tuple(each) for epoch in epochs for _, _, batch in epoch for each in batch}
+    assert len(draws) == 3 * 30
+    assert [len({each[generator] for each in draws}) for generator in range(3)] == [90, 90, 90]
+
+
+def test_a_last_batch_that_is_too_small_is_dropped_where_it_is_asked() -> None:
+    assert [len(items) for _, items, _ in read(loader(Numbers(), drop_last=True))] == [8, 8, 8]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (
+            Plain(9, raises),
+            r"item 9 cannot be read: OSError: the disk is gone; batch 1 of epoch 4 \(items 8, 9, .*15\)",
+        ),
+        (Plain(9, larger), r"item 9 is x: float32 \(4,\), but item 8 is x: float32 \(3,\); batch 1 of epoch 4"),
+        (Plain(9, without_label), r"item 9 is label: without it, but item 8 is label: of type int; batch 1"),
+    ],
+)
+def test_what_cannot_be_read_is_told_with_its_items(data: Plain, told: str, num_workers: int) -> None:
+    loaded = loader(data, num_workers)
+    batches = loaded.batches(4, torch.arange(30))
+    next(batches)
+    with pytest.raises(DataFailed, match=f"^data.train: {told}") as found:
+        next(batches)
+    assert ("in raises" in (found.value.told or "")) == (data.do is raises)
+    loaded.close()
+
+
+def test_an_exception_in_the_collate_function_is_told() -> None:
+    batches = loader(Plain(), collate=lambda items: items[0]["nothing"]).batches(0, torch.arange(30))
+    with pytest.raises(DataFailed, match=r"^data.train: its items do not go together: KeyError: 'nothing'; batch 0"):
+        next(batches)
+
+
+def test_without_seeding_an_item_that_draws_is_told() -> None:
+    assert len(list(loader(Plain(), seeding=None).batches(0, torch.arange(30)))) == 4
+    batches = loader(Plain(9, lambda: np.random.rand() * 0), seeding=None).batches(0, torch.arange(30))
+    next(batches)
+    with pytest.raises(DataFailed, match=r"^data.train: item 9 draws random numbers; expected none, because `seeding`"):
+        next(batches)
+
+
+def test_a_worker_that_dies_or_is_late_is_told() -> None:
+    for data, within_s, told in (
+        (Plain(9, exits), None, r"a worker has ended: .*; awaited was batch [01] of epoch 0"),
+        (
+            Plain(9, sleeps),
+            1.0,
+            r"no worker gave a batch within 1 s \(execution.loading.batch_within_s\); awaited was",
+        ),
+    ):
+        loaded = loader(data, num_workers=1, within_s=within_s)
+        with pytest.raises(DataFailed, match=f"^data.train: {told}"):
+            list(loaded.batches(0, torch.arange(30)))
+        loaded.close()
+
+
+def test_ctrl_c_does_not_end_workers() -> None:
+    loaded = loader(Plain(0, lambda: os.kill(os.getpid(), signal.SIGINT)), num_workers=1)
+    assert len(list(loaded.batches(0, torch.arange(30)))) == 4
+    loaded.close()
