@@ -1,0 +1,134 @@
+"""The gradient of a weighted mean over a batch, computed in one piece or in several, which changes rounding alone.
+
+Letters: B items of a batch.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from palestra.models.model import WEIGHT, Model, Terms
+
+
+class TermsError(ValueError):
+    """The terms of a loss are not such as learning needs: they have no loss_*, or are not per item."""
+
+
+def num_items(batch: Any) -> int:
+    """Return how many items a batch has: the length of its first tensor. Raises TermsError if it has none."""
+    for leaf in pytree.tree_leaves(batch):
+        if isinstance(leaf, Tensor) and leaf.dim() > 0:
+            return len(leaf)
+    raise TermsError(f"expected a batch with tensors, whose first axis counts items, got {type(batch).__name__}")
+
+
+def pieces(batch: Any, num: int) -> Iterator[Any]:
+    """Cut a batch into `num` pieces of consecutive items, whose sizes differ by one at most.
+
+    Tensors of B items, and lists and tuples of B entries beside them, are cut; everything else goes with each piece.
+    """
+    size = num_items(batch)
+    bounds = [size * at // num for at in range(num + 1)]
+    for start, stop in itertools.pairwise(bounds):
+        if stop > start:
+            yield pytree.tree_map(lambda leaf, a=start, b=stop: leaf[a:b] if _has_items(leaf, size) else leaf, batch)
+
+
+def _has_items(leaf: Any, size: int) -> bool:
+    return isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == size
+
+
+def checked(terms: Terms, size: int, num_pieces: int) -> Terms:
+    """Return the terms of a piece of `size` items. Raises TermsError."""
+    if not isinstance(terms, Mapping) or not all(isinstance(term, Tensor) for term in terms.values()):
+        raise TermsError(f"expected a dict of tensors as the loss, got {type(terms).__name__}")
+    if not any(name.startswith("loss_") for name in terms):
+        raise TermsError(f"expected at least one term named loss_*, which is learned, got {', '.join(terms) or 'none'}")
+    for name, term in terms.items():
+        if term.shape == (size,):
+            continue
+        if term.dim() == 0 and name != WEIGHT and num_pieces == 1:
+            continue
+        expected = f"one number per item, ({size},)"
+        if term.dim() == 0 and name != WEIGHT:
+            expected += ", because learning.num_microbatches is above 1; a term of the whole batch needs 1"
+        raise TermsError(f"expected {expected} as the term {name!r}, got {tuple(term.shape)}")
+    return terms
+
+
+def weighted_mean(term: Tensor, weight: Tensor) -> Tensor:
+    """Return the mean of a term (B,) by the weights (B,); a term without the axis of items is its own mean."""
+    return term if term.dim() == 0 else (term * weight).sum() / weight.sum()
+
+
+def added(gradients: Iterator[list[Tensor | None]]) -> list[Tensor | None]:
+    """Add gradients up in a binary tree that depends on their number alone; at most log2 of them are held at a time."""
+    held: list[tuple[int, list[Tensor | None]]] = []
+    for gradient in gradients:
+        size, total = 1, gradient
+        while held and held[-1][0] == size:
+            size, total = 2 * size, _sum(held.pop()[1], total)
+        held.append((size, total))
+    _, total = held.pop()
+    while held:
+        total = _sum(held.pop()[1], total)
+    return total
+
+
+def _sum(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> list[Tensor | None]:
+    return [b if a is None else a if b is None else a.add_(b) for a, b in zip(one, other, strict=True)]
+
+
+def find_gradient(
+    model: Model,
+    batch: Any,
+    num_microbatches: int,
+    weights: Sequence[nn.Parameter],
+    context: Callable[[], Any],
+    scale: float = 1.0,
+) -> tuple[list[Tensor | None], Terms]:
+    """Return the gradient of the weighted mean of the loss over a batch, and the means of its terms, with their sum.
+
+    num_microbatches: in how many pieces it is computed. weights: those that learn; the gradient has None for one that
+    no term reaches. context: entered around each piece, as for the precision. scale: of the loss, in the gradient.
+    Raises TermsError.
+    """
+    parts = list(pieces(batch, num_microbatches))
+    sums: dict[str, Tensor] = {}
+    counted: list[Tensor] = []
+
+    def gradients() -> Iterator[list[Tensor | None]]:
+        for piece in parts:
+            with context():
+                size = num_items(piece)
+                terms = checked(model.training_step(piece), size, len(parts))
+                weight = terms.get(WEIGHT)
+                weight = (
+                    torch.ones(size, device=next(iter(terms.values())).device) if weight is None else weight.float()
+                )
+                total = weight.sum()
+                loss: Any = sum(
+                    term.float() * total if term.dim() == 0 else (term.float() * weight).sum()
+                    for name, term in terms.items()
+                    if name.startswith("loss_")
+                )
+                for name, term in terms.items():
+                    if name != WEIGHT:
+                        found = term.detach().float()
+                        found = found * total if found.dim() == 0 else (found * weight).sum()
+                        sums[name] = sums[name] + found if name in sums else found
+                counted.append(total.detach())
+            yield list(torch.autograd.grad(loss * scale, weights, allow_unused=True))
+
+    gradient = added(gradients())
+    count = torch.stack(counted).sum()
+    for each in gradient:
+        if each is not None:
+            each.div_(count)
+    means = {name: value / count for name, value in sums.items()}
+    means["loss"] = torch.stack([value for name, value in means.items() if name.startswith("loss_")]).sum()
+    return gradient, means

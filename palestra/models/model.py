@@ -1,0 +1,88 @@
+"""A model that learns from data: what it computes, what it is to make small, and by which scores it is judged.
+
+Letters: B items of a batch.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from palestra.config import Config, UserConfig, check, import_path
+from palestra.runtime.scores import DeclaredScore
+
+Keys = Config  # of a model; a class of its own names them `Config`
+Terms = dict[str, Tensor]
+WEIGHT = "weight"  # the entry of terms and of an evaluation's numbers that says how much each item counts
+SEAT = "model"  # the role of a model in records, and the name by which callbacks know it
+
+
+def score(name: str, meaning: str, unit: str, better: str) -> DeclaredScore:
+    """Declare a score of a model. unit: what it is counted in; a "share" lies between 0 and 1. better: high or low."""
+    if better not in ("high", "low"):
+        raise ValueError(f"expected high or low, got {better!r}")
+    high, low = ((SEAT,), ()) if better == "high" else ((), (SEAT,))
+    return DeclaredScore(name=name, meaning=meaning, unit=unit, high_for=high, low_for=low, shown=True)
+
+
+class Model(nn.Module):
+    """Base of models that learn from data.
+
+    config: an object of the class's `Config`, or a mapping of its keys.
+
+    Must be written: `forward` and `loss`. May be: `training_step`, `evaluation_step` with `scores`, and, of a model
+    that plays, `select_action` and `sample_action`.
+
+    Config: the model of its keys, a UserConfig. scores: what `evaluation_step` gives, declared by `score`; of a model
+    that declares none the loss is its score.
+    """
+
+    Config: ClassVar[type[Keys]] = UserConfig
+    scores: ClassVar[tuple[DeclaredScore, ...]] = (score("loss", "mean loss of an item", "loss", better="low"),)
+
+    def __init__(self, config: Keys | Mapping[str, Any]) -> None:
+        super().__init__()
+        self.config: Any = keys_of(type(self), config)
+
+    @abstractmethod
+    def forward(self, batch: Any) -> Any:
+        """Compute the outputs for a batch, as the data set collates it."""
+
+    @abstractmethod
+    def loss(self, outputs: Any, batch: Any) -> Terms:
+        """Return named terms, one number per item each, (B,): those named loss_* add up to what is made small.
+
+        All others are recorded. An entry `weight`, (B,), says how much each item counts, such as its number of tokens.
+        A term without the axis of items, as of a contrastive loss, stands for the whole batch.
+        """
+
+    def training_step(self, batch: Any) -> Terms:
+        """Return the terms of a batch; gradients flow from them."""
+        return self.loss(self(batch), batch)
+
+    def evaluation_step(self, batch: Any) -> Terms:
+        """Return the numbers per item, (B,), of which the scores are the means; `weight` as in `loss`."""
+        terms = self.loss(self(batch), batch)
+        summed = {name: term for name, term in terms.items() if name.startswith("loss_")}
+        loss: Any = sum(summed.values())
+        return {"loss": loss, **({WEIGHT: terms[WEIGHT]} if WEIGHT in terms else {})}
+
+    def select_action(self, observation: Mapping[str, Tensor], legal: Tensor) -> Tensor:
+        """Return the action in each of B worlds, without chance. legal: bool (B, flags)."""
+        raise NotImplementedError(f"{type(self).__name__} has no select_action, by which a model plays")
+
+    def sample_action(self, observation: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
+        """Draw the action in each of B worlds, by the keys alone: int64 (B,). legal: bool (B, flags)."""
+        raise NotImplementedError(f"{type(self).__name__} has no sample_action, by which a model plays")
+
+
+def keys_of(kind: type[Model], config: Keys | Mapping[str, Any]) -> Keys:
+    """Return the keys of a model as an object of its `Config`. Raises ConfigError for keys that do not fit."""
+    if isinstance(config, Keys):
+        return config
+    try:
+        name = import_path(kind)
+    except ValueError:  # of a notebook, or inside a function
+        name = f"{kind.__module__}:{kind.__qualname__}"
+    return check({"name": name, **config}, kind.Config)

@@ -1,0 +1,240 @@
+"""Opt steps of a model are those of a bare loop of torch, whatever the number of microbatches.
+
+Covers palestra.models.gradients, palestra.models.model.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from palestra.config import ConfigError, check
+from palestra.models.gradients import TermsError, added, find_gradient
+from palestra.models.learning import Learner, LearningConfig, Vector
+from palestra.models.model import Model, Terms
+
+
+class Net(Model):
+    """Two layers, the second of which is tied to a third; a frozen weight; one that no term reaches."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self.first, self.second = nn.Linear(5, 7), nn.Linear(7, 3)
+        self.tied = self.second
+        self.scale = nn.Parameter(torch.full((3,), 2.0), requires_grad=False)
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        return self.tied(torch.tanh(self.first(batch["x"]))) * self.scale
+
+    def loss(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> Terms:
+        entropy = cross_entropy(outputs, batch["label"], reduction="none")
+        size = 0.01 * outputs.square().sum(dim=1)
+        right = (outputs.argmax(dim=1) == batch["label"]).float()
+        return {"loss_label": entropy, "loss_size": size, "accuracy": right, "weight": batch["tokens"]}
+
+
+def learning(groups: list[dict[str, Any]], **keys: Any) -> LearningConfig:
+    said = {
+        "order": {"name": "shuffled"},
+        "batch_size": 13,
+        "last_batch": "keep",
+        "seeding": None,
+        "num_microbatches": 1,
+        "groups": groups,
+        "max_grad_norm": None,
+        "ema": None,
+        "precision": "float32",
+    }
+    return check(said | keys, LearningConfig)
+
+
+def sgd(weights: str, rate: float) -> dict[str, Any]:
+    return {
+        "weights": weights,
+        "optimizer": {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0},
+        "learning_rate": {"name": "linear", "initial": rate, "final": 0.0, "num_steps": 20},
+    }
+
+
+def adamw(weights: str, rate: float, decay: float) -> dict[str, Any]:
+    arguments = {"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": decay, "amsgrad": False, "maximize": False}
+    return {
+        "weights": weights,
+        "optimizer": {"name": "torch.optim:AdamW", "arguments": arguments},
+        "learning_rate": {"name": "constant", "value": rate},
+    }
+
+
+def net(dtype: torch.dtype = torch.float32) -> Net:
+    torch.manual_seed(3)
+    return Net({}).to(dtype)
+
+
+def batch(number: int, size: int = 13, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    drawn = torch.Generator().manual_seed(number)
+    return {
+        "x": torch.randn(size, 5, generator=drawn).to(dtype),
+        "label": torch.randint(3, (size,), generator=drawn),
+        "tokens": torch.randint(1, 9, (size,), generator=drawn).to(dtype),
+    }
+
+
+def loss_of(model: Net, rows: dict[str, Tensor]) -> Tensor:
+    """As whoever knows torch writes it."""
+    terms = model.loss(model(rows), rows)
+    return ((terms["loss_label"] + terms["loss_size"]) * rows["tokens"]).sum() / rows["tokens"].sum()
+
+
+@pytest.mark.parametrize("num_microbatches", [1, 2, 4])
+@pytest.mark.parametrize("kind", ["sgd", "adamw in two groups"])
+def test_opt_steps_are_those_of_a_bare_loop(kind: str, num_microbatches: int) -> None:
+    bare, ours = net(), net()
+    if kind == "sgd":
+        groups = [sgd("*", 0.5)]
+        optimizer: torch.optim.Optimizer = torch.optim.SGD([p for p in bare.parameters() if p.requires_grad], lr=0.5)
+    else:
+        groups = [adamw("*weight", 0.01, 0.1), adamw("*bias", 0.02, 0.0)]
+        named = {n: p for n, p in bare.named_parameters() if p.requires_grad}
+        optimizer = torch.optim.AdamW(
+            [
+                {"params": [p for n, p in named.items() if n.endswith("weight")], "lr": 0.01, "weight_decay": 0.1},
+                {"params": [p for n, p in named.items() if n.endswith("bias")], "lr": 0.02, "weight_decay": 0.0},
+            ]
+        )
+    learner = Learner(ours, learning(groups, num_microbatches=num_microbatches, max_grad_norm=0.7))
+    for number in range(10):
+        rows = batch(number)
+        if kind == "sgd":
+            optimizer.param_groups[0]["lr"] = 0.5 * (1 - number / 20)
+        optimizer.zero_grad()
+        loss = loss_of(bare, rows)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_([p for p in bare.parameters() if p.requires_grad], 0.7)
+        optimizer.step()
+        metrics = learner.opt_step(rows, number)
+        torch.testing.assert_close(metrics["loss"], loss.detach(), rtol=0, atol=1e-6)
+        torch.testing.assert_close(metrics["grad_norm"], norm, rtol=0, atol=1e-6)
+    for one, other in zip(bare.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+    assert torch.equal(ours.scale, torch.full((3,), 2.0))
+
+
+def gradient(num_microbatches: int, rows: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    model = net(dtype)
+    weights = [p for p in model.parameters() if p.requires_grad]
+    found, _ = find_gradient(model, rows, num_microbatches, weights, torch.enable_grad)
+    return [each for each in found if each is not None]
+
+
+def test_microbatches_change_rounding_alone() -> None:
+    rows = batch(0)
+    whole = gradient(1, rows)
+    for num in (2, 4, 13):
+        for one, other in zip(whole, gradient(num, rows), strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+        again = gradient(num, rows)
+        assert all(torch.equal(one, other) for one, other in zip(gradient(num, rows), again, strict=True))
+
+
+def test_gradients_are_added_in_one_tree() -> None:
+    """As brackets: of five pieces ((01)(23))4."""
+    order: list[str] = []
+
+    class Named(str):
+        def add_(self, other: str) -> "Named":
+            order.append(f"({self}{other})")
+            return Named(order[-1])
+
+    pieces: Any = ([Named(number)] for number in range(5))
+    assert added(pieces) == ["(((01)(23))4)"]
+
+
+def test_an_average_of_the_weights_follows_them() -> None:
+    model = net()
+    learner = Learner(model, learning([sgd("*", 0.5)], ema={"decay": 0.75}))
+    average = [p.detach().clone() for p in model.parameters()]
+    for number in range(5):
+        learner.opt_step(batch(number), number)
+        average = [0.75 * a + 0.25 * p.detach() for a, p in zip(average, model.parameters(), strict=True)]
+    now = [p.detach().clone() for p in model.parameters()]
+    with learner.averaged():
+        for one, other in zip(average, model.parameters(), strict=True):
+            torch.testing.assert_close(one, other.detach(), rtol=0, atol=1e-6)
+    assert all(torch.equal(one, other) for one, other in zip(now, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("ema", [None, {"decay": 0.9}])
+def test_a_learner_goes_on_to_the_same_bits(ema: dict[str, float] | None) -> None:
+    keys: dict[str, Any] = {"ema": ema, "precision": "bfloat16", "num_microbatches": 2}
+    config = learning([adamw("*weight", 0.01, 0.1), adamw("*bias", 0.02, 0.0)], **keys)
+    whole, begun, resumed = net(), net(), net()
+    one, two, three = Learner(whole, config), Learner(begun, config), Learner(resumed, config)
+    for number in range(6):
+        one.opt_step(batch(number), number)
+    for number in range(3):
+        two.opt_step(batch(number), number)
+    resumed.load_state_dict(begun.state_dict())
+    three.load_state_dict(two.state_dict())
+    for number in range(3, 6):
+        three.opt_step(batch(number), number)
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(one.averages, three.averages, strict=True))
+
+
+def test_types_and_memory_formats_may_be_mixed() -> None:
+    conv = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    parameters = [conv.weight, nn.Parameter(torch.randn(2, 3).T), nn.Parameter(torch.randn(()))]
+    before = [each.detach().clone() for each in parameters]
+    strides = [each.stride() for each in parameters]
+    vector = Vector(parameters)
+    assert [each.stride() for each in parameters] == strides
+    assert all(torch.equal(one, other) for one, other in zip(before, parameters, strict=True))
+    vector.take([torch.ones_like(each) * place for place, each in enumerate(parameters)])
+    with torch.no_grad():
+        vector.weights += vector.gradient
+    for place, (one, other) in enumerate(zip(before, parameters, strict=True)):
+        assert torch.equal(one + place, other)
+
+
+@pytest.mark.parametrize(
+    ("groups", "told"),
+    [
+        ([sgd("*weight", 0.1)], "expected the weight 'first.bias' in one group, got it in none"),
+        ([sgd("*", 0.1), sgd("first.*", 0.1)], r"the weight 'first.bias' in one group, got it in 2 \(\*, first\.\*\)"),
+        (
+            [sgd("*", 0.1), sgd("third.*", 0.1)],
+            r"^1.weights: expected weights among .*second.*, got 'third\.\*'",
+        ),
+    ],
+)
+def test_every_weight_is_in_one_group(groups: list[dict[str, Any]], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        Learner(net(), learning(groups))
+
+
+def item_terms(terms: Callable[[int], Any]) -> Net:
+    model = net()
+    model.training_step = lambda rows: terms(len(rows["x"]))  # type: ignore[method-assign]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("terms", "num", "told"),
+    [
+        (lambda size: {"accuracy": torch.ones(size)}, 1, "expected at least one term named loss_.*, got accuracy"),
+        (
+            lambda size: {"loss_a": torch.ones(size, 2)},
+            1,
+            r"one number per item, \(13,\) as the term 'loss_a'",
+        ),
+        (lambda size: {"loss_a": torch.ones(())}, 2, "as the term 'loss_a', got|num_microbatches is above 1"),
+        (lambda size: torch.ones(size), 1, "expected a dict of tensors as the loss, got Tensor"),
+    ],
+)
+def test_terms_that_cannot_be_learned_are_told(terms: Callable[[int], Any], num: int, told: str) -> None:
+    model = item_terms(terms)
+    with pytest.raises(TermsError, match=told):
+        find_gradient(model, batch(0), num, [model.first.weight], torch.enable_grad)
