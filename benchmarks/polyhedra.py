@@ -31,7 +31,7 @@ from palestra.players import make_script
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.fused import FusedGame
 from palestra.rollouts.transitions import join_roles
-from palestra.runs.config import read_config
+from palestra.runs.kinds import read_config
 from palestra.runs.parts import build_parts
 from palestra.runtime.threads import limited_threads
 from palestra.storage.facts import run_facts

@@ -9,7 +9,8 @@ import matplotlib
 import torch
 
 from palestra.config import load_yaml
-from palestra.runs.config import RunConfig, read_config
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_config
 
 matplotlib.use("svg")
 from matplotlib import pyplot as plt

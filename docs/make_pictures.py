@@ -15,7 +15,7 @@ from palestra.recording.display.screen import Screen, Warnings
 from palestra.recording.history import History
 from palestra.recording.plots import plot_scores
 from palestra.recording.results import Evaluation, Progress
-from palestra.runs.config import read_config
+from palestra.runs.kinds import read_config
 from palestra.runtime.timing import summed_times
 from palestra.storage.records_file import read_records
 from palestra.training.naming import named_classes

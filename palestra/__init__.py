@@ -66,7 +66,7 @@ def load_config(path: str | Path, overrides: tuple[str, ...] = ()) -> RunConfig:
     """
     from pathlib import Path
 
-    from palestra.runs.config import read_config
+    from palestra.runs.kinds import read_config
 
     return read_config(Path(path), overrides)
 

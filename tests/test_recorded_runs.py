@@ -20,7 +20,8 @@ from palestra.commands.verify import verify
 from palestra.config import ConfigError, render
 from palestra.recording import feed
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, numbers_of, without_clock
-from palestra.runs.config import RunConfig, read_config
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_config
 from palestra.storage.disk import Folder
 from palestra.storage.records_file import read_records
 from palestra.training.checks import TrainingFailed

@@ -11,7 +11,9 @@ from palestra.config import ConfigError, checking, replaced
 from palestra.games.config import GameConfig
 from palestra.recording import make_recorders
 from palestra.recording.results import stage_text
-from palestra.runs.config import BaseRunConfig, RunConfig, read_config
+from palestra.runs.base import BaseRunConfig
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_config
 from palestra.runs.tournament import Tournament, read_tournament
 from palestra.runtime.device import find_device
 from palestra.training import make_trainer

@@ -16,7 +16,8 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from palestra.recording.results import count_text
-from palestra.runs.config import RunConfig, read_config
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_config
 from palestra.runtime.intervals import Limit
 from palestra.runtime.timing import Phase, TimeLog
 from palestra.training import make_trainer

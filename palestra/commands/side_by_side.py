@@ -19,7 +19,8 @@ from palestra.config import Config, ConfigError, PositiveInt, check, load_yaml, 
 from palestra.config.own_modules import reading_stored
 from palestra.recording.results import Evaluation
 from palestra.recording.summary import render_seeds_summary
-from palestra.runs.config import RunConfig, read_config
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_config
 from palestra.runtime.signals import StopSignals, exit_text
 from palestra.storage.disk import Folder, RunFolderError, plain_path, written_name
 from palestra.storage.lock import Lock, in_use

@@ -14,7 +14,8 @@ from palestra.config.variants import members_of, names_of
 from palestra.games import AnyGameConfig
 from palestra.games.dialogue.game import AnyScenarioConfig
 from palestra.games.dialogue.protocols import AnyProtocolConfig
-from palestra.runs.config import AnyAlgorithm, RunConfig, read_config
+from palestra.runs.config import AnyAlgorithm, RunConfig
+from palestra.runs.kinds import read_config
 from palestra.runs.shipped_configs import shipped_configs
 from palestra.runs.starting import following, remedies, starting_data
 from palestra.training import make_trainer

@@ -13,7 +13,8 @@ from palestra.commands.seeds import parse_seeds
 from palestra.commands.shell import refuse, say
 from palestra.config import ConfigError, load_yaml, render, trusting
 from palestra.config.files import full_key
-from palestra.runs.config import RunConfig, read_config
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_config
 from palestra.storage.disk import plain_path
 from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
 from palestra.sweeps.extra import require_optuna

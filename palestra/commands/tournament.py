@@ -13,7 +13,7 @@ from palestra.recording.display import make_display
 from palestra.recording.display.scores import ratings_table, score_table
 from palestra.recording.results import Evaluation
 from palestra.report.page import write_report
-from palestra.runs.config import is_tournament
+from palestra.runs.kinds import is_tournament
 from palestra.runs.shipped_configs import shipped_tournaments
 from palestra.runs.tournament import NAME, Tournament, TournamentConfig, read_tournament
 from palestra.storage.disk import Folder, plain_path

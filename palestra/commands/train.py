@@ -81,7 +81,7 @@ def _train_side_by_side(found: "NamedConfig", run: Path | None, seeds: Sequence[
     from palestra.commands.named_configs import naming_remedies
     from palestra.commands.side_by_side import train_side_by_side
     from palestra.config import trusting
-    from palestra.runs.config import read_config
+    from palestra.runs.kinds import read_config
 
     with naming_remedies(found), trusting():  # the file is the user's own
         config = read_config(found.source, found.overrides)

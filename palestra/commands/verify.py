@@ -17,8 +17,9 @@ from torch import Tensor
 
 from palestra.config import render, trusting, walk
 from palestra.recording.recorders import without_clock
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.branching import Change, tree_differences
-from palestra.runs.config import BaseRunConfig, read_stored_config
+from palestra.runs.kinds import read_stored_config
 from palestra.runtime.intervals import Interval, Limit
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError

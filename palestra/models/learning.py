@@ -60,8 +60,8 @@ class LearningConfig(Config):
 
     order: Annotated[AnyOrderConfig, InBranch.FIXED]
     """in which order an epoch reads the items of data.train"""
-    batch_size: Annotated[PositiveInt | None, InBranch.FIXED]
-    """items of an opt step; null: a loader of one's own says it"""
+    batch_size: Annotated[PositiveInt, InBranch.FIXED]
+    """items of an opt step"""
     last_batch: Annotated[Literal["keep", "drop"], InBranch.FIXED]
     """what becomes of the last batch of an epoch where it is smaller"""
     seeding: Annotated[Literal["per_item"] | None, InBranch.FIXED]

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 from palestra.config import ConfigError, check, load_yaml
 from palestra.recording.recorders import numbers_of
 from palestra.recording.results import Evaluation, PairResult, as_float, distinct_pairs
-from palestra.runs.config import is_tournament
+from palestra.runs.kinds import is_tournament
 from palestra.runs.tables import run_name
 from palestra.runtime.intervals import Counters, Limit
 from palestra.storage.checkpoints import Checkpoints

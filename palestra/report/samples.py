@@ -19,7 +19,8 @@ from palestra.report.blocks import Block, Cell, Heading, Legend, Note, Picture, 
 from palestra.report.figures import FONT_SIZE, INK, SERIES, Figures
 from palestra.report.groups import Group
 from palestra.report.reading import RunData
-from palestra.runs.config import RunConfig, read_stored_config
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_stored_config
 from palestra.runs.stored import StoredRun
 from palestra.storage.run_folder import RunFolder
 

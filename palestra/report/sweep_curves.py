@@ -10,7 +10,8 @@ from palestra.config.own_modules import importing_no_others
 from palestra.recording.results import thinned
 from palestra.report.reading import under
 from palestra.report.sweep_reading import SweepData, TrialData
-from palestra.runs.config import RunConfig, read_config
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_config
 from palestra.sweeps.pruning import MedianConfig, SuccessiveHalvingConfig
 from palestra.sweeps.trials import mean
 from palestra.sweeps.watching import Watched

@@ -16,7 +16,9 @@ from torch import Tensor
 from palestra.config import Config, ConfigError, ConfigErrorItem, InBranch, render
 from palestra.config.errors import shown
 from palestra.config.places import Place
-from palestra.runs.config import BaseRunConfig, RunConfig, read_stored_config
+from palestra.runs.base import BaseRunConfig
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_stored_config
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.disk import RunFolderError
 from palestra.storage.loaded_checkpoint import LoadedCheckpoint

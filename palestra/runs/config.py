@@ -1,13 +1,7 @@
-"""The config models of a whole run, with the union of all algorithms.
-
-There may be several kinds of run; the class of the trainer says which kind it trains. Each kind is a BaseRunConfig with
-further keys. RunConfig is the kind in which players play games.
-"""
+"""The config of a run in which players play games, with the union of all algorithms."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
@@ -19,7 +13,6 @@ from palestra.algorithms.on_policy import OnPolicyConfig
 from palestra.algorithms.ppo import PPOConfig
 from palestra.algorithms.sac import SACConfig
 from palestra.algorithms.td3 import TD3Config
-from palestra.callbacks import AnyCallbackConfig
 from palestra.config import (
     ByKey,
     ByName,
@@ -27,21 +20,11 @@ from palestra.config import (
     ConfigError,
     ConfigErrorItem,
     InBranch,
-    NonNegativeInt,
     PositiveInt,
     UserConfig,
-    admit_modules,
-    admits,
-    check_overridden,
     has_unread,
-    load_class,
-    load_config,
-    load_stored_config,
-    load_yaml,
-    trusting,
-    walk,
 )
-from palestra.config.errors import listed, typed
+from palestra.config.errors import typed
 from palestra.evaluation.config import AnyEvaluationConfig, EvaluatorsConfig, evaluation_errors
 from palestra.evaluation.measures import BestConfig, GameMeasures, best_errors
 from palestra.games import AnyGameConfig, GameConfig
@@ -49,10 +32,8 @@ from palestra.players import SCRIPTED, FromRunConfig, WarmStartConfig, own_scrip
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.players.updates import AnyUpdatesConfig, idle_epoch
+from palestra.runs.base import BaseRunConfig, TrainerBase
 from palestra.runs.sections import ExecutionConfig, OutputConfig
-from palestra.runs.shipped_configs import file_of
-from palestra.runtime.intervals import Interval, Limit
-from palestra.storage.disk import RunFolderError
 
 AnyAlgorithm = Annotated[
     DQNConfig | PPOConfig | SACConfig | TD3Config | OnPolicyConfig | OffPolicyConfig | UserConfig,
@@ -77,15 +58,6 @@ AnyPlayer = Annotated[
 ]
 
 
-class TrainerBase:
-    """The base of the classes that `trainer` may name: `palestra.training.training.Training` derives from it.
-
-    run_config: the kind of run that it trains. A class of your own carries its keys as `Config`, a UserConfig.
-    """
-
-    run_config: ClassVar[type["BaseRunConfig"]]
-
-
 class InTurnConfig(Config):
     name: Literal["in_turn"]
     """in each epoch every learning player takes one turn, in the order of `players`"""
@@ -98,51 +70,6 @@ class TogetherConfig(Config):
 
 
 AnyTrainerConfig = Annotated[InTurnConfig | TogetherConfig | UserConfig, ByName(user_class=TrainerBase)]
-
-
-class BaseRunConfig(Config):
-    """The keys of every run, whatever it trains. The keys that a kind of run adds stand between `trainer` and `stop`.
-
-    units: the units that intervals and limits of this kind of run may have.
-    """
-
-    units: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs", "minutes")
-    usual: ClassVar[Any] = {
-        "seed": 0,
-        "trainer": "in_turn",
-        "stop": {"after": 50_000, "unit": "opt_steps"},
-        "callbacks": [],
-    }
-
-    seed: NonNegativeInt
-    """all random numbers of the run are derived from it"""
-    trainer: Annotated[AnyTrainerConfig, InBranch.SAME_PART]
-    """who learns when: by name, or a class of your own"""
-    stop: Limit
-    """when the run is done"""
-    callbacks: Annotated[list[AnyCallbackConfig], InBranch.SAME_PART]
-    """what is done at the hooks of the training besides training: by name, or classes of your own"""
-    execution: ExecutionConfig
-    """where and how the run is computed; equal bits are promised only while it is unchanged"""
-    output: OutputConfig
-    """what is shown and stored; it changes no bit of the results"""
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        for name in ("stop", "callbacks", "execution", "output"):  # last, wherever the keys of the kind were added
-            cls.__pydantic_fields__[name] = cls.__pydantic_fields__.pop(name)
-
-    @model_validator(mode="after")
-    def _check_units(self) -> Self:
-        expected = f"expected one of {listed(self.units)}"
-        counting = ((keys, value) for keys, value in walk(self) if isinstance(value, Interval | Limit))
-        errors = [
-            ConfigErrorItem(".".join((*keys, "unit")), f"{expected}, got {value.unit!r}")
-            for keys, value in counting
-            if value.unit not in self.units
-        ]
-        ConfigError.require_none(errors)
-        return self
 
 
 def _check_num_worlds(value: Any) -> Any:
@@ -166,8 +93,10 @@ class RunConfig(BaseRunConfig):
     """
 
     units = ("opt_steps", "env_steps", "epochs", "minutes")
-    usual: ClassVar[Any] = {"num_worlds": 8}
+    usual: ClassVar[Any] = {"trainer": "in_turn", "num_worlds": 8}
 
+    trainer: Annotated[AnyTrainerConfig, InBranch.SAME_PART]  # type: ignore[assignment]
+    """who learns when: by name, or a class of your own"""
     game: Annotated[AnyGameConfig, InBranch.FIXED]
     """the rules"""
     num_worlds: Annotated[PositiveInt | dict[str, PositiveInt], BeforeValidator(_check_num_worlds), InBranch.FIXED]
@@ -182,6 +111,10 @@ class RunConfig(BaseRunConfig):
     """which result makes a checkpoint the best one; null: no checkpoint is marked as best"""
     evaluators: EvaluatorsConfig | None
     """processes that play the evaluations while training goes on; null: training waits for each evaluation"""
+    execution: ExecutionConfig
+    """where and how the run is computed; equal bits are promised only while it is unchanged"""
+    output: OutputConfig
+    """what is shown and stored; it changes no bit of the results"""
 
     @model_validator(mode="after")
     def _check_seats(self) -> Self:
@@ -328,59 +261,3 @@ def info_errors(path: str, info: Sequence[str], game: GameConfig) -> Iterator[Co
     if info and not game.has_info:
         expected = f"expected [], because the game {game.name!r} has no info fields"
         yield ConfigErrorItem(path, f"{expected}, got {', '.join(info)}")
-
-
-def is_tournament(data: Any) -> bool:
-    """Whether plain data describe a tournament (palestra.runs.tournament), in which nobody learns."""
-    return isinstance(data, dict) and "pairings" in data and "trainer" not in data
-
-
-def kind_of_run(data: Any) -> type[BaseRunConfig]:
-    """The kind of run that plain data describe: that of their trainer.
-
-    RunConfig if the data name no trainer, or one that may not be imported; checking the data then says what is wrong.
-    Raises ConfigError for a tournament.
-    """
-    if is_tournament(data):
-        message = "expected a config in which a player learns, got that of a tournament"
-        raise ConfigError.at("", f"{message}; palestra evaluate FILE plays it")
-    trainer = data.get("trainer") if isinstance(data, dict) else None
-    name = trainer.get("name") if isinstance(trainer, dict) else None
-    if isinstance(name, str) and ":" in name:
-        with suppress(ValueError):
-            if admits(name):
-                return load_class(name, TrainerBase).run_config
-    return RunConfig
-
-
-def read_config(config: str | Path | dict[str, Any] | BaseRunConfig, overrides: Sequence[str] = ()) -> Any:
-    """The config of a run, from a path, the name of a shipped config, a mapping or a config.
-
-    It is a RunConfig if players play, else another BaseRunConfig. Raises ConfigError with every fault at once.
-    """
-    if isinstance(config, str | Path):
-        return load_config(file_of(config), overrides, kind_of_run)
-    if isinstance(config, BaseRunConfig) and not overrides:
-        admit_modules(config)
-        return config  # it was checked when it was made
-    data = config.model_dump() if isinstance(config, BaseRunConfig) else config
-    return check_overridden(data, overrides, kind_of_run)
-
-
-def read_stored_config(path: Path, overrides: Sequence[str] = ()) -> Any:
-    """The config of a stored run: a RunConfig if players play, else another BaseRunConfig.
-
-    The modules that overrides name are trusted, because the user typed them. Raises RunFolderError for a file that
-    palestra did not write, ConfigError for overrides that do not fit, UntrustedError if the file names modules that the
-    user does not trust.
-    """
-    if overrides:
-        read_stored_config(path)
-        with trusting():
-            return load_config(path, overrides, kind_of_run)
-    try:
-        if is_tournament(load_yaml(path)):
-            raise RunFolderError(f"expected a run in which a player learns, got a tournament: {path.parent}")
-        return load_stored_config(path, (), kind_of_run)
-    except ConfigError as error:
-        raise RunFolderError(f"{path} differs from what was written:\n{error}") from error

@@ -50,7 +50,7 @@ class EvaluationRequest:
 
 def steps_of(counters: Mapping[str, Any]) -> dict[str, int]:
     """The counters that identify a checkpoint and its players."""
-    return {unit: counters[unit] for unit in ("env_steps", "opt_steps", "epochs") if unit in counters}
+    return {unit: counters[unit] for unit in ("env_steps", "opt_steps", "items", "epochs") if unit in counters}
 
 
 class EvaluationHooks(NamedTuple):

@@ -9,8 +9,9 @@ from palestra.games.config import GameConfig
 from palestra.players import FromRunConfig
 from palestra.players.player import Player
 from palestra.players.torch_modules import ModulePolicy
-from palestra.runs.config import RunConfig, read_stored_config
+from palestra.runs.config import RunConfig
 from palestra.runs.copied_modules import copy_module
+from palestra.runs.kinds import read_stored_config
 from palestra.runs.shipped_runs import find_run
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError, writing

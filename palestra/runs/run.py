@@ -17,8 +17,9 @@ from palestra.recording.plots import plot_scores
 from palestra.recording.recorders import Recorder
 from palestra.recording.results import Progress
 from palestra.recording.summary import render_summary
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.branching import Reached, extend, stored_config, unequal_bits
-from palestra.runs.config import BaseRunConfig, RunConfig
+from palestra.runs.config import RunConfig
 from palestra.runs.records import RunRecords
 from palestra.runtime.clock import TrainingClock
 from palestra.runtime.console import VisibleConsole, visible

@@ -116,13 +116,14 @@ class RunCheckpoints:
 
         is_finished: whether the run is.
         """
+        if all(buffer.is_empty for buffer in buffers.values()):
+            return False
         which = self.run.config.output.replay_in_checkpoints
-        is_light = which == "none" or (which == "resumable" and is_finished)
-        return is_light and not all(buffer.is_empty for buffer in buffers.values())
+        return which == "none" or (which == "resumable" and is_finished)
 
     def write_ahead(self, buffers: Mapping[str, ReplayBuffer]) -> None:
         """Write rows of replay buffers that the next checkpoint will need."""
-        if self.run.config.output.replay_in_checkpoints != "none":
+        if buffers and self.run.config.output.replay_in_checkpoints != "none":
             with self.run.aside("saving"):
                 self.stored.write_ahead(buffers)
 

@@ -21,13 +21,18 @@ def _check_device(name: str) -> str:
     raise ValueError(f"expected cpu, cuda, mps or xpu, or one of several as cuda:1, got {name!r}{hint}")
 
 
-class PlayExecutionConfig(Config):
-    """The keys that say how games are computed. Training has further ones."""
+class MachineConfig(Config):
+    """What a run of any kind uses of its machine."""
 
     device: Annotated[str, AfterValidator(_check_device)]
     """cpu, cuda, cuda:1, ..."""
     num_threads: Annotated[int, Field(ge=1, le=1024)]
     """threads on a CPU, of PyTorch and of BLAS"""
+
+
+class PlayExecutionConfig(MachineConfig):
+    """The keys that say how games are computed. Training has further ones."""
+
     kernel: Literal["numba", "torch"]
     """how the polyhedra game, dialogues and classic control are computed; numba: fast on a CPU; torch: on any device;
     the results are the same"""
@@ -66,17 +71,16 @@ class ExecutionConfig(PlayExecutionConfig):
     """compile the update (torch.compile): half a minute at the start, then faster; plain mlps on a CPU need none"""
 
 
-class OutputConfig(Config):
+class RunOutputConfig(Config):
+    """What a run of any kind shows and stores."""
+
     usual: ClassVar[Any] = {
         "display": "auto",
         "record": {"every": 500, "unit": "opt_steps"},
         "statistics": ["mean"],
-        "layer_norms": False,
-        "info": [],
         "recorders": ["tensorboard"],
         "save": {"every": 5000, "unit": "opt_steps"},
         "keep_last": 2,
-        "replay_in_checkpoints": "all",
         "stop_within_s": 30.0,
     }
 
@@ -88,11 +92,6 @@ class OutputConfig(Config):
     statistics: Annotated[list[Statistic], Field(min_length=1)]
     """the statistics of a record of the numbers since the last record; the mean has the bare name, the others as
     loss/std"""
-    layer_norms: bool
-    """record the norms of each layer's weights and gradients, at every opt step"""
-    info: list[NonEmptyStr]
-    """fields of the environments' info that are recorded, in training and in evaluations, inner ones as episode/r; only
-    of Gymnasium environments"""
     recorders: Annotated[list[RecorderConfig], AfterValidator(check_recorders)]
     """where the records go besides records.jsonl; []: nowhere"""
     save: Interval | None
@@ -101,9 +100,6 @@ class OutputConfig(Config):
     """how many of the latest checkpoints are kept"""
     keep_every: PositiveInt | None
     """every n-th checkpoint is kept for good; null: none is"""
-    replay_in_checkpoints: Literal["all", "resumable", "none"]
-    """which checkpoints hold the rows of replay buffers; resumable: all but the last one of a finished run; none: a run
-    that is resumed begins with empty buffers, and equal bits are not promised"""
     checkpoint_folder: Annotated[str, Field(pattern="^/")] | None
     """an absolute path, for instance on another disk: checkpoints and replay rows lie there, in a folder named for the
     run and its id; null: in the run's own folder"""
@@ -118,3 +114,16 @@ class OutputConfig(Config):
         if self.mirror is not None and self.save is None:
             raise ConfigError.at("mirror", "expected null, because `save` is null, got a mapping")
         return self
+
+
+class OutputConfig(RunOutputConfig):
+    usual: ClassVar[Any] = {"layer_norms": False, "info": [], "replay_in_checkpoints": "all"}
+
+    layer_norms: bool
+    """record the norms of each layer's weights and gradients, at every opt step"""
+    info: list[NonEmptyStr]
+    """fields of the environments' info that are recorded, in training and in evaluations, inner ones as episode/r; only
+    of Gymnasium environments"""
+    replay_in_checkpoints: Literal["all", "resumable", "none"]
+    """which checkpoints hold the rows of replay buffers; resumable: all but the last one of a finished run; none: a run
+    that is resumed begins with empty buffers, and equal bits are not promised"""

@@ -19,7 +19,8 @@ from palestra.games.world import EnvironmentFailed
 from palestra.players.player import Player
 from palestra.recording.recorders import plain
 from palestra.runs.changed_evaluations import ASKED, Changes, digest, errors_at, require_fitting
-from palestra.runs.config import RunConfig, read_stored_config
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_stored_config
 from palestra.runs.parts import build_evaluations, build_parts, hold_fixed
 from palestra.runs.shipped_runs import find_run
 from palestra.runs.tables import Library, Row, rows_of_run, run_name, table

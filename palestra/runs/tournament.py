@@ -30,13 +30,9 @@ from palestra.players import FromRunConfig, own_script_model, scripts_in
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.recording.recorders import JsonlRecorder
 from palestra.runs.changed_evaluations import ASKED
-from palestra.runs.config import (
-    RunConfig,
-    info_errors,
-    is_tournament,
-    player_name_errors,
-)
+from palestra.runs.config import RunConfig, info_errors, player_name_errors
 from palestra.runs.evaluating import COUNTERS
+from palestra.runs.kinds import is_tournament
 from palestra.runs.parts import build_evaluations, build_parts
 from palestra.runs.sections import ExecutionConfig, OutputConfig, PlayExecutionConfig
 from palestra.runs.stored import failures_filed

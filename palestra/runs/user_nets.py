@@ -10,7 +10,9 @@ from palestra.config import Config, ConfigError, import_path, replaced, trusting
 from palestra.config.errors import nearest
 from palestra.nets import UserNets, is_net_config
 from palestra.players.player import Player
-from palestra.runs.config import BaseRunConfig, RunConfig, read_config
+from palestra.runs.base import BaseRunConfig
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_config
 from palestra.runs.parts import Parts, build_algorithm
 
 Builder = Callable[[], nn.Module]  # a class is one

@@ -9,7 +9,8 @@ from palestra.config import ConfigError, ConfigErrorItem, UserConfig
 from palestra.config.files import full_key
 from palestra.evaluation.measures import measure_errors
 from palestra.recording.results import count_text
-from palestra.runs.config import RunConfig, read_config
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_config
 from palestra.runtime.intervals import Limit
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.constraints import Constraint

@@ -9,7 +9,8 @@ from palestra.config import ConfigError, ConfigErrorItem, load_yaml
 from palestra.config.errors import nearest
 from palestra.config.places import Place
 from palestra.config.usual import completed
-from palestra.runs.config import RunConfig, read_config
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_config
 from palestra.runs.shipped_configs import is_path, shipped_configs
 from palestra.runs.starting import remedies
 from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep

@@ -12,7 +12,8 @@ from optuna.trial import FrozenTrial
 
 from palestra.config import ConfigError, ConfigErrorItem, check_overridden, render, trusting
 from palestra.config.own_modules import reading_stored
-from palestra.runs.config import RunConfig, read_config
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_config
 from palestra.runtime.signals import StopSignals
 from palestra.storage.disk import RunFolderError, plain_path
 from palestra.storage.lock import Lock, holder

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from palestra.config import ConfigError, load_yaml, render
-from palestra.runs.config import RunConfig, read_config
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_config
 from palestra.runtime.signals import exit_text
 from palestra.runtime.statistics import interquartile_mean
 from palestra.storage.disk import RunFolderError, plain_path

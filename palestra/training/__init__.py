@@ -14,8 +14,10 @@ from palestra.algorithms.sac import SACConfig
 from palestra.algorithms.td3 import TD3Config
 from palestra.callbacks import Callback
 from palestra.config import trusting
-from palestra.runs.config import BaseRunConfig, read_config
+from palestra.runs.base import BaseRunConfig
+from palestra.runs.kinds import read_config
 from palestra.storage.run_folder import RunFolder
+from palestra.training.fit import FitTrainer
 from palestra.training.naming import TRAINERS, named_classes
 from palestra.training.together import Together
 from palestra.training.trainer import Trainer
@@ -56,6 +58,7 @@ class LossTrainer(Trainer):
 
 TRAINERS["in_turn"] = (Trainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer, LossTrainer)
 TRAINERS["together"] = (Together,)
+TRAINERS["fit"] = (FitTrainer,)
 
 
 def make_trainer(

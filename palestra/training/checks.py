@@ -13,7 +13,8 @@ from palestra.config import ConfigError, ConfigErrorItem
 from palestra.players.player import Player
 from palestra.recording.aggregates import Aggregates
 from palestra.rollouts.fused import Worlds
-from palestra.runs.config import BaseRunConfig, LearningPlayerConfig, RunConfig
+from palestra.runs.base import BaseRunConfig
+from palestra.runs.config import LearningPlayerConfig, RunConfig
 from palestra.runs.run import Run
 from palestra.storage.loaded_checkpoint import numbers_in
 from palestra.storage.run_folder import RunFolder, write_traceback

@@ -7,7 +7,7 @@ the class that trains, run.json says so, and only the same class can go on with 
 from typing import Any
 
 from palestra.config import ConfigError, load_class
-from palestra.runs.config import BaseRunConfig, TrainerBase
+from palestra.runs.base import BaseRunConfig, TrainerBase
 from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
 

@@ -9,8 +9,9 @@ from rich.console import Console
 
 from palestra.callbacks import Callback
 from palestra.config import list_of_overrides, trusting
+from palestra.runs.base import TrainerBase
 from palestra.runs.branching import branched_config, changes_since, note_changes, run_of, seat_overrides
-from palestra.runs.config import TrainerBase, read_stored_config
+from palestra.runs.kinds import read_stored_config
 from palestra.runs.user_nets import Models, Nets, by_role, calls_of
 from palestra.runtime.console import VisibleConsole
 from palestra.storage.disk import RunFolderError

@@ -8,7 +8,8 @@ from palestra.config import ConfigError, ConfigErrorItem, MissingExtra, checking
 from palestra.games.config import NotDeclared, without_environments
 from palestra.players import FromRunConfig
 from palestra.players.torch_modules import TorchModuleConfig
-from palestra.runs.config import BaseRunConfig, RunConfig
+from palestra.runs.base import BaseRunConfig
+from palestra.runs.config import RunConfig
 from palestra.runs.parts import check_seat
 from palestra.runtime.device import find_device
 from palestra.training import make_trainer

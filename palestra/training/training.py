@@ -17,9 +17,10 @@ from palestra.config import PartError, trusting
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage
 from palestra.recording.values import Recordable
+from palestra.runs.base import BaseRunConfig, TrainerBase
 from palestra.runs.branching import Reached
-from palestra.runs.config import BaseRunConfig, TrainerBase, read_config
 from palestra.runs.evaluating import Evaluating, EvaluationHooks
+from palestra.runs.kinds import read_config
 from palestra.runs.progress import ProgressReporter, Standing
 from palestra.runs.run import Run
 from palestra.runs.run_checkpoints import RunCheckpoints

@@ -28,7 +28,7 @@ from palestra.games.gymnasium import GymnasiumConfig
 from palestra.games.gymnasium.arguments import known_arguments
 from palestra.games.gymnasium.environments import make_environment
 from palestra.games.gymnasium.known_spaces import SPACES, make_stand_in
-from palestra.runs.config import read_config
+from palestra.runs.kinds import read_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 GAMES = ("dqn-cartpole", "ppo-pendulum", "dqn-lunarlander", "sac-hopper", "dqn-pong", "dqn-nim")

@@ -17,7 +17,7 @@ from palestra import load_player
 from palestra.commands.check import dry_run
 from palestra.commands.verify import BEGINNING, verify
 from palestra.config import ConfigError, load_yaml
-from palestra.runs.config import read_config
+from palestra.runs.kinds import read_config
 from palestra.testing import check_algorithm
 from palestra.testing.algorithms import CARTPOLE
 from palestra.training import make_trainer

@@ -141,7 +141,7 @@ def dice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_game_of_ones_own_that_has_no_roles_is_told_where_the_file_is_read(
     fault: str, error: str, make_config: Any
 ) -> None:
-    from palestra.runs.config import read_config
+    from palestra.runs.kinds import read_config
 
     with pytest.raises(ConfigError, match=error):
         read_config(make_config({"game": {"name": "dice:Dice", "fault": fault}}))

@@ -27,7 +27,7 @@ from palestra.players.updates import (
     idle_epoch,
 )
 from palestra.rollouts.transitions import Transitions
-from palestra.runs.config import read_config
+from palestra.runs.kinds import read_config
 from palestra.storage.records_file import read_records
 from palestra.training import make_trainer
 from palestra.training.trainer import Trainer

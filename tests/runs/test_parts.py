@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import palestra
-from palestra.runs.config import read_config
+from palestra.runs.kinds import read_config
 from palestra.runs.parts import build_evaluations, build_parts
 
 MakeConfig = Callable[..., dict[str, Any]]

@@ -9,8 +9,8 @@ import pytest
 import torch
 from conftest import MakeConfig
 
-from palestra.runs.config import read_config
 from palestra.runs.evaluating import Evaluating, EvaluationHooks
+from palestra.runs.kinds import read_config
 from palestra.runs.progress import ProgressReporter, Standing
 from palestra.runs.run import Run
 from palestra.runs.run_checkpoints import RunCheckpoints

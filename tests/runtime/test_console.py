@@ -14,7 +14,8 @@ from rich.text import Text
 from palestra.commands.runs import table
 from palestra.commands.shell import console
 from palestra.config import render
-from palestra.runs.config import RunConfig, read_config
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_config
 from palestra.runtime.console import VisibleConsole, visible
 from tests.sweeps.made_runs import evaluation
 

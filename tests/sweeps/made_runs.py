@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from palestra.config import render
-from palestra.runs.config import read_config
+from palestra.runs.kinds import read_config
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.facts import RunFacts
 from palestra.storage.records_file import RecordsThen

@@ -21,7 +21,8 @@ from terminals import Terminal
 
 from palestra.commands.sweep_work import summary
 from palestra.config import render
-from palestra.runs.config import RunConfig, read_config
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_config
 from palestra.storage.lock import Lock
 from palestra.sweeps import display as display_module
 from palestra.sweeps.config import SweepConfig, read_sweep

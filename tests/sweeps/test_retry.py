@@ -14,7 +14,8 @@ from palestra.commands.sweep_work import work_on
 from palestra.commands.trials import ranked, trial_lines
 from palestra.config import load_yaml
 from palestra.report.sweep_reading import SweepData
-from palestra.runs.config import RunConfig, read_config
+from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_config
 from palestra.sweeps import sweep as sweep_module
 from palestra.sweeps.config import read_sweep
 from palestra.sweeps.display import SweepDisplay

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palestra.config import ConfigError, check, render
-from palestra.runs.config import read_config
+from palestra.runs.kinds import read_config
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import PIECE, RunFolderError
 from palestra.storage.lock import Lock

@@ -24,7 +24,7 @@ import pytest
 
 from palestra.commands.sweep_work import read_new
 from palestra.config import ConfigError, load_yaml, render
-from palestra.runs.config import read_config
+from palestra.runs.kinds import read_config
 from palestra.storage.disk import RunFolderError
 from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.folder import SweepFolder, runs_in

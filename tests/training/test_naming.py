@@ -23,7 +23,7 @@ import palestra
 from palestra.cli import app
 from palestra.config import ConfigError, validation
 from palestra.config.own_modules import read_trusted
-from palestra.runs.config import read_config
+from palestra.runs.kinds import read_config
 from palestra.storage.disk import RunFolderError
 from palestra.training import TRAINERS, make_trainer
 from palestra.training.trainer import Trainer

@@ -21,7 +21,7 @@ from palestra.evaluation.evaluator import Watch
 from palestra.players.player import Player
 from palestra.recording.results import Stage, stage_text
 from palestra.rollouts.transitions import Transitions
-from palestra.runs.config import read_config
+from palestra.runs.kinds import read_config
 from palestra.runtime.signals import Interrupted
 from palestra.training import make_trainer
 from palestra.training.naming import named_classes

@@ -36,7 +36,7 @@ import torch
 
 from palestra.config import PositiveFloat, PositiveInt, UserConfig
 from palestra.recording.aggregates import Aggregates
-from palestra.runs.config import BaseRunConfig
+from palestra.runs.base import BaseRunConfig
 from palestra.training.training import Training
 
 

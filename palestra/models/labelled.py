@@ -1,0 +1,126 @@
+"""The shipped models of labelled items: a classifier and a regressor, with any network by name or of one's own.
+
+Letters: B items of a batch; K classes; D numbers to predict.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from palestra.config import Config, Fraction, PositiveFloat, PositiveInt
+from palestra.games.spaces import Space
+from palestra.models.model import Model, Terms, score
+from palestra.nets import NetConfig, make_net
+from palestra.randomness import base_key
+
+LABEL = "label"  # the entry of an item that is to be predicted
+
+
+class LabelledModel(Model):
+    """A network that maps all entries of an item but its label to outputs.
+
+    spaces: of these entries. num_outputs: of the network. seed: of its weights.
+    """
+
+    def __init__(self, config: Any, spaces: Mapping[str, Space], num_outputs: int, seed: int) -> None:
+        super().__init__(config)
+        self.names = tuple(spaces)
+        self.net = make_net(config.net, dict(spaces), num_outputs, base_key(seed, "model"))
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        outputs: Tensor = self.net({name: batch[name] for name in self.names})
+        return outputs
+
+
+class ClassifierConfig(Config):
+    usual: ClassVar = {"label_smoothing": 0.0, "class_weights": None}
+
+    name: Literal["classifier"]
+    """predicts to which of several classes an item belongs"""
+    net: NetConfig
+    """the network, with an output for each class"""
+    num_classes: Annotated[PositiveInt, Field(ge=2)]
+    """how many classes there are; labels are 0, 1, ..."""
+    label_smoothing: Fraction
+    """share of the probability that is spread over all classes (Szegedy et al. 2016); 0.0: none"""
+    class_weights: list[PositiveFloat] | None
+    """how much an item of each class counts in the loss; null: all alike"""
+
+    def build(self, spaces: Mapping[str, Space], seed: int) -> "Classifier":
+        return Classifier(self, spaces, self.num_classes, seed)
+
+
+class Classifier(LabelledModel):
+    """Learns by cross-entropy. Items have int64 labels, batches (B,)."""
+
+    scores = (
+        score("accuracy", "share of items whose class is found", "share", better="high"),
+        score("loss", "mean cross-entropy of an item", "nat", better="low"),
+    )
+
+    def loss(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> Terms:
+        label = batch[LABEL]
+        entropy = functional.cross_entropy(
+            outputs, label, reduction="none", label_smoothing=self.config.label_smoothing
+        )
+        accuracy = (outputs.argmax(dim=1) == label).float()
+        terms = {"loss_label": entropy, "accuracy": accuracy}
+        if self.config.class_weights is not None:
+            terms["weight"] = torch.tensor(self.config.class_weights, device=label.device)[label]
+        return terms
+
+    def evaluation_step(self, batch: Mapping[str, Tensor]) -> Terms:
+        outputs, label = self(batch), batch[LABEL]
+        entropy = functional.cross_entropy(outputs, label, reduction="none")
+        return {"accuracy": (outputs.argmax(dim=1) == label).float(), "loss": entropy}
+
+
+class RegressorConfig(Config):
+    usual: ClassVar = {"num_outputs": 1, "loss": "squared", "huber_delta": None}
+
+    name: Literal["regressor"]
+    """predicts numbers"""
+    net: NetConfig
+    """the network, with an output for each number"""
+    num_outputs: PositiveInt
+    """how many numbers an item's label has"""
+    loss: Literal["squared", "absolute", "huber"]
+    """of the error in each number"""
+    huber_delta: PositiveFloat | None
+    """above it the Huber loss grows linearly; null with any other loss"""
+
+    def build(self, spaces: Mapping[str, Space], seed: int) -> "Regressor":
+        return Regressor(self, spaces, self.num_outputs, seed)
+
+
+class Regressor(LabelledModel):
+    """Learns by the error of its predictions. Items have float32 labels, batches (B,) or (B, D)."""
+
+    scores = (
+        score("loss", "mean loss of an item", "loss", better="low"),
+        score("absolute_error", "mean absolute error of an item", "label", better="low"),
+    )
+
+    def _errors(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return predictions and labels, (B, D) each."""
+        return outputs, batch[LABEL].reshape(outputs.shape).to(outputs.dtype)
+
+    def loss(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> Terms:
+        predicted, label = self._errors(outputs, batch)
+        match self.config.loss:
+            case "squared":
+                loss = functional.mse_loss(predicted, label, reduction="none")
+            case "absolute":
+                loss = functional.l1_loss(predicted, label, reduction="none")
+            case _:
+                loss = functional.huber_loss(predicted, label, reduction="none", delta=self.config.huber_delta)
+        error = (predicted - label).abs()
+        return {"loss_label": loss.mean(dim=1), "absolute_error": error.mean(dim=1)}
+
+    def evaluation_step(self, batch: Mapping[str, Tensor]) -> Terms:
+        terms = self.loss(self(batch), batch)
+        return {"loss": terms["loss_label"], "absolute_error": terms["absolute_error"]}

@@ -1,0 +1,65 @@
+"""Scores of a model on a data set: weighted means over all of its items, with 95% intervals; never means of means.
+
+Letters: B items of a batch; N items of the set.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from palestra.models.gradients import TermsError
+from palestra.models.model import WEIGHT
+from palestra.runtime.scores import Estimate
+from palestra.runtime.statistics import Z95
+
+
+class ItemScores:
+    """Collects the numbers of items, batch by batch.
+
+    declared: the names of the scores that the model declares.
+    """
+
+    def __init__(self, declared: tuple[str, ...]) -> None:
+        self.declared = declared
+        self.values: dict[str, list[Tensor]] = {name: [] for name in declared}
+        self.weights: list[Tensor] = []
+
+    def add(self, numbers: Mapping[str, Tensor], size: int) -> None:
+        """Add the numbers of a batch of `size` items, by score; `weight` says how much each counts.
+
+        Raises TermsError for a declared score that is missing, and for one that is not per item.
+        """
+        for name in self.declared:
+            if name not in numbers:
+                known = ", ".join(numbers) or "none"
+                raise TermsError(f"expected the declared score {name!r} from evaluation_step, got {known}")
+            if numbers[name].shape != (size,):
+                got = tuple(numbers[name].shape)
+                raise TermsError(f"expected one number per item, ({size},), as the score {name!r}, got {got}")
+            self.values[name].append(numbers[name].detach().double().cpu())
+        weight = numbers.get(WEIGHT)
+        self.weights.append(torch.ones(size, dtype=torch.float64) if weight is None else weight.detach().double().cpu())
+
+    def estimates(self) -> dict[str, Estimate]:
+        """Return the weighted mean of each score over all items, with its 95% interval."""
+        weight = torch.cat(self.weights) if self.weights else torch.zeros(0, dtype=torch.float64)
+        return {name: weighted_estimate(torch.cat(values), weight) for name, values in self.values.items() if values}
+
+
+def weighted_estimate(values: Tensor, weight: Tensor) -> Estimate:
+    """Estimate a weighted mean of independent values (N,), with the normal 95% interval of a ratio of two sums.
+
+    Its variance is that of the linearised ratio (Cochran, Sampling Techniques, 1977, section 2.11); with equal weights
+    it is the variance of the mean. The interval of one value is infinite.
+    """
+    total, num = float(weight.sum()), len(values)
+    if num == 0 or total == 0.0:
+        return Estimate(math.nan, math.nan, math.nan)
+    mean = float((values * weight).sum()) / total
+    if num == 1:
+        return Estimate(mean, -math.inf, math.inf)
+    deviations = (weight * (values - mean)).square().sum()
+    half = Z95 * math.sqrt(float(deviations) * num / (num - 1)) / total
+    return Estimate(mean, mean - half, mean + half)

@@ -1,0 +1,129 @@
+"""The config of a run in which a model learns from data."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from palestra.config import (
+    ByName,
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    InBranch,
+    NonEmptyStr,
+    PositiveInt,
+    UserConfig,
+    load_class,
+)
+from palestra.data.loading import LoadingConfig
+from palestra.data.sets import AnyDataConfig
+from palestra.evaluation.measures import BestConfig, GameMeasures, measure_errors
+from palestra.models.learning import LearningConfig
+from palestra.models.model import Model
+from palestra.runs.base import BaseRunConfig, TrainerBase
+from palestra.runs.sections import MachineConfig, RunOutputConfig
+from palestra.runtime.intervals import Interval
+
+TRAIN = "train"  # the data set from which the model learns
+
+
+class FitTrainerConfig(Config):
+    name: Literal["fit"]
+    """in each epoch the model learns from the training data, batch by batch"""
+
+
+AnyModelConfig = Annotated[UserConfig, ByName(user_class=Model)]
+
+
+class FitExecutionConfig(MachineConfig):
+    usual: ClassVar[Any] = {"device": "cpu", "num_threads": 1}
+
+    loading: LoadingConfig
+    """how data are read; it changes no bit"""
+
+
+class SetEvaluationConfig(Config):
+    """A data set by which a model is judged."""
+
+    pairings: ClassVar[list[dict[str, str]]] = []
+
+    name: NonEmptyStr
+    """by which records and `best` name it"""
+    data: NonEmptyStr
+    """the key of `data` whose set it is"""
+    batch_size: PositiveInt
+    """items that are computed at once; it changes rounding alone"""
+    interval: Interval | None
+    """when the model is judged while it learns; it is judged at the end, too; null: only then"""
+    at_start: bool
+    """whether it is also judged before it learns"""
+    weights: Literal["latest", "averaged"]
+    """averaged: with the averages of learning.ema"""
+
+
+class _Measured:
+    """An evaluation and the scores of the model, as `best` measures them."""
+
+    pairings: ClassVar[list[dict[str, str]]] = []
+
+    def __init__(self, name: str, own_scores: list[str]) -> None:
+        self.name, self.own_scores = name, own_scores
+
+
+class FitConfig(BaseRunConfig):
+    """A run in which a model learns from data."""
+
+    units = ("opt_steps", "items", "epochs", "minutes")
+    usual: ClassVar[Any] = {"trainer": "fit"}
+
+    trainer: Annotated[FitTrainerConfig | UserConfig, ByName(user_class=TrainerBase), InBranch.SAME_PART]  # type: ignore[assignment]
+    """who trains: by name, or a class of your own"""
+    model: Annotated[AnyModelConfig, InBranch.FIXED]
+    """what learns: a class of your own, package.module:Class, with its keys"""
+    data: Annotated[dict[str, AnyDataConfig], InBranch.SAME_PART]
+    """data sets by name; the model learns from `train`"""
+    learning: LearningConfig
+    """how it learns"""
+    evaluations: list[SetEvaluationConfig]
+    """by which data sets it is judged, and when; []: none"""
+    best: BestConfig | None
+    """which result makes a checkpoint the best one; null: no checkpoint is marked as best"""
+    execution: FitExecutionConfig
+    """where and how the run is computed; equal bits are promised only while device and num_threads are unchanged"""
+    output: RunOutputConfig
+    """what is shown and stored; it changes no bit of the results"""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        ConfigError.require_none([*self._data_errors(), *self._best_errors()])
+        return self
+
+    def _data_errors(self) -> Iterator[ConfigErrorItem]:
+        if TRAIN not in self.data:
+            yield ConfigErrorItem(f"data.{TRAIN}", "expected a data set, but the key is missing")
+        names = [each.name for each in self.evaluations]
+        for place, each in enumerate(self.evaluations):
+            path = f"evaluations.{place}"
+            if each.name in names[:place]:
+                yield ConfigErrorItem(f"{path}.name", f"expected different names, got {each.name!r} twice")
+            if each.data not in self.data:
+                yield ConfigErrorItem(f"{path}.data", f"expected one of {', '.join(self.data)}, got {each.data!r}")
+            if each.weights == "averaged" and self.learning.ema is None:
+                message = "expected 'latest', because learning.ema is null, got 'averaged'"
+                yield ConfigErrorItem(f"{path}.weights", message)
+
+    def _best_errors(self) -> list[ConfigErrorItem]:
+        if self.best is None:
+            return []
+        errors = measure_errors(self.best, self.measured(), [], self.measures_of_games(), [])
+        return [ConfigErrorItem(f"best.{error.path}", error.message) for error in errors]
+
+    def measured(self) -> list[Any]:
+        """Return the evaluations with the scores that the model declares, as `best` measures them."""
+        scores = [score.name for score in load_class(self.model.name, Model).scores]  # type: ignore[type-abstract]
+        return [_Measured(each.name, scores) for each in self.evaluations]
+
+    def measures_of_games(self) -> dict[str, GameMeasures]:
+        """Return what games add to the record of each evaluation: nothing."""
+        return {each.name: GameMeasures([], ()) for each in self.evaluations}

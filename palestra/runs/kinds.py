@@ -1,0 +1,87 @@
+"""The kinds of run, and how a config of any of them is read.
+
+To register one, add the names of its trainers to KINDS.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from palestra.config import (
+    ConfigError,
+    admit_modules,
+    admits,
+    check_overridden,
+    load_class,
+    load_config,
+    load_stored_config,
+    load_yaml,
+    trusting,
+)
+from palestra.runs.base import BaseRunConfig, TrainerBase
+from palestra.runs.config import RunConfig
+from palestra.runs.fit import FitConfig
+from palestra.runs.shipped_configs import file_of
+from palestra.storage.disk import RunFolderError
+
+KINDS: dict[str, type[BaseRunConfig]] = {"in_turn": RunConfig, "together": RunConfig, "fit": FitConfig}
+"""the kinds by the names of the trainers that ship; of a class of the user's own, it says which"""
+
+
+def is_tournament(data: Any) -> bool:
+    """Whether plain data describe a tournament (palestra.runs.tournament), in which nobody learns."""
+    return isinstance(data, dict) and "pairings" in data and "trainer" not in data
+
+
+def kind_of_run(data: Any) -> type[BaseRunConfig]:
+    """The kind of run that plain data describe: that of their trainer.
+
+    RunConfig if the data name no trainer, or one that may not be imported; checking the data then says what is wrong.
+    Raises ConfigError for a tournament.
+    """
+    if is_tournament(data):
+        message = "expected a config in which a player learns, got that of a tournament"
+        raise ConfigError.at("", f"{message}; palestra evaluate FILE plays it")
+    trainer = data.get("trainer") if isinstance(data, dict) else None
+    name = trainer.get("name") if isinstance(trainer, dict) else None
+    if name in KINDS:
+        return KINDS[name]
+    if isinstance(name, str) and ":" in name:
+        with suppress(ValueError):
+            if admits(name):
+                return load_class(name, TrainerBase).run_config
+    return RunConfig
+
+
+def read_config(config: str | Path | dict[str, Any] | BaseRunConfig, overrides: Sequence[str] = ()) -> Any:
+    """The config of a run, from a path, the name of a shipped config, a mapping or a config.
+
+    It is a RunConfig if players play, else another BaseRunConfig. Raises ConfigError with every fault at once.
+    """
+    if isinstance(config, str | Path):
+        return load_config(file_of(config), overrides, kind_of_run)
+    if isinstance(config, BaseRunConfig) and not overrides:
+        admit_modules(config)
+        return config  # it was checked when it was made
+    data = config.model_dump() if isinstance(config, BaseRunConfig) else config
+    return check_overridden(data, overrides, kind_of_run)
+
+
+def read_stored_config(path: Path, overrides: Sequence[str] = ()) -> Any:
+    """The config of a stored run: a RunConfig if players play, else another BaseRunConfig.
+
+    The modules that overrides name are trusted, because the user typed them. Raises RunFolderError for a file that
+    palestra did not write, ConfigError for overrides that do not fit, UntrustedError if the file names modules that the
+    user does not trust.
+    """
+    if overrides:
+        read_stored_config(path)
+        with trusting():
+            return load_config(path, overrides, kind_of_run)
+    try:
+        if is_tournament(load_yaml(path)):
+            raise RunFolderError(f"expected a run in which a player learns, got a tournament: {path.parent}")
+        return load_stored_config(path, (), kind_of_run)
+    except ConfigError as error:
+        raise RunFolderError(f"{path} differs from what was written:\n{error}") from error

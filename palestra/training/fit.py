@@ -1,0 +1,228 @@
+"""Trains a model on data: its epochs are passes over the training data, and its opt steps are batches."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch.utils import _pytree as pytree
+
+from palestra.config import below
+from palestra.data.loading import Loader
+from palestra.data.reading import DataFailed, Reader
+from palestra.data.sets import num_items
+from palestra.evaluation.evaluator import Watch
+from palestra.models.gradients import TermsError
+from palestra.models.gradients import num_items as items_of
+from palestra.models.learning import Learner
+from palestra.models.model import SEAT, Model, Terms
+from palestra.models.scoring import ItemScores
+from palestra.nets.modes import evaluation_mode
+from palestra.randomness import base_key, fold, seeded_global_state, world_keys
+from palestra.recording.aggregates import Aggregates
+from palestra.recording.results import Stage
+from palestra.runs.evaluating import Evaluating
+from palestra.runs.fit import TRAIN, FitConfig, SetEvaluationConfig
+from palestra.runtime.counter import Counter, count
+from palestra.runtime.intervals import Interval
+from palestra.training.training import Training
+
+
+class FitTrainer(Training):
+    """Trains the model of a config on its data.
+
+    Arguments as for Training. May be overridden: `train_step`, which learns from a batch, and what Training lists.
+
+    model: what learns. learner: makes its opt steps. data: the sets by name.
+    """
+
+    run_config = FitConfig
+    counter_names = ("opt_steps", "items", "epochs")
+    rated = ("opt_steps", "items")
+    failures = (DataFailed, TermsError)
+    is_counted = True
+    opt_steps = Counter("fit")
+    items = Counter("fit")
+    epochs = Counter("fit")
+
+    @property
+    def config(self) -> FitConfig:
+        return self.run.config
+
+    def _build(self) -> None:
+        config = self.config
+        self.data: dict[str, Any] = {}
+        for name, each in config.data.items():
+            with below(f"data.{name}"):
+                self.data[name] = each.build()
+        with seeded_global_state(base_key(config.seed, "model")):
+            self.model: Model = config.model.build()
+        self.model.to(self.device).train()
+        with below("learning.groups"):
+            self.learner = Learner(self.model, config.learning)
+        with below("learning.order"):
+            self.order = config.learning.order.build(self.data[TRAIN], self._num_items(TRAIN), config.seed)
+        self.loader = self._loader(TRAIN, config.learning.batch_size, config.learning.last_batch == "drop")
+        self.batch = 0  # the number of the next one in its epoch
+        self.terms = Aggregates(config.output.statistics)
+        self.keys = world_keys(base_key(config.seed, "model/step"), 1, torch.device("cpu"))
+        self.evaluating = Evaluating(self.progress, self.checkpoints, SetEvaluations(self))  # type: ignore[arg-type]
+
+    def _num_items(self, name: str) -> int:
+        with below(f"data.{name}"):
+            return num_items(self.data[name], self.config.data[name])
+
+    def _loader(self, name: str, batch_size: int, drop_last: bool) -> Loader:
+        data, config = self.data[name], self.config
+        collate = getattr(data, "collate", None)
+        reader = Reader(f"data.{name}", data, collate, config.learning.seeding, config.seed)
+        return Loader(reader, config.execution.loading, batch_size, drop_last, pin=self.device.type == "cuda")
+
+    # ---- the stages of a run -----------------------------------------------------------------------------
+
+    @classmethod
+    def train_stage(cls, config: FitConfig) -> Stage:
+        batch = f"batches of {config.learning.batch_size} items"
+        return Stage(
+            f"in each epoch the model learns from data.{TRAIN}, in {batch}", config.stop.after, config.stop.unit
+        )
+
+    @classmethod
+    def test_stage(cls, config: FitConfig) -> Stage:
+        names = ", ".join(each.name for each in config.evaluations)
+        return Stage(f"the final evaluations: {names}" if names else "no evaluation", None, "")
+
+    @contextmanager
+    def test_context(self) -> Iterator[None]:
+        """As in Training; the model is in evaluation mode, and afterwards in the mode that it had."""
+        with super().test_context(), evaluation_mode([self.model]):
+            yield
+
+    def _train(self) -> None:
+        """One epoch: the model learns from the batches that it has not yet seen in it."""
+        indices = self.order.indices(self.epochs)
+        for key, batch in self.loader.batches(self.epochs, indices, self.batch):
+            self.run.time_log.switch("update")
+            self.terms.add(self.train_step(self.moved(batch), key.number))
+            self.batch = key.number + 1
+            count(self, opt_steps=1, items=len(key.items))
+            self.epoch_counts["updates"] += 1
+            self.safe_point()
+            self.run.time_log.switch("memory")
+        self.batch = 0
+
+    def train_step(self, batch: Any, index: int) -> Terms:
+        """Learn from a batch of the training data, and return what is recorded. index: its number in the epoch.
+
+        The global generator of torch is seeded by the run's seed and the opt step, for dropout and the like.
+        """
+        with seeded_global_state(int(fold(self.keys, self.opt_steps))):
+            return self.learner.opt_step(batch, self.opt_steps)
+
+    def moved(self, batch: Any) -> Any:
+        """Return a batch on the run's device."""
+        if self.device.type == "cpu":
+            return batch
+        return pytree.tree_map(lambda leaf: leaf.to(self.device) if isinstance(leaf, torch.Tensor) else leaf, batch)
+
+    def _close(self) -> None:
+        self.loader.close()
+
+    # ---- what is recorded, and the state ---------------------------------------------------------------------
+
+    def fault(self, with_parameters: bool) -> str | None:
+        if not math.isfinite(self.terms.means().get("loss", 0.0)):
+            return f"the loss is no finite number at opt step {self.opt_steps}"
+        if with_parameters and not all(vector.weights.isfinite().all() for vector in self.learner.vectors):
+            return f"a weight is no finite number at opt step {self.opt_steps}"
+        return None
+
+    def shown_metrics(self) -> Mapping[str, Mapping[str, float]]:
+        return {SEAT: self.terms.shown()}
+
+    def _record_fields(self) -> dict[str, Any]:
+        return {"players": {SEAT: self.terms.take()}}
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {
+            "batch": self.batch,
+            "model": dict(self.model.state_dict()),
+            "learner": self.learner.state_dict(),
+            "terms": self.terms.state_dict(),
+        }
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.batch = state["batch"]
+        self.model.load_state_dict(state["model"])
+        self.learner.load_state_dict(state["learner"])
+        self.terms.load_state_dict(state["terms"], self.device)
+
+
+@dataclass(frozen=True)
+class JudgedSet:
+    """An evaluation by a data set, as whoever asks for evaluations knows it.
+
+    num_games, final_num_games: the number of its items. own_scores: those that the model declares.
+    """
+
+    config: SetEvaluationConfig
+    num_games: int
+    final_num_games: int
+    own_scores: Sequence[str]
+    pairings: ClassVar[list[dict[str, str]]] = []
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def interval(self) -> Interval | None:
+        return self.config.interval
+
+    @property
+    def at_start(self) -> bool:
+        return self.config.at_start
+
+
+class SetEvaluations:
+    """Judges a model by data sets."""
+
+    def __init__(self, trainer: FitTrainer) -> None:
+        self.trainer = trainer
+        evaluations, scores = trainer.config.evaluations, [score.name for score in trainer.model.scores]
+        sizes = {each.name: trainer._num_items(each.data) for each in evaluations}
+        self.configs = {each.name: JudgedSet(each, sizes[each.name], sizes[each.name], scores) for each in evaluations}
+        self.loaders = {each.name: trainer._loader(each.data, each.batch_size, drop_last=False) for each in evaluations}
+
+    def pairings(self, name: str, with_scripted: bool) -> list[dict[str, str]]:
+        return [{SEAT: SEAT}]
+
+    def most_rounds(self, name: str) -> int | None:
+        return None
+
+    def play(self, name: str, num_items: int, with_scripted: bool, watch: Watch) -> dict[str, Any]:
+        """Judge the model by all items of a set, and return the evaluation's record."""
+        trainer, config = self.trainer, self.configs[name].config
+        model, scores = trainer.model, ItemScores(tuple(score.name for score in trainer.model.scores))
+        num_done = 0
+        with trainer.learner.averaged() if config.weights == "averaged" else torch.no_grad():
+            for key, batch in self.loaders[name].batches(0, torch.arange(num_items)):
+                found = trainer.moved(batch)
+                with trainer.learner.context():
+                    scores.add(model.evaluation_step(found), items_of(found))
+                num_done += len(key.items)
+                watch(num_done, 0)
+        estimates = scores.estimates()
+        pair = {
+            "players": {SEAT: SEAT},
+            "learned": [SEAT],
+            "games": num_items,
+            "scores": {name: each.value for name, each in estimates.items()},
+            "intervals": {name: [each.low, each.high] for name, each in estimates.items()},
+        }
+        declared = [asdict(score) for score in model.scores]
+        return {"evaluation": name, "roles": [SEAT], "declared_scores": declared, "pairs": [pair], "ratings": None}
