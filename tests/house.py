@@ -17,6 +17,7 @@ ORDER = (
     ("evaluation",),
     ("players",),
     ("rollouts",),
+    ("models",),
     ("nets",),
     ("games",),
     ("data",),

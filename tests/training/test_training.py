@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import palestra
 from palestra.cli import app
 from palestra.config import ConfigError
+from palestra.runs.sections import MachineConfig, RunOutputConfig
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import read_records
@@ -105,8 +106,8 @@ def config(make_config: Any, in_tmp_path: Path) -> dict[str, Any]:
         "num_rows": 10,
         "stop": {"after": 55, "unit": "rows"},
         "callbacks": [],
-        "execution": whole["execution"],
-        "output": whole["output"]
+        "execution": {key: whole["execution"][key] for key in MachineConfig.model_fields},
+        "output": {key: whole["output"][key] for key in RunOutputConfig.model_fields}
         | {"record": {"every": 15, "unit": "rows"}, "save": {"every": 20, "unit": "rows"}, "display": "plain"},
     }
 

@@ -1,0 +1,252 @@
+"""A model that learns from data, in the lifecycle of every run: records, kills, workers, commands.
+
+Covers palestra.data.sets, palestra.models.scoring, palestra.runs.base, palestra.runs.fit, palestra.runs.kinds.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from resuming import Killed, assert_same_bits, at_call, kill, records
+from typer.testing import CliRunner
+
+from palestra.cli import app
+from palestra.config import ConfigError
+from palestra.data.reading import DataFailed
+from palestra.models.scoring import weighted_estimate
+from palestra.runtime.statistics import estimate_mean
+from palestra.storage.records_file import read_records
+from palestra.training import make_trainer
+from palestra.training.checks import TrainingFailed
+from palestra.training.fit import FitTrainer
+from palestra.training.training import Training
+
+MODULE = '''
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import Dataset
+
+from palestra.config import PositiveInt, UserConfig
+from palestra.data.sets import UserDataConfig
+from palestra.models.model import Model, score
+
+
+class Points(Dataset):
+    """Points on either side of a line, each seen with noise that is drawn anew."""
+
+    class Config(UserDataConfig):
+        num: PositiveInt
+        """how many"""
+        seed: PositiveInt
+        """which"""
+
+    def __init__(self, config):
+        self.points = torch.randn(config.num, 2, generator=torch.Generator().manual_seed(config.seed))
+
+    def __len__(self):
+        return len(self.points)
+
+    def __getitem__(self, index):
+        point = self.points[index]
+        return {"point": point + 0.05 * torch.randn(2), "label": (point.sum() > 0).long()}
+
+
+class Net(Model):
+    """A layer between, with dropout and running statistics."""
+
+    class Config(UserConfig):
+        hidden: PositiveInt
+        """units"""
+
+    scores = (score("accuracy", "share of points on the side that is found", "share", better="high"),)
+
+    def __init__(self, config):
+        super().__init__(config)
+        hidden = self.config.hidden
+        self.layers = nn.Sequential(
+            nn.Linear(2, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Dropout(0.1), nn.Linear(hidden, 2)
+        )
+
+    def forward(self, batch):
+        return self.layers(batch["point"])
+
+    def loss(self, outputs, batch):
+        return {"loss_label": cross_entropy(outputs, batch["label"], reduction="none")}
+
+    def evaluation_step(self, batch):
+        return {"accuracy": (self(batch).argmax(dim=1) == batch["label"]).float()}
+'''
+
+
+@pytest.fixture
+def config(in_tmp_path: Path) -> dict[str, Any]:
+    """Epochs of 5 batches, of which the last one has 6 items."""
+    (in_tmp_path / "points.py").write_text(MODULE)
+    adam = {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+    return {
+        "seed": 3,
+        "trainer": {"name": "fit"},
+        "model": {"name": "points:Net", "hidden": 8},
+        "data": {
+            "train": {"name": "points:Points", "num": 60, "seed": 1, "num_items": 46},
+            "test": {"name": "points:Points", "num": 45, "seed": 2, "num_items": None},
+        },
+        "learning": {
+            "order": {"name": "shuffled"},
+            "batch_size": 10,
+            "last_batch": "keep",
+            "seeding": "per_item",
+            "num_microbatches": 2,
+            "groups": [{"weights": "*", "optimizer": adam, "learning_rate": {"name": "constant", "value": 0.02}}],
+            "max_grad_norm": 1.0,
+            "ema": {"decay": 0.8},
+            "precision": "float32",
+        },
+        "evaluations": [
+            {
+                "name": "test",
+                "data": "test",
+                "batch_size": 7,
+                "interval": {"every": 1, "unit": "epochs"},
+                "at_start": True,
+                "weights": "averaged",
+            }
+        ],
+        "best": {"evaluation": "test", "pairing": None, "measure": "accuracy", "goal": "max"},
+        "stop": {"after": 4, "unit": "epochs"},
+        "callbacks": [],
+        "execution": {
+            "device": "cpu",
+            "num_threads": 1,
+            "loading": {"num_workers": 0, "num_prefetched": 2, "start_method": "fork", "batch_within_s": None},
+        },
+        "output": {
+            "display": "quiet",
+            "record": {"every": 3, "unit": "opt_steps"},
+            "statistics": ["mean"],
+            "recorders": [],
+            "save": {"every": 4, "unit": "opt_steps"},
+            "keep_last": 2,
+            "keep_every": None,
+            "checkpoint_folder": None,
+            "stop_within_s": 30.0,
+            "mirror": None,
+        },
+    }
+
+
+def fit(config: dict[str, Any], run: str) -> FitTrainer:
+    trainer = make_trainer(config, run=run)
+    trainer.fit()
+    return trainer
+
+
+def test_a_model_learns_and_is_judged_in_every_epoch(config: dict[str, Any]) -> None:
+    trainer = fit(config | {"stop": {"after": 12, "unit": "epochs"}}, "run")
+    assert (trainer.opt_steps, trainer.items, trainer.epochs) == (60, 12 * 46, 12)
+    found = read_records(Path("run/records.jsonl"))
+    scores = [each["pairs"][0]["scores"]["accuracy"] for each in found if each["kind"] == "evaluation"]
+    assert len(scores) == 13
+    assert scores[-1] >= 0.9
+    training = [each for each in found if each["kind"] == "training"]
+    assert training[0]["players"]["model"].keys() == {"loss_label", "loss", "grad_norm"}
+    assert training[-1]["clock"].keys() == {"train_seconds", "opt_steps_per_s", "items_per_s", "time"}
+    assert int(Path("run/checkpoints/best").read_text()) > 0
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_run_that_is_killed_goes_on_to_the_same_bits_with_any_number_of_workers(
+    config: dict[str, Any], num_workers: int
+) -> None:
+    fit(config, "alone")
+    config["execution"]["loading"]["num_workers"] = num_workers
+    with at_call(Training, "safe_point", 3, kill), pytest.raises(Killed):
+        fit(config, "run")
+    with at_call(Training, "safe_point", 9, kill), pytest.raises(Killed):
+        FitTrainer.load("run").fit()
+    reads = []
+    trainer = FitTrainer.load("run")
+    before, original = trainer.opt_steps, type(trainer.loader.reader).__getitem__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            type(trainer.loader.reader), "__getitem__", lambda self, key: (reads.append(key), original(self, key))[1]
+        )
+        trainer.fit()
+    if not num_workers:
+        learned = [key for key in reads if len(key.items) in (10, 6)]
+        assert len(learned) == len(set(learned))  # no batch is read twice
+    assert before == 0
+    if not num_workers:
+        assert_same_bits(Path("run"), Path("alone"))
+    assert records(Path("run")) == records(Path("alone"))
+    states = [Path(run, "checkpoints", "latest").read_text().strip() for run in ("run", "alone")]
+    one, other = (Path(run, "checkpoints", name) for run, name in zip(("run", "alone"), states, strict=True))
+    assert (one / "tensors.safetensors").read_bytes() == (other / "tensors.safetensors").read_bytes()
+
+
+def test_every_command_of_a_run_knows_a_model(config: dict[str, Any]) -> None:
+    Path("run.yml").write_text(yaml.safe_dump(config, sort_keys=False))
+    for words, told in (
+        (
+            ["check", "run.yml"],
+            "train: 4 epochs, in each epoch the model learns from data.train, in batches of 10 items",
+        ),
+        (["train", "run.yml", "--run", "run"], ""),
+        (["verify", "run"], "reproduced to the bit"),
+        (["extend", "run", "stop.after=5"], ""),
+        (["branch", "run/checkpoints/latest", "--run", "other", "stop.after=6", "learning.max_grad_norm=null"], ""),
+        (["report", "run", "other"], "report.html"),
+    ):
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, f"{words}: {result.output}"
+        assert told in result.output, words
+    assert [FitTrainer.load(run).config.stop.after for run in ("run", "other")] == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"data.train": None}, r"data.train: expected a mapping with `name`"),
+        ({"data.train.num_items": 61}, "data.train.num_items: expected at most 60, as the set has, got 61"),
+        ({"evaluations.0.data": "valid"}, "evaluations.0.data: expected one of train, test, got 'valid'"),
+        ({"learning.ema": None}, "evaluations.0.weights: expected 'latest', because learning.ema is null"),
+        ({"best.measure": "acuracy"}, "best.measure: expected one of 'accuracy', .*did you mean 'accuracy'"),
+        ({"learning.groups.0.weights": "first.*"}, r"learning.groups.0.weights: expected weights among .*, got 'first"),
+        ({"num_worlds": 4}, "num_worlds: unknown key"),
+        ({"execution.kernel": "numba"}, "execution.kernel: unknown key"),
+        ({"stop.unit": "env_steps"}, "stop.unit: expected one of 'opt_steps', 'items', 'epochs', 'minutes', got"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_its_key(config: dict[str, Any], changes: dict[str, Any], told: str) -> None:
+    for path, value in changes.items():
+        *above, last = path.split(".")
+        part: Any = config
+        for key in above:
+            part = part[int(key) if key.isdigit() else key]
+        part[last] = value
+    with pytest.raises(ConfigError, match=told):
+        make_trainer(config, run="run")
+    assert not Path("run").exists()
+
+
+def test_an_item_that_cannot_be_read_ends_the_run_in_a_line(config: dict[str, Any]) -> None:
+    config["learning"]["seeding"] = None
+    with pytest.raises(
+        TrainingFailed, match=r"^data.t.*: item \d+ draws random numbers; expected none, because"
+    ) as told:
+        fit(config, "run")
+    assert isinstance(told.value.__cause__, DataFailed)
+
+
+def test_a_weighted_mean_has_the_interval_of_a_ratio() -> None:
+    values, ones = torch.tensor([1.0, 0.0, 1.0, 1.0], dtype=torch.float64), torch.ones(4, dtype=torch.float64)
+    plain = estimate_mean(values)
+    found = weighted_estimate(values, ones)
+    assert found.value == plain.value
+    assert found.low == pytest.approx(plain.low)
+    doubled = weighted_estimate(values, 2 * ones)
+    assert (doubled.value, doubled.high) == pytest.approx((found.value, found.high))
+    assert weighted_estimate(values, torch.tensor([1.0, 1.0, 0.0, 0.0])).value == 0.5
