@@ -11,13 +11,35 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from palestra.config import Config, Fraction, PositiveFloat, PositiveInt
+from palestra.config import Config, ConfigError, Fraction, PositiveFloat, PositiveInt
 from palestra.games.spaces import Space
 from palestra.models.model import Model, Terms, score
 from palestra.nets import NetConfig, make_net
 from palestra.randomness import base_key
 
 LABEL = "label"  # the entry of an item that is to be predicted
+
+
+def spaces_of(item: Any) -> dict[str, Space]:
+    """Return the spaces of all entries of an item but its label.
+
+    Raises ConfigError if the item is not a mapping of tensors with a label.
+    """
+    if not isinstance(item, Mapping) or not all(isinstance(value, Tensor) for value in item.values()):
+        raise ConfigError.at("", f"expected items that are mappings of tensors, got {type(item).__name__}")
+    if LABEL not in item or len(item) == 1:
+        expected = f"expected items with the entry {LABEL!r} and at least one other"
+        raise ConfigError.at("", f"{expected}, got {', '.join(item) or 'none'}")
+    inputs = {name: value for name, value in item.items() if name != LABEL}
+    return {name: Space(tuple(value.shape), value.dtype, padded=False) for name, value in inputs.items()}
+
+
+class LabelledConfig(Config):
+    """Base of the configs of models that learn the entry `label` of items from all others."""
+
+    def build(self, spaces: Mapping[str, Space], seed: int) -> "LabelledModel":
+        """Make the model, with the network's weights by the seed. spaces: of all entries but the label."""
+        raise NotImplementedError
 
 
 class LabelledModel(Model):
@@ -36,7 +58,7 @@ class LabelledModel(Model):
         return outputs
 
 
-class ClassifierConfig(Config):
+class ClassifierConfig(LabelledConfig):
     usual: ClassVar = {"label_smoothing": 0.0, "class_weights": None}
 
     name: Literal["classifier"]
@@ -79,7 +101,7 @@ class Classifier(LabelledModel):
         return {"accuracy": (outputs.argmax(dim=1) == label).float(), "loss": entropy}
 
 
-class RegressorConfig(Config):
+class RegressorConfig(LabelledConfig):
     usual: ClassVar = {"num_outputs": 1, "loss": "squared", "huber_delta": None}
 
     name: Literal["regressor"]
@@ -105,12 +127,8 @@ class Regressor(LabelledModel):
         score("absolute_error", "mean absolute error of an item", "label", better="low"),
     )
 
-    def _errors(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return predictions and labels, (B, D) each."""
-        return outputs, batch[LABEL].reshape(outputs.shape).to(outputs.dtype)
-
     def loss(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> Terms:
-        predicted, label = self._errors(outputs, batch)
+        predicted, label = outputs, batch[LABEL].reshape(outputs.shape).to(outputs.dtype)
         match self.config.loss:
             case "squared":
                 loss = functional.mse_loss(predicted, label, reduction="none")

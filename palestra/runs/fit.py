@@ -19,6 +19,7 @@ from palestra.config import (
 from palestra.data.loading import LoadingConfig
 from palestra.data.sets import AnyDataConfig
 from palestra.evaluation.measures import BestConfig, GameMeasures, measure_errors
+from palestra.models.labelled import Classifier, ClassifierConfig, Regressor, RegressorConfig
 from palestra.models.learning import LearningConfig
 from palestra.models.model import Model
 from palestra.runs.base import BaseRunConfig, TrainerBase
@@ -33,7 +34,7 @@ class FitTrainerConfig(Config):
     """in each epoch the model learns from the training data, batch by batch"""
 
 
-AnyModelConfig = Annotated[UserConfig, ByName(user_class=Model)]
+AnyModelConfig = Annotated[ClassifierConfig | RegressorConfig | UserConfig, ByName(user_class=Model)]
 
 
 class FitExecutionConfig(MachineConfig):
@@ -80,7 +81,7 @@ class FitConfig(BaseRunConfig):
     trainer: Annotated[FitTrainerConfig | UserConfig, ByName(user_class=TrainerBase), InBranch.SAME_PART]  # type: ignore[assignment]
     """who trains: by name, or a class of your own"""
     model: Annotated[AnyModelConfig, InBranch.FIXED]
-    """what learns: a class of your own, package.module:Class, with its keys"""
+    """what learns: by name, or a class of your own, package.module:Class, with its keys"""
     data: Annotated[dict[str, AnyDataConfig], InBranch.SAME_PART]
     """data sets by name; the model learns from `train`"""
     learning: LearningConfig
@@ -121,8 +122,17 @@ class FitConfig(BaseRunConfig):
 
     def measured(self) -> list[Any]:
         """Return the evaluations with the scores that the model declares, as `best` measures them."""
-        scores = [score.name for score in load_class(self.model.name, Model).scores]  # type: ignore[type-abstract]
+        scores = [score.name for score in self._model_class().scores]
         return [_Measured(each.name, scores) for each in self.evaluations]
+
+    def _model_class(self) -> type[Model]:
+        match self.model:
+            case ClassifierConfig():
+                return Classifier
+            case RegressorConfig():
+                return Regressor
+            case _:
+                return load_class(self.model.name, Model)  # type: ignore[type-abstract]
 
     def measures_of_games(self) -> dict[str, GameMeasures]:
         """Return what games add to the record of each evaluation: nothing."""

@@ -16,11 +16,12 @@ from palestra.data.sets import num_items
 from palestra.evaluation.evaluator import Watch
 from palestra.models.gradients import TermsError
 from palestra.models.gradients import num_items as items_of
+from palestra.models.labelled import LabelledConfig, spaces_of
 from palestra.models.learning import Learner
 from palestra.models.model import SEAT, Model, Terms
 from palestra.models.scoring import ItemScores
 from palestra.nets.modes import evaluation_mode
-from palestra.randomness import base_key, fold, seeded_global_state, world_keys
+from palestra.randomness import base_key, fold, restored_global_states, seeded_global_state, world_keys
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage
 from palestra.runs.evaluating import Evaluating
@@ -57,8 +58,7 @@ class FitTrainer(Training):
         for name, each in config.data.items():
             with below(f"data.{name}"):
                 self.data[name] = each.build()
-        with seeded_global_state(base_key(config.seed, "model")):
-            self.model: Model = config.model.build()
+        self.model: Model = self._make_model()
         self.model.to(self.device).train()
         with below("learning.groups"):
             self.learner = Learner(self.model, config.learning)
@@ -69,6 +69,16 @@ class FitTrainer(Training):
         self.terms = Aggregates(config.output.statistics)
         self.keys = world_keys(base_key(config.seed, "model/step"), 1, torch.device("cpu"))
         self.evaluating = Evaluating(self.progress, self.checkpoints, SetEvaluations(self))  # type: ignore[arg-type]
+
+    def _make_model(self) -> Model:
+        config = self.config
+        if not isinstance(config.model, LabelledConfig):
+            with seeded_global_state(base_key(config.seed, "model")):
+                return config.model.build()
+        with restored_global_states(), below(f"data.{TRAIN}"):
+            spaces = spaces_of(self.data[TRAIN][0])
+        with below("model"):
+            return config.model.build(spaces, config.seed)
 
     def _num_items(self, name: str) -> int:
         with below(f"data.{name}"):

@@ -1,6 +1,7 @@
 """A model that learns from data, in the lifecycle of every run: records, kills, workers, commands.
 
-Covers palestra.data.sets, palestra.models.scoring, palestra.runs.base, palestra.runs.fit, palestra.runs.kinds.
+Covers palestra.data.sets, palestra.models.labelled, palestra.models.scoring, palestra.runs.base, palestra.runs.fit,
+palestra.runs.kinds.
 """
 
 from pathlib import Path
@@ -155,6 +156,27 @@ def test_a_model_learns_and_is_judged_in_every_epoch(config: dict[str, Any]) -> 
     assert training[0]["players"]["model"].keys() == {"loss_label", "loss", "grad_norm"}
     assert training[-1]["clock"].keys() == {"train_seconds", "opt_steps_per_s", "items_per_s", "time"}
     assert int(Path("run/checkpoints/best").read_text()) > 0
+
+
+MLP = {"name": "mlp", "net_arch": [16], "activation": "relu"}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "classifier", "num_classes": 2, "label_smoothing": 0.05, "class_weights": [1.0, 2.0]},
+        {"name": "regressor", "num_outputs": 1, "loss": "huber", "huber_delta": 0.5},
+    ],
+)
+def test_the_shipped_models_learn_labels(config: dict[str, Any], model: dict[str, Any]) -> None:
+    measure, goal = ("accuracy", "max") if model["name"] == "classifier" else ("absolute_error", "min")
+    config["best"] |= {"measure": measure, "goal": goal}
+    config |= {"model": model | {"net": MLP}, "stop": {"after": 12, "unit": "epochs"}}
+    trainer = fit(config, "run")
+    found = [each for each in read_records(Path("run/records.jsonl")) if each["kind"] == "evaluation"]
+    first, last = (each["pairs"][0]["scores"][measure] for each in (found[0], found[-1]))
+    assert last >= 0.9 if goal == "max" else last < first / 2
+    assert trainer.finished
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
