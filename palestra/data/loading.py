@@ -1,7 +1,9 @@
 """Loads the batches of an epoch, from any of them on, with any number of workers."""
 
+import os
 import signal
 from collections.abc import Iterator
+from multiprocessing import parent_process
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -11,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from palestra.config import Config, NonNegativeInt, PositiveFloat, PositiveInt
 from palestra.data.reading import BatchKey, DataFailed, Reader, Unread
+from palestra.runtime.signals import end_with_parent
 
 
 class LoadingConfig(Config):
@@ -95,6 +98,13 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def _begin_worker(worker: int) -> None:
-    """Ctrl-C reaches every process of a terminal; the one that trains decides when its workers end."""
+    """Let a worker ignore Ctrl-C, which reaches every process of a terminal, and end with the process that trains.
+
+    A forked worker holds the lock of the run, too: it must not outlive the process that trains.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    owner = parent_process()
+    assert owner is not None
+    os.setpgid(0, 0)
+    end_with_parent(owner.sentinel)

@@ -82,13 +82,13 @@ def rows_of_records(
 def rows_of_record(record: Mapping[str, Any], run: str, seed: int) -> Iterator[Row]:
     """Yield the numbers of a training record, or of an evaluation; of other records none.
 
-    The counters env_steps and opt_steps are columns. Epochs and episodes, which every record counts, are rows of the
-    training records alone. What follows the clock is `clock/...`, of an evaluation `evaluation/NAME/clock/...`. A
+    The counters env_steps (0 in a run without environments) and opt_steps are columns. All other counters are rows of
+    the training records alone. What follows the clock is `clock/...`, of an evaluation `evaluation/NAME/clock/...`. A
     number that is not known (null) has no row.
     """
     if record.get("kind") not in ("training", "evaluation"):
         return
-    env_steps, opt_steps = (record[counter] for counter in COUNTERS)
+    env_steps, opt_steps = record.get("env_steps", 0), record["opt_steps"]
     if not (isinstance(env_steps, int) and isinstance(opt_steps, int)):
         raise TypeError(f"expected whole numbers of env_steps and opt_steps, got {env_steps!r} and {opt_steps!r}")
     prefix = f"evaluation/{record['evaluation']}/" if record["kind"] == "evaluation" else ""

@@ -4,6 +4,8 @@ Covers palestra.data.sets, palestra.models.labelled, palestra.models.scoring, pa
 palestra.runs.kinds.
 """
 
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,12 @@ from palestra.data.reading import DataFailed
 from palestra.models.scoring import weighted_estimate
 from palestra.runtime.statistics import estimate_mean
 from palestra.storage.records_file import read_records
+from palestra.storage.run_folder import RunFolder
 from palestra.training import make_trainer
 from palestra.training.checks import TrainingFailed
 from palestra.training.fit import FitTrainer
 from palestra.training.training import Training
+from tests.forked import Forked
 
 MODULE = '''
 import torch
@@ -209,6 +213,22 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bits_with_any_number_of_worker
     assert (one / "tensors.safetensors").read_bytes() == (other / "tensors.safetensors").read_bytes()
 
 
+def test_workers_end_with_a_run_that_is_killed(config: dict[str, Any]) -> None:
+    """Else they would hold its lock, and a resume would have to wait."""
+    config["execution"]["loading"]["num_workers"] = 2
+    config["stop"]["after"] = 100_000
+    Path("run.yml").write_text(yaml.safe_dump(config, sort_keys=False))
+    with Forked([sys.executable, "-m", "palestra", "train", "run.yml", "--run", "run"]) as process:
+        while not Path("run/checkpoints/00000003").exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.kill()
+    folder, end_s = RunFolder.open(Path("run")), time.monotonic() + 3.0  # torch's own workers look every 5 s
+    while folder.is_in_use():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
 def test_every_command_of_a_run_knows_a_model(config: dict[str, Any]) -> None:
     Path("run.yml").write_text(yaml.safe_dump(config, sort_keys=False))
     for words, told in (
@@ -221,6 +241,7 @@ def test_every_command_of_a_run_knows_a_model(config: dict[str, Any]) -> None:
         (["extend", "run", "stop.after=5"], ""),
         (["branch", "run/checkpoints/latest", "--run", "other", "stop.after=6", "learning.max_grad_norm=null"], ""),
         (["report", "run", "other"], "report.html"),
+        (["table", "run"], "evaluation/test/model/accuracy"),
     ):
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, f"{words}: {result.output}"
