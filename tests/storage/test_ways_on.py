@@ -19,6 +19,7 @@ from palestra.cli import app
 from palestra.config import UserConfig
 from palestra.config.own_modules import Source, _refusal
 from palestra.recording.recorders import Recorder
+from palestra.runs.sections import MachineConfig, RunOutputConfig
 from palestra.storage.run_folder import RunFolder
 from palestra.training import make_trainer
 from palestra.training.checks import branch_hint, resume_hint
@@ -96,7 +97,9 @@ def without_checkpoints(config: Data, console: Console) -> Any:
 
 def without_games(config: Data, console: Console) -> Any:
     Path("regression.py").write_text(REGRESSION)
-    rest = {key: config[key] for key in ("seed", "callbacks", "execution", "output")}
+    rest = {key: config[key] for key in ("seed", "callbacks")}
+    for key, section in (("execution", MachineConfig), ("output", RunOutputConfig)):
+        rest[key] = {name: config[key][name] for name in section.model_fields}
     trainer = {"name": "regression:Regression", "learning_rate": 0.1}
     config = rest | {"trainer": trainer, "num_rows": 10, "stop": {"after": 55, "unit": "rows"}}
     return make_trainer(config, run="run", console=console)
