@@ -40,6 +40,8 @@ class DataFailed(Exception):
     def __init__(self, message: str, told: str | None = None) -> None:
         super().__init__(message)
         self.told = told
+        if told is not None:
+            self.add_note(told)  # which a printed traceback, as in failure.txt, shows
 
 
 class Unread(NamedTuple):

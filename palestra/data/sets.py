@@ -1,6 +1,5 @@
 """Data sets that a config names: map-style sets of the user's own, of which a config may take the first items alone."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from torch.utils.data import Dataset
@@ -22,8 +21,7 @@ class UserDataConfig(UserConfig, DataConfig):
     """Base of the `Config` of a data set of the user's own: a map-style `torch.utils.data.Dataset`.
 
     Its class is called with the config. It has `data[index]` and `len(data)`, and may have `collate(items)`, which
-    makes a batch, `weights`, N numbers by which `{name: weighted}` draws, `describe(item)`, a text, and `files`, a
-    mapping of the paths of files to their SHA-256.
+    makes a batch, and `weights`, N numbers by which `{name: weighted}` draws.
     """
 
     def build(self, *arguments: Any, **named: Any) -> Any:
@@ -50,8 +48,3 @@ def num_items(data: Any, config: DataConfig) -> int:
     if config.num_items > len(data):
         raise ConfigError.at("num_items", f"expected at most {len(data)}, as the set has, got {config.num_items}")
     return config.num_items
-
-
-def files_of(data: Mapping[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 of each file that data sets name as theirs, by path."""
-    return {path: digest for each in data.values() for path, digest in getattr(each, "files", {}).items()}

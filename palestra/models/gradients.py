@@ -60,11 +60,6 @@ def checked(terms: Terms, size: int, num_pieces: int) -> Terms:
     return terms
 
 
-def weighted_mean(term: Tensor, weight: Tensor) -> Tensor:
-    """Return the mean of a term (B,) by the weights (B,); a term without the axis of items is its own mean."""
-    return term if term.dim() == 0 else (term * weight).sum() / weight.sum()
-
-
 def added(gradients: Iterator[list[Tensor | None]]) -> list[Tensor | None]:
     """Add gradients up in a binary tree that depends on their number alone; at most log2 of them are held at a time."""
     held: list[tuple[int, list[Tensor | None]]] = []
@@ -89,13 +84,11 @@ def find_gradient(
     num_microbatches: int,
     weights: Sequence[nn.Parameter],
     context: Callable[[], Any],
-    scale: float = 1.0,
 ) -> tuple[list[Tensor | None], Terms]:
     """Return the gradient of the weighted mean of the loss over a batch, and the means of its terms, with their sum.
 
     num_microbatches: in how many pieces it is computed. weights: those that learn; the gradient has None for one that
-    no term reaches. context: entered around each piece, as for the precision. scale: of the loss, in the gradient.
-    Raises TermsError.
+    no term reaches. context: entered around each piece, as for the precision. Raises TermsError.
     """
     parts = list(pieces(batch, num_microbatches))
     sums: dict[str, Tensor] = {}
@@ -122,7 +115,7 @@ def find_gradient(
                         found = found * total if found.dim() == 0 else (found * weight).sum()
                         sums[name] = sums[name] + found if name in sums else found
                 counted.append(total.detach())
-            yield list(torch.autograd.grad(loss * scale, weights, allow_unused=True))
+            yield list(torch.autograd.grad(loss, weights, allow_unused=True))
 
     gradient = added(gradients())
     count = torch.stack(counted).sum()

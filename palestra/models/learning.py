@@ -52,7 +52,6 @@ class LearningConfig(Config):
         "last_batch": "keep",
         "seeding": "per_item",
         "num_microbatches": 1,
-        "groups": [...],
         "max_grad_norm": None,
         "ema": None,
         "precision": "float32",
@@ -75,8 +74,8 @@ class LearningConfig(Config):
     """the gradient of all weights is scaled down to this norm if it is longer; null: never"""
     ema: Annotated[EMAConfig | None, InBranch.SAME_PART]
     """an average of the weights beside them, with which evaluations and exports may go; null: none"""
-    precision: Literal["float32", "bfloat16", "float16"]
-    """of the model's computations; weights and gradients stay in their own; float16 needs a GPU"""
+    precision: Literal["float32", "bfloat16"]
+    """of the model's computations; weights and gradients stay in their own"""
 
 
 # ---- groups of weights -------------------------------------------------------------------------------
@@ -157,8 +156,7 @@ def groups_of(model: nn.Module, configs: Sequence[GroupConfig]) -> dict[str, int
             faults.append(ConfigErrorItem("", f"expected the weight {name!r} in one group, got it in {in_groups}"))
         else:
             found[name] = places[0]
-    if faults:
-        raise ConfigError(faults)
+    ConfigError.require_none(faults)
     return found
 
 
@@ -168,12 +166,11 @@ def groups_of(model: nn.Module, configs: Sequence[GroupConfig]) -> dict[str, int
 class Learner:
     """Makes the opt steps of a model.
 
-    A weight with `requires_grad=False` is left alone; tied weights count once. unreached: the weights that no term of
-    the last batch reached.
+    A weight with `requires_grad=False` is left alone; tied weights count once.
     """
 
     def __init__(self, model: Model, config: LearningConfig) -> None:
-        self.model, self.config, self.unreached = model, config, tuple[str, ...]()
+        self.model, self.config = model, config
         parameters = dict(model.named_parameters())
         group_of = groups_of(model, config.groups)
         self.groups: list[Group] = []
@@ -186,7 +183,6 @@ class Learner:
             )
         self.vectors = [vector for group in self.groups for vector, _ in group.vectors]
         self.weights = [weight for vector in self.vectors for weight in vector.parameters]
-        self.names = [next(n for n, p in parameters.items() if p is weight) for weight in self.weights]
         self.averages = [vector.weights.detach().clone() for vector in self.vectors] if config.ema else []
         self.device = self.weights[0].device
 
@@ -202,7 +198,6 @@ class Learner:
         number: of the opt step, from 0, by which schedules go. Raises TermsError.
         """
         gradient, metrics = find_gradient(self.model, batch, self.config.num_microbatches, self.weights, self.context)
-        self.unreached = tuple(name for name, each in zip(self.names, gradient, strict=True) if each is None)
         start = 0
         for vector in self.vectors:
             vector.take(gradient[start : start + len(vector.parameters)])

@@ -47,8 +47,6 @@ class FitExecutionConfig(MachineConfig):
 class SetEvaluationConfig(Config):
     """A data set by which a model is judged."""
 
-    pairings: ClassVar[list[dict[str, str]]] = []
-
     name: NonEmptyStr
     """by which records and `best` name it"""
     data: NonEmptyStr

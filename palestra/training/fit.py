@@ -68,7 +68,8 @@ class FitTrainer(Training):
         self.batch = 0  # the number of the next one in its epoch
         self.terms = Aggregates(config.output.statistics)
         self.keys = world_keys(base_key(config.seed, "model/step"), 1, torch.device("cpu"))
-        self.evaluating = Evaluating(self.progress, self.checkpoints, SetEvaluations(self))  # type: ignore[arg-type]
+        self.judging = SetEvaluations(self)
+        self.evaluating = Evaluating(self.progress, self.checkpoints, self.judging)  # type: ignore[arg-type]
 
     def _make_model(self) -> Model:
         config = self.config
@@ -138,7 +139,8 @@ class FitTrainer(Training):
         return pytree.tree_map(lambda leaf: leaf.to(self.device) if isinstance(leaf, torch.Tensor) else leaf, batch)
 
     def _close(self) -> None:
-        self.loader.close()
+        for loader in (self.loader, *self.judging.loaders.values()):
+            loader.close()
 
     # ---- what is recorded, and the state ---------------------------------------------------------------------
 

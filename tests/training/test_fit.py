@@ -284,6 +284,30 @@ def test_an_item_that_cannot_be_read_ends_the_run_in_a_line(config: dict[str, An
     assert isinstance(told.value.__cause__, DataFailed)
 
 
+def test_the_traceback_of_an_item_is_in_failure_txt(config: dict[str, Any]) -> None:
+    broken = "self.points[index // (index != 7)]"
+    Path("no_seventh.py").write_text(MODULE.replace("self.points[index]", broken))
+    config["data"]["train"]["name"] = "no_seventh:Points"
+    told = r"^data.train: item 7 cannot be read: ZeroDivisionError: .*; batch \d of epoch 0"
+    with pytest.raises(TrainingFailed, match=told):
+        fit(config, "run")
+    assert broken in Path("run/failure.txt").read_text()
+
+
+def test_tied_and_frozen_weights_are_saved_and_loaded(config: dict[str, Any]) -> None:
+    own = "\n        self.layers[0].bias.requires_grad_(False)\n        self.again = self.layers[0]"
+    Path("tied.py").write_text(MODULE.replace("Linear(hidden, 2)\n        )", f"Linear(hidden, 2)\n        ){own}"))
+    config["model"]["name"] = "tied:Net"
+    config["execution"]["loading"]["num_workers"] = 0
+    whole, cut = fit(config, "whole"), make_trainer(config, run="cut")
+    cut.fit(num_steps=7, unit="opt_steps")
+    resumed = FitTrainer.load("cut")
+    resumed.fit()
+    assert resumed.model.again is resumed.model.layers[0]
+    assert_same_bits(Path("cut"), Path("whole"))
+    assert torch.equal(whole.model.again.weight, resumed.model.layers[0].weight)
+
+
 def test_a_weighted_mean_has_the_interval_of_a_ratio() -> None:
     values, ones = torch.tensor([1.0, 0.0, 1.0, 1.0], dtype=torch.float64), torch.ones(4, dtype=torch.float64)
     plain = estimate_mean(values)
