@@ -178,7 +178,7 @@ class Trainer(Training):
 
     @contextmanager
     def test_context(self) -> Iterator[None]:
-        """The context of Training, in which networks that learn are in evaluation mode; later in their modes before."""
+        """The context of Training, with networks that learn in evaluation mode; afterwards in their old modes."""
         with super().test_context(), evaluation_mode(net for each in self.learners for net in each.nets.values()):
             yield
 
