@@ -4,7 +4,6 @@ A batch is read by its key, which names the epoch and the items. So a batch depe
 worker that reads it, nor on the batches that were read before.
 """
 
-import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, default_collate
 
-from palestra.randomness import base_key, fold, global_states, restored_global_states, world_keys
+from palestra.randomness import base_key, fold, global_states, restored_global_states, seed_global_states, world_keys
 
 Seeding = Literal["per_item"]
 MOST_NAMED = 8  # items that a message names
@@ -68,30 +67,28 @@ class Reader(Dataset[Any]):
 
     def __getitem__(self, key: BatchKey) -> Any:
         """Return the batch of a key, or Unread."""
-        with restored_global_states():
-            before = None if self.seeding else global_states()
-            items = []
-            for index in key.items:
-                if self.seeding:
-                    self._seed(key.epoch, index)
-                try:
-                    items.append(self.data[index])
-                except Exception as error:
-                    return _failed(f"{self.name}: item {index} cannot be read", key, error)
-            if before is not None and global_states() != before:
-                return Unread(f"{self.name}: {self._who_draws(key)}; expected none, because `seeding` is null", None)
+        items: list[Any] = []
+        try:
+            if self.seeding:
+                with restored_global_states():
+                    numbers = fold(fold(self.key, key.epoch), torch.tensor(key.items)).tolist()
+                    for index, number in zip(key.items, numbers, strict=True):
+                        seed_global_states(number % 2**63)
+                        items.append(self.data[index])
+            else:
+                before = global_states()
+                items.extend(map(self.data.__getitem__, key.items))
+                if global_states() != before:
+                    drawn = f"{self._who_draws(key)}; expected none, because `seeding` is null"
+                    return Unread(f"{self.name}: {drawn}", None)
+        except Exception as error:
+            return _failed(f"{self.name}: item {key.items[len(items)]} cannot be read", key, error)
         try:
             return self.collate(items)
         except Exception as error:
             if (fault := differing(items)) is not None:
                 return Unread(f"{self.name}: {fault.text(key.items)}; {key}", None)
             return _failed(f"{self.name}: its items do not go together", key, error)
-
-    def _seed(self, epoch: int, index: int) -> None:
-        number = int(fold(fold(self.key, epoch), index))
-        random.seed(number)
-        np.random.seed(number % 2**32)
-        torch.default_generator.manual_seed(number % 2**63)
 
     def _who_draws(self, key: BatchKey) -> str:
         """Read the items once more, one by one: one that draws is found by the generators that it moves."""
