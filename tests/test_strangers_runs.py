@@ -120,7 +120,7 @@ def invoke(*arguments: str, code: int = 2) -> Result:
 def test_what_a_stored_config_names_is_refused_before_it_is_imported(place: str, strangers: Path) -> None:
     names(strangers / "run", PLACES[place])
     with pytest.raises(UntrustedError) as refused:
-        load_stored_config(strangers / "run" / "config.yml", (), RunConfig)
+        load_stored_config(strangers / "run" / "config.yml", RunConfig)
     sha256 = hashlib.sha256(EVIL.encode()).hexdigest()
     (line,) = str(refused.value).splitlines()
     assert f"module 'theirs', file {strangers / 'theirs.py'}, SHA-256 {sha256} is not trusted" in line
@@ -130,7 +130,7 @@ def test_what_a_stored_config_names_is_refused_before_it_is_imported(place: str,
 def test_a_section_of_their_own_stays_a_mapping_where_no_others_are_imported(place: str, strangers: Path) -> None:
     names(strangers / "run", PLACES[place])
     with importing_no_others():
-        config = load_stored_config(strangers / "run" / "config.yml", (), RunConfig)
+        config = load_stored_config(strangers / "run" / "config.yml", RunConfig)
     assert config.model_dump() == load_yaml(strangers / "run" / "config.yml")
 
 

@@ -62,7 +62,7 @@ def resume_tournament(folder: Path, trust: bool, console: Console) -> None:
     Another person may have made the folder. Raises ConfigError, RunFolderError, UntrustedError, EvaluationFailed.
     """
     with trusting(trust):
-        config = load_stored_config(folder / "config.yml", (), TournamentConfig)
+        config = load_stored_config(folder / "config.yml", TournamentConfig)
     _play(Tournament(config), folder, folder.name, console)
 
 

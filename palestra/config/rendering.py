@@ -12,6 +12,7 @@ from palestra.config.places import Place, comment_of
 from palestra.config.validation import check
 
 WIDTH = 100
+RESOLVER, TEXT = yaml.resolver.Resolver(), yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG
 WORD = re.compile(r"[A-Za-z_][\w./-]*(:[\w./-]+)*", re.ASCII)
 
 
@@ -97,7 +98,7 @@ def scalar(value: Any) -> str:
         return repr(value)
     if isinstance(value, float):
         return _float(value)
-    if WORD.fullmatch(value) and yaml.safe_load(value) == value:
+    if WORD.fullmatch(value) and RESOLVER.resolve(yaml.ScalarNode, value, (True, False)) == TEXT:
         return str(value)
     return yaml.dump(value, default_style='"', allow_unicode=True, width=math.inf).rstrip("\n")
 

@@ -39,14 +39,14 @@ def load_config(path: str | Path, overrides: Iterable[str], model: Model[M]) -> 
     return check_overridden(load_yaml(Path(path)), overrides, model)
 
 
-def load_stored_config(path: Path, overrides: Iterable[str], model: Model[M]) -> M:
+def load_stored_config(path: Path, model: Model[M]) -> M:
     """The config of a stored run, which another person may have written, loaded as `load_config` does.
 
     Of the modules that it names, only those are imported that the user trusts. Raises UntrustedError if it names
     others.
     """
     with reading_stored(path):
-        return load_config(path, overrides, model)
+        return load_config(path, (), model)
 
 
 def check_overridden(data: dict[str, Any], overrides: Iterable[str], model: Model[M]) -> M:

@@ -15,10 +15,10 @@ from palestra.config import (
     check_overridden,
     load_class,
     load_config,
-    load_stored_config,
     load_yaml,
     trusting,
 )
+from palestra.config.own_modules import reading_stored
 from palestra.runs.base import BaseRunConfig, TrainerBase
 from palestra.runs.config import RunConfig
 from palestra.runs.fit import FitConfig
@@ -80,8 +80,10 @@ def read_stored_config(path: Path, overrides: Sequence[str] = ()) -> Any:
         with trusting():
             return load_config(path, overrides, kind_of_run)
     try:
-        if is_tournament(load_yaml(path)):
+        data = load_yaml(path)
+        if is_tournament(data):
             raise RunFolderError(f"expected a run in which a player learns, got a tournament: {path.parent}")
-        return load_stored_config(path, (), kind_of_run)
+        with reading_stored(path):
+            return check_overridden(data, (), kind_of_run)
     except ConfigError as error:
         raise RunFolderError(f"{path} differs from what was written:\n{error}") from error

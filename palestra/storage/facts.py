@@ -119,8 +119,12 @@ def _processor_model() -> str:
     return match[1] if match else platform.processor() or platform.machine()
 
 
+@cache
 def git_commit() -> str | None:
-    """The commit of the checkout that palestra lies in, with "-dirty" if files differ from it; None outside of git."""
+    """The commit of the checkout that palestra lies in, with "-dirty" if files differ from it; None outside of git.
+
+    It is asked for once: what this process has imported stays.
+    """
     command = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
