@@ -5,6 +5,7 @@ palestra.config.places, palestra.config.rendering, palestra.config.validation, p
 import copy
 import hashlib
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -40,7 +41,7 @@ from palestra.config import (
     user_class_hashes,
 )
 from palestra.config.places import comment_of
-from palestra.config.rendering import scalar
+from palestra.config.rendering import WORD, scalar
 
 # ---- a small house of configs --------------------------------------------------------------------
 
@@ -953,6 +954,18 @@ def test_printed_config_reads_back_equal_by_our_reader_and_by_any_other(label: s
     printed = render(data, Box)
     assert typed(load_yaml(printed)) == typed(data)
     assert typed(yaml.safe_load(printed)) == typed(data)
+
+
+WORD_LIKE = st.from_regex(re.compile(r"[A-Za-z_][\w./-]{0,9}(:[\w./-]{1,5}){0,2}", re.ASCII), fullmatch=True)
+OF_YAML = ("null", "NULL", "Null", "true", "True", "yes", "NO", "on", "Off", "y", "e5", "_1", "a:1", "x.inf", "z:=")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(WORD_LIKE, st.sampled_from(OF_YAML), st.text(max_size=12)))
+def test_a_text_without_quotes_is_one_that_any_reader_takes_for_this_text(text: str) -> None:
+    printed = scalar(text)
+    assert yaml.safe_load(printed) == text
+    assert (printed == text) == (WORD.fullmatch(text) is not None and yaml.safe_load(text) == text)
 
 
 @pytest.mark.parametrize(
