@@ -5,7 +5,7 @@ Letters: B items of a batch.
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +75,20 @@ def added(gradients: Iterator[list[Tensor | None]]) -> list[Tensor | None]:
 
 
 def _sum(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> list[Tensor | None]:
-    return [b if a is None else a if b is None else a.add_(b) for a, b in zip(one, other, strict=True)]
+    """Add two gradients; not in place, because autograd may give one tensor as the gradient of several weights."""
+    return [b if a is None else a if b is None else a + b for a, b in zip(one, other, strict=True)]
+
+
+class Gradient(NamedTuple):
+    """The gradient of the loss of a batch: of its weighted sum, of which `total` makes the mean.
+
+    sums: one tensor per weight, which may share their memory; None for a weight that no term reaches. total: the sum of
+    the weights of the items, (). means: of the terms over the batch, with `loss`, the sum of those named loss_*.
+    """
+
+    sums: list[Tensor | None]
+    total: Tensor
+    means: Terms
 
 
 def find_gradient(
@@ -84,11 +97,12 @@ def find_gradient(
     num_microbatches: int,
     weights: Sequence[nn.Parameter],
     context: Callable[[], Any],
-) -> tuple[list[Tensor | None], Terms]:
-    """Return the gradient of the weighted mean of the loss over a batch, and the means of its terms, with their sum.
+    scale: Tensor | None = None,
+) -> Gradient:
+    """Find the gradient of the weighted mean of the loss over a batch.
 
-    num_microbatches: in how many pieces it is computed. weights: those that learn; the gradient has None for one that
-    no term reaches. context: entered around each piece, as for the precision. Raises TermsError.
+    num_microbatches: in how many pieces it is computed. weights: those that learn. context: entered around each piece,
+    as for the precision. scale: (), by which the sums are multiplied. Raises TermsError.
     """
     parts = list(pieces(batch, num_microbatches))
     sums: dict[str, Tensor] = {}
@@ -100,28 +114,28 @@ def find_gradient(
                 size = num_items(piece)
                 terms = checked(model.training_step(piece), size, len(parts))
                 weight = terms.get(WEIGHT)
-                weight = (
-                    torch.ones(size, device=next(iter(terms.values())).device) if weight is None else weight.float()
-                )
+                weight = torch.ones(size, device=next(iter(terms.values())).device) if weight is None else _wide(weight)
                 total = weight.sum()
                 loss: Any = sum(
-                    term.float() * total if term.dim() == 0 else (term.float() * weight).sum()
+                    _wide(term) * total if term.dim() == 0 else (_wide(term) * weight).sum()
                     for name, term in terms.items()
                     if name.startswith("loss_")
                 )
                 for name, term in terms.items():
                     if name != WEIGHT:
-                        found = term.detach().float()
+                        found = _wide(term.detach())
                         found = found * total if found.dim() == 0 else (found * weight).sum()
                         sums[name] = sums[name] + found if name in sums else found
                 counted.append(total.detach())
-            yield list(torch.autograd.grad(loss, weights, allow_unused=True))
+            yield list(torch.autograd.grad(loss if scale is None else loss * scale, weights, allow_unused=True))
 
     gradient = added(gradients())
     count = torch.stack(counted).sum()
-    for each in gradient:
-        if each is not None:
-            each.div_(count)
     means = {name: value / count for name, value in sums.items()}
     means["loss"] = torch.stack([value for name, value in means.items() if name.startswith("loss_")]).sum()
-    return gradient, means
+    return Gradient(gradient, count, means)
+
+
+def _wide(term: Tensor) -> Tensor:
+    """Return a term as float32; as it is if it is float64."""
+    return term if term.dtype == torch.float64 else term.float()

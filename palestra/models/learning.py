@@ -3,38 +3,25 @@
 Letters: P weights of a vector.
 """
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from fnmatch import fnmatchcase
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
+from torch.autograd.graph import increment_version
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, InBranch, NonEmptyStr, PositiveFloat, PositiveInt
+from palestra.config import Config, InBranch, PositiveFloat, PositiveInt
 from palestra.config.errors import listed
 from palestra.data.order import AnyOrderConfig
-from palestra.models.gradients import find_gradient
-from palestra.models.model import Model, Terms
-from palestra.optimizers import Optimizer, OptimizerConfig
-from palestra.schedules import Schedule, ScheduleConfig
+from palestra.models.gradients import find_gradient, num_items
+from palestra.models.groups import Group, GroupConfig, Vector, groups_of
+from palestra.models.model import SEAT, Model, Terms
+from palestra.optimizers import Optimizer
+from palestra.schedules import Schedule, read_schedule
 
 # ---- what a run must say -----------------------------------------------------------------------------
-
-
-class GroupConfig(Config):
-    """Weights that learn alike."""
-
-    usual: ClassVar = {"weights": "*", "learning_rate": {"name": "constant", "value": 0.001}}
-
-    weights: NonEmptyStr
-    """which weights, by their names in the model; * stands for anything"""
-    optimizer: OptimizerConfig
-    """how they step"""
-    learning_rate: ScheduleConfig
-    """the length of steps, a function of opt steps"""
 
 
 class EMAConfig(Config):
@@ -52,6 +39,7 @@ class LearningConfig(Config):
         "last_batch": "keep",
         "seeding": "per_item",
         "num_microbatches": 1,
+        "groups": [{}],
         "max_grad_norm": None,
         "ema": None,
         "precision": "float32",
@@ -74,103 +62,57 @@ class LearningConfig(Config):
     """the gradient of all weights is scaled down to this norm if it is longer; null: never"""
     ema: Annotated[EMAConfig | None, InBranch.SAME_PART]
     """an average of the weights beside them, with which evaluations and exports may go; null: none"""
-    precision: Literal["float32", "bfloat16"]
-    """of the model's computations; weights and gradients stay in their own"""
-
-
-# ---- groups of weights -------------------------------------------------------------------------------
-
-
-class Vector:
-    """Weights of one group and one type as one vector, of which they are views; so is their gradient.
-
-    A weight keeps its memory format, such as channels_last.
-    """
-
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self.parameters = list(parameters)
-        first = self.parameters[0]
-        size = sum(each.numel() for each in self.parameters)
-        self.weights = nn.Parameter(torch.empty(size, dtype=first.dtype, device=first.device), requires_grad=False)
-        self.gradient = torch.zeros_like(self.weights.data)
-        self._gradients = self._views(self.gradient)
-        for parameter, view in zip(self.parameters, self._views(self.weights.data), strict=True):
-            parameter.data = view.copy_(parameter.data)
-
-    def _views(self, vector: Tensor) -> list[Tensor]:
-        starts = itertools.accumulate((each.numel() for each in self.parameters), initial=0)
-        return [
-            vector.as_strided(each.size(), each.stride() if _is_dense(each) else _contiguous(each), start)
-            for each, start in zip(self.parameters, starts, strict=False)
-        ]
-
-    def take(self, gradient: Sequence[Tensor | None]) -> None:
-        """Keep a gradient, one tensor per weight; None counts as 0."""
-        for view, each in zip(self._gradients, gradient, strict=True):
-            if each is None:
-                view.zero_()
-            else:
-                view.copy_(each)
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    """Tell whether a tensor fills its memory without gaps or overlaps, in whatever order of its axes."""
-    ordered = sorted(zip(tensor.stride(), tensor.shape, strict=True))
-    expected = 1
-    for stride, size in ordered:
-        if size > 1 and stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-def _contiguous(tensor: Tensor) -> tuple[int, ...]:
-    return torch.empty(tensor.shape, device="meta").stride()
-
-
-class Group(NamedTuple):
-    """A group of weights: its schedule, and a vector with an optimizer for each type of its weights."""
-
-    learning_rate: Schedule
-    vectors: list[tuple[Vector, Optimizer]]
-
-
-def groups_of(model: nn.Module, configs: Sequence[GroupConfig]) -> dict[str, int]:
-    """Return the number of the group of each weight that learns, by its name; a tied weight goes by its first name.
-
-    Raises ConfigError, with paths below the list of groups, for a pattern that matches no weight, and for a weight in
-    no group or in several.
-    """
-    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    matches = [[name for name in names if fnmatchcase(name, config.weights)] for config in configs]
-    faults = [
-        ConfigErrorItem(f"{place}.weights", f"expected weights among {listed(names)}, got {config.weights!r}")
-        for place, config in enumerate(configs)
-        if not matches[place]
-    ]
-    found: dict[str, int] = {}
-    for name in names:
-        places = [place for place, matched in enumerate(matches) if name in matched]
-        if len(places) != 1:
-            in_groups = f"{len(places)} ({', '.join(configs[place].weights for place in places)})" if places else "none"
-            faults.append(ConfigErrorItem("", f"expected the weight {name!r} in one group, got it in {in_groups}"))
-        else:
-            found[name] = places[0]
-    ConfigError.require_none(faults)
-    return found
+    precision: Literal["float32", "bfloat16", "float16"]
+    """of the model's computations; weights and gradients stay in their own; float16, with a loss scale, needs a GPU"""
 
 
 # ---- an opt step -------------------------------------------------------------------------------------
 
 
-class Learner:
-    """Makes the opt steps of a model.
+class LossScale:
+    """The factor of a loss by which small gradients survive in float16 (Micikevicius et al. 2018).
 
-    A weight with `requires_grad=False` is left alone; tied weights count once.
+    A gradient that overflows halves it, and its step is left out; many steps without one double it.
+
+    value: float32 (). num_steps: without an overflow, since it was doubled or halved.
     """
+
+    growth_interval = 2000  # steps
+
+    def __init__(self, device: torch.device) -> None:
+        self.value = torch.full((), 2.0**16, device=device)
+        self.num_steps = 0
+
+    def update(self, has_overflowed: bool) -> None:
+        """Take note of a step."""
+        self.num_steps = 0 if has_overflowed else self.num_steps + 1
+        if has_overflowed or self.num_steps == self.growth_interval:
+            self.value *= 0.5 if has_overflowed else 2.0
+            self.num_steps = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": float(self.value), "num_steps": self.num_steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self.value.fill_(state["value"])
+        self.num_steps = state["num_steps"]
+
+
+class Learner:
+    """Makes the opt steps of a model. For callbacks it is a player, by the name `model`, with one net of that name.
+
+    A weight with `requires_grad=False` is left alone; tied weights count once. A weight that no term of a batch reaches
+    stays as it is.
+
+    opt_steps: those of the model so far, by which schedules go; the trainer counts them.
+    """
+
+    name = SEAT
 
     def __init__(self, model: Model, config: LearningConfig) -> None:
         self.model, self.config = model, config
+        self.opt_steps = 0
         parameters = dict(model.named_parameters())
         group_of = groups_of(model, config.groups)
         self.groups: list[Group] = []
@@ -178,13 +120,16 @@ class Learner:
             own = [parameters[name] for name, number in group_of.items() if number == place]
             kinds = dict.fromkeys((weight.dtype, weight.device) for weight in own)
             vectors = [Vector([w for w in own if (w.dtype, w.device) == kind]) for kind in kinds]
-            self.groups.append(
-                Group(each.learning_rate, [(vector, each.optimizer.build(vector.weights)) for vector in vectors])
-            )
+            made = [(vector, each.optimizer.build(vector.weights)) for vector in vectors]
+            self.groups.append(Group(each.weights, each.learning_rate, made))
         self.vectors = [vector for group in self.groups for vector, _ in group.vectors]
         self.weights = [weight for vector in self.vectors for weight in vector.parameters]
         self.averages = [vector.weights.detach().clone() for vector in self.vectors] if config.ema else []
         self.device = self.weights[0].device
+        self.scale = LossScale(self.device) if config.precision == "float16" else None
+        self.nets, self.optimizers = {SEAT: model}, {SEAT: self}
+        self.changed_schedules: dict[str, Schedule] = {}
+        self._frozen: list[tuple[Tensor, list[Tensor]]] = []  # the masks of callbacks, each with that of every vector
 
     def context(self) -> AbstractContextManager[Any]:
         """Return the context of a forward pass, which sets its precision."""
@@ -192,36 +137,84 @@ class Learner:
             return nullcontext()
         return torch.autocast(self.device.type, getattr(torch, self.config.precision))
 
-    def opt_step(self, batch: Any, number: int) -> Terms:
+    def opt_step(self, batch: Any) -> Terms:
         """Learn from a batch, and return the means of the terms of its loss, with `loss` and `grad_norm`.
 
-        number: of the opt step, from 0, by which schedules go. Raises TermsError.
+        Raises TermsError.
         """
-        gradient, metrics = find_gradient(self.model, batch, self.config.num_microbatches, self.weights, self.context)
-        start = 0
-        for vector in self.vectors:
-            vector.take(gradient[start : start + len(vector.parameters)])
-            start += len(vector.parameters)
-        metrics["grad_norm"] = self._clip()
-        for group in self.groups:
-            for vector, optimizer in group.vectors:
-                optimizer.learning_rate.fill_(group.learning_rate(number))
-                optimizer.step(vector.gradient)
-        if self.config.ema is not None:
-            for average, vector in zip(self.averages, self.vectors, strict=True):
-                average.lerp_(vector.weights.detach(), 1.0 - self.config.ema.decay)
+        # losses are sums over items here, and means elsewhere: so they are scaled as elsewhere
+        scale = None if self.scale is None else self.scale.value / num_items(batch)
+        found = find_gradient(self.model, batch, self.config.num_microbatches, self.weights, self.context, scale)
+        return found.means | self._descend(
+            self.groups, found.sums, found.total if scale is None else found.total * scale
+        )
+
+    def step(self, loss: Tensor, weights: str) -> Terms:
+        """Make a step of one group alone, along the gradient of a loss, for a `train_step` of your own.
+
+        loss: (). weights: the group's pattern. Returns the norm of the gradient. Raises ValueError for another pattern.
+        """
+        groups = [group for group in self.groups if group.weights == weights]
+        if not groups:
+            known = listed(group.weights for group in self.groups)
+            raise ValueError(f"step: expected the pattern of a group ({known}), got {weights!r}")
+        parameters = [each for vector, _ in groups[0].vectors for each in vector.parameters]
+        divisor = torch.ones((), device=self.device) if self.scale is None else self.scale.value
+        gradient = torch.autograd.grad(loss if self.scale is None else loss * divisor, parameters, allow_unused=True)
+        metrics = self._descend(groups, gradient, divisor)
+        increment_version(parameters)  # so that autograd refuses a loss that was computed with the weights before
         return metrics
 
     @torch.no_grad()
-    def _clip(self) -> Tensor:
-        """Scale the gradient of all weights down to `max_grad_norm`; returns the norm that it had."""
-        gradients = [vector.gradient for vector in self.vectors]
+    def _descend(self, groups: Sequence[Group], sums: Sequence[Tensor | None], divisor: Tensor) -> Terms:
+        """Step along a gradient, one tensor for each weight of some groups, that is to be divided; return its norm."""
+        stepping = [each for group in groups for each in group.vectors]
+        start = 0
+        for vector, optimizer in stepping:
+            vector.take(sums[start : start + len(vector.parameters)])
+            start += len(vector.parameters)
+            vector.gradient.div_(divisor)
+            if self._frozen:
+                vector.gradient.copy_(optimizer.without_frozen(vector.gradient))
+        norm, metrics = self._clip([vector for vector, _ in stepping]), {}
+        if self.scale is not None:
+            metrics["loss_scale"] = self.scale.value.clone()
+            has_overflowed = not bool(norm.isfinite())
+            metrics["skipped_steps"] = torch.tensor(float(has_overflowed))
+            self.scale.update(has_overflowed)
+            if has_overflowed:
+                return metrics
+        for group in groups:
+            rate = group.learning_rate(self.opt_steps)
+            for vector, optimizer in group.vectors:
+                optimizer.learning_rate.fill_(rate)
+                unreached = vector.mask(vector.unreached) if any(vector.unreached) else None
+                if unreached is not None:
+                    optimizer.freeze(unreached)
+                optimizer.step(vector.gradient)
+                if unreached is not None:
+                    optimizer.thaw(unreached)
+        if self.config.ema is not None:
+            for average, vector in zip(self.averages, self.vectors, strict=True):
+                if any(vector is each for each, _ in stepping):
+                    average.lerp_(vector.weights.detach(), 1.0 - self.config.ema.decay)
+        return metrics | {"grad_norm": norm}
+
+    def _clip(self, vectors: Sequence[Vector]) -> Tensor:
+        """Scale the gradient of vectors down to `max_grad_norm`; returns the norm that it had."""
+        gradients = [vector.gradient for vector in vectors]
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each).float() for each in gradients]))
         if self.config.max_grad_norm is not None:
             factor = (self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
             for each in gradients:
                 each.mul_(factor)
         return norm
+
+    def unreached(self) -> list[str]:
+        """Return the names of the weights that no term of the last batch has reached."""
+        names = {id(weight): name for name, weight in self.model.named_parameters()}
+        flags = (is_unreached for vector in self.vectors for is_unreached in vector.unreached)
+        return [names[id(weight)] for weight, is_unreached in zip(self.weights, flags, strict=False) if is_unreached]
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -235,15 +228,69 @@ class Learner:
             for vector, weights in zip(self.vectors, held, strict=False):
                 vector.weights.data.copy_(weights)
 
+    # ---- what callbacks use, as of a player ----------------------------------------------------------------
+
+    def rates(self) -> dict[str, float]:
+        """Return the present learning rate of each group, by its number where there are several."""
+        rates = [group.learning_rate(self.opt_steps) for group in self.groups]
+        if len(rates) == 1:
+            return {"learning_rate": rates[0]}
+        return {f"learning_rate/{number}": rate for number, rate in enumerate(rates)}
+
+    def schedules(self) -> dict[str, Schedule]:
+        """Return the schedules that `change_schedule` can change, by their paths below `learning`."""
+        return {f"groups.{number}.learning_rate": group.learning_rate for number, group in enumerate(self.groups)}
+
+    def change_schedule(self, key: str, schedule: Schedule) -> None:
+        """Replace a schedule from now on; checkpoints store the new one, a function of all opt steps, too."""
+        number = list(self.schedules()).index(key)
+        self.groups[number] = self.groups[number]._replace(learning_rate=schedule)
+        self.changed_schedules[key] = schedule
+
+    def freeze(self, mask: Tensor) -> None:
+        """Freeze weights until `thaw` gets the same mask object.
+
+        mask: bool, of all weights of the model as one vector, in their order there; each is in it as a whole.
+        """
+        parameters = list(self.model.parameters())
+        parts = mask.split([p.numel() for p in parameters])
+        is_in = {id(p): bool(part.any()) for p, part in zip(parameters, parts, strict=True)}
+        masks = [vector.mask([is_in[id(p)] for p in vector.parameters]) for vector in self.vectors]
+        for optimizer, own in zip(self._every_optimizer(), masks, strict=True):
+            optimizer.freeze(own)
+        self._frozen.append((mask, masks))
+
+    def thaw(self, mask: Tensor) -> None:
+        """Undo `freeze` of the same mask object."""
+        masks = next(own for whole, own in self._frozen if whole is mask)
+        for optimizer, own in zip(self._every_optimizer(), masks, strict=True):
+            optimizer.thaw(own)
+        self._frozen = [each for each in self._frozen if each[0] is not mask]
+
+    def _every_optimizer(self) -> list[Optimizer]:
+        return [optimizer for group in self.groups for _, optimizer in group.vectors]
+
+    # ---- state -------------------------------------------------------------------------------------------
+
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of optimizers and averages; the weights are the model's."""
-        optimizers = [[optimizer.state_dict() for _, optimizer in group.vectors] for group in self.groups]
-        return {"optimizers": optimizers, "averages": list(self.averages)}
+        """Return the state of optimizers, averages and schedules; the weights are the model's."""
+        return {
+            "opt_steps": self.opt_steps,
+            "optimizers": [[optimizer.state_dict() for _, optimizer in group.vectors] for group in self.groups],
+            "averages": list(self.averages),
+            "scale": None if self.scale is None else self.scale.state_dict(),
+            "schedules": {key: schedule.state_dict() for key, schedule in self.changed_schedules.items()},
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
+        self.opt_steps = state["opt_steps"]
         for group, states in zip(self.groups, state["optimizers"], strict=True):
             for (_, optimizer), own in zip(group.vectors, states, strict=True):
                 optimizer.load_state_dict(own)
         for average, value in zip(self.averages, state["averages"], strict=True):
             average.copy_(value)
+        if self.scale is not None and state["scale"] is not None:  # a branch may begin with float16
+            self.scale.load_state_dict(state["scale"])
+        for key, schedule in state["schedules"].items():
+            self.change_schedule(key, read_schedule(schedule))

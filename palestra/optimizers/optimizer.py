@@ -148,7 +148,7 @@ class Optimizer(ABC):
 
     def clip(self, gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor | float]:
         """Set the gradient (P,) to 0 for frozen weights, and `clip` it."""
-        return clip(self._without_frozen(gradient), max_norm)
+        return clip(self.without_frozen(gradient), max_norm)
 
     @torch.no_grad()
     def layer_norms(self, gradient: Tensor) -> dict[str, Tensor]:
@@ -158,14 +158,15 @@ class Optimizer(ABC):
         """
         if not self.layers:
             return {}
-        vectors = {"weight_norm": self.weights, "grad_norm": self._without_frozen(gradient)}
+        vectors = {"weight_norm": self.weights, "grad_norm": self.without_frozen(gradient)}
         return {
             f"{what}/{layer}": torch.linalg.vector_norm(vector[start:stop])
             for what, vector in vectors.items()
             for layer, (start, stop) in self.layers.items()
         }
 
-    def _without_frozen(self, gradient: Tensor) -> Tensor:
+    def without_frozen(self, gradient: Tensor) -> Tensor:
+        """Return the gradient (P,) with 0 for frozen weights."""
         is_masked = self._masks or torch.compiler.is_compiling()
         return gradient.masked_fill(self.frozen, 0.0) if is_masked else gradient
 

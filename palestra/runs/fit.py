@@ -101,6 +101,9 @@ class FitConfig(BaseRunConfig):
     def _data_errors(self) -> Iterator[ConfigErrorItem]:
         if TRAIN not in self.data:
             yield ConfigErrorItem(f"data.{TRAIN}", "expected a data set, but the key is missing")
+        if self.learning.precision == "float16" and self.execution.device == "cpu":
+            message = "expected float32 or bfloat16, because execution.device is cpu, got 'float16'"
+            yield ConfigErrorItem("learning.precision", f"{message}; on a GPU, such as cuda, it has a loss scale")
         names = [each.name for each in self.evaluations]
         for place, each in enumerate(self.evaluations):
             path = f"evaluations.{place}"

@@ -119,6 +119,7 @@ class FitTrainer(Training):
             self.terms.add(self.train_step(self.moved(batch), key.number))
             self.batch = key.number + 1
             count(self, opt_steps=1, items=len(key.items))
+            count(self.learner, opt_steps=1)
             self.epoch_counts["updates"] += 1
             self.safe_point()
             self.run.time_log.switch("memory")
@@ -130,7 +131,7 @@ class FitTrainer(Training):
         The global generator of torch is seeded by the run's seed and the opt step, for dropout and the like.
         """
         with seeded_global_state(int(fold(self.keys, self.opt_steps))):
-            return self.learner.opt_step(batch, self.opt_steps)
+            return self.learner.opt_step(batch)
 
     def moved(self, batch: Any) -> Any:
         """Return a batch on the run's device."""

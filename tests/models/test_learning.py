@@ -1,6 +1,6 @@
 """Opt steps of a model are those of a bare loop of torch, whatever the number of microbatches.
 
-Covers palestra.models.gradients, palestra.models.model.
+Covers palestra.models.gradients, palestra.models.groups, palestra.models.model.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from palestra.config import ConfigError, check
 from palestra.models.gradients import TermsError, added, find_gradient
-from palestra.models.learning import Learner, LearningConfig, Vector
+from palestra.models.groups import Vector
+from palestra.models.learning import Learner, LearningConfig, LossScale
 from palestra.models.model import Model, Terms
 
 
@@ -114,7 +115,7 @@ def test_opt_steps_are_those_of_a_bare_loop(kind: str, num_microbatches: int) ->
         loss.backward()
         norm = nn.utils.clip_grad_norm_([p for p in bare.parameters() if p.requires_grad], 0.7)
         optimizer.step()
-        metrics = learner.opt_step(rows, number)
+        metrics = opt_step(learner, rows)
         torch.testing.assert_close(metrics["loss"], loss.detach(), rtol=0, atol=1e-6)
         torch.testing.assert_close(metrics["grad_norm"], norm, rtol=0, atol=1e-6)
     for one, other in zip(bare.parameters(), ours.parameters(), strict=True):
@@ -122,11 +123,17 @@ def test_opt_steps_are_those_of_a_bare_loop(kind: str, num_microbatches: int) ->
     assert torch.equal(ours.scale, torch.full((3,), 2.0))
 
 
+def opt_step(learner: Learner, rows: dict[str, Tensor]) -> Terms:
+    metrics = learner.opt_step(rows)
+    learner.opt_steps += 1  # as a trainer counts
+    return metrics
+
+
 def gradient(num_microbatches: int, rows: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> list[Tensor]:
     model = net(dtype)
     weights = [p for p in model.parameters() if p.requires_grad]
-    found, _ = find_gradient(model, rows, num_microbatches, weights, torch.enable_grad)
-    return [each for each in found if each is not None]
+    found = find_gradient(model, rows, num_microbatches, weights, torch.enable_grad)
+    return [each / found.total for each in found.sums if each is not None]
 
 
 def test_microbatches_change_rounding_alone() -> None:
@@ -144,7 +151,7 @@ def test_gradients_are_added_in_one_tree() -> None:
     order: list[str] = []
 
     class Named(str):
-        def add_(self, other: str) -> "Named":
+        def __add__(self, other: str) -> "Named":
             order.append(f"({self}{other})")
             return Named(order[-1])
 
@@ -157,7 +164,7 @@ def test_an_average_of_the_weights_follows_them() -> None:
     learner = Learner(model, learning([sgd("*", 0.5)], ema={"decay": 0.75}))
     average = [p.detach().clone() for p in model.parameters()]
     for number in range(5):
-        learner.opt_step(batch(number), number)
+        opt_step(learner, batch(number))
         average = [0.75 * a + 0.25 * p.detach() for a, p in zip(average, model.parameters(), strict=True)]
     now = [p.detach().clone() for p in model.parameters()]
     with learner.averaged():
@@ -173,13 +180,13 @@ def test_a_learner_goes_on_to_the_same_bits(ema: dict[str, float] | None) -> Non
     whole, begun, resumed = net(), net(), net()
     one, two, three = Learner(whole, config), Learner(begun, config), Learner(resumed, config)
     for number in range(6):
-        one.opt_step(batch(number), number)
+        opt_step(one, batch(number))
     for number in range(3):
-        two.opt_step(batch(number), number)
+        opt_step(two, batch(number))
     resumed.load_state_dict(begun.state_dict())
     three.load_state_dict(two.state_dict())
     for number in range(3, 6):
-        three.opt_step(batch(number), number)
+        opt_step(three, batch(number))
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b in zip(one.averages, three.averages, strict=True))
 
@@ -197,6 +204,134 @@ def test_types_and_memory_formats_may_be_mixed() -> None:
         vector.weights += vector.gradient
     for place, (one, other) in enumerate(zip(before, parameters, strict=True)):
         assert torch.equal(one + place, other)
+
+
+class Mixed(Model):
+    """Weights of two types and memory formats, of which some are added to each other, and one is reached now and then.
+
+    Autograd gives one tensor as the gradient of `left` and `right`, and one without memory of its own for `sum`.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self.conv = nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)
+        self.wide = nn.Linear(3, 2).double()
+        self.left, self.right = nn.Parameter(torch.randn(3)), nn.Parameter(torch.randn(3))
+        self.sum = nn.Parameter(torch.ones(4))
+        self.rare = nn.Parameter(torch.ones(2))
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        found = self.conv(batch["image"]).mean(dim=(2, 3)) * (self.left + self.right)
+        outputs: Tensor = self.wide(found.double()) + self.sum.sum()
+        return outputs + self.rare if batch["image"].shape[0] > 4 else outputs
+
+    def loss(self, outputs: Tensor, batch: Mapping[str, Tensor]) -> Terms:
+        return {"loss_label": cross_entropy(outputs, batch["label"], reduction="none")}
+
+
+def test_weights_of_any_type_and_format_step_as_in_a_bare_loop() -> None:
+    """Those that no term of a batch reaches stay as they are, also with weight decay."""
+    torch.manual_seed(0)
+    bare, ours = Mixed({}), Mixed({})
+    ours.load_state_dict(bare.state_dict())
+    optimizer = torch.optim.AdamW(bare.parameters(), lr=0.01, weight_decay=0.1)
+    learner = Learner(ours, learning([adamw("*", 0.01, 0.1)], num_microbatches=2))
+    unreached = []
+    for size in (4, 6, 3, 5):
+        rows = {"image": torch.randn(size, 2, 4, 4), "label": torch.randint(2, (size,))}
+        optimizer.zero_grad()
+        halves = [{name: rows[name][part] for name in rows} for part in (slice(size // 2), slice(size // 2, None))]
+        sum(bare.loss(bare(half), half)["loss_label"].sum() / size for half in halves).backward()  # type: ignore[union-attr]
+        optimizer.step()
+        opt_step(learner, rows)
+        unreached.append(learner.unreached())
+    assert unreached == [["rare"]] * 4
+    for one, other in zip(bare.parameters(), ours.parameters(), strict=True):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+    assert ours.conv.weight.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(ours.rare, torch.ones(2))
+
+
+def test_a_loss_of_ones_own_steps_with_one_group_alone() -> None:
+    model = net()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    learner = Learner(model, learning([sgd("first.*", 0.1), sgd("second.*", 0.1)], ema={"decay": 0.5}))
+    first, second = (model.loss(model(batch(number)), batch(number))["loss_label"].mean() for number in (0, 1))
+    third = model.loss(model(batch(2)), batch(2))["loss_label"].mean()
+    learner.step(first, "first.*")
+    assert not torch.equal(before["first.weight"], model.first.weight)
+    assert torch.equal(before["second.weight"], model.second.weight)
+    was = torch.cat([before[f"first.{name}"].flatten() for name in ("weight", "bias")])
+    torch.testing.assert_close(learner.averages[0], (learner.vectors[0].weights.detach() + was) / 2)
+    learner.step(second, "second.*")
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        learner.step(third, "first.*")
+    with pytest.raises(
+        ValueError, match=r"^step: expected the pattern of a group \('first\.\*', 'second\.\*'\), got 'one'"
+    ):
+        learner.step(first, "one")
+
+
+def test_callbacks_freeze_weights_and_change_schedules_of_a_model() -> None:
+    model = net()
+    learner = Learner(model, learning([adamw("*weight", 0.01, 0.1), adamw("*bias", 0.02, 0.0)]))
+    names = [name for name, _ in model.named_parameters()]
+    frozen = ["first.weight", "second.bias"]
+    mask = torch.cat([torch.full((p.numel(),), name in frozen) for name, p in model.named_parameters()])
+    learner.freeze(mask)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    norm = opt_step(learner, batch(0))["grad_norm"]
+    still = [name for name, p in model.named_parameters() if torch.equal(before[name], p)]
+    assert still == [name for name in names if name in (*frozen, "scale")]
+    whole = Learner(net(), learner.config).opt_step(batch(0))["grad_norm"]
+    assert norm < whole
+    learner.thaw(mask)
+    learner.change_schedule("groups.1.learning_rate", learner.groups[1].learning_rate.scaled(0.5))
+    assert learner.rates() == {"learning_rate/0": 0.01, "learning_rate/1": 0.01}
+    opt_step(learner, batch(1))
+    assert not torch.equal(before["first.weight"], model.first.weight)
+    other = Learner(net(), learner.config)
+    other.load_state_dict(learner.state_dict())
+    assert (other.opt_steps, other.rates()) == (2, learner.rates())
+
+
+def test_a_loss_scale_leaves_out_steps_that_overflow() -> None:
+    model = net()
+    learner = Learner(model, learning([adamw("*", 0.01, 0.1)], precision="float16"))
+    scale = learner.scale
+    assert isinstance(scale, LossScale)
+    scale.growth_interval = 3
+    opt_step(learner, batch(0))
+    before, state = [p.detach().clone() for p in model.parameters()], str(learner.optimizers["model"].state_dict())
+    rows = batch(1)
+    scale.value.fill_(1e38)
+    metrics = opt_step(learner, rows | {"x": 100 * rows["x"]})
+    assert (metrics["loss_scale"], metrics["skipped_steps"]) == (pytest.approx(1e38), 1.0)
+    assert "grad_norm" not in metrics
+    assert float(scale.value) == pytest.approx(0.5e38)
+    assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+    assert str(learner.groups[0].vectors[0][1].state_dict()) in state
+    scale.value.fill_(2.0**10)
+    for number in range(3):
+        assert opt_step(learner, batch(number))["skipped_steps"] == 0.0
+    assert float(scale.value) == 2.0**11
+    other = Learner(net(), learner.config)
+    other.load_state_dict(learner.state_dict())
+    assert other.scale is not None
+    assert other.scale.state_dict() == {"value": 2.0**11, "num_steps": 0}
+
+
+def test_a_scaled_loss_gives_the_same_steps() -> None:
+    plain, scaled = net(), net()
+    for model, precision in ((plain, "float32"), (scaled, "float16")):
+        learner = Learner(model, learning([sgd("*", 0.1)], precision=precision, max_grad_norm=0.5))
+        if learner.scale is not None:
+            learner.scale.value.fill_(1024.0)
+        for number in range(3):
+            opt_step(learner, batch(number))
+    for one, other in zip(plain.parameters(), scaled.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=2e-3)
 
 
 @pytest.mark.parametrize(

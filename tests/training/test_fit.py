@@ -260,6 +260,7 @@ def test_every_command_of_a_run_knows_a_model(config: dict[str, Any]) -> None:
         ({"learning.groups.0.weights": "first.*"}, r"learning.groups.0.weights: expected weights among .*, got 'first"),
         ({"num_worlds": 4}, "num_worlds: unknown key"),
         ({"execution.kernel": "numba"}, "execution.kernel: unknown key"),
+        ({"learning.precision": "float16"}, "learning.precision: expected float32 or bfloat16, because execution.dev"),
         ({"stop.unit": "env_steps"}, "stop.unit: expected one of 'opt_steps', 'items', 'epochs', 'minutes', got"),
     ],
 )

@@ -1,0 +1,120 @@
+"""Groups of weights that learn alike: their config, and the vectors in which an optimizer steps on them.
+
+Letters: P weights of a vector.
+"""
+
+import itertools
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr
+from palestra.config.errors import listed
+from palestra.optimizers import Optimizer, OptimizerConfig
+from palestra.schedules import Schedule, ScheduleConfig
+
+
+class GroupConfig(Config):
+    """Weights that learn alike."""
+
+    usual: ClassVar = {"weights": "*", "learning_rate": {"name": "constant", "value": 0.001}}
+
+    weights: NonEmptyStr
+    """which weights, by their names in the model; * stands for anything"""
+    optimizer: OptimizerConfig
+    """how they step"""
+    learning_rate: ScheduleConfig
+    """the length of steps, a function of opt steps"""
+
+
+class Vector:
+    """Weights of one group and one type as one vector, of which they are views; so is their gradient.
+
+    A weight keeps its memory format, such as channels_last.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.parameters = list(parameters)
+        first = self.parameters[0]
+        size = sum(each.numel() for each in self.parameters)
+        self.weights = nn.Parameter(torch.empty(size, dtype=first.dtype, device=first.device), requires_grad=False)
+        self.gradient = torch.zeros_like(self.weights.data)
+        self.unreached: list[bool] = []
+        self._gradients = self._views(self.gradient)
+        for parameter, view in zip(self.parameters, self._views(self.weights.data), strict=True):
+            parameter.data = view.copy_(parameter.data)
+
+    def _views(self, vector: Tensor) -> list[Tensor]:
+        starts = itertools.accumulate((each.numel() for each in self.parameters), initial=0)
+        return [
+            vector.as_strided(each.size(), each.stride() if _is_dense(each) else _contiguous(each), start)
+            for each, start in zip(self.parameters, starts, strict=False)
+        ]
+
+    def take(self, gradient: Sequence[Tensor | None]) -> None:
+        """Keep a gradient, one tensor per weight; None, of a weight that no term reaches, counts as 0.
+
+        unreached: whether each weight is such a one.
+        """
+        for view, each in zip(self._gradients, gradient, strict=True):
+            if each is None:
+                view.zero_()
+            else:
+                view.copy_(each)
+        self.unreached = [each is None for each in gradient]
+
+    def mask(self, are_in: Sequence[bool]) -> Tensor:
+        """Return a mask of whole weights: bool (P,). are_in: whether each is in it."""
+        parts = [torch.full((each.numel(),), is_in) for each, is_in in zip(self.parameters, are_in, strict=True)]
+        return torch.cat(parts).to(self.weights.device)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Tell whether a tensor fills its memory without gaps or overlaps, in whatever order of its axes."""
+    ordered = sorted(zip(tensor.stride(), tensor.shape, strict=True))
+    expected = 1
+    for stride, size in ordered:
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _contiguous(tensor: Tensor) -> tuple[int, ...]:
+    return torch.empty(tensor.shape, device="meta").stride()
+
+
+class Group(NamedTuple):
+    """A group of weights: its pattern, its schedule, and a vector with an optimizer for each type of its weights."""
+
+    weights: str
+    learning_rate: Schedule
+    vectors: list[tuple[Vector, Optimizer]]
+
+
+def groups_of(model: nn.Module, configs: Sequence[GroupConfig]) -> dict[str, int]:
+    """Return the number of the group of each weight that learns, by its name; a tied weight goes by its first name.
+
+    Raises ConfigError, with paths below the list of groups, for a pattern that matches no weight, and for a weight in
+    no group or in several.
+    """
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    matches = [[name for name in names if fnmatchcase(name, config.weights)] for config in configs]
+    faults = [
+        ConfigErrorItem(f"{place}.weights", f"expected weights among {listed(names)}, got {config.weights!r}")
+        for place, config in enumerate(configs)
+        if not matches[place]
+    ]
+    found: dict[str, int] = {}
+    for name in names:
+        places = [place for place, matched in enumerate(matches) if name in matched]
+        if len(places) != 1:
+            in_groups = f"{len(places)} ({', '.join(configs[place].weights for place in places)})" if places else "none"
+            faults.append(ConfigErrorItem("", f"expected the weight {name!r} in one group, got it in {in_groups}"))
+        else:
+            found[name] = places[0]
+    ConfigError.require_none(faults)
+    return found
