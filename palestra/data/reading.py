@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, default_collate
 
+from palestra.data.items import TensorItems
 from palestra.randomness import base_key, fold, global_states, restored_global_states, seed_global_states, world_keys
 
 Seeding = Literal["per_item"]
@@ -64,9 +65,12 @@ class Reader(Dataset[Any]):
     ) -> None:
         self.name, self.data, self.collate, self.seeding = name, data, collate or default_collate, seeding
         self.key = world_keys(base_key(seed, f"data/{name}"), 1, torch.device("cpu"))
+        self.reads_at_once = collate is None and getattr(type(data), "__getitem__", None) is TensorItems.__getitem__
 
     def __getitem__(self, key: BatchKey) -> Any:
         """Return the batch of a key, or Unread."""
+        if self.reads_at_once:
+            return self.data.batch(key.items)
         items: list[Any] = []
         try:
             if self.seeding:

@@ -1,20 +1,28 @@
 """Data sets that a config names: map-style sets of the user's own, of which a config may take the first items alone."""
 
-from typing import Annotated, Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from torch.utils.data import Dataset
+from palestra.config import Config, ConfigError, PositiveInt, UserConfig, below, failure
 
-from palestra.config import ByName, Config, ConfigError, PositiveInt, UserConfig, failure
+TRAIN = "train"  # the set from which a model learns
 
 
 class DataConfig(Config):
     """The keys of every data set."""
 
-    usual: ClassVar = {"num_items": None}
+    usual: ClassVar[Any] = {"num_items": None}
 
     num_items: PositiveInt | None
     """only the first so many items, such as those of one batch, to see whether a model can learn them by heart; null:
     all"""
+
+    def build(self, train: Any, seed: int) -> Any:
+        """Make the data set. Raises ConfigError, with paths relative to this config.
+
+        train: the set from which the model learns; None: this is it. seed: the run's.
+        """
+        raise NotImplementedError
 
 
 class UserDataConfig(UserConfig, DataConfig):
@@ -27,7 +35,7 @@ class UserDataConfig(UserConfig, DataConfig):
     def build(self, *arguments: Any, **named: Any) -> Any:
         """Make the data set. Raises ConfigError if it fails, is empty, or lacks a length."""
         try:
-            data = super().build(*arguments, **named)
+            data = UserConfig.build(self)
             num = len(data)
         except ConfigError:
             raise
@@ -38,7 +46,13 @@ class UserDataConfig(UserConfig, DataConfig):
         return data
 
 
-AnyDataConfig = Annotated[UserDataConfig, ByName(user_class=Dataset)]
+def make_sets(configs: Mapping[str, DataConfig], seed: int) -> dict[str, Any]:
+    """Make the data sets of a run by name. seed: the run's. Raises ConfigError."""
+    made: dict[str, Any] = {}
+    for name in sorted(configs, key=lambda each: each != TRAIN):  # the others are shown as `train` says
+        with below(f"data.{name}"):
+            made[name] = configs[name].build(made.get(TRAIN), seed)
+    return made
 
 
 def num_items(data: Any, config: DataConfig) -> int:

@@ -12,12 +12,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from palestra.config import Config, ConfigError, Fraction, PositiveFloat, PositiveInt
+from palestra.data.items import LABEL
 from palestra.games.spaces import Space
 from palestra.models.model import Model, Terms, score
 from palestra.nets import NetConfig, make_net
 from palestra.randomness import base_key
-
-LABEL = "label"  # the entry of an item that is to be predicted
 
 
 def spaces_of(item: Any) -> dict[str, Space]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
+from torch.utils.data import Dataset
 
 from palestra.config import (
     ByName,
@@ -17,8 +18,10 @@ from palestra.config import (
     load_class,
 )
 from palestra.data.loading import LoadingConfig
-from palestra.data.sets import AnyDataConfig
+from palestra.data.rows import RowsDataConfig
+from palestra.data.sets import TRAIN, UserDataConfig
 from palestra.evaluation.measures import BestConfig, GameMeasures, measure_errors
+from palestra.games.dialogue.items import ScenarioDataConfig
 from palestra.models.labelled import Classifier, ClassifierConfig, Regressor, RegressorConfig
 from palestra.models.learning import LearningConfig
 from palestra.models.model import Model
@@ -26,14 +29,13 @@ from palestra.runs.base import BaseRunConfig, TrainerBase
 from palestra.runs.sections import MachineConfig, RunOutputConfig
 from palestra.runtime.intervals import Interval
 
-TRAIN = "train"  # the data set from which the model learns
-
 
 class FitTrainerConfig(Config):
     name: Literal["fit"]
     """in each epoch the model learns from the training data, batch by batch"""
 
 
+AnyDataConfig = Annotated[RowsDataConfig | ScenarioDataConfig | UserDataConfig, ByName(user_class=Dataset)]
 AnyModelConfig = Annotated[ClassifierConfig | RegressorConfig | UserConfig, ByName(user_class=Model)]
 
 

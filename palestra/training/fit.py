@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from palestra.config import below
 from palestra.data.loading import Loader
 from palestra.data.reading import DataFailed, Reader
-from palestra.data.sets import num_items
+from palestra.data.sets import TRAIN, make_sets, num_items
 from palestra.evaluation.evaluator import Watch
 from palestra.models.gradients import TermsError
 from palestra.models.gradients import num_items as items_of
@@ -25,7 +25,7 @@ from palestra.randomness import base_key, fold, restored_global_states, seeded_g
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage
 from palestra.runs.evaluating import Evaluating
-from palestra.runs.fit import TRAIN, FitConfig, SetEvaluationConfig
+from palestra.runs.fit import FitConfig, SetEvaluationConfig
 from palestra.runtime.counter import Counter, count
 from palestra.runtime.intervals import Interval
 from palestra.training.training import Training
@@ -54,10 +54,7 @@ class FitTrainer(Training):
 
     def _build(self) -> None:
         config = self.config
-        self.data: dict[str, Any] = {}
-        for name, each in config.data.items():
-            with below(f"data.{name}"):
-                self.data[name] = each.build()
+        self.data = make_sets(config.data, config.seed)
         self.model: Model = self._make_model()
         self.model.to(self.device).train()
         with below("learning.groups"):

@@ -1,6 +1,6 @@
 """`rows`: what is drawn, what players see, and what does not fit in a file.
 
-Covers palestra.games.dialogue.columns.
+Covers palestra.data.columns.
 """
 
 import csv
@@ -22,8 +22,8 @@ import palestra
 from palestra.cli import app
 from palestra.config import ConfigError, check, load_yaml
 from palestra.config.usual import completed
+from palestra.data.columns import read_columns
 from palestra.games import OneGame, make_game
-from palestra.games.dialogue.columns import read_columns
 from palestra.games.dialogue.game import DialogueGame
 from palestra.games.trees import are_same
 from palestra.games.tryout import try_game

@@ -1,0 +1,195 @@
+"""`rows`: the labelled rows of a file as a data set.
+
+Letters: N rows of the file.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from palestra.config import ConfigError, ConfigErrorItem, NonEmptyStr, below
+from palestra.data.columns import Column, read_columns
+from palestra.data.items import LABEL, TensorItems
+from palestra.data.sets import DataConfig
+from palestra.data.table import (
+    TABLE,
+    AnyHeldOutConfig,
+    Encoding,
+    Table,
+    cell_text,
+    check_column,
+    check_finite,
+    suggested,
+)
+
+
+class RowsDataConfig(DataConfig):
+    name: Literal["rows"]
+    """the labelled rows of a file; those of all sets of a run are shown as the training rows of `train` say"""
+    file: NonEmptyStr
+    """a .csv, .parquet or .npz file on this machine; a relative path begins at the working directory"""
+    label: NonEmptyStr
+    """the column with the labels"""
+    label_kind: Literal["class", "number"]
+    """class: numbered 0, 1, ... in the order of the values that the file of `train` has, whole numbers by size, texts
+    by their characters; number: as in the file, float32"""
+    sees: Annotated[list[NonEmptyStr], Field(min_length=1)]
+    """the columns that the model sees"""
+    categorical: list[NonEmptyStr]
+    """those of them that hold categories, as texts do: one number for each value that training rows have, 1 where the
+    row has it; a value that only other rows have is all zeros"""
+    held_out: AnyHeldOutConfig | None
+    """which rows training never sees; null: all are training rows"""
+    part: Literal["train", "held_out", "all"]
+    """which rows of the file these items are: those that are not held out, those that are, or all"""
+    standardize: bool
+    """true: the numbers that the model sees have mean 0 and standard deviation 1 over the training rows, but categories
+    and images; false: they are as in the file"""
+
+    def build(self, train: Any, seed: int) -> "RowsData":
+        return RowsData(self, train if isinstance(train, RowsData) else None)
+
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], about: Any) -> dict[str, Any]:
+        """Read what the file tells: the model sees all columns but the label.
+
+        Columns that lack values, and texts with many values, are left out. Raises ConfigError if the file or the label
+        must be given first.
+        """
+        held_out = {"name": "fraction", "fraction": 0.2, "seed": 0}
+        told: dict[str, Any] = {"label_kind": "class", "held_out": held_out, "part": "train", "standardize": True}
+        told |= {"num_items": None, **said}
+        if not isinstance(told.get("file"), str):
+            raise ConfigError.at(
+                "file", "expected a path, but the key is missing; give it, as data.train.file=data.csv"
+            )
+        with below("file"):
+            file = read_columns(told["file"])
+        if "label" in file.names:
+            told.setdefault("label", "label")
+        if "label" not in told:
+            message = f"expected one of the columns ({', '.join(file.names)}), but the key is missing; give it, as"
+            raise ConfigError.at("label", f"{message} data.train.label={file.names[-1] if file.names else 'NAME'}")
+        aside = {told["label"], *(value for key, value in dict(told["held_out"] or {}).items() if key == "column")}
+        shown = {name: column for name in file.names if name not in aside and (column := suggested(file, name))}
+        told.setdefault("sees", [*shown])
+        told.setdefault("categorical", [name for name in told["sees"] if shown.get(name) == "texts"])
+        return told
+
+
+AS_IN_TRAIN = ("label", "label_kind", "sees", "categorical", "standardize")
+
+
+class RowsData(TensorItems):
+    """Items with an entry `columns`, float32, of all numbers and categories, an entry for each array, and `label`.
+
+    train: the set from which the model learns, by whose training rows the columns are shown; None: by those of this
+    file. Raises ConfigError, with paths relative to the config, for everything in the file that does not fit.
+
+    rows: the number of each item's row. classes: the values of classes in their order; None where labels are numbers.
+    encodings: how the columns are shown, by name.
+    """
+
+    classes: list[Any] | None
+    encodings: dict[str, Encoding]
+
+    def __init__(self, config: RowsDataConfig, train: "RowsData | None") -> None:
+        self.config = config
+        ConfigError.require_none([*_faults(config), *(_unlike(config, train.config) if train else ())])
+        self.source = table = Table(
+            config, [(f"sees.{at}", name) for at, name in enumerate(config.sees)], (TABLE, LABEL)
+        )
+        self.files = table.files
+        is_held_out = table.held_out_rows()
+        if is_held_out.all():
+            raise ConfigError.at("held_out", f"expected rows that are not held out, got none of {len(table)}")
+        self.encodings = table.encodings(~is_held_out) if train is None else train.encodings
+        ConfigError.require_none(self._unlike_arrays())
+        wanted = {"train": ~is_held_out, "held_out": is_held_out, "all": np.ones(len(table), dtype=bool)}[config.part]
+        self.rows = np.flatnonzero(wanted)
+        if len(self.rows) == 0:
+            raise ConfigError.at(
+                "part", f"expected rows that are held out, got none of {len(table)}; choose other ones"
+            )
+        label = self._labels(table.columns[config.label], train)
+        shown = table.shown(self.encodings)
+        entries = {TABLE: shown.table} if shown.ranges else {}
+        entries |= shown.arrays
+        super().__init__({n: torch.from_numpy(each[self.rows]) for n, each in entries.items()}, label[self.rows])
+
+    def _labels(self, column: Column, train: "RowsData | None") -> torch.Tensor:
+        """Return the labels of all rows: int64 (N,) of classes, float32 (N, ...) of numbers."""
+        config, is_class = self.config, self.config.label_kind == "class"
+        self.classes = None
+        with below("label"):
+            remedy = "if it is a class, write label_kind: class"
+            if column.ndim > 1 and is_class:
+                raise ConfigError.at("", f"expected a class in each row of {config.label!r}, got an array")
+            check_column(config.label, column, is_class, remedy)
+            if not is_class:
+                with np.errstate(over="ignore"):
+                    numbers = column.astype(np.float32)
+                check_finite(numbers, "", f"numbers that float32 holds in the column {config.label!r}")
+                return torch.from_numpy(numbers)
+            self.classes = _classes(column) if train is None else train.classes
+            assert self.classes is not None
+            self.num_classes = len(self.classes)
+            places = {value: place for place, value in enumerate(self.classes)}
+            found = [places.get(value) for value in column.tolist()]
+            if None in found:
+                row, known = found.index(None), ", ".join(map(cell_text, self.classes))
+                message = f"expected one of the classes in the file of data.train ({known:.200})"
+                raise ConfigError.at("", f"{message}, got {cell_text(column[row])} in row {row} (counted from 0)")
+            return torch.tensor(found)
+
+    def _unlike_arrays(self) -> Iterator[ConfigErrorItem]:
+        for name, encoding in self.encodings.items():
+            column = self.source.columns[name]
+            is_image = column.dtype == np.uint8 and column.ndim in (3, 4)
+            if (column.shape[1:], is_image) != (encoding.shape, encoding.is_image):
+                kinds = [
+                    f"{'pixels' if image else 'numbers'} of shape {shape}"
+                    for image, shape in ((encoding.is_image, encoding.shape), (is_image, column.shape[1:]))
+                ]
+                message = f"expected in each row of {name!r} {kinds[0]}, as in data.train, got {kinds[1]}"
+                yield ConfigErrorItem(self.source.paths[name], message)
+
+    def describe(self, index: int) -> str:
+        """Describe an item as people read it, such as "row 17: age 31, colour red"."""
+        return self.source.describe(int(self.rows[index]))
+
+
+def _classes(column: Column) -> list[Any]:
+    """Return the values of a column of classes in their order."""
+    found = sorted(set(column.tolist()))
+    broken = next((value for value in found if not isinstance(value, str) and value != int(value)), None)
+    if broken is not None:
+        row = column.tolist().index(broken)
+        got = (
+            f"{broken:g} in row {row} (counted from 0); if it is to be predicted as a number, write label_kind: number"
+        )
+        raise ConfigError.at("", f"expected whole numbers or texts as classes, got {got}")
+    return found
+
+
+def _faults(config: RowsDataConfig) -> Iterator[ConfigErrorItem]:
+    for place, name in enumerate(config.sees):
+        if name in config.sees[:place]:
+            yield ConfigErrorItem(f"sees.{place}", f"expected different columns, got {name!r} twice")
+        if name == config.label:
+            message = f"expected another column, because the model is to predict it, got the label {name!r}"
+            yield ConfigErrorItem(f"sees.{place}", message)
+    for place, name in enumerate(config.categorical):
+        if name not in config.sees:
+            yield ConfigErrorItem(f"categorical.{place}", f"expected a column that the model sees, got {name!r}")
+
+
+def _unlike(config: RowsDataConfig, train: RowsDataConfig) -> Iterator[ConfigErrorItem]:
+    for key in AS_IN_TRAIN:
+        own, there = getattr(config, key), getattr(train, key)
+        if own != there:
+            message = f"expected the same as in data.train, whose rows say how the model sees a row ({there!s:.80})"
+            yield ConfigErrorItem(key, f"{message}, got {own!s:.80}")

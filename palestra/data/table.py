@@ -1,0 +1,265 @@
+"""The rows of a file as numbers: which columns are shown and how, which rows are held out, and what does not fit.
+
+Letters: N rows of the file, D numbers that are shown of a row.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonEmptyStr, NonNegativeInt, below
+from palestra.config.errors import nearest
+from palestra.data.columns import Column, ColumnsFile, number_of, read_columns
+from palestra.randomness import base_key, random_permutation, world_keys
+
+TABLE = "columns"  # the entry that holds all columns but arrays
+CHANNELS = (1, 3, 4)  # of pictures
+MOST_CATEGORIES = 32  # of a column that a first file shows
+MOST_TOLD = 8  # values of a row that a text names
+
+
+class HeldOutFractionConfig(Config):
+    name: Literal["fraction"]
+    """a part of the rows, drawn at random"""
+    fraction: Annotated[float, Field(gt=0, lt=1)]
+    """the share of the rows that training never draws"""
+    seed: NonNegativeInt
+    """which rows these are; it does not follow the run's seed"""
+
+
+class HeldOutColumnConfig(Config):
+    name: Literal["column"]
+    """the rows that a column of the file names"""
+    column: NonEmptyStr
+    """1: the row is held out; 0: training draws it"""
+
+
+AnyHeldOutConfig = Annotated[HeldOutFractionConfig | HeldOutColumnConfig, ByName()]
+
+
+class TableKeys(Protocol):
+    """The keys of a config that a table needs."""
+
+    @property
+    def file(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def categorical(self) -> list[str]: ...
+    @property
+    def held_out(self) -> HeldOutFractionConfig | HeldOutColumnConfig | None: ...
+    @property
+    def standardize(self) -> bool: ...
+
+
+class Encoding(NamedTuple):
+    """How a column is shown, which some of its rows say.
+
+    shape: of a row. categories: the values of a column of categories, in their order; else None. is_image: whether its
+    arrays are pixels, which stay as they are. mean, spread: what is taken from numbers, and by what they are divided.
+    """
+
+    shape: tuple[int, ...]
+    categories: Column | None
+    is_image: bool
+    mean: Any
+    spread: Any
+
+    def applied(self, column: Column) -> np.ndarray[Any, Any]:
+        """Return what is shown of a column: float32 (N, numbers), or arrays (N, ...)."""
+        if self.categories is not None:
+            return (column[:, None] == self.categories).astype(np.float32)
+        if self.is_image:
+            return np.ascontiguousarray(column[:, None] if column.ndim == 3 else column)
+        numbers = column.astype(np.float64)
+        if self.spread is not None:
+            numbers = (numbers - self.mean) / self.spread
+        with np.errstate(over="ignore"):
+            values = numbers.astype(np.float32)
+        return values[:, None] if values.ndim == 1 else values
+
+
+class Shown(NamedTuple):
+    """What is shown of all rows.
+
+    table: the numbers and categories of all columns, float32 (N, D). ranges: the places of each column in it. arrays:
+    (N, ...) by column: images (C, H, W) of uint8, others of float32.
+    """
+
+    table: np.ndarray[Any, Any]
+    ranges: dict[str, range]
+    arrays: dict[str, np.ndarray[Any, Any]]
+
+
+class Table:
+    """The rows of a file.
+
+    config: says which. shown: the columns that are shown, each with its path in the config. reserved: names that a
+    shown array may not have. Raises ConfigError, with paths relative to the config, for what does not fit.
+
+    columns: those that the config names, as the file has them. names: of the shown ones. files: the SHA-256 of the
+    file, by its path.
+    """
+
+    def __init__(self, config: TableKeys, shown: Sequence[tuple[str, str]], reserved: Sequence[str]) -> None:
+        self.config = config
+        with below("file"):
+            file = read_columns(config.file)
+        self.files = {config.file: file.sha256}
+        how = config.held_out
+        held_out = [("held_out.column", how.column)] if isinstance(how, HeldOutColumnConfig) else []
+        named = [("label", config.label), *held_out, *shown]
+        ConfigError.require_none(_unknown_columns(config.file, named, file))
+        self.names = list(dict.fromkeys(name for _, name in shown))
+        self.paths = {name: path for path, name in reversed(shown)}
+        self.columns = {name: _column(file, name, path) for path, name in named}
+        self._check(named, reserved)
+
+    def __len__(self) -> int:
+        return len(self.columns[self.config.label])
+
+    def _check(self, named: Sequence[tuple[str, str]], reserved: Sequence[str]) -> None:
+        num = len(self)
+        if num == 0:
+            raise ConfigError.at("file", f"expected rows in {self.config.file!r}, got none")
+        for path, name in named:
+            column = self.columns[name]
+            if len(column) != num:
+                raise ConfigError.at(path, f"expected {num} rows in {name!r}, as the label has, got {len(column)}")
+            if name in self.paths and path not in ("label", "held_out.column"):
+                with below(path):
+                    if column.ndim > 1 and name in reserved:
+                        expected = f"expected another name of an array than {', '.join(reserved)}"
+                        raise ConfigError.at("", f"{expected}, got {name!r}")
+                    check_column(name, column, name in self.config.categorical)
+
+    def held_out_rows(self) -> np.ndarray[Any, Any]:
+        """Find the rows that are held out: bool (N,)."""
+        how, num = self.config.held_out, len(self)
+        if isinstance(how, HeldOutColumnConfig):
+            return flags(self.columns[how.column], "held_out.column", f"the column {how.column!r}") == 1
+        is_held_out = np.zeros(num, dtype=bool)
+        if how is not None:
+            order = random_permutation(world_keys(base_key(how.seed, "rows/held out"), 1, torch.device("cpu")), num)
+            is_held_out[order[: round(how.fraction * num)].numpy()] = True
+        return is_held_out
+
+    def encodings(self, is_training: np.ndarray[Any, Any]) -> dict[str, Encoding]:
+        """Return how each shown column is shown, by the training rows alone. is_training: bool (N,)."""
+        return {name: self._encoding(name, self.columns[name][is_training]) for name in self.names}
+
+    def _encoding(self, name: str, known: Column) -> Encoding:
+        """Return how a column is shown. known: its training rows."""
+        shape, is_image = known.shape[1:], known.dtype == np.uint8 and known.ndim in (3, 4)
+        if name in self.config.categorical:
+            return Encoding(shape, np.array(sorted(set(known.tolist())), dtype=known.dtype), False, None, None)
+        if is_image or not self.config.standardize:
+            return Encoding(shape, None, is_image, None, None)
+        known = known.astype(np.float64)
+        spread = np.where(known.max(axis=0) == known.min(axis=0), 1.0, known.std(axis=0))
+        return Encoding(shape, None, False, known.mean(axis=0), spread)
+
+    def shown(self, encodings: Mapping[str, Encoding]) -> Shown:
+        """Return what is shown of all rows. Raises ConfigError for numbers that are too large."""
+        tables: dict[str, np.ndarray[Any, Any]] = {}
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        for name in self.names:
+            values = encodings[name].applied(self.columns[name])
+            if not encodings[name].is_image:
+                check_finite(values, self.paths[name], f"numbers that float32 holds in the column {name!r}")
+            (arrays if self.columns[name].ndim > 1 else tables)[name] = values
+        table = np.concatenate([*tables.values(), np.zeros((len(self), 0), np.float32)], axis=1)
+        ends = np.cumsum([0, *(each.shape[1] for each in tables.values())])
+        return Shown(table, {name: range(ends[at], ends[at + 1]) for at, name in enumerate(tables)}, arrays)
+
+    def describe(self, row: int) -> str:
+        """Describe a row without its arrays and its label, such as "row 17: age 31, colour red"."""
+        columns = {name: self.columns[name] for name in self.names if name != self.config.label}
+        texts = [f"{name} {cell_text(column[row])}" for name, column in columns.items() if column.ndim == 1]
+        told = texts[:MOST_TOLD] + (["..."] if len(texts) > MOST_TOLD else [])
+        return f"row {row}" + (f": {', '.join(told)}" if told else "")
+
+
+def cell_text(value: Any) -> str:
+    """Write a cell as people read it."""
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def suggested(file: ColumnsFile, name: str) -> Literal["numbers", "texts"] | None:
+    """Return what a column holds if a first file shows it, else None: where values lack, or texts are too many."""
+    try:
+        column = file.column(name)
+    except ConfigError:
+        return None
+    if column.dtype == object:
+        is_complete = column.ndim == 1 and all(column.tolist())
+        return "texts" if is_complete and len(set(column.tolist())) <= MOST_CATEGORIES else None
+    return "numbers" if np.isfinite(column).all() else None
+
+
+# ---- what does not fit ---------------------------------------------------------------------------------
+
+
+def _unknown_columns(path: str, named: Sequence[tuple[str, str]], file: ColumnsFile) -> Iterator[ConfigErrorItem]:
+    for key, name in named:
+        if name not in file.names:
+            near = nearest(name, file.names)
+            hint = f"; did you mean {near!r}?" if near else ""
+            known = ", ".join(file.names) or "none"
+            yield ConfigErrorItem(key, f"expected a column of {path} ({known:.200}), got {name!r}{hint}")
+
+
+def _column(file: ColumnsFile, name: str, path: str) -> Column:
+    with below(path):
+        return file.column(name)
+
+
+CATEGORIES = "if these are categories, name the column in `categorical`"
+
+
+def check_column(name: str, column: Column, is_categorical: bool, remedy: str = CATEGORIES) -> None:
+    """Raise ConfigError, with the path "", unless the column holds what it should in every row.
+
+    remedy: what to do if texts stand where numbers should.
+    """
+    if column.ndim > 1 and (is_categorical or column.dtype == object):
+        raise ConfigError.at("", f"expected a number or text in each row of the category {name!r}, got an array")
+    if column.dtype == object:
+        texts = column.tolist()
+        if not is_categorical:
+            row = next((row for row, text in enumerate(texts) if number_of(text) is None), 0)
+            where = f"got {texts[row]!r} in row {row} (counted from 0)"
+            raise ConfigError.at("", f"expected numbers in the column {name!r}, {where}; {remedy}")
+        if "" in texts:
+            where = f"got none in row {texts.index('')} (counted from 0)"
+            message = f"expected a value in every row of {name!r}, {where}; fill it, or leave the row out"
+            raise ConfigError.at("", message)
+        return
+    is_picture = column.dtype == np.uint8 and column.ndim == 4
+    if is_picture and column.shape[1] not in CHANNELS and column.shape[3] in CHANNELS:
+        expected = f"expected images (rows, channels, height, width) as {name!r}"
+        raise ConfigError.at("", f"{expected}, got {column.shape}; transpose(0, 3, 1, 2) makes them so")
+    check_finite(column, "", f"finite numbers in the column {name!r}", "; fill it, or leave the row out")
+
+
+def check_finite(values: np.ndarray[Any, Any], path: str, what: str, remedy: str = "") -> None:
+    """Raise ConfigError at a path for the first row that holds a number which is not finite."""
+    is_sound = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+    if not is_sound.all():
+        row = int(np.flatnonzero(~is_sound)[0])
+        got = values[row][~np.isfinite(values[row])][0] if values.ndim > 1 else values[row]
+        told = "none or nan" if np.isnan(got) else str(got)
+        raise ConfigError.at(path, f"expected {what}, got {told} in row {row} (counted from 0){remedy}")
+
+
+def flags(column: Column, path: str, what: str) -> np.ndarray[Any, Any]:
+    """Convert a column of zeros and ones to int64 (N,). Raises ConfigError for other values."""
+    values: list[Any] = [number_of(each) if isinstance(each, str) else each for each in column.tolist()]
+    for row, value in enumerate(values):
+        if value not in (0, 1):
+            got = f"{column[row]!s:.80} in row {row} (counted from 0)"
+            raise ConfigError.at(path, f"expected 0 or 1 in every row as {what}, got {got}")
+    return np.array(values).astype(np.int64)

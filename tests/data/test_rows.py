@@ -1,0 +1,167 @@
+"""`rows` as a data set: its items are the rows of a file, shown as the training rows say.
+
+Covers palestra.data.items, palestra.data.table.
+"""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+from palestra.config import Config, ConfigError, check
+from palestra.data.reading import BatchKey, Reader
+from palestra.data.rows import RowsData
+from palestra.data.sets import make_sets
+from palestra.games import make_game
+from palestra.runs.fit import AnyDataConfig
+
+ROWS = [["a", "colour", "b", "y"], *([i, ["red", "blue", "green"][i % 3], -i / 4, int(i % 5 < 2)] for i in range(40))]
+
+pytestmark = pytest.mark.usefixtures("in_tmp_path")
+
+
+def write_csv(rows: Sequence[Sequence[Any]], name: str = "data.csv") -> None:
+    with open(name, "w", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+def keys(**changes: Any) -> dict[str, Any]:
+    return {
+        "name": "rows",
+        "file": "data.csv",
+        "label": "y",
+        "label_kind": "class",
+        "sees": ["a", "colour", "b"],
+        "categorical": ["colour"],
+        "held_out": {"name": "fraction", "fraction": 0.25, "seed": 0},
+        "part": "train",
+        "standardize": True,
+        "num_items": None,
+    } | changes
+
+
+class Sets(Config):
+    data: dict[str, AnyDataConfig]
+    """sets"""
+
+
+def made(**sets: Any) -> dict[str, RowsData]:
+    return make_sets(check({"data": sets}, Sets).data, seed=0)
+
+
+def test_items_are_what_the_scenario_shows_of_the_same_rows() -> None:
+    write_csv(ROWS)
+    sets = made(train=keys(), test=keys(part="held_out"), whole=keys(part="all"))
+    scenario = keys(sees={"verifier": ["a", "colour", "b"]}, num_tokens=2, balanced=False)
+    for key in ("label_kind", "part", "num_items"):
+        del scenario[key]
+    rewards = {"right": 1.0, "wrong": -1.0, "out_of_time": -1.0, "go_on": 0.0, "prover": 1.0, "shared": False}
+    game: Any = make_game(
+        {
+            "name": "dialogue",
+            "protocol": {"name": "solo_verifier", "rewards": rewards},
+            "scenario": scenario,
+            "observation": {"normalize": None, "clip": None},
+        }
+    )
+    for data, split in ((sets["train"], game.scenario.training), (sets["test"], game.scenario.held_out)):
+        assert set(data.rows.tolist()) == set(split.rows.tolist())
+        for item, row in enumerate(data.rows.tolist()):
+            shown = game.scenario.view({"row": torch.tensor([row])}, "verifier", torch.zeros(1, 1, 0))
+            assert torch.equal(data[item]["columns"], shown["columns"][0])
+            assert int(data[item]["label"]) == int(game.scenario.labels[row])
+    assert sets["whole"].rows.tolist() == list(range(40))
+    assert sets["train"].describe(0).startswith(f"row {sets['train'].rows[0]}: a ")
+
+
+def test_a_batch_that_is_read_at_once_is_the_items_together() -> None:
+    write_csv(ROWS)
+    data, items = made(train=keys())["train"], (7, 3, 3, 20)
+    reader = Reader("data.train", data, None, None, 0)
+    assert reader.reads_at_once
+    read, collated = reader[BatchKey(0, 0, items)], default_collate([data[item] for item in items])
+    assert read.keys() == collated.keys() == {"columns", "label"}
+    assert all(torch.equal(read[name], collated[name]) and read[name].dtype == collated[name].dtype for name in read)
+
+
+def test_other_sets_are_shown_as_the_training_rows_say() -> None:
+    write_csv(ROWS)
+    write_csv([ROWS[0], [1000, "red", 3, 1], [1001, "pink", 4, 1]], "other.csv")
+    sets = made(other=keys(file="other.csv", held_out=None, part="all"), train=keys())
+    training = sets["train"].source.columns["a"][sets["train"].rows]
+    expected = (np.array([1000, 1001]) - training.mean()) / training.std()
+    assert sets["other"].entries["columns"][:, 0].tolist() == pytest.approx(expected.tolist(), rel=1e-6)
+    assert sets["other"].entries["columns"][:, 1:4].tolist() == [[0, 0, 1], [0, 0, 0]]
+    assert sets["other"].entries["label"].tolist() == [1, 1]
+
+
+def test_classes_are_numbered_in_the_order_of_their_values() -> None:
+    write_csv([["x", "y"], *([i, ["b", "10", "a"][i % 3]] for i in range(9))])
+    changes: dict[str, Any] = {"sees": ["x"], "categorical": [], "held_out": None}
+    texts = made(train=keys(**changes))["train"]
+    assert (texts.classes, texts.entries["label"].tolist()) == (["10", "a", "b"], [2, 0, 1] * 3)
+    write_csv([["x", "y"], *([i, [10, 2, 3][i % 3]] for i in range(9))])
+    assert made(train=keys(**changes))["train"].entries["label"].tolist() == [2, 0, 1] * 3
+    numbers = made(train=keys(**changes, label_kind="number"))["train"]
+    assert (numbers.classes, numbers.entries["label"].dtype) == (None, torch.float32)
+    assert numbers.entries["label"].tolist() == [10, 2, 3] * 3
+
+
+def test_arrays_are_entries_of_their_own() -> None:
+    pixels = np.arange(10 * 4 * 5, dtype=np.uint8).reshape(10, 4, 5)
+    np.savez("data.npz", pixels=pixels, vector=np.ones((10, 3)), y=np.arange(10.0).reshape(10, 1) @ np.ones((1, 2)))
+    changes = {"sees": ["pixels", "vector"], "categorical": [], "held_out": None, "label_kind": "number"}
+    item = made(train=keys(file="data.npz", **changes))["train"][3]
+    assert {name: (value.dtype, tuple(value.shape)) for name, value in item.items()} == {
+        "pixels": (torch.uint8, (1, 4, 5)),
+        "vector": (torch.float32, (3,)),
+        "label": (torch.float32, (2,)),
+    }
+    assert (item["pixels"][0].numpy() == pixels[3]).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"file": "no.csv"}, r"data.train.file: expected a file at 'no.csv', got none \(looked in "),
+        (
+            {"sees": ["a", "color"], "categorical": []},
+            r"data.train.sees.1: expected a column of data.csv .*did you mean 'colour'",
+        ),
+        ({"sees": ["a", "y", "colour"]}, "data.train.sees.1: expected another column, because the model is to predict"),
+        ({"sees": ["a", "a", "colour"]}, "data.train.sees.1: expected different columns, got 'a' twice"),
+        ({"categorical": ["b", "x"]}, "data.train.categorical.1: expected a column that the model sees, got 'x'"),
+        (
+            {"label": "b", "sees": ["a", "colour"]},
+            r"data.train.label: expected whole numbers or texts as classes, got -9.75 in row 39 .*number",
+        ),
+        (
+            {"label": "colour", "label_kind": "number", "sees": ["a"], "categorical": []},
+            "data.train.label: expected numbers in the column 'colour', got 'red' in row 0 .*label_kind: class",
+        ),
+        ({"held_out": None, "part": "held_out"}, "data.train.part: expected rows that are held out, got none of 40"),
+    ],
+)
+def test_what_does_not_fit_is_told(changes: dict[str, Any], told: str) -> None:
+    write_csv(ROWS)
+    with pytest.raises(ConfigError, match=f"^{told}"):
+        made(
+            train=keys(**({"sees": ["a", "colour"]} if "label" in changes and "sees" not in changes else {}) | changes)
+        )
+
+
+def test_another_set_that_cannot_be_shown_as_the_training_rows_say_is_told() -> None:
+    write_csv(ROWS)
+    write_csv([ROWS[0], [1, "red", 3, 2]], "other.csv")
+    for changes, told in (
+        ({"standardize": False}, "data.test.standardize: expected the same as in data.train, .* got False"),
+        ({"file": "other.csv", "held_out": None}, r"data.test.label: expected one of the classes .* \(0, 1\), got 2"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{told}"):
+            made(train=keys(), test=keys(**changes))
+    assert not Path("run").exists()
