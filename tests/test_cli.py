@@ -170,7 +170,7 @@ def test_on_a_terminal_of_80x24_there_is_one_frame_and_the_summary_below(file: P
         assert len(screen) <= 23
         assert "\n".join(screen).isascii()
         assert all(words in "\n".join(screen) for words in ("finished", "100%", "opt steps 24"))
-        assert any("evaluate the players again" in line for line in lines)
+        assert any("evaluate again" in line for line in lines)
         assert terminal.shows_cursor()
 
 

@@ -19,7 +19,7 @@ from palestra.config import (
     PartError,
     PositiveInt,
 )
-from palestra.evaluation.measures import Measure, MeasureName, measure_errors
+from palestra.evaluation.measures import MeasureName
 from palestra.runtime.intervals import Counters, Interval
 from palestra.schedules import Schedule
 
@@ -94,32 +94,32 @@ class Plateau(Callback):
         super().__init__(config)
         self.best: float | None = None
         self.num_waited = 0
-        self.measured_at: Counters = {"opt_steps": 0, "env_steps": 0, "epochs": 0}  # counters at the last measurement
+        self.measured_at: Counters = {}  # counters at the last measurement; of others 0
 
     def on_plateau(self, training: AnyTraining) -> None:
         """Called when `patience` measurements in a row have not improved."""
         raise NotImplementedError
 
     def check(self, training: AnyTraining) -> None:
-        of, roles = self.config.of, playing(training, self.config).game.roles
+        of = self.config.of
         faults: list[ConfigErrorItem] = []
         if isinstance(of, TrainingMeasureConfig):
+            roles = playing(training, self.config).game.roles
             if of.role not in roles:
                 faults.append(ConfigErrorItem("role", f"expected one of {', '.join(roles)}, got {of.role!r}"))
         else:
-            config, learners = training.config, [player.name for player in playing(training, self.config).learners]
-            faults += measure_errors(of, config.evaluations, roles, config.measures_of_games(), learners)
+            faults += training.config.measure_errors(of)
         if faults:
             raise PartError(of, faults)
 
     def before_train(self, training: AnyTraining) -> None:
         minutes = training.counters["minutes"]  # which no checkpoint holds
-        self.measured_at = {**self.measured_at, "minutes": minutes}
+        self.measured_at = {**dict.fromkeys(training.counters, 0), **self.measured_at, "minutes": minutes}
 
     def after_evaluation(self, training: AnyTraining, record: Mapping[str, Any]) -> None:
-        of, config = self.config.of, training.config
+        of = self.config.of
         if isinstance(of, EvaluationMeasureConfig):
-            score = Measure(of, config.evaluations, config.measures_of_games()).of(record)
+            score = training.config.measure(of).of(record)
             if score is not None:
                 self._measure(training, score)
 

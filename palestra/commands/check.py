@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from palestra.config import ConfigError, checking, replaced
-from palestra.games.config import GameConfig
 from palestra.recording import make_recorders
 from palestra.recording.results import stage_text
 from palestra.runs.base import BaseRunConfig
-from palestra.runs.config import RunConfig
 from palestra.runs.kinds import read_config
 from palestra.runs.tournament import Tournament, read_tournament
 from palestra.runtime.device import find_device
-from palestra.training import make_trainer
 from palestra.training.naming import named_classes
 from palestra.training.trainable import apart_from_this_machine, check_trainable, lacks_of_this_machine
 
@@ -39,20 +36,17 @@ def dry_run(config: str | Path | BaseRunConfig, overrides: Sequence[str]) -> Che
     lacks = list(map(str, lacks_of_this_machine(read)))
     tried = apart_from_this_machine(read) if lacks else read
     lacks += _missing_extras(read)
-    if not isinstance(tried, RunConfig):  # nothing is played
-        with checking():
-            make_trainer(tried).require_ready()
-        return Checked(_plan(read), lacks, [])
     unchecked = check_trainable(tried)
     fit = (
         ", and whether actions, networks, wrappers, callbacks and players of other runs fit it" if unchecked.fit else ""
     )
     lacks += map(str, unchecked.missing)
     beside = ["all beside the file, which needs what is lacking"] if unchecked.missing else []
-    return Checked(_plan(read), lacks, [*_unmade_environments(read, fit), *beside])
+    unmade = [f"the environment {env_id}, which is not made here{fit}" for env_id in read.environments()]
+    return Checked(_plan(read), lacks, [*unmade, *beside])
 
 
-def require_printable(config: RunConfig) -> None:
+def require_printable(config: BaseRunConfig) -> None:
     """Raise ConfigError for a config that `check` would refuse."""
     dry_run(apart_from_this_machine(config), ())
 
@@ -60,10 +54,7 @@ def require_printable(config: RunConfig) -> None:
 def _plan(config: BaseRunConfig) -> list[str]:
     trainer = named_classes(config)[0]
     stages = {"train": trainer.train_stage(config), "test": trainer.test_stage(config)}
-    lines = [stage_text(name, stage) for name, stage in stages.items()]
-    if isinstance(config, RunConfig):
-        lines += [*config.game.describe_turns(), *filter(None, [config.limit_note()])]
-    return lines
+    return [*(stage_text(name, stage) for name, stage in stages.items()), *config.plan()]
 
 
 def dry_tournament(file: Path, overrides: Sequence[str]) -> Checked:
@@ -83,13 +74,6 @@ def dry_tournament(file: Path, overrides: Sequence[str]) -> Checked:
     with checking():
         Tournament(config)
     return Checked(config.game.describe_turns(), lacks, [])
-
-
-def _unmade_environments(config: RunConfig, fit: str) -> Iterator[str]:
-    games: list[GameConfig | None] = [config.game, *(evaluation.game for evaluation in config.evaluations)]
-    for env_id in dict.fromkeys(game.environment_id() for game in games if game is not None):
-        if env_id is not None:
-            yield f"the environment {env_id}, which is not made here{fit}"
 
 
 def _missing_extras(config: BaseRunConfig) -> Iterator[str]:

@@ -104,7 +104,6 @@ def _rendered(name: str, words: list[str]) -> str:
     from palestra.commands.check import dry_tournament, require_printable
     from palestra.commands.starting import starting_config
     from palestra.config import render
-    from palestra.runs.config import RunConfig
     from palestra.runs.shipped_configs import shipped_tournaments
     from palestra.runs.tournament import TournamentConfig, read_tournament
 
@@ -120,7 +119,7 @@ def _rendered(name: str, words: list[str]) -> str:
     require_printable(suggested)
     if (note := suggested.limit_note()) is not None:
         say(note, errors)
-    return render(suggested, RunConfig)
+    return render(suggested, type(suggested))
 
 
 @commands.command(name="list")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from palestra.config import render
 from palestra.recording.results import count_text, duration_text
-from palestra.runs.config import RunConfig
+from palestra.runs.base import BaseRunConfig
 from palestra.runtime.intervals import Limit
 from palestra.storage.disk import Folder
 from palestra.sweeps.config import SweepConfig
@@ -27,7 +27,7 @@ MOST_S = 60.0  # how long it is waited for
 POLL_S = 0.05
 
 
-def dry_run(config: SweepConfig, bases: dict[str, RunConfig]) -> Iterator[str]:
+def dry_run(config: SweepConfig, bases: dict[str, BaseRunConfig]) -> Iterator[str]:
     """Yield the lines, each as soon as it is known. Raises ConfigError for what `sweep` would refuse."""
     plan = Plan(config, bases)
     plan.config.storage.require()
@@ -88,16 +88,16 @@ class RunTime(NamedTuple):
         return self.start_s + self.train_s * stop.after / self.stop.after if stop.unit == self.stop.unit else math.nan
 
 
-def run_time(config: RunConfig, seed: int) -> RunTime | str:
+def run_time(config: BaseRunConfig, seed: int) -> RunTime | str:
     """Estimate from its first seconds how long a run takes as a process of its own, or return why that is unknown."""
     with tempfile.TemporaryDirectory(prefix="palestra-") as name:
         folder, path = Folder(Path(name)), Path(name) / "run"
-        folder.write("config.yml", render(config, RunConfig).encode())
+        folder.write("config.yml", render(config, type(config)).encode())
         began = time.monotonic()
         arguments = ["train", str(folder.path / "config.yml"), f"seed={seed}", "--run", str(path), "--quiet"]
         unkept = {"XDG_STATE_HOME": name}  # the process trusts what the config names, and that ends with the folder
         job = LocalJob(arguments, folder.path / "log", unkept)
-        records, seen = Growing(path, config.stop), list[tuple[float, float]]()
+        records, seen = Growing(path, config), list[tuple[float, float]]()
         try:
             while job.poll() is None and (now := time.monotonic() - began) < MOST_S:
                 if len(seen) > 1 and now - seen[0][0] > MEASURE_S:

@@ -1,15 +1,16 @@
-"""Evaluates the players of a stored run or of a tournament, and shows the progress on a display."""
+"""Evaluates a stored run or a tournament, and shows the progress on a display."""
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from palestra.evaluation.evaluations import Evaluations
+import torch
+
 from palestra.evaluation.evaluator import Watch
-from palestra.games.game import Game
 from palestra.recording.display.display import Display
 from palestra.recording.results import Progress, Task
+from palestra.runs.evaluating import AnyEvaluations
 from palestra.storage.run_folder import RunFolder
 
 SHOW_INTERVAL_S = 0.25
@@ -19,28 +20,28 @@ class Evaluable(Protocol):
     """A stored run that has loaded a checkpoint, or a tournament that has begun."""
 
     folder: RunFolder
-    game: Game
+    device: torch.device
     counters: dict[str, int]
 
     @property
-    def evaluations(self) -> Evaluations: ...
+    def evaluations(self) -> AnyEvaluations: ...
 
-    def evaluate(self, name: str, num_games: int | None, watch: Watch) -> tuple[Path, dict[str, Any]]: ...
+    def evaluate(self, name: str, num: int | None, watch: Watch) -> tuple[Path, dict[str, Any]]: ...
 
 
 class ShownEvaluations:
     """Plays evaluations, each with its bar on the display, which must be open.
 
-    names: of the evaluations. num_games: per pairing; None: the config's `final_num_games`.
+    names: of the evaluations. num: of games per pairing; None: as at the end of a run.
     """
 
-    def __init__(self, run: Evaluable, names: Sequence[str], num_games: int | None, display: Display) -> None:
-        self.run, self.num_games, self.display = run, num_games, display
+    def __init__(self, run: Evaluable, names: Sequence[str], num: int | None, display: Display) -> None:
+        self.run, self.num, self.display = run, num, display
         self.tasks: dict[str, Task] = {}
         for name in names:
-            each = num_games or run.evaluations.configs[name].final_num_games
+            each = num or run.evaluations.num(name, is_final=True)
             total = each * len(run.evaluations.pairings(name, with_scripted=True))
-            self.tasks[name] = Task(name, 0, total, "games", run.evaluations.most_rounds(name))
+            self.tasks[name] = Task(name, 0, total, run.evaluations.counted, run.evaluations.most_rounds(name))
         self._began_s = time.monotonic()
         self._shown_at_s = 0.0
 
@@ -52,7 +53,7 @@ class ShownEvaluations:
             task.move(num_over, num_rounds)
             self._show()
 
-        found = self.run.evaluate(name, self.num_games, watch)
+        found = self.run.evaluate(name, self.num, watch)
         task.done = task.total
         self._show(at_once=True)
         return found
@@ -70,7 +71,7 @@ class ShownEvaluations:
         return Progress(
             name=self.run.folder.path.name,
             run_folder=str(self.run.folder.path),
-            device=str(self.run.game.device),
+            device=str(self.run.device),
             fraction=share,
             elapsed_s=elapsed_s,
             remaining_s=elapsed_s * (1.0 - share) / share if share else None,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from palestra.commands.starting import GYMNASIUM, expected_name, followed, is_algorithm, starting_config
 from palestra.config import ConfigError, ConfigErrorItem, apply_overrides, load_yaml
-from palestra.runs.config import RunConfig
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.shipped_configs import is_path, named_file, shipped_configs, shipped_tournaments, why_no_file
 from palestra.sweeps.config import is_sweep
 
@@ -33,14 +33,14 @@ def naming_remedies(found: "NamedConfig") -> Iterator[None]:
         raise ConfigError([*others, ConfigErrorItem(last.path, f"{last.message}; {remedy}")]) from error
 
 
-def _is_sweep(config: Path | RunConfig) -> bool:
+def _is_sweep(config: Path | BaseRunConfig) -> bool:
     with suppress(ConfigError):
         return isinstance(config, Path) and is_sweep(load_yaml(config))
     return False
 
 
 def _remedy(found: "NamedConfig") -> str | None:
-    if isinstance(found.source, RunConfig):
+    if isinstance(found.source, BaseRunConfig):
         return None
     try:
         data = load_yaml(found.source)
@@ -81,7 +81,7 @@ class NamedConfig(NamedTuple):
 
     title: str
     name: str
-    source: Path | RunConfig
+    source: Path | BaseRunConfig
     overrides: list[str]
     note: str | None
 

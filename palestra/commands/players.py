@@ -1,6 +1,6 @@
-"""The commands in which the players of a run act: evaluate, ask, play."""
+"""The commands that evaluate a run, and in which its players act: evaluate, ask, play."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,7 +51,7 @@ def evaluate(
     ] = None,
     trust: Trust = False,
 ) -> None:
-    """Play the evaluations of a run's config with the players of a checkpoint; results go to RUN/evaluations/.
+    """Evaluate what a checkpoint holds by the evaluations of its run; results go to RUN/evaluations/.
 
     Or play a tournament, a config in which nobody learns. The results of a tournament, and those of a run that comes
     with palestra, go to a new folder.
@@ -62,11 +62,13 @@ def evaluate(
         from palestra.runs.changed_evaluations import Changes
 
         changes = Changes(overrides or [], [read_pairing([text]) for text in pairing or []])
+        of_games = {"--pairing": pairing and pairing[0], "--games": games, "--video": video}
         if (inside := with_runs_of_sweeps([run])) != [run]:
             refuse({"--watch": watch, "--run": folder}, f"{run} has several runs")
             for path in inside:
                 console.print(path, style="bold", soft_wrap=True)
-                _evaluate_one_of_several(_open(path, None, changes, trust), checkpoint, evaluation, games, video)
+                opened = _open(path, None, changes, trust, of_games)
+                _evaluate_one_of_several(opened, checkpoint, evaluation, games, video)
         elif (file := tournament_file(run)) is not None:
             refused = {"--checkpoint": checkpoint, "--evaluation": evaluation, "--video": video, "--watch": watch}
             refuse(refused, f"{run} is a tournament")
@@ -74,9 +76,10 @@ def evaluate(
             play_tournament(file, [*changes.overrides, *count], changes.pairings, folder, console)
         elif watch:
             refuse({"--checkpoint": checkpoint, "--video": video}, "--watch evaluates every checkpoint as it comes")
-            _watch(run, _open(run, folder, changes, trust), evaluation, games)
+            _watch(run, _open(run, folder, changes, trust, of_games), evaluation, games)
         else:
-            _evaluate_run(run, _open(run, folder, changes, trust), folder, checkpoint, evaluation, games, video)
+            opened = _open(run, folder, changes, trust, of_games)
+            _evaluate_run(run, opened, folder, checkpoint, evaluation, games, video)
 
 
 def _evaluate_one_of_several(
@@ -135,22 +138,28 @@ def _print_asked(stored: Any, games: int | None) -> None:
         say(f"the run has no evaluations: {limits} (evaluations.0.max_rounds=...)")
 
 
-def _open(run: str, folder: Path | None, changes: Any, trust: bool) -> Any:
-    """Open the run that is evaluated: in its folder, in a copy of its mirror, or a shipped one."""
+def _open(run: str, folder: Path | None, changes: Any, trust: bool, of_games: Mapping[str, Any]) -> Any:
+    """Open the run that is evaluated: in its folder, in a copy of its mirror, or a shipped one.
+
+    of_games: the options that mean something only where games are played.
+    """
     from palestra.runs.shipped_runs import is_shipped
-    from palestra.runs.stored import StoredRun, open_to_play
+    from palestra.runs.stored import open_to_play
     from palestra.storage.fetching import fetch, is_url, name_of
+    from palestra.training.stored_training import open_stored
 
     if is_shipped(run):
-        stored = open_to_play(run, trust)
+        stored: Any = open_to_play(run, trust)
     elif is_url(run):
         copy, damaged = fetch(run, folder or Path("runs") / f"{name_of(run)}-copy", with_rows=False)
         for line in damaged:
             say(line)
-        stored = StoredRun.open(copy.path, trust=trust)
+        stored = open_stored(copy.path, trust)
     else:
         refuse({"--run": folder}, f"the results of {run} go into its own folder")
-        stored = StoredRun.open(run, trust=trust)
+        stored = open_stored(run, trust)
+    if not stored.config.is_played:
+        refuse(of_games, f"{run} is {stored.config.in_words}")
     if changes.overrides or changes.pairings:
         stored.change_evaluations(changes)
     return stored

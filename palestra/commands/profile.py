@@ -1,7 +1,7 @@
 """What `palestra profile` does: it trains a short while, in a temporary folder, under torch's profiler.
 
-Training has three stretches of whole epochs: a warm-up, one in which the phases are timed, and one under the profiler,
-whose own cost would falsify those times.
+Training has three stretches of what recurs alike (`Training.recurs`), epochs or opt steps: a warm-up, one in which the
+phases are timed, and one under the profiler, whose own cost would falsify those times.
 """
 
 import os
@@ -15,16 +15,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from palestra.recording.results import count_text
-from palestra.runs.config import RunConfig
+from palestra.recording.results import count_text, label
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
+from palestra.runtime.clock import Mark
 from palestra.runtime.intervals import Limit
 from palestra.runtime.timing import Phase, TimeLog
 from palestra.training import make_trainer
 from palestra.training.checks import TrainingEnds, TrainingFailed
-from palestra.training.trainer import Trainer
+from palestra.training.training import Training
 
-NUM_WARM_EPOCHS = 3  # with updates: the first ones compile
+NUM_WARM = 3  # epochs or opt steps with updates: the first ones compile
 RANGE = "palestra."
 NEVER = Limit(after=1e12, unit="opt_steps")
 
@@ -33,13 +34,12 @@ NEVER = Limit(after=1e12, unit="opt_steps")
 class Profile:
     """A profile.
 
-    seconds: by phase, for `opt_steps` opt steps and `env_steps` env steps. operators: torch's averages of them, the
-    most expensive first, for `profiled_opt_steps` opt steps.
+    seconds: by phase. counts: how much was done in them, by the counters whose rates are recorded. operators: torch's
+    averages of them, the most expensive first, for `profiled_opt_steps` opt steps.
     """
 
     seconds: Mapping[str, float]
-    env_steps: int
-    opt_steps: int
+    counts: Mapping[str, int]
     operators: Sequence[Any]
     profiled_opt_steps: int
 
@@ -66,12 +66,12 @@ class Profiling:
     num_opt_steps: of the second and of the third stretch, at least. trace: the file for the profiler's trace.
     """
 
-    def __init__(self, trainer: Trainer, num_opt_steps: int, trace: Path) -> None:
+    def __init__(self, trainer: Training, num_opt_steps: int, trace: Path) -> None:
         self.trainer, self.num_opt_steps, self.trace = trainer, num_opt_steps, trace
         self.time_log = Ranges(trainer.run.device)
-        self.num_warm_epochs = 0
-        self.first: tuple[int, int] | None = None  # opt steps and env steps at the beginning of the second stretch
-        self.timed: tuple[int, int] | None = None  # at its end
+        self.num_warm = 0
+        self.first: Mark | None = None  # the counts at the beginning of the second stretch
+        self.timed: Mark | None = None  # at its end
         self.seconds: Mapping[str, float] = {}
         self.profiler: profile | None = None
         self.result: Profile | None = None
@@ -82,18 +82,18 @@ class Profiling:
         pass
 
     def after_safe_point(self) -> None:
-        if not self.trainer.in_epoch:
+        if self.trainer.recurs == "opt_steps" or not self.trainer.in_epoch:
             self._begin_next_part()
 
     def _begin_next_part(self) -> None:
-        here = self.trainer.opt_steps, self.trainer.env_steps
+        here, opt_steps = self.trainer.mark(), self.trainer.opt_steps
         if self.first is None:
-            self.num_warm_epochs += all(player.opt_steps for player in self.trainer.learners)
-            if self.num_warm_epochs == NUM_WARM_EPOCHS:
+            self.num_warm += self.trainer.has_learned()
+            if self.num_warm == NUM_WARM:
                 self.first = here
                 self.time_log.take()
         elif self.timed is None:
-            if self.trainer.opt_steps - self.first[0] >= self.num_opt_steps:
+            if opt_steps - self.first.counts["opt_steps"] >= self.num_opt_steps:
                 self.timed, self.seconds = here, self.time_log.take()
                 is_cuda = self.trainer.run.device.type == "cuda"
                 self.profiler = profile(
@@ -103,11 +103,11 @@ class Profiling:
                 self.profiler.start()
                 self.time_log.is_profiled = True
                 self.time_log.switch("other")
-        elif self.trainer.opt_steps - self.timed[0] >= self.num_opt_steps:
+        elif opt_steps - self.timed.counts["opt_steps"] >= self.num_opt_steps:
             self._conclude(self.first, self.timed)
             raise TrainingEnds
 
-    def _conclude(self, first: tuple[int, int], timed: tuple[int, int]) -> None:
+    def _conclude(self, first: Mark, timed: Mark) -> None:
         assert self.profiler is not None
         self.time_log.is_profiled = False
         self.time_log.switch("other")  # which ends the last range
@@ -116,12 +116,12 @@ class Profiling:
         operators: list[Any] = [each for each in self.profiler.key_averages() if not each.key.startswith(RANGE)]
         operators.sort(key=lambda each: -(each.self_device_time_total or each.self_cpu_time_total))
         self.profiler = None
-        opt_steps, env_steps = timed[0] - first[0], timed[1] - first[1]
-        self.result = Profile(self.seconds, env_steps, opt_steps, operators, self.trainer.opt_steps - timed[0])
+        counts = {name: count - first.counts[name] for name, count in timed.counts.items()}
+        self.result = Profile(self.seconds, counts, operators, self.trainer.opt_steps - timed.counts["opt_steps"])
 
 
 def profile_config(
-    config: str | Path | dict[str, Any] | RunConfig, overrides: Sequence[str], num_opt_steps: int, trace: Path
+    config: str | Path | dict[str, Any] | BaseRunConfig, overrides: Sequence[str], num_opt_steps: int, trace: Path
 ) -> Profile | int:
     """Train a short while, and write `trace`, a file for chrome://tracing or ui.perfetto.dev.
 
@@ -133,11 +133,12 @@ def profile_config(
     run_config = read_config(config, tuple(overrides))
     output: dict[str, Any] = {"display": "quiet", "record": None, "recorders": [], "save": None, "mirror": None}
     changes: dict[str, Any] = {"stop": NEVER, "evaluations": [], "best": None, "evaluators": None}
+    changes = {key: value for key, value in changes.items() if key in type(run_config).model_fields}
     changes |= {"output": run_config.output.model_copy(update=output)}
     was_there = trace.exists()
     open(trace, "ab").close()  # raise now, not after the work, if it cannot be written
     with TemporaryDirectory(prefix="palestra-profile-") as place:
-        trainer: Trainer = make_trainer(run_config.model_copy(update=changes), run=Path(place) / "run")
+        trainer: Training = make_trainer(run_config.model_copy(update=changes), run=Path(place) / "run")
         profiling = Profiling(trainer, num_opt_steps, trace)
         try:
             trainer.fit()
@@ -158,10 +159,11 @@ def render_profile(found: Profile, num_operators: int) -> RenderableType:
     """Draw a profile as two tables, of phases and of operators."""
     total = sum(found.seconds.values())
     phases = Table("phase", box=None, header_style="dim", padding=(0, 3, 0, 0))
-    for heading in ("share", "seconds", "us per opt step", "us per env step"):
+    per_one = [label(name).removesuffix("s") for name in found.counts]
+    for heading in ("share", "seconds", *(f"us per {one}" for one in per_one)):
         phases.add_column(heading, justify="right")
     for phase, seconds in sorted(found.seconds.items(), key=lambda item: -item[1]):
-        per = [f"{seconds * 1e6 / max(steps, 1):,.1f}" for steps in (found.opt_steps, found.env_steps)]
+        per = [f"{seconds * 1e6 / max(count, 1):,.1f}" for count in found.counts.values()]
         if seconds:
             phases.add_row(phase, f"{seconds / total:.1%}", f"{seconds:.3f}", *per)
     operators = Table("operator", box=None, header_style="dim", padding=(0, 3, 0, 0))
@@ -172,7 +174,7 @@ def render_profile(found: Profile, num_operators: int) -> RenderableType:
         times = [operator.self_cpu_time_total, operator.self_device_time_total][: 1 + has_gpu]  # in microseconds
         operators.add_row(operator.key, count_text(operator.count), *(f"{time / 1000:.2f}" for time in times))
     return Group(
-        f"{count_text(found.opt_steps)} opt steps, {count_text(found.env_steps)} env steps in {total:.2f} s\n",
+        f"{', '.join(f'{count_text(count)} {label(name)}' for name, count in found.counts.items())} in {total:.2f} s\n",
         phases,
         f"\nOperators of torch in {found.profiled_opt_steps} more opt steps, under the profiler, without the time"
         " of operators that they call.\nLoops compiled by numba are no operators: only the phases hold their time.\n",

@@ -19,7 +19,7 @@ from palestra.config import Config, ConfigError, PositiveInt, check, load_yaml, 
 from palestra.config.own_modules import reading_stored
 from palestra.recording.results import Evaluation
 from palestra.recording.summary import render_seeds_summary
-from palestra.runs.config import RunConfig
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
 from palestra.runtime.signals import StopSignals, exit_text
 from palestra.storage.disk import Folder, RunFolderError, plain_path, written_name
@@ -44,16 +44,16 @@ class _Seeds(Config):
 class SeedRun:
     """The run of one seed. arguments: with which palestra begins it or goes on with it."""
 
-    def __init__(self, folder: Path, seed: int, config: RunConfig) -> None:
+    def __init__(self, folder: Path, seed: int, config: BaseRunConfig) -> None:
         self.seed, self.path, self.log = seed, folder / f"seed-{seed}", folder / f"seed-{seed}.log"
-        self.records = Growing(self.path, config.stop)
+        self.records = Growing(self.path, config)
         self.arguments: list[str] = []
         self.job: Job | None = None
         self.code: int | None = None
 
 
 def train_side_by_side(
-    config: RunConfig, name: str, folder: Path | None, seeds: Sequence[int], at: int, shown: Console
+    config: BaseRunConfig, name: str, folder: Path | None, seeds: Sequence[int], at: int, shown: Console
 ) -> None:
     """Train, show how far the runs are, and print the summary over the seeds.
 
@@ -78,7 +78,7 @@ def train_side_by_side(
         _train(runs, folder, config, place, shown)
 
 
-def _train(runs: Sequence[SeedRun], folder: Path, config: RunConfig, place: LocalPlace, shown: Console) -> None:
+def _train(runs: Sequence[SeedRun], folder: Path, config: BaseRunConfig, place: LocalPlace, shown: Console) -> None:
     signals = StopSignals()
     with (
         signals.caught(config.output.stop_within_s, lambda why: _signal(runs, signal.SIGKILL)),
@@ -118,12 +118,12 @@ def resume_side_by_side(folder: Path, trust: bool, shown: Console) -> None:
 
 
 @contextmanager
-def _held(path: Path, config: RunConfig) -> Iterator[None]:
+def _held(path: Path, config: BaseRunConfig) -> Iterator[None]:
     """Make a context in which this process alone works on the folder of the runs, which holds BASE.
 
     Raises RunFolderError, and changes nothing, if the folder is that of something else, or another process works on it.
     """
-    folder, text = Folder(path), render(config, RunConfig)
+    folder, text = Folder(path), render(config, type(config))
     make_new(path)
     try:
         _require_ours(folder, text)

@@ -13,7 +13,7 @@ from palestra.commands.seeds import parse_seeds
 from palestra.commands.shell import refuse, say
 from palestra.config import ConfigError, load_yaml, render, trusting
 from palestra.config.files import full_key
-from palestra.runs.config import RunConfig
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
 from palestra.storage.disk import plain_path
 from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
@@ -59,7 +59,7 @@ def open_sweep(
 
 def read_new(
     file: str, overrides: Sequence[str], seeds: str | None, at: int | None
-) -> tuple[SweepConfig, dict[str, RunConfig], str]:
+) -> tuple[SweepConfig, dict[str, BaseRunConfig], str]:
     """Read the sweep of a file, or make a grid by hand over a config; returns it, its bases by name, and its name."""
     path = Path(file)
     data = load_yaml(path) if path.is_file() else None
@@ -70,7 +70,7 @@ def read_new(
     return config, read_bases(config.base, path.parent), path.stem
 
 
-def _differing_key(folder: SweepFolder, config: SweepConfig, bases: dict[str, RunConfig]) -> str | None:
+def _differing_key(folder: SweepFolder, config: SweepConfig, bases: dict[str, BaseRunConfig]) -> str | None:
     """Return the first key in which the sweep of a folder differs from another one in a way that changes its trials."""
     from palestra.sweeps.plan import Plan
 
@@ -89,19 +89,19 @@ def _differing_key(folder: SweepFolder, config: SweepConfig, bases: dict[str, Ru
 
 def _grid_by_hand(
     file: str, words: Sequence[str], seeds: str | None, at: int | None
-) -> tuple[SweepConfig, dict[str, RunConfig], str]:
+) -> tuple[SweepConfig, dict[str, BaseRunConfig], str]:
     """Make a grid over the listed values of keys; keys with a single value are the same in all runs."""
     names = file.split(",")
     game = [word for word in words if "=" not in word][:1]
     listed = {key.strip(): _values(text) for word in words if "=" in word for key, _, text in [word.partition("=")]}
     fixed = [word for word in words if "=" in word and len(listed[word.partition("=")[0].strip()]) == 1]
-    bases: dict[str, RunConfig] = {}
+    bases: dict[str, BaseRunConfig] = {}
     for name in names:
         found = find_config(name, [*game, *fixed])
         with naming_remedies(found):
             base = read_config(found.source, found.overrides)
-        if not isinstance(base, RunConfig):
-            raise ConfigError.at(name, "expected a run in which players play, got another")
+        if not base.measured():
+            raise ConfigError.at(name, "expected a run with evaluations, got another")
         if found.name in bases:
             raise ConfigError.at(name, f"expected configs of different names, got {found.name} twice")
         bases[found.name] = base

@@ -32,7 +32,7 @@ def train(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train the players of a config."""
+    """Train the players, or the model, of a config."""
     with one_line_errors(quiet):
         from palestra.commands.named_configs import find_config
 
@@ -96,6 +96,10 @@ def resume(
             help="the folder of a run, a sweep, several seeds or a tournament, or the URL of a run's mirror",
         ),
     ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="of a run: keys that change no bit, as execution.loading.num_workers=0"),
+    ] = None,
     into: Annotated[
         Path | None, typer.Option("--run", help="for a mirror: the new folder of the run [runs/NAME]")
     ] = None,
@@ -120,6 +124,10 @@ def resume(
             from palestra.config import ConfigError
 
             raise ConfigError.at("--retry-failed", f"expected the folder of a sweep, got {run}")
+        if overrides and runs_in(path) != [path]:
+            from palestra.config import ConfigError
+
+            raise ConfigError.at(overrides[0], f"expected overrides with the folder of one run, got {run}")
         if is_sweep_folder(path):
             from palestra.commands.sweep_work import open_sweep, work_on
 
@@ -133,7 +141,7 @@ def resume(
         elif (inside := runs_in(path)) != [path]:
             raise RunFolderError(_ways_on(path, inside))
         else:
-            _fit(palestra.Trainer.load(run, console=shown, into=into, trust=trust))
+            _fit(palestra.Trainer.load(run, console=shown, into=into, trust=trust, overrides=overrides or []))
 
 
 @commands.command()

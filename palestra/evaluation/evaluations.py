@@ -10,7 +10,7 @@ from palestra.config import ConfigError, ConfigErrorItem, below
 from palestra.evaluation.config import EvaluationConfig, UserEvaluationConfig
 from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import Games, Watch, nobody_watches, play_games, play_outcomes
-from palestra.evaluation.measures import BestConfig, GameMeasures, Measure
+from palestra.evaluation.measures import BestConfig, Measure
 from palestra.evaluation.ratings import rate
 from palestra.evaluation.trace import trace_games
 from palestra.evaluation.user_evaluation import play_user_evaluation
@@ -50,6 +50,8 @@ class Evaluations:
     the fields of environments' info that are recorded. Raises ConfigError if a player does not fit the game of a
     pairing.
     """
+
+    counted = "games"
 
     def __init__(
         self,
@@ -183,6 +185,16 @@ class Evaluations:
         roles = list(self.game.roles)
         return {"evaluation": name, "roles": roles, "declared_scores": scores, "pairs": pairs, "ratings": ratings}
 
+    def num(self, name: str, is_final: bool) -> int:
+        """Return how many games a pairing has. is_final: at the end of a run, and of `palestra evaluate`."""
+        config = self.configs[name]
+        return config.final_num_games if is_final else config.num_games
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the weights of the players that learn, and the state of the game, as in a checkpoint."""
+        weights = {name: player.weights() for name, player in self.players.items() if player.learning}
+        return {"players": weights, "game": self.game.state_dict()}
+
     def pairings(self, name: str, with_scripted: bool) -> list[dict[str, str]]:
         """Return the pairings of one evaluation, role -> player; with_scripted: also those in which nobody learns.
 
@@ -295,19 +307,10 @@ class Evaluations:
 
 
 class BestScore:
-    """The best score so far, by the measure of a config.
+    """The best score so far, by the measure of a config."""
 
-    of_games: what the game of each evaluation adds to its record, by the evaluation's name.
-    """
-
-    def __init__(
-        self,
-        config: BestConfig,
-        evaluations: Sequence[EvaluationConfig | UserEvaluationConfig],
-        of_games: Mapping[str, GameMeasures],
-    ) -> None:
-        self.config = config
-        self.measure = Measure(config, evaluations, of_games)
+    def __init__(self, config: BestConfig, measure: Measure) -> None:
+        self.config, self.measure = config, measure
         self.value: float | None = None
         self.lost: float | None = None  # the best of those that were taken back
         self._before: float | None = None

@@ -4,7 +4,7 @@ A measure is one of the statistics of a pairing, or a function of one's own, nam
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from pydantic import AfterValidator
@@ -194,19 +194,17 @@ def _measure_fault(keys: MeasureKeys, evaluation: AnyEvaluationConfig, known: Co
 
 def best_errors(
     best: BestConfig | None,
-    evaluations: Sequence[AnyEvaluationConfig],
-    roles: Sequence[str],
-    of_games: Mapping[str, GameMeasures],
-    learners: Collection[str],
+    evaluations: Sequence[Any],
+    errors_of: Callable[[MeasureKeys], Sequence[ConfigErrorItem]],
 ) -> Iterator[ConfigErrorItem]:
     """Find the errors in `best`, which says what makes a checkpoint the best one.
 
-    of_games: as for `measure_errors`. learners: the players that learn.
+    errors_of: finds those in what is measured.
     """
     if best is None:
         return
     if not evaluations:
         yield ConfigErrorItem("best", "expected null, because there are no evaluations, got a mapping")
         return
-    for item in measure_errors(best, evaluations, roles, of_games, learners):
+    for item in errors_of(best):
         yield ConfigErrorItem(f"best.{item.path}", item.message)

@@ -288,7 +288,11 @@ class Learner:
         for group, states in zip(self.groups, state["optimizers"], strict=True):
             for (_, optimizer), own in zip(group.vectors, states, strict=True):
                 optimizer.load_state_dict(own)
-        for average, value in zip(self.averages, state["averages"], strict=True):
+        self.load_averages(state["averages"])
+
+    def load_averages(self, averages: Sequence[Tensor]) -> None:
+        """Take over averages of weights, one for each vector."""
+        for average, value in zip(self.averages, averages, strict=True):
             average.copy_(value)
         if self.scale is not None and state["scale"] is not None:  # a branch may begin with float16
             self.scale.load_state_dict(state["scale"])

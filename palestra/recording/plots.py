@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from palestra.recording.results import Evaluation, PairResult, Seat, by_name, histories, standings
+from palestra.recording.results import Evaluation, PairResult, Seat, by_name, histories, label, standings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ def plot_scores(records: Sequence[Mapping[str, Any]]) -> bytes | None:
 
 
 def scores_figure(records: Sequence[Mapping[str, Any]]) -> "Figure | None":
-    """Draw a panel for each pairing of a learning player: its score over env steps with its 95% interval as a band.
+    """Draw a panel for each pairing of a learning player: its score over training with its 95% interval as a band.
 
     Dashed lines are the scripted players of the same role that face the same opponent. Each evaluation has a row of
     panels for each learning player. Returns None if there is nothing to draw.
@@ -75,7 +75,8 @@ def _rows(evaluations: Sequence[Evaluation]) -> list[list[tuple[Seat, PairResult
 def _draw_panel(axes: "Axes", evaluations: Sequence[Evaluation], learner: Seat, pair: PairResult) -> None:
     place, opponents = pair.seats.index(learner), [seat for seat in pair.seats if seat != learner]
     results = histories(evaluations)[pair.seats]
-    steps = [each.env_steps for each in evaluations for found in each.pairs if found.seats == pair.seats]
+    unit = "opt_steps" if any(each.env_steps is None for each in evaluations) else "env_steps"
+    steps = [getattr(each, unit) for each in evaluations for found in each.pairs if found.seats == pair.seats]
     colour = LEARNED_COLOURS[place % len(LEARNED_COLOURS)]
     scores = [found.score_of(learner) for found in results]
     axes.plot(steps, [score.value for score in scores], color=colour, linewidth=2, marker=".", zorder=3)
@@ -94,6 +95,7 @@ def _draw_panel(axes: "Axes", evaluations: Sequence[Evaluation], learner: Seat, 
         axes.set_ylim(bottom=0)  # with every line drawn: it ends the scaling of the axis
     label_lines(axes, labels)
     _dress(axes, learner, opponents, pair)
+    axes.set_xlabel(label(unit), fontsize=9)
 
 
 def _dress(axes: "Axes", learner: Seat, opponents: Sequence[Seat], pair: PairResult) -> None:
@@ -104,7 +106,6 @@ def _dress(axes: "Axes", learner: Seat, opponents: Sequence[Seat], pair: PairRes
     better = "" if is_high_good is None else f" ({'high' if is_high_good else 'low'} is better)"
     axes.set_title(f"{name} facing {facing}" if facing else name, fontsize=10, loc="left")
     axes.set_ylabel(f"{measure}{better}", fontsize=9)
-    axes.set_xlabel("env steps", fontsize=9)
     axes.tick_params(labelsize=8)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_facecolor("white")

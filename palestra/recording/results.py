@@ -28,20 +28,24 @@ class PairResult:
     """The result of one pairing of players in an evaluation.
 
     players: role -> player, with the roles in the order of the game. learned: the roles held by learning players.
-    every_score: the scores that the game declares. declared: what they are, in the order of tables. started_over: games
-    that were over at their start, which count in nothing else.
+    every_score: the scores that the game or the model declares. declared: what they are, in the order of tables. num:
+    how many games or items, as `counted` says. started_over: games that were over at their start, which count in
+    nothing else.
     """
 
     players: Mapping[str, str]
     learned: tuple[str, ...]
     every_score: Mapping[str, Estimate]
     declared: Mapping[str, DeclaredScore]
-    games: int
+    num: int
     truncated: int
     started_over: int
+    counted: str = "games"
 
     @classmethod
-    def from_record(cls, pair: Mapping[str, Any], roles: Sequence[str], declared: Mapping[str, DeclaredScore]) -> Self:
+    def from_record(
+        cls, pair: Mapping[str, Any], roles: Sequence[str], declared: Mapping[str, DeclaredScore], counted: str
+    ) -> Self:
         """Read one of the `pairs` of an evaluation's record, in which null stands for NaN. roles: of the game."""
         return cls(
             players={role: pair["players"][role] for role in roles},
@@ -50,9 +54,10 @@ class PairResult:
                 name: Estimate.of(pair["scores"][name], *pair["intervals"].get(name, ())) for name in declared
             },
             declared=declared,
-            games=pair["games"],
+            num=pair[counted],
             truncated=pair.get("truncated", 0),
             started_over=pair.get("started_over", 0),
+            counted=counted,
         )
 
     @cached_property
@@ -113,19 +118,24 @@ class PairResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results of one of a run's evaluations, at one moment of training."""
+    """The results of one of a run's evaluations, at one moment of training. env_steps: None where a run counts none."""
 
     name: str
     opt_steps: int
     pairs: tuple[PairResult, ...]
-    env_steps: int = 0
+    env_steps: int | None = None
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """Read name, steps and `distinct_pairs` of an evaluation's record, in which null stands for NaN."""
-        declared = declared_in(record)
-        pairs = tuple(PairResult.from_record(pair, record["roles"], declared) for pair in distinct_pairs(record))
-        return cls(record["evaluation"], record["opt_steps"], pairs, record.get("env_steps", 0))
+        declared, roles, counted = declared_in(record), record["roles"], counted_in(record)
+        pairs = tuple(PairResult.from_record(pair, roles, declared, counted) for pair in distinct_pairs(record))
+        return cls(record["evaluation"], record["opt_steps"], pairs, record.get("env_steps"))
+
+
+def counted_in(record: Mapping[str, Any]) -> str:
+    """Return what the pairs of an evaluation's record count: games or items, the key of the number in each."""
+    return str(record.get("counted", "games"))
 
 
 def names_of_pairing(players: Iterable[str]) -> str:
@@ -162,7 +172,7 @@ class Task:
     name: str
     done: int
     total: int
-    unit: str  # what is counted, as "games"
+    unit: str  # what is counted, as "games" or "items"
     most_rounds: int | None = None
     num_rounds: int = 0
 
@@ -193,7 +203,7 @@ class Progress:
     fraction: float  # of training, 0..1
     elapsed_s: float
     remaining_s: float | None
-    counters: Mapping[str, int]  # env_steps, opt_steps, epochs, episodes
+    counters: Mapping[str, int]  # those that the run counts, in the order of its records
     tasks: Sequence[Task]  # going on at the moment
     phase: Callable[[], str]  # what goes on right now, as "playing"; asked from the display's thread
     stages: Mapping[str, Stage] = field(default_factory=dict)  # all of the run, by name, in their order
@@ -349,11 +359,17 @@ def plain_ascii(text: str) -> str:
     return printable(text).encode("ascii", "replace").decode()
 
 
-def games_text(pairs: Iterable[PairResult]) -> str:
-    """Return how many games each of the pairings has: "20 games", or "90 to 100 games"."""
-    nums = [as_float(pair.games) for pair in pairs]
+def num_text(pairs: Iterable[PairResult]) -> str:
+    """Return how many games or items each of the pairings has: "20 games", or "90 to 100 games"."""
+    pairs = list(pairs)
+    nums, what = [as_float(pair.num) for pair in pairs], counted_by(pairs)
     least, most = count_text(min(nums, default=0.0)), count_text(max(nums, default=0.0))
-    return f"{most} game{'' if most == '1' else 's'}" if least == most else f"{least} to {most} games"
+    return f"{most} {what.removesuffix('s') if most == '1' else what}" if least == most else f"{least} to {most} {what}"
+
+
+def counted_by(pairs: Iterable[PairResult]) -> str:
+    """Return what some pairings count, as "games", or "games and items"; "games" where there is none."""
+    return " and ".join(dict.fromkeys(pair.counted for pair in pairs)) or "games"
 
 
 def pair_label(pair: PairResult) -> str:

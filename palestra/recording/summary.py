@@ -22,9 +22,9 @@ from palestra.recording.results import (
     count_text,
     duration_text,
     estimate_text,
-    games_text,
     histories,
     is_after_training,
+    num_text,
     pair_label,
     score_text,
     standings,
@@ -78,13 +78,13 @@ def _print_evaluation(console: Console, evaluations: Sequence[Evaluation]) -> No
     learned = [pair for pair in pairs if pair.learned]
     is_alone = len(learned[0].players) == 1
     console.print(_before_after(evaluations, pairs if is_alone else learned))
-    moments = [f"after: opt step {evaluations[-1].opt_steps:,}, {games_text(learned)} each"]
+    moments = [f"after: opt step {evaluations[-1].opt_steps:,}, {num_text(learned)} each"]
     if firsts := _firsts(evaluations, learned):
-        moments.insert(0, f"before: opt step {evaluations[0].opt_steps:,}, {games_text(firsts)} each")
+        moments.insert(0, f"before: opt step {evaluations[0].opt_steps:,}, {num_text(firsts)} each")
     has_intervals = any(pair.has_interval for pair in learned)
     note = "; ".join([*moments, *(["brackets: 95% intervals"] if has_intervals else [])]) + "."
     _print_line(console, note[0].upper() + note[1:], "dim")
-    truncated = [f"{pair_label(pair)} {pair.truncated:,} of {pair.games:,}" for pair in learned if pair.truncated]
+    truncated = [f"{pair_label(pair)} {pair.truncated:,} of {pair.num:,}" for pair in learned if pair.truncated]
     if truncated:
         _print_line(console, f"Games that a time limit ended, and not the rules: {', '.join(truncated)}.", "dim")
     if not is_alone:
@@ -155,14 +155,19 @@ def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
     )
     for seat in learners:
         own = {_others(seats, seat): pair for seats, pair in results.items() if seat in seats}
-        lines.append(f"{seat.player}, compared with the other players in the role {seat.role}:")
-        for opponents, pair in own.items():
-            rivals = {
+        facing_rivals = {
+            opponents: {
                 rival.player: result
                 for seats, result in results.items()
                 for rival in seats
                 if rival.role == seat.role and rival != seat and _others(seats, rival) == opponents
             }
+            for opponents in own
+        }
+        is_compared = any(facing_rivals.values())
+        lines.append(f"{seat.player}{f', compared with the other players in the role {seat.role}' * is_compared}:")
+        for opponents, pair in own.items():
+            rivals = facing_rivals[opponents]
             orders = {name: _order(pair, result, seat) for name, result in rivals.items()}
             facing = f"  facing {_names(opponents)}: " if opponents else "  "
             samples = _unequal_samples([(pair, result) for result in rivals.values()], "beside")
@@ -196,10 +201,10 @@ def _order(own: PairResult, other: PairResult, seat: Seat) -> int:
 
 def _unequal_samples(compared: Sequence[tuple[PairResult, PairResult]], between: str) -> str:
     """Return the numbers of games of the intervals that were compared; "" if they are equal in every pair."""
-    if all(one.games == other.games for one, other in compared):
+    if all(one.num == other.num for one, other in compared):
         return ""
     ones, others = ([pair[place] for pair in compared] for place in (0, 1))
-    return f" ({games_text(ones)} {between} {games_text(others)})"
+    return f" ({num_text(ones)} {between} {num_text(others)})"
 
 
 def _sentence(start: str, words: tuple[str, str, str], orders: Mapping[str, int], end: str) -> list[str]:
@@ -239,7 +244,7 @@ def render_seeds_summary(console: Console, runs: Mapping[int, Sequence[Evaluatio
             console.print(table)
     _print_line(console, "Means over seeds, ± their 95% t interval; least and most: of single seeds, after.", "dim")
     learned = list(_learned_histories(trained))
-    before, after = (games_text(past[place] for past in learned) for place in (0, -1))
+    before, after = (num_text(past[place] for past in learned) for place in (0, -1))
     _print_line(console, f"Of each seed and pairing before: {before}; after: {after}.", "dim")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from palestra.recording.results import Seat, games_text
+from palestra.recording.results import Seat, num_text
 from palestra.report.evaluation_tables import evaluation_names, pairing_text, pairings
 from palestra.report.groups import FEWEST_OF_A_BAND, NUM_RESAMPLES, Group, mean_score, standings_of
 from palestra.report.overview import differing_keys
@@ -111,9 +111,9 @@ def unequal_samples(groups: Sequence[Group]) -> list[str]:
         }
         games: dict[tuple[Seat, ...], set[int]] = {}
         for last in chain.from_iterable(lasts.values()):
-            games.setdefault(last.seats, set()).add(last.games + last.started_over)
+            games.setdefault(last.seats, set()).add(last.num + last.started_over)
         if any(len(nums) > 1 for nums in games.values()):
-            texts = "; ".join(f"{label} {games_text(each)}" for label, each in lasts.items())
+            texts = "; ".join(f"{label} {num_text(each)}" for label, each in lasts.items())
             found.append(f"The samples of {name} are unequal, per pairing: {texts}.")
     return found
 

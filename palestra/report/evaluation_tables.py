@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from palestra.recording.results import PairResult, Seat, as_float, games_text, names_of_pairing, score_text
+from palestra.recording.results import PairResult, Seat, as_float, names_of_pairing, num_text, score_text
 from palestra.report.blocks import Block, Cell, Heading, Note, Section, Table, count, number, scored
 from palestra.report.groups import Group, Standing, cut, mean_score, standings_of
 from palestra.report.reading import under
@@ -104,7 +104,7 @@ def _row_of_one(pair: PairResult, raw: Mapping[str, Any], first: PairResult | No
         *before,
         Cell("-" if None in iqms else ", ".join(map(score_text, iqms))),
         number(as_float(under(raw, "statistics", "episode_length", "mean"))),
-        count(pair.games),
+        count(pair.num),
         count(pair.truncated),
     ]
 
@@ -117,7 +117,7 @@ def _wanted(pair: PairResult) -> list[str]:
 def _of_first(standings: Iterable[Standing]) -> str:
     """Say how many games the first evaluation had, if the last one had another number; else return ""."""
     changed = [each for each in standings if each.first is not each.last]
-    then, now = games_text(each.first for each in changed), games_text(each.last for each in changed)
+    then, now = num_text(each.first for each in changed), num_text(each.last for each in changed)
     return "" if then == now else f", of {then} a pairing where the last one has {now}"
 
 

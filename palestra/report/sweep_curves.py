@@ -10,7 +10,7 @@ from palestra.config.own_modules import importing_no_others
 from palestra.recording.results import thinned
 from palestra.report.reading import under
 from palestra.report.sweep_reading import SweepData, TrialData
-from palestra.runs.config import RunConfig
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
 from palestra.sweeps.pruning import MedianConfig, SuccessiveHalvingConfig
 from palestra.sweeps.trials import mean
@@ -75,22 +75,22 @@ def _unit(data: SweepData) -> str:
         evaluations = under(base, "evaluations")
         for each in evaluations if isinstance(evaluations, list) else ():
             unit = under(each, "interval", "unit")
-            if under(each, "name") == data.config.objective.evaluation and unit in ("env_steps", "epochs"):
+            if under(each, "name") == data.config.objective.evaluation and unit not in (None, "minutes"):
                 return str(unit)
     return "opt_steps"
 
 
-def _checked(base: Mapping[str, Any]) -> RunConfig | None:
+def _checked(base: Mapping[str, Any]) -> BaseRunConfig | None:
     """Return the config of a base; None if it does not pass the check, or names modules that are not trusted."""
     try:
         with importing_no_others():
             config = read_config(dict(base))
     except (ConfigError, UntrustedError):
         return None
-    return config if isinstance(config, RunConfig) else None
+    return config
 
 
-def _recorded(data: SweepData, trial: TrialData, config: RunConfig | None) -> tuple[tuple[int, float], ...]:
+def _recorded(data: SweepData, trial: TrialData, config: BaseRunConfig | None) -> tuple[tuple[int, float], ...]:
     """Return the values of a trial's runs, at the steps that all of them have; none if they cannot be read."""
     runs = [] if config is None else list(_watched(data, trial, config))
     found = [run for run in runs if run.first]
@@ -100,7 +100,7 @@ def _recorded(data: SweepData, trial: TrialData, config: RunConfig | None) -> tu
     return tuple((step, mean([run.value_at(step) for run in found])) for step in steps)
 
 
-def _watched(data: SweepData, trial: TrialData, config: RunConfig) -> Iterator[Watched]:
+def _watched(data: SweepData, trial: TrialData, config: BaseRunConfig) -> Iterator[Watched]:
     folder = data.path / "trials" / f"{trial.place:04d}"
     for seed in data.config.seeds:
         try:

@@ -4,6 +4,7 @@ There are several kinds of run; the class of the trainer says which kind it trai
 BaseRunConfig with further keys.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import model_validator
@@ -11,6 +12,7 @@ from pydantic import model_validator
 from palestra.callbacks import AnyCallbackConfig
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, InBranch, NonNegativeInt, UserConfig, walk
 from palestra.config.errors import listed
+from palestra.evaluation.measures import GameMeasures, Measure, MeasureKeys, measure_errors
 from palestra.runs.sections import MachineConfig, RunOutputConfig
 from palestra.runtime.intervals import Interval, Limit
 
@@ -27,10 +29,21 @@ class TrainerBase:
 class BaseRunConfig(Config):
     """The keys of every run, whatever it trains. The keys that a kind of run adds stand between `trainer` and `stop`.
 
-    units: the units that intervals and limits of this kind of run may have.
+    Class variables and the methods below the keys say what else differs between kinds: commands, evaluators, sweeps,
+    reports and callbacks ask for these, and not for the kind.
+
+    units: the units that intervals and limits of this kind of run may have. counters: what it counts, in the order in
+    which records have it. axis: the counter over which its curves go, if nothing else says it. in_words: what it is,
+    for a user who expected another kind. is_played: whether players play in it, whom one can ask and play against.
+    bitless: keys of `execution` that change no bit, so that a run may be resumed with others.
     """
 
     units: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs", "minutes")
+    counters: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs")
+    axis: ClassVar[str] = "opt_steps"
+    in_words: ClassVar[str] = "a run in which nobody plays"
+    is_played: ClassVar[bool] = False
+    bitless: ClassVar[tuple[str, ...]] = ()
     usual: ClassVar[Any] = {
         "seed": 0,
         "stop": {"after": 50_000, "unit": "opt_steps"},
@@ -66,3 +79,51 @@ class BaseRunConfig(Config):
         ]
         ConfigError.require_none(errors)
         return self
+
+    # ---- what a kind of run answers ------------------------------------------------------------------------
+
+    @classmethod
+    def steps(cls) -> tuple[str, ...]:
+        """Return the counters that tell two moments of a run apart: those that may be units."""
+        return tuple(name for name in cls.counters if name in cls.units)
+
+    def measured(self) -> Sequence[Any]:
+        """Return the evaluations of the run, as whoever measures by them knows them."""
+        return []
+
+    def measured_roles(self) -> Sequence[str]:
+        """Return the roles whose returns an evaluation may measure."""
+        return []
+
+    def measures_of_games(self) -> Mapping[str, GameMeasures]:
+        """Return the measures that games add to the record of each evaluation, by its name."""
+        return {}
+
+    def learners(self) -> list[str]:
+        """Return the names of the players that learn."""
+        return []
+
+    def learning_keys(self) -> list[str]:
+        """Return where the hyperparameters stand by which it learns, as dotted keys."""
+        return []
+
+    def plan(self) -> list[str]:
+        """Return lines that say what the run does, besides its stages."""
+        return []
+
+    def limit_note(self) -> str | None:
+        """Return a line for the user if it may be that nothing ends what is played; else None."""
+        return None
+
+    def environments(self) -> list[str]:
+        """Return the ids of the environments that are stepped, each once."""
+        return []
+
+    def measure(self, keys: MeasureKeys) -> Measure:
+        """Return what reads a measure out of the records of evaluations."""
+        return Measure(keys, self.measured(), self.measures_of_games())
+
+    def measure_errors(self, keys: MeasureKeys) -> list[ConfigErrorItem]:
+        """Find the errors in what is to be measured, with paths relative to it."""
+        of_games = self.measures_of_games()
+        return measure_errors(keys, self.measured(), self.measured_roles(), of_games, self.learners())

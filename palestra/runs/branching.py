@@ -98,16 +98,46 @@ def extend(run: Path, overrides: Sequence[str], reached: Reached | None = None) 
             expected = f"expected more than the {count} {extended.stop.unit} that the run has reached"
             faults.append(ConfigErrorItem("stop.after", f"{expected}, got {extended.stop.after:g}"))
         ConfigError.require_none(faults)
-        noted = _noted(folder)
-        note_changes(folder, changes, counters)
-        try:
-            folder.root.write(folder.config.name, render(extended, type(extended)).encode())
-        except OSError:
-            file = folder.root.append(folder.changes.name)
-            file.truncate(len(noted))
-            file.close()
-            raise
+        _rewrite_config(folder, extended, changes, counters)
     return extended
+
+
+def change_bitless(folder: RunFolder, overrides: Sequence[str]) -> None:
+    """Change keys of a stored run that change no bit, in its config, and note the change.
+
+    Raises ConfigError for other keys; RunFolderError, CheckpointError.
+    """
+    with folder.lock():
+        config, branch = read_stored_config(folder.config), folder.ways_on().to_branch()
+        changed = read_stored_config(folder.config, overrides)
+        changes, keys = differences(config, changed), [f"execution.{key}" for key in config.bitless]
+        known = f"those that change no bit ({', '.join(keys)})" if keys else "none in this run"
+        faults = [
+            ConfigErrorItem(
+                change.key,
+                f"expected {_text(change.before)}, as before, got {_text(change.after)}; of all keys a resume changes "
+                f"only {known}" + ("" if branch is None else f"; to change it, branch off a checkpoint: {branch}"),
+            )
+            for change in changes
+            if not any(f"{change.key}.".startswith(f"{key}.") for key in keys)
+        ]
+        ConfigError.require_none(faults)
+        _rewrite_config(folder, changed, changes, {} if begins_anew(folder) else _reached(folder, config).counters)
+
+
+def _rewrite_config(
+    folder: RunFolder, config: BaseRunConfig, changes: Sequence[Change], counters: Mapping[str, int]
+) -> None:
+    """Write another config into the folder of a run, and note its changes, both or neither."""
+    noted = _noted(folder)
+    note_changes(folder, changes, counters)
+    try:
+        folder.root.write(folder.config.name, render(config, type(config)).encode())
+    except OSError:
+        file = folder.root.append(folder.changes.name)
+        file.truncate(len(noted))
+        file.close()
+        raise
 
 
 def _reached(folder: RunFolder, config: BaseRunConfig) -> Reached:
@@ -219,12 +249,12 @@ def changes_since(checkpoint: Path, config: Config) -> list[Change]:
     return differences(read_stored_config(run_of(checkpoint).config), config)
 
 
-def stored_config(config: Config) -> dict[str, Any]:
+def stored_config(config: BaseRunConfig) -> dict[str, Any]:
     """The keys of a config that a checkpoint stores: those on which its bits depend."""
-    return config.model_dump(mode="json", exclude={"stop": True, "output": True, "execution": {"step_within_s"}})
+    return config.model_dump(mode="json", exclude={"stop": True, "output": True, "execution": set(config.bitless)})
 
 
-def require_same_experiment(loaded: LoadedCheckpoint, config: Config) -> None:
+def require_same_experiment(loaded: LoadedCheckpoint, config: BaseRunConfig) -> None:
     """Raise CheckpointError, with the keys that differ, for a checkpoint that was written under another config.
 
     Other values of `execution` are allowed, and reported by palestra.runs.run: then equal bits are not promised.

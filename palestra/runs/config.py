@@ -93,6 +93,11 @@ class RunConfig(BaseRunConfig):
     """
 
     units = ("opt_steps", "env_steps", "epochs", "minutes")
+    counters = ("env_steps", "opt_steps", "epochs", "episodes")
+    axis = "env_steps"
+    in_words = "a run in which players play games"
+    is_played = True
+    bitless = ("step_within_s",)
     usual: ClassVar[Any] = {"trainer": "in_turn", "num_worlds": 8}
 
     trainer: Annotated[AnyTrainerConfig, InBranch.SAME_PART]  # type: ignore[assignment]
@@ -129,7 +134,7 @@ class RunConfig(BaseRunConfig):
             *self._together_errors(),
             *self._updates_errors(),
             *evaluation_errors(self.evaluations, self.game, roles, scripts),
-            *best_errors(self.best, self.evaluations, roles, self.measures_of_games(), self.learners()),
+            *best_errors(self.best, self.evaluations, self.measure_errors),
         ]
         if self.evaluators is not None and not self.evaluations:
             message = "expected null, because there are no evaluations, got a mapping"
@@ -140,6 +145,12 @@ class RunConfig(BaseRunConfig):
         errors += info_errors("output.info", self.output.info, self.game)
         ConfigError.require_none(errors)
         return self
+
+    def measured(self) -> list[AnyEvaluationConfig]:
+        return self.evaluations
+
+    def measured_roles(self) -> Sequence[str]:
+        return self.game.declared_roles()
 
     def measures_of_games(self) -> dict[str, GameMeasures]:
         """The measures that the game of each evaluation adds to its record, by the evaluation's name."""
@@ -163,6 +174,18 @@ class RunConfig(BaseRunConfig):
     def learners(self) -> list[str]:
         """The names of the players that learn."""
         return [name for name, config in self.players.items() if isinstance(config, LearningPlayerConfig)]
+
+    def environments(self) -> list[str]:
+        games = (self.game, *(evaluation.game for evaluation in self.evaluations))
+        ids = (game.environment_id() for game in games if game is not None)
+        return list(dict.fromkeys(env_id for env_id in ids if env_id is not None))
+
+    def learning_keys(self) -> list[str]:
+        return [f"players.{name}" for name in self.learners()]
+
+    def plan(self) -> list[str]:
+        """Who acts when in the game, and what ends its episodes."""
+        return [*self.game.describe_turns(), *filter(None, [self.limit_note()])]
 
     def worlds_of(self, player: str) -> int:
         """The number of games that a learning player plays at the same time."""

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from palestra.evaluation.config import EvaluationConfig, UserEvaluationConfig
-from palestra.evaluation.evaluations import BestScore, Evaluations
+from palestra.evaluation.evaluations import BestScore
+from palestra.evaluation.evaluator import Watch
 from palestra.recording.results import Task
 from palestra.runs.progress import ProgressReporter
 from palestra.runs.run_checkpoints import RunCheckpoints
@@ -15,7 +15,30 @@ from palestra.runtime.intervals import Counters, Interval, is_due
 from palestra.runtime.signals import Interrupted
 from palestra.storage.checkpoints import CheckpointError
 
-COUNTERS = ("env_steps", "opt_steps", "epochs", "episodes")  # in the order in which records have them
+
+class AnyEvaluations(Protocol):
+    """The evaluations of a run by name, whatever it trains. counted: what one of them counts, as "games"."""
+
+    counted: str
+
+    @property
+    def configs(self) -> Mapping[str, Any]:
+        """Each has `name`, `interval` and `at_start`."""
+
+    def num(self, name: str, is_final: bool) -> int:
+        """Return how many games or items a pairing has. is_final: at the end of a run, and of `palestra evaluate`."""
+
+    def pairings(self, name: str, with_scripted: bool) -> Sequence[Mapping[str, str]]:
+        """Return who is judged, each as role -> player."""
+
+    def most_rounds(self, name: str) -> int | None:
+        """Return after how many rounds a game is cut off; None where there are none."""
+
+    def play(self, name: str, num: int, with_scripted: bool, watch: Watch) -> dict[str, Any]:
+        """Evaluate, and return the record without counters. num: per pairing."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the part of a run's state by which others evaluate the same to the bit."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +46,7 @@ class EvaluationRequest:
     """The evaluations that are due at a safe point.
 
     names: those of the evaluations; there may be none. with_scripted: whether pairings in which no player learns are
-    played, too. is_final: whether the run ends here. counters: env_steps, opt_steps, epochs, episodes.
+    played, too. is_final: whether the run ends here. counters: those of the run.
     """
 
     names: list[str]
@@ -32,25 +55,14 @@ class EvaluationRequest:
     counters: dict[str, int]
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "EvaluationRequest":
-        """Make a request from what `asdict` gave. The counters get their order again; a checkpoint sorts its keys."""
-        return cls(**{**state, "counters": {name: state["counters"][name] for name in COUNTERS}})
+    def from_state(cls, state: Mapping[str, Any], order: Sequence[str]) -> "EvaluationRequest":
+        """Make a request from what `asdict` gave. order: of the counters, which a checkpoint sorts."""
+        return cls(**{**state, "counters": {name: state["counters"][name] for name in order}})
 
-    def num_games(self, evaluations: Evaluations, name: str) -> int:
-        """The games per pairing of one of the evaluations."""
-        config = evaluations.configs[name]
-        return config.final_num_games if self.is_final else config.num_games
-
-    def task(self, evaluations: Evaluations, name: str) -> Task:
+    def task(self, evaluations: AnyEvaluations, name: str) -> Task:
         """The progress of one of the evaluations, for a display."""
-        num_pairings = len(evaluations.pairings(name, self.with_scripted))
-        num_games = num_pairings * self.num_games(evaluations, name)
-        return Task(name, 0, num_games, "games", evaluations.most_rounds(name))
-
-
-def steps_of(counters: Mapping[str, Any]) -> dict[str, int]:
-    """The counters that identify a checkpoint and its players."""
-    return {unit: counters[unit] for unit in ("env_steps", "opt_steps", "items", "epochs") if unit in counters}
+        total = len(evaluations.pairings(name, self.with_scripted)) * evaluations.num(name, self.is_final)
+        return Task(name, 0, total, evaluations.counted, evaluations.most_rounds(name))
 
 
 class EvaluationHooks(NamedTuple):
@@ -68,7 +80,7 @@ class Evaluating:
     """The evaluations of a run while it trains.
 
     Training waits for each of them, and its result counts at once; the subclass
-    palestra.runs.async_evaluations.AsyncEvaluating lets other processes play.
+    palestra.training.async_evaluations.AsyncEvaluating lets other processes play.
 
     evaluations: plays them; None for a training that has none.
 
@@ -81,24 +93,24 @@ class Evaluating:
     may_mark_earlier = True
 
     def __init__(
-        self, progress: ProgressReporter, checkpoints: RunCheckpoints, evaluations: Evaluations | None
+        self, progress: ProgressReporter, checkpoints: RunCheckpoints, evaluations: AnyEvaluations | None
     ) -> None:
         self.progress, self.checkpoints, self._evaluations = progress, checkpoints, evaluations
         self.is_final = False
         self._tested: list[dict[str, Any]] = []  # the records of the evaluations in the test
-        self.configs: list[EvaluationConfig | UserEvaluationConfig] = []
+        self.configs: list[Any] = []
         self.best: BestScore | None = None
         if evaluations is not None:
             config = progress.run.config
             self.configs = list(evaluations.configs.values())
             if config.best is not None:
-                self.best = BestScore(config.best, self.configs, config.measures_of_games())
+                self.best = BestScore(config.best, config.measure(config.best))
         self._warned_nan = False
         self._why_unkept: CheckpointError | None = None
         self._failed: str | None = None  # why an evaluation that decides has failed
 
     @property
-    def evaluations(self) -> Evaluations:
+    def evaluations(self) -> AnyEvaluations:
         assert self._evaluations is not None, "a training without evaluations plays none"
         return self._evaluations
 
@@ -187,8 +199,8 @@ class Evaluating:
             task.move(num_over, num_rounds)
             self.progress.show_or_leave()
 
-        num_games, started = request.num_games(self.evaluations, task.name), time.perf_counter()
-        result = self.evaluations.play(task.name, num_games, request.with_scripted, watch)
+        num, started = self.evaluations.num(task.name, request.is_final), time.perf_counter()
+        result = self.evaluations.play(task.name, num, request.with_scripted, watch)
         task.done = task.total
         clock = {"seconds": time.perf_counter() - started}
         return {"kind": "evaluation", **request.counters, **result, "clock": clock}
@@ -197,6 +209,10 @@ class Evaluating:
     def opened(self) -> Iterator[None]:
         """The context of one `fit`."""
         yield
+
+    def steps_of(self, counters: Mapping[str, Any]) -> dict[str, int]:
+        """The counters that identify a checkpoint and its players. counters: a record, or counters."""
+        return {name: counters[name] for name in self.progress.run.config.steps()}
 
     def candidates(self) -> Sequence[Mapping[str, int]]:
         """The steps of players that may still turn out to be the best: their checkpoints must be saved and kept."""
@@ -223,18 +239,18 @@ class Evaluating:
             display.warn(f"best: {name} is nan at opt step {steps}; a checkpoint with nan is never the best")
         if not self.best.improves(record):
             return
-        if steps_of(record) == steps_of(counters):
+        if self.steps_of(record) == self.steps_of(counters):
             self.is_best = True
         elif self.progress.run.config.output.save is not None and self.may_mark_earlier:
             try:
-                self.checkpoints.mark_best(steps_of(record))
+                self.checkpoints.mark_best(self.steps_of(record))
             except CheckpointError as error:
                 self.withdraw_best(error)
                 display.error(f"{error}; training goes on")
 
     def must_save(self, counters: Mapping[str, int]) -> bool:
         """Whether a checkpoint is due at this safe point, whatever the interval of saves says."""
-        return self.is_best or steps_of(counters) in self.candidates()
+        return self.is_best or self.steps_of(counters) in self.candidates()
 
     def withdraw_best(self, why: CheckpointError | None) -> None:
         """Let the best checkpoint before count again, because the disk has refused the one that was to be the best."""

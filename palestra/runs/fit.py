@@ -1,7 +1,7 @@
 """The config of a run in which a model learns from data."""
 
-from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import model_validator
 from torch.utils.data import Dataset
@@ -20,7 +20,8 @@ from palestra.config import (
 from palestra.data.loading import LoadingConfig
 from palestra.data.rows import RowsDataConfig
 from palestra.data.sets import TRAIN, UserDataConfig
-from palestra.evaluation.measures import BestConfig, GameMeasures, measure_errors
+from palestra.evaluation.config import EvaluatorsConfig
+from palestra.evaluation.measures import BestConfig, GameMeasures, best_errors
 from palestra.games.dialogue.items import ScenarioDataConfig
 from palestra.models.labelled import Classifier, ClassifierConfig, Regressor, RegressorConfig
 from palestra.models.learning import LearningConfig
@@ -63,19 +64,22 @@ class SetEvaluationConfig(Config):
     """averaged: with the averages of learning.ema"""
 
 
-class _Measured:
-    """An evaluation and the scores of the model, as `best` measures them."""
+class MeasuredSet(NamedTuple):
+    """An evaluation by a data set, as whoever measures by it knows it. own_scores: those that the model declares."""
 
-    pairings: ClassVar[list[dict[str, str]]] = []
-
-    def __init__(self, name: str, own_scores: list[str]) -> None:
-        self.name, self.own_scores = name, own_scores
+    name: str
+    interval: Interval | None
+    own_scores: Sequence[str]
+    pairings: Sequence[dict[str, str]] = ()
 
 
 class FitConfig(BaseRunConfig):
     """A run in which a model learns from data."""
 
     units = ("opt_steps", "items", "epochs", "minutes")
+    counters = ("opt_steps", "items", "epochs")
+    in_words = "a run in which a model learns from data"
+    bitless = ("loading",)
     usual: ClassVar[Any] = {"trainer": "fit"}
 
     trainer: Annotated[FitTrainerConfig | UserConfig, ByName(user_class=TrainerBase), InBranch.SAME_PART]  # type: ignore[assignment]
@@ -90,6 +94,8 @@ class FitConfig(BaseRunConfig):
     """by which data sets it is judged, and when; []: none"""
     best: BestConfig | None
     """which result makes a checkpoint the best one; null: no checkpoint is marked as best"""
+    evaluators: EvaluatorsConfig | None
+    """processes that judge the model while training goes on; null: training waits for each evaluation"""
     execution: FitExecutionConfig
     """where and how the run is computed; equal bits are promised only while device and num_threads are unchanged"""
     output: RunOutputConfig
@@ -97,7 +103,8 @@ class FitConfig(BaseRunConfig):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        ConfigError.require_none([*self._data_errors(), *self._best_errors()])
+        best = best_errors(self.best, self.evaluations, self.measure_errors)
+        ConfigError.require_none([*self._data_errors(), *best])
         return self
 
     def _data_errors(self) -> Iterator[ConfigErrorItem]:
@@ -107,6 +114,8 @@ class FitConfig(BaseRunConfig):
             message = "expected float32 or bfloat16, because execution.device is cpu, got 'float16'"
             yield ConfigErrorItem("learning.precision", f"{message}; on a GPU, such as cuda, it has a loss scale")
         names = [each.name for each in self.evaluations]
+        if self.evaluators is not None and not self.evaluations:
+            yield ConfigErrorItem("evaluators", "expected null, because there are no evaluations, got a mapping")
         for place, each in enumerate(self.evaluations):
             path = f"evaluations.{place}"
             if each.name in names[:place]:
@@ -117,16 +126,12 @@ class FitConfig(BaseRunConfig):
                 message = "expected 'latest', because learning.ema is null, got 'averaged'"
                 yield ConfigErrorItem(f"{path}.weights", message)
 
-    def _best_errors(self) -> list[ConfigErrorItem]:
-        if self.best is None:
-            return []
-        errors = measure_errors(self.best, self.measured(), [], self.measures_of_games(), [])
-        return [ConfigErrorItem(f"best.{error.path}", error.message) for error in errors]
-
-    def measured(self) -> list[Any]:
-        """Return the evaluations with the scores that the model declares, as `best` measures them."""
+    def measured(self) -> list[MeasuredSet]:
         scores = [score.name for score in self._model_class().scores]
-        return [_Measured(each.name, scores) for each in self.evaluations]
+        return [MeasuredSet(each.name, each.interval, scores) for each in self.evaluations]
+
+    def learning_keys(self) -> list[str]:
+        return ["learning"]
 
     def _model_class(self) -> type[Model]:
         match self.model:
@@ -138,5 +143,4 @@ class FitConfig(BaseRunConfig):
                 return load_class(self.model.name, Model)  # type: ignore[type-abstract]
 
     def measures_of_games(self) -> dict[str, GameMeasures]:
-        """Return what games add to the record of each evaluation: nothing."""
         return {each.name: GameMeasures([], ()) for each in self.evaluations}

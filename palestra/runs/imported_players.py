@@ -9,6 +9,7 @@ from palestra.games.config import GameConfig
 from palestra.players import FromRunConfig
 from palestra.players.player import Player
 from palestra.players.torch_modules import ModulePolicy
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.config import RunConfig
 from palestra.runs.copied_modules import copy_module
 from palestra.runs.kinds import read_stored_config
@@ -98,9 +99,9 @@ def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, 
                 copy_module(name, script, folder)
 
 
-def files_of_copies(run: RunConfig) -> set[str]:
+def files_of_copies(run: BaseRunConfig) -> set[str]:
     """The names of all files that `copy_players` may write for a run."""
-    return {file for name in run.players for file in _files_of(name)}
+    return {file for name in getattr(run, "players", ()) for file in _files_of(name)}
 
 
 def _copy_player(player: Player, origin: FromRunConfig, config: bytes, folder: Folder) -> None:

@@ -46,7 +46,7 @@ class ProgressReporter:
     """Tells the display of one run how things stand. look: gives how the training stands now."""
 
     def __init__(self, run: Run, look: Callable[[], Standing]) -> None:
-        self.run, self._look = run, look
+        self.run, self.look = run, look
         self.tasks: list[Task] = []
         self._message: str | None = None
         self._warned: set[tuple[str, str]] = set()
@@ -57,7 +57,7 @@ class ProgressReporter:
 
         stages: all of the run, by name, in their order.
         """
-        self.stages, self._standing = stages, self._look()
+        self.stages, self._standing = stages, self.look()
         self._seconds_before = sum(self.run.time_log.total().values())
         self._began_s = self._first_step_s = time.monotonic()
         self._share_before = self._standing.share
@@ -94,7 +94,7 @@ class ProgressReporter:
         Elapsed and remaining seconds include evaluations and saves; elapsed seconds are those of all processes that the
         run has had.
         """
-        run, now = self.run, self._look()
+        run, now = self.run, self.look()
         self._standing = now
         self._marks.append(now.mark)
         self._warn_of(now)

@@ -19,7 +19,6 @@ from palestra.recording.results import Progress
 from palestra.recording.summary import render_summary
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.branching import Reached, extend, stored_config, unequal_bits
-from palestra.runs.config import RunConfig
 from palestra.runs.records import RunRecords
 from palestra.runtime.clock import TrainingClock
 from palestra.runtime.console import VisibleConsole, visible
@@ -259,11 +258,10 @@ class Run:
 
     def _ways_on(self, is_over: bool) -> dict[str, str]:
         """The commands that this run accepts now, by what they do."""
-        ways, roles = self.folder.ways_on(), self.config.roles if isinstance(self.config, RunConfig) else None
-        has_evaluations = isinstance(self.config, RunConfig) and bool(self.config.evaluations)
+        ways, roles = self.folder.ways_on(), getattr(self.config, "roles", None)
         found = {
             "go on from here": None if is_over else ways.to_resume(),
-            "evaluate the players again": ways.to_evaluate(roles, has_evaluations),
+            "evaluate again": ways.to_evaluate(roles, bool(self.config.measured())),
             "see it as a page": ways.to_see(),
         }
         return {what: way for what, way in found.items() if way is not None}

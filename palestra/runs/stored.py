@@ -32,35 +32,118 @@ from palestra.storage.run_folder import RunFolder, write_traceback
 
 
 class EvaluationFailed(RuntimeError):
-    """An environment has failed in an evaluation; the message names the file with its traceback."""
+    """A part, such as an environment, has failed in an evaluation; the message names the file with its traceback."""
 
 
 @contextmanager
-def failures_filed(folder: Folder) -> Iterator[None]:
-    """A context in which a failed environment raises EvaluationFailed, with its traceback in a file of the folder."""
+def failures_filed(folder: Folder, failures: tuple[type[Exception], ...] = (EnvironmentFailed,)) -> Iterator[None]:
+    """A context in which a failed part raises EvaluationFailed, with its traceback in a file of the folder."""
     try:
         yield
-    except EnvironmentFailed as error:
+    except failures as error:
         raise EvaluationFailed(f"{error}; {write_traceback(folder, error)}") from error
 
 
-class StoredRun:
-    """The players of a run as its checkpoints hold them. First `load` a checkpoint, then `evaluate`.
+class Stored:
+    """A stored run of any kind, which is evaluated without training. First `load` a checkpoint, then `evaluate`.
+
+    Must be implemented: `evaluations`, `change_evaluations`, `restore`, `play`.
 
     counters: those of the loaded checkpoint. is_over: whether the run had ended there. results: the folder in which
-    results are filed.
+    results are filed. failures: the exceptions of parts that end an evaluation as failed.
     """
 
-    def __init__(self, folder: RunFolder, config: RunConfig, models: Mapping[str, Nets] | None = None) -> None:
+    failures: tuple[type[Exception], ...] = (EnvironmentFailed,)
+
+    def __init__(self, folder: RunFolder, config: Any) -> None:
         self.folder, self.config, self.results = folder, config, folder.evaluations
+        self.counters: dict[str, int] = {}
+        self.is_over = False
+        self.changes = Changes((), ())
+
+    @property
+    def evaluations(self) -> Any:
+        """The run's evaluations (palestra.runs.evaluating.AnyEvaluations)."""
+        raise NotImplementedError
+
+    def change_evaluations(self, changes: Changes) -> None:
+        """Let other evaluations be played from now on. Raises ConfigError if they do not fit the run."""
+        raise NotImplementedError
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Load what is evaluated from a state of the run, as a checkpoint or `AnyEvaluations.snapshot` holds it."""
+        raise NotImplementedError
+
+    def judge(self, name: str, num: int, with_scripted: bool, watch: Watch) -> dict[str, Any]:
+        """Evaluate, as `AnyEvaluations.play` does."""
+        raise NotImplementedError
+
+    def load(self, which: str) -> None:
+        """Load what is evaluated from a checkpoint.
+
+        which: latest, best, a number, or an opt step such as @2100. Raises CheckpointError for one that is missing or
+        damaged.
+        """
+        checkpoints = Checkpoints(self.folder, keep_last=1, keep_every=None)
+        loaded = checkpoints.load(which, check_rows=False)
+        with loaded.fitting():
+            self.restore(loaded.state)
+            self.is_over = loaded.state["finished"]
+
+    def file_into(self, folder: RunFolder) -> None:
+        """File results in a new folder, because the run's own is part of palestra."""
+        for unused in ("checkpoints", "buffers"):
+            folder.root.below(unused).remove_empty()
+        self.results = folder.evaluations
+
+    def evaluate(self, name: str, num: int | None, watch: Watch = nobody_watches) -> tuple[Path, dict[str, Any]]:
+        """Evaluate by all pairings of one evaluation. Gives the file in evaluations/, and the record.
+
+        num: of games per pairing; None: as at the end of a run. Raises EvaluationFailed if a part of the run fails.
+        """
+        num = num or self.evaluations.num(name, is_final=True)
+        with failures_filed(self.results, self.failures):
+            result = self.judge(name, num, True, watch)
+        record = {"kind": "evaluation", **self.counters, **result}
+        if self._is_changed(name):
+            record["changes"] = self.changes.lines()
+        file = self.file_name(name)
+        self.results.make().write(file, to_json(plain(record)).encode())
+        return self.results.path / file, record
+
+    def file_name(self, name: str) -> str:
+        """The name of the file with the record of an evaluation; a changed evaluation has another one."""
+        suffix = f"-{digest(self.evaluations.configs[name])}" if self._is_changed(name) else ""
+        return record_name(name, self.counters["opt_steps"], suffix)
+
+    def _is_changed(self, name: str) -> bool:
+        return self.evaluations.configs[name] not in self.config.evaluations
+
+    def records(self) -> Iterator[Row]:
+        """The run's records as tidy rows: every number of training and of evaluations, with its name and steps.
+
+        Damaged lines are left out, each with a warning.
+        """
+        return rows_of_run(self.folder, run_name(self.folder.path), warnings.warn)
+
+    def table(self, library: Library = "pandas") -> Any:
+        """The rows of `records` as a DataFrame of pandas or polars, with a column for each field of `Row`.
+
+        Raises ConfigError if the extra `frames` is missing.
+        """
+        return table(self.records(), library)
+
+
+class StoredRun(Stored):
+    """The players of a run as its checkpoints hold them."""
+
+    def __init__(self, folder: RunFolder, config: RunConfig, models: Mapping[str, Nets] | None = None) -> None:
+        super().__init__(folder, config)
         self.parts = build_parts(config, torch.device(config.execution.device), folder.players)
         use_models(self.parts, models or {})
         for player in self.parts.learners:
             player.set_training(False)
-        self.game, self.players = self.parts.game, self.parts.players
-        self.counters: dict[str, int] = {}
-        self.is_over = False
-        self.changes = Changes((), ())
+        self.game, self.players, self.device = self.parts.game, self.parts.players, self.parts.game.device
 
     @classmethod
     def open(
@@ -99,53 +182,14 @@ class StoredRun:
             self.evaluations = build_evaluations(self.parts, changes.evaluations(self.config))
         self.changes = changes
 
-    def load(self, which: str) -> None:
-        """Load the players and the game from a checkpoint.
-
-        which: latest, best, a number, or an opt step such as @2100. Raises CheckpointError for one that is missing or
-        damaged.
-        """
-        checkpoints = Checkpoints(self.folder, keep_last=1, keep_every=None)
-        loaded = checkpoints.load(which, check_rows=False)
-        with loaded.fitting():
-            self.restore(loaded.state)
-            self.is_over = loaded.state["finished"]
-
-    def file_into(self, folder: RunFolder) -> None:
-        """File results in a new folder, because the run's own is part of palestra."""
-        for unused in ("checkpoints", "buffers"):
-            folder.root.below(unused).remove_empty()
-        self.results = folder.evaluations
-
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load the players and the game from a state of the run, as a checkpoint holds it."""
         self.counters = state["counters"]
         self.game.load_state_dict(state["game"])
         for name, player_state in state["players"].items():
             self.players[name].load_weights(player_state)
 
-    def evaluate(self, name: str, num_games: int | None, watch: Watch = nobody_watches) -> tuple[Path, dict[str, Any]]:
-        """Play all pairings of one evaluation. Gives the file in evaluations/, and the record.
-
-        num_games: per pairing; None: the config's `final_num_games`. Raises EvaluationFailed if an environment fails.
-        """
-        final = self.evaluations.configs[name].final_num_games
-        with failures_filed(self.results):
-            result = self.evaluations.play(name, num_games or final, with_scripted=True, watch=watch)
-        record = {"kind": "evaluation", **self.counters, **result}
-        if self._is_changed(name):
-            record["changes"] = self.changes.lines()
-        file = self.file_name(name)
-        self.results.make().write(file, to_json(plain(record)).encode())
-        return self.results.path / file, record
-
-    def file_name(self, name: str) -> str:
-        """The name of the file with the record of an evaluation; a changed evaluation has another one."""
-        suffix = f"-{digest(self.evaluations.configs[name])}" if self._is_changed(name) else ""
-        return record_name(name, self.counters["opt_steps"], suffix)
-
-    def _is_changed(self, name: str) -> bool:
-        return self.evaluations.configs[name] not in self.config.evaluations
+    def judge(self, name: str, num: int, with_scripted: bool, watch: Watch) -> dict[str, Any]:
+        return self.evaluations.play(name, num, with_scripted, watch)
 
     def film(self, name: str, file: str) -> tuple[Path, list[float]]:
         """Film the first episodes of an evaluation into a file in evaluations/.
@@ -196,20 +240,6 @@ class StoredRun:
             [pair] = evaluations.play("play", evaluation.num_games, with_scripted=True)["pairs"]
         return PlayedGames.from_record(pair)
 
-    def records(self) -> Iterator[Row]:
-        """The run's records as tidy rows: every number of training and of evaluations, with its name and steps.
-
-        Damaged lines are left out, each with a warning.
-        """
-        return rows_of_run(self.folder, run_name(self.folder.path), warnings.warn)
-
-    def table(self, library: Library = "pandas") -> Any:
-        """The rows of `records` as a DataFrame of pandas or polars, with a column for each field of `Row`.
-
-        Raises ConfigError if the extra `frames` is missing.
-        """
-        return table(self.records(), library)
-
 
 def record_name(name: str, opt_steps: int, suffix: str = "") -> str:
     """The name of the file that holds the record of an evaluation at that step."""
@@ -220,8 +250,8 @@ def _open(run: str | Path, models: Models | None) -> tuple[RunFolder, RunConfig,
     """The folder of a run in which players play, its config, and the networks that are handed over, by role."""
     folder = RunFolder.open(Path(run))
     config = read_stored_config(folder.config)
-    if not isinstance(config, RunConfig):
-        raise RunFolderError(f"expected a run in which players play, got {folder.path}")
+    if not config.is_played:
+        raise RunFolderError(f"expected {RunConfig.in_words}, got {folder.path}, {config.in_words}")
     nets = by_role(config, models)
     folder.require_rebuildable(calls_of(nets))
     return folder, config, nets

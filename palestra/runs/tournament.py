@@ -31,7 +31,6 @@ from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.recording.recorders import JsonlRecorder
 from palestra.runs.changed_evaluations import ASKED
 from palestra.runs.config import RunConfig, info_errors, player_name_errors
-from palestra.runs.evaluating import COUNTERS
 from palestra.runs.kinds import is_tournament
 from palestra.runs.parts import build_evaluations, build_parts
 from palestra.runs.sections import ExecutionConfig, OutputConfig, PlayExecutionConfig
@@ -155,7 +154,8 @@ class Tournament:
         self.parts = build_parts(config.as_run(), find_device(config.execution.device), None)
         self.game = self.parts.game
         self.evaluations = build_evaluations(self.parts)
-        self.counters = dict.fromkeys(COUNTERS, 0)
+        self.device = self.game.device
+        self.counters = dict.fromkeys(RunConfig.counters, 0)
 
     def begin(self, run: Path | None, name: str) -> None:
         """Make the tournament's folder, with its config and run.json, and lock it until `evaluate` has ended.
@@ -183,15 +183,15 @@ class Tournament:
             self.folder.root.write(self.folder.config.name, render(self.config, TournamentConfig).encode())
             self.folder.write_facts(facts)
 
-    def evaluate(self, name: str, num_games: int | None, watch: Watch = nobody_watches) -> tuple[Path, dict[str, Any]]:
+    def evaluate(self, name: str, num: int | None, watch: Watch = nobody_watches) -> tuple[Path, dict[str, Any]]:
         """Play all pairings. Gives the records file of the folder, and the record, its only line.
 
-        name: NAME. num_games: per pairing; None: the config's. Raises EvaluationFailed if an environment fails.
+        name: NAME. num: of games per pairing; None: the config's. Raises EvaluationFailed if an environment fails.
         """
         started, num_threads = time.perf_counter(), self.config.execution.num_threads
         try:
             with failures_filed(self.folder.evaluations), limited_threads(num_threads):
-                result = self.evaluations.play(name, num_games or self.config.num_games, True, watch)
+                result = self.evaluations.play(name, num or self.config.num_games, True, watch)
             clock = {"seconds": time.perf_counter() - started}
             record = {"kind": "evaluation", **self.counters, **result, "clock": clock}
             records = JsonlRecorder(self.folder.records)

@@ -30,6 +30,7 @@ class _Record(_Section):
     kind: str = ""
     env_steps: Count = 0
     opt_steps: Count = 0
+    items: Count = 0
     epochs: Count = 0
     episodes: Count = 0
     clock: _Clock = _Clock()
@@ -53,10 +54,11 @@ class _DeclaredScore(_Section):
 
 
 class _Pair(_Section):
+    model_config = ConfigDict(strict=True, extra="allow")
+
     players: Annotated[dict[str, str], Field(min_length=1)]
     learned: list[str]
     same_as: dict[str, str] | None = None
-    games: Count
     truncated: Count = 0
     scores: dict[str, float | None]
     intervals: dict[str, Interval]
@@ -73,6 +75,7 @@ class _Evaluation(_Record):
     opt_steps: Count
     roles: list[str]
     declared_scores: list[_DeclaredScore]
+    counted: str = "games"
     pairs: list[_Pair]
 
     @model_validator(mode="after")
@@ -81,6 +84,9 @@ class _Evaluation(_Record):
         for pair in self.pairs:
             if pair.players.keys() != set(self.roles) or pair.scores.keys() != names:
                 raise ValueError("expected the evaluation's roles and declared scores in each pair, got others")
+            number = (pair.model_extra or {}).get(self.counted)
+            if type(number) is not int or number < 0:
+                raise ValueError(f"expected a number of {self.counted} in each pair, got {number!r:.80}")
         return self
 
 

@@ -100,10 +100,14 @@ class WaysOn:
         return self._in_python("branch", f"{str(place)!r}, [{change!r}]")
 
     def to_evaluate(self, roles: Mapping[str, str] | None, has_evaluations: bool) -> str | None:
-        """The way to evaluate its players from the shell. roles: who sits where; None if nobody plays in the run."""
-        if not self.has_checkpoint or self.models or self._is_of_a_script or roles is None:
+        """The way to evaluate it from the shell. roles: who sits where; None if nobody plays in the run."""
+        if not self.has_checkpoint or self.models or self._is_of_a_script or (roles is None and not has_evaluations):
             return None
-        pairing = "" if has_evaluations else f" --pairing {','.join(f'{role}={name}' for role, name in roles.items())}"
+        pairing = (
+            ""
+            if has_evaluations or roles is None
+            else f" --pairing {','.join(f'{role}={name}' for role, name in roles.items())}"
+        )
         return f"palestra evaluate {self._quoted}{pairing}"
 
     def to_see(self) -> str:

@@ -19,7 +19,7 @@ from palestra.config import (
     check_overridden,
 )
 from palestra.evaluation.measures import MeasureName
-from palestra.runs.config import RunConfig
+from palestra.runs.base import BaseRunConfig
 from palestra.sweeps.places import LocalConfig, Place
 from palestra.sweeps.pruning import AnyPruningConfig, WilcoxonConfig, first_step
 from palestra.sweeps.search import AnySearchConfig, GridConfig
@@ -76,20 +76,19 @@ class SweepConfig(Config):
     """
 
     @classmethod
-    def usual(cls, said: Mapping[str, Any], bases: Mapping[str, RunConfig]) -> dict[str, Any]:
+    def usual(cls, said: Mapping[str, Any], bases: Mapping[str, BaseRunConfig]) -> dict[str, Any]:
         name, first = next(iter(bases.items()))
-        if first.best is None:
+        best = getattr(first, "best", None)
+        if best is None:
             raise ConfigError.at("best", f"expected a mapping in {name}, which says what a sweep compares, got null")
         is_grid = said.get("search") in ("grid", {"name": "grid"})
         return {
             "seed": 0,
             "base": list(bases),
-            "space": {
-                key: item for base in bases.values() for key, item in dimensions(base, first.learners(), is_grid)
-            },
+            "space": {key: item for base in bases.values() for key, item in dimensions(base, is_grid)},
             "constraints": [],
             "seeds": [0, 1, 2],
-            "objective": {**first.best.model_dump(), "of": "last"},
+            "objective": {**best.model_dump(), "of": "last"},
             "search": "tpe",
             "pruning": "successive_halving" if len(first_step(bases)) == 1 else None,
             "budget": {"trials": None if is_grid else 30},

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from palestra.config import Config, ConfigError, NonEmptyStr, PositiveInt
-from palestra.runs.config import RunConfig
+from palestra.runs.base import BaseRunConfig
 from palestra.storage.disk import Folder
 
 COMMAND = [sys.executable, "-P", "-m", "palestra.sweeps.leashed"]
@@ -62,7 +62,7 @@ class LocalConfig(Config):
     """Processes of this machine."""
 
     @classmethod
-    def usual(cls, said: Mapping[str, Any], bases: Mapping[str, RunConfig]) -> dict[str, Any]:
+    def usual(cls, said: Mapping[str, Any], bases: Mapping[str, BaseRunConfig]) -> dict[str, Any]:
         threads = max(base.execution.num_threads for base in bases.values())
         cores = max(available_cores(), threads)
         return {"cores": cores, "cores_per_run": threads, "gpus": [], "runs_per_gpu": 1}

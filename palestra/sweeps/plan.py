@@ -7,9 +7,8 @@ from typing import Any
 
 from palestra.config import ConfigError, ConfigErrorItem, UserConfig
 from palestra.config.files import full_key
-from palestra.evaluation.measures import measure_errors
 from palestra.recording.results import count_text
-from palestra.runs.config import RunConfig
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
 from palestra.runtime.intervals import Limit
 from palestra.sweeps.config import SweepConfig
@@ -28,13 +27,13 @@ SAMPLES = 2000  # points that are tried to find one that the constraints allow
 class Plan:
     """A sweep's config with its bases, checked. All errors of both are raised at once, as ConfigError."""
 
-    def __init__(self, config: SweepConfig, bases: dict[str, RunConfig]) -> None:
+    def __init__(self, config: SweepConfig, bases: dict[str, BaseRunConfig]) -> None:
         data = {name: base.model_dump() for name, base in bases.items()}
         config, errors = _with_full_keys(config, data)
         of_own = _errors_of_own_classes(config)
         errors += of_own
         self.config = config
-        self.space = Space([Base(name, data[name], RunConfig) for name in bases], config.space)
+        self.space = Space([Base(name, data[name], type(base)) for name, base in bases.items()], config.space)
         self.constraints = []
         for number, text in enumerate(config.constraints):
             try:
@@ -43,13 +42,7 @@ class Plan:
             except ConfigError as error:
                 errors += [ConfigErrorItem(f"constraints.{number}", str(item)) for item in error.errors]
         for name, base in bases.items():
-            found = measure_errors(
-                config.objective,
-                base.evaluations,
-                base.game.declared_roles(),
-                base.measures_of_games(),
-                base.learners(),
-            )
+            found = base.measure_errors(config.objective)
             where = f" in {name}" if len(bases) > 1 else ""
             errors += [ConfigErrorItem(f"objective.{item.path}", f"{item.message}{where}") for item in found]
             if not found and not of_own:
@@ -158,13 +151,13 @@ class Plan:
             raise ConfigError.at("constraints", f"expected some that can be fulfilled, but {what} them")
         return allowed
 
-    def _checked_corners(self) -> dict[str, list[RunConfig]]:
+    def _checked_corners(self) -> dict[str, list[BaseRunConfig]]:
         """Return the configs at corners of the space that the constraints allow, by base.
 
         Raises ConfigError with what the check says of them, each error once, or if the budget is smaller than any
         trial.
         """
-        corners: dict[str, list[RunConfig]] = {}
+        corners: dict[str, list[BaseRunConfig]] = {}
         found: dict[tuple[str, str], list[Point]] = {}
         least = math.inf
         varied = [key for key, dimension in self.space.dimensions.items() if len(dimension.ends()) > 1]
@@ -209,9 +202,9 @@ def _plural(number: int, noun: str) -> str:
     return f"{count_text(number)} {noun}{'s' * (number != 1)}"
 
 
-def _evaluation(config: SweepConfig, base: RunConfig) -> Any:
+def _evaluation(config: SweepConfig, base: BaseRunConfig) -> Any:
     """Return the config of the evaluation by which trials are judged."""
-    return next(each for each in base.evaluations if each.name == config.objective.evaluation)
+    return next(each for each in base.measured() if each.name == config.objective.evaluation)
 
 
 def _last_step(interval: Any, stop: Limit) -> float:
@@ -225,7 +218,7 @@ def _decides_by_steps(config: SweepConfig) -> bool:
     return config.pruning is not None and not config.pruning.build().over_seeds
 
 
-def _errors_of_units(config: SweepConfig, bases: Mapping[str, RunConfig]) -> list[ConfigErrorItem]:
+def _errors_of_units(config: SweepConfig, bases: Mapping[str, BaseRunConfig]) -> list[ConfigErrorItem]:
     """Return what is wrong if trials of different bases are pruned by steps of different units."""
     if not _decides_by_steps(config):
         return []
@@ -263,7 +256,7 @@ def _errors_in_making(key: str, name: str, what: str, make: Callable[[], Any]) -
     return [ConfigErrorItem(key, f"expected {what} of Optuna from {name}, got {found!r}")]
 
 
-def _errors_of_parts(config: SweepConfig, base: RunConfig) -> list[ConfigErrorItem]:
+def _errors_of_parts(config: SweepConfig, base: BaseRunConfig) -> list[ConfigErrorItem]:
     """Return what of the pruning and of the place does not go with a base."""
     errors = []
     evaluation = _evaluation(config, base)

@@ -163,7 +163,7 @@ def _timestamp(moment: datetime | None) -> float:
 
 
 def _env_steps(trial: OwnedTrial) -> float:
-    return sum(run.watched.counters["env_steps"] for run in trial.runs)
+    return sum(run.watched.env_steps_at() for run in trial.runs)
 
 
 def _run_progress(trial: OwnedTrial, run: TrialRun, now_s: float) -> RunProgress:
@@ -173,7 +173,7 @@ def _run_progress(trial: OwnedTrial, run: TrialRun, now_s: float) -> RunProgress
         share=run.watched.share,
         value=run.watched.latest,
         seconds=run.pace.seconds(now_s),
-        env_steps=run.watched.counters["env_steps"],
+        env_steps=run.watched.env_steps_at(),
         env_steps_per_s=run.pace.env_steps_per_s(),
         restarts=run.restarts,
     )
@@ -261,5 +261,5 @@ def _projected(trial: OwnedTrial, now_s: float) -> tuple[float, float] | None:
         left = 0.0 if run.value is not None else run.pace.seconds_left(now_s)
         if not math.isnan(left):
             seconds.append(run.pace.seconds(now_s) + left)
-            env_steps.append(run.watched.counters["env_steps"] / share)
+            env_steps.append(run.watched.env_steps_at() / share)
     return (len(trial.runs) * fmean(seconds), len(trial.runs) * fmean(env_steps)) if seconds else None

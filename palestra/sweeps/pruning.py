@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field
 
 from palestra.config import ByName, Config, Fraction, NonNegativeInt, PositiveInt, UserConfig
-from palestra.runs.config import RunConfig
+from palestra.runs.base import BaseRunConfig
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -34,11 +34,12 @@ class Pruning:
         raise NotImplementedError
 
 
-def first_step(bases: Mapping[str, RunConfig]) -> dict[str, int]:
+def first_step(bases: Mapping[str, BaseRunConfig]) -> dict[str, int]:
     """Return the first evaluation of runs by which they are compared, by its unit; {} where one has no such count."""
     found: dict[str, int] = {}
     for base in bases.values():
-        compared = (each.interval for each in base.evaluations if base.best and each.name == base.best.evaluation)
+        best = getattr(base, "best", None)
+        compared = (each.interval for each in base.measured() if best and each.name == best.evaluation)
         interval = next(compared, None)
         if interval is None or interval.unit == "minutes":
             return {}
@@ -46,7 +47,7 @@ def first_step(bases: Mapping[str, RunConfig]) -> dict[str, int]:
     return found
 
 
-def _first(key: str, bases: Mapping[str, RunConfig]) -> dict[str, int]:
+def _first(key: str, bases: Mapping[str, BaseRunConfig]) -> dict[str, int]:
     steps = list(first_step(bases).values())
     return {key: steps[0]} if steps else {}
 
@@ -59,7 +60,7 @@ class MedianConfig(Config):
     name: Literal["median"]
 
     @classmethod
-    def usual(cls, said: Mapping[str, Any], bases: Mapping[str, RunConfig]) -> dict[str, Any]:
+    def usual(cls, said: Mapping[str, Any], bases: Mapping[str, BaseRunConfig]) -> dict[str, Any]:
         return {"num_seeds": 1, "startup_trials": 5, **_first("warmup_steps", bases)}
 
     num_seeds: PositiveInt
@@ -91,7 +92,7 @@ class SuccessiveHalvingConfig(Config):
     name: Literal["successive_halving"]
 
     @classmethod
-    def usual(cls, said: Mapping[str, Any], bases: Mapping[str, RunConfig]) -> dict[str, Any]:
+    def usual(cls, said: Mapping[str, Any], bases: Mapping[str, BaseRunConfig]) -> dict[str, Any]:
         return {"num_seeds": 1, "reduction_factor": 3, **_first("min_resource", bases)}
 
     num_seeds: PositiveInt

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import model_validator
 
 from palestra.config import ByName, Config, ConfigError, NonNegativeInt, PositiveInt, UserConfig
-from palestra.runs.config import RunConfig
+from palestra.runs.base import BaseRunConfig
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -58,7 +58,7 @@ class TPEConfig(Config):
     name: Literal["tpe"]
 
     @classmethod
-    def usual(cls, said: Mapping[str, Any], bases: Mapping[str, RunConfig]) -> dict[str, Any]:
+    def usual(cls, said: Mapping[str, Any], bases: Mapping[str, BaseRunConfig]) -> dict[str, Any]:
         several = {"multivariate": True, "group": len(bases) > 1}  # bases have different keys
         return {"startup_trials": 10, "ei_candidates": 24, "constant_liar": True, **several}
 

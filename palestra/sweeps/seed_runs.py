@@ -9,14 +9,14 @@ from typing import Any
 
 from palestra.config import load_yaml
 from palestra.recording.results import printable
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.branching import tree_differences
-from palestra.runs.config import RunConfig
 from palestra.runs.imported_players import files_of_copies
 from palestra.storage.disk import WORDS, Folder, RunFolderError, plain_path
 from palestra.storage.run_folder import RunFolder
 
 
-def arguments_for(folder: Folder, seed: int, base: Path, config: RunConfig, data: Mapping[str, Any]) -> list[str]:
+def arguments_for(folder: Folder, seed: int, base: Path, config: BaseRunConfig, data: Mapping[str, Any]) -> list[str]:
     """Return the arguments with which palestra begins the run of a seed, or goes on with it.
 
     base: the file of the config of all seeds. The others, and what is raised, are as in `has_begun`.
@@ -27,7 +27,7 @@ def arguments_for(folder: Folder, seed: int, base: Path, config: RunConfig, data
     return ["train", str(base), f"seed={seed}", "--run", str(path), "--quiet"]
 
 
-def has_begun(folder: Folder, name: str, config: RunConfig, data: Mapping[str, Any]) -> bool:
+def has_begun(folder: Folder, name: str, config: BaseRunConfig, data: Mapping[str, Any]) -> bool:
     """Return whether there is a run to go on with. What is left of one that was killed before it was one is removed.
 
     folder: of the trial, or of the runs side by side. name: of the run in it. config: the run's. data: the same as the

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from palestra.config import ByName, Config, ConfigError, PositiveFloat, PositiveInt, walk
 from palestra.config.files import full_key, replace_values
 from palestra.config.rendering import inline_flow
-from palestra.runs.config import RunConfig
+from palestra.runs.base import BaseRunConfig
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -309,10 +309,12 @@ def _drawn(dimension: DimensionConfig, draw: random.Random) -> Any:
 GAMMAS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 
 
-def dimensions(base: RunConfig, learners: Sequence[str], is_grid: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield dimensions around some players' learning rates, entropy coefficients and discounts, by dotted keys."""
-    data = base.model_dump()["players"]
-    for keys, value in (pair for player in learners for pair in walk(data[player], ("players", player))):
+def dimensions(base: BaseRunConfig, is_grid: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield dimensions around learning rates, entropy coefficients and discounts, by dotted keys."""
+    below = [tuple(key.split(".")) for key in base.learning_keys()]
+    for keys, value in walk(base.model_dump()):
+        if not any(keys[: len(key)] == key for key in below):
+            continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
         what = keys[-2] if keys[-1] in ("value", "initial") else keys[-1]

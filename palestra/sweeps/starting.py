@@ -9,7 +9,7 @@ from palestra.config import ConfigError, ConfigErrorItem, load_yaml
 from palestra.config.errors import nearest
 from palestra.config.places import Place
 from palestra.config.usual import completed
-from palestra.runs.config import RunConfig
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
 from palestra.runs.shipped_configs import is_path, shipped_configs
 from palestra.runs.starting import remedies
@@ -37,7 +37,7 @@ def starting_sweep(words: Sequence[str]) -> SweepConfig:
     return config
 
 
-def starting_grid(bases: Mapping[str, RunConfig], at: int | None) -> dict[str, Any]:
+def starting_grid(bases: Mapping[str, BaseRunConfig], at: int | None) -> dict[str, Any]:
     """Return a grid over configs, of a space that is still empty.
 
     at: how many runs at a time; None: as many as there are cores.
@@ -49,7 +49,7 @@ def starting_grid(bases: Mapping[str, RunConfig], at: int | None) -> dict[str, A
     return data
 
 
-def read_bases(files: Sequence[str], beside: Path) -> dict[str, RunConfig]:
+def read_bases(files: Sequence[str], beside: Path) -> dict[str, BaseRunConfig]:
     """Read the bases of a sweep; returns them by name.
 
     beside: the folder in which their files are looked for before the shipped ones. Raises ConfigError with the errors
@@ -72,8 +72,8 @@ def read_bases(files: Sequence[str], beside: Path) -> dict[str, RunConfig]:
             if path.is_file() and is_sweep(load_yaml(path)):
                 raise ConfigError.at("", f"expected the config of a run, got a sweep, {file}")
             base = read_config(path)
-            if not isinstance(base, RunConfig):
-                raise ConfigError.at("", f"expected a run in which players play, got {file}")
+            if not base.measured():
+                raise ConfigError.at("", f"expected a run with evaluations, got {file}")
             if path.stem in found:
                 raise ConfigError.at("", f"expected files of different names, got {path.stem} twice")
             found[path.stem] = base

@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 
 from palestra.config import ConfigError, ConfigErrorItem, check_overridden, render, trusting
 from palestra.config.own_modules import reading_stored
-from palestra.runs.config import RunConfig
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
 from palestra.runtime.signals import StopSignals
 from palestra.storage.disk import RunFolderError, plain_path
@@ -62,7 +62,7 @@ class Sweep:
         self._held: dict[Path, float] = {}  # runs and trials that others hold: since when; -inf: that was told
 
     @classmethod
-    def create(cls, path: Path, config: SweepConfig, bases: dict[str, RunConfig], display: SweepDisplay) -> Self:
+    def create(cls, path: Path, config: SweepConfig, bases: dict[str, BaseRunConfig], display: SweepDisplay) -> Self:
         """Make a new sweep in a folder that does not exist. Raises ConfigError, RunFolderError."""
         plan = Plan(config, bases)
         plan.config.place.build()
@@ -276,7 +276,7 @@ class Sweep:
             best = best_of(self.study.trials(), self.config.objective.goal)
             if best is not None:
                 config = config_of_runs(self.plan.space.config_at(best.params), self.config)
-                self.folder.root.write("best.yml", render(config, RunConfig).encode())
+                self.folder.root.write("best.yml", render(config, type(config)).encode())
 
     def _leave(self) -> None:
         """Let the runs save and end."""

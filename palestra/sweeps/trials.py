@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from palestra.config import ConfigError, load_yaml, render
-from palestra.runs.config import RunConfig
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
 from palestra.runtime.signals import exit_text
 from palestra.runtime.statistics import interquartile_mean
@@ -48,7 +48,7 @@ class TrialRun:
     def facts(self) -> tuple[float, float, float, float]:
         """Return the time, the share of its training, its env steps, and its seconds of training."""
         watched = self.watched
-        return time.monotonic(), watched.share, watched.counters["env_steps"], 60 * watched.minutes
+        return time.monotonic(), watched.share, watched.env_steps_at(), 60 * watched.minutes
 
 
 class OwnedTrial:
@@ -70,7 +70,7 @@ class OwnedTrial:
         self.study, self.sweep, self.number, self.lock = study, sweep, number, lock
         self.folder = folder.trial(place_of(study.trial(number)))
         self._checked = checked = config_of_runs(config, sweep)
-        text = render(checked, RunConfig)
+        text = render(checked, type(checked))
         self._data = load_yaml(text)
         self.config = self.folder.path / "config.yml"
         if self.folder.kind(self.config.name) is None:
@@ -199,7 +199,7 @@ class OwnedTrial:
         """
         if self.pruned_at is not None and self._is_cut_short:
             return sum(run.watched.env_steps_at(self.pruned_at) for run in self.deciding)
-        return sum(int(run.watched.counters["env_steps"]) for run in self.runs)
+        return sum(run.watched.env_steps_at() for run in self.runs)
 
     @property
     def _is_cut_short(self) -> bool:
@@ -237,7 +237,7 @@ class OwnedTrial:
         return True
 
 
-def config_of_runs(config: Mapping[str, Any], sweep: SweepConfig) -> RunConfig:
+def config_of_runs(config: Mapping[str, Any], sweep: SweepConfig) -> BaseRunConfig:
     """Return the config of a trial's runs; its seed is the first one's. Raises ConfigError."""
     return read_config(dict(config) | {"seed": sweep.seeds[0]})
 

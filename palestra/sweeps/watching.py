@@ -1,12 +1,11 @@
 """The records of a run of a trial, read as far as they have come."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from palestra.evaluation.measures import Measure
-from palestra.runtime.intervals import Limit
+from palestra.runs.base import BaseRunConfig
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError, open_plain
 from palestra.storage.manifest import Manifest
@@ -14,8 +13,6 @@ from palestra.storage.records_file import lines_of, parse_record
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import CheckpointError
 from palestra.sweeps.config import ObjectiveConfig
-
-COUNTERS = ("env_steps", "opt_steps", "epochs")
 
 
 class Growing:
@@ -27,9 +24,9 @@ class Growing:
     After a kill the records are cut back to a checkpoint and come again, equal to the bit, so what was read stays true.
     """
 
-    def __init__(self, run: Path, stop: Limit) -> None:
-        self.path, self.stop = run / "records.jsonl", stop
-        self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+    def __init__(self, run: Path, config: BaseRunConfig) -> None:
+        self.path, self.stop = run / "records.jsonl", config.stop
+        self.counters: dict[str, float] = dict.fromkeys(config.steps(), 0)
         self.minutes = 0.0
         self.num_damaged = 0
         self.has_ended = False
@@ -72,24 +69,20 @@ class Growing:
         return True
 
     def _take(self, record: Mapping[str, Any]) -> None:
-        for name in COUNTERS:
+        for name in self.counters:
             self.counters[name] = max(self.counters[name], record.get(name, 0))
         self.minutes = max(self.minutes, record.get("clock", {}).get("train_seconds", 0.0) / 60)
         self.has_ended = self.has_ended or "ended" in record
 
 
-Moment = tuple[int, ...]  # of a run: its COUNTERS
+Moment = tuple[int, ...]  # of a run: its counters
 
 
-def _moment(counters: Mapping[str, Any]) -> Moment:
-    return tuple(int(counters.get(name, 0)) for name in COUNTERS)
-
-
-def _in_words(moment: Moment | None) -> str:
-    """Return the moment as " at env step 1,024"; "" for None."""
+def _in_words(names: Iterable[str], moment: Moment | None) -> str:
+    """Return the moment as " at env step 1,024"; "" for None. names: of the counters."""
     if moment is None:
         return ""
-    name, count = next((each for each in zip(COUNTERS, moment, strict=True) if each[1]), (COUNTERS[1], 0))
+    name, count = next((each for each in zip(names, moment, strict=True) if each[1]), ("opt_steps", 0))
     return f" at {name.removesuffix('s').replace('_', ' ')} {count:,}"
 
 
@@ -101,15 +94,18 @@ class Watched(Growing):
     that count differently have the same steps. fault: why the objective cannot be said.
     """
 
-    def __init__(self, run: Path, config: Any, objective: ObjectiveConfig) -> None:
-        super().__init__(run, config.stop)
+    def __init__(self, run: Path, config: BaseRunConfig, objective: ObjectiveConfig) -> None:
+        super().__init__(run, config)
         self.objective = objective
-        self.measure = Measure(objective, config.evaluations, config.measures_of_games())
-        [evaluation] = [each for each in config.evaluations if each.name == objective.evaluation]
+        self.measure = config.measure(objective)
+        [evaluation] = [each for each in config.measured() if each.name == objective.evaluation]
         self.interval = evaluation.interval
         self.evaluations: dict[Moment, float] = {}
         self.first: dict[int, Moment] = {}
         self.fault: str | None = None
+
+    def _moment(self, counters: Mapping[str, Any]) -> Moment:
+        return tuple(int(counters.get(name, 0)) for name in self.counters)
 
     def end(self) -> None:
         """Read the rest of a run that has ended, and find whether its objective is known.
@@ -127,8 +123,11 @@ class Watched(Growing):
             return f"where {self.path.parent} ends is not known: {error}"
         damaged = f"; {self.num_damaged} of its lines are damaged" if self.num_damaged else ""
         if last is None or last != end:
-            expected = f"expected evaluation {self.objective.evaluation!r} at the run's end{_in_words(end)}"
-            return f"{self.path}: {expected}, got {'none' if last is None else f'the last{_in_words(last)}'}{damaged}"
+            expected = (
+                f"expected evaluation {self.objective.evaluation!r} at the run's end{_in_words(self.counters, end)}"
+            )
+            got = "none" if last is None else f"the last{_in_words(self.counters, last)}"
+            return f"{self.path}: {expected}, got {got}{damaged}"
         if self.objective.of == "best" and self.num_damaged:
             return f"{self.path}: the best evaluation is not known{damaged}"
         return None
@@ -141,13 +140,13 @@ class Watched(Growing):
         """
         checkpoints = Checkpoints(RunFolder(self.path.parent), keep_last=1, keep_every=None)
         if (number := checkpoints.latest()) is not None:
-            return _moment(Manifest.read(checkpoints.folder.below(f"{number:08d}")).counters)
-        return _moment(self.counters) if self.has_ended or self.share >= 1.0 else None
+            return self._moment(Manifest.read(checkpoints.folder.below(f"{number:08d}")).counters)
+        return self._moment(self.counters) if self.has_ended or self.share >= 1.0 else None
 
     def _take(self, record: Mapping[str, Any]) -> None:
         super()._take(record)
         if record.get("kind") == "evaluation" and (value := self._value(record)) is not None:
-            moment = _moment(record)
+            moment = self._moment(record)
             self.evaluations[moment] = value
             self.first.setdefault(self._step(record), moment)
 
@@ -171,8 +170,10 @@ class Watched(Growing):
         """The objective at the last evaluation so far."""
         return self.evaluations[max(self.evaluations)] if self.evaluations else None
 
-    def env_steps_at(self, step: int) -> int:
-        return self.first[step][COUNTERS.index("env_steps")]
+    def env_steps_at(self, step: int | None = None) -> int:
+        """Return the env steps at a step that the run has, or so far; 0 in a run that counts none."""
+        so_far = self._moment(self.counters) if step is None else self.first[step]
+        return dict(zip(self.counters, so_far, strict=True)).get("env_steps", 0)
 
     def value_at(self, step: int) -> float:
         """Return the objective as it stood at a step that the run has.

@@ -1,10 +1,10 @@
 """Trains a model on data: its epochs are passes over the training data, and its opt steps are batches."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -25,9 +25,9 @@ from palestra.randomness import base_key, fold, restored_global_states, seeded_g
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage
 from palestra.runs.evaluating import Evaluating
-from palestra.runs.fit import FitConfig, SetEvaluationConfig
+from palestra.runs.fit import FitConfig
 from palestra.runtime.counter import Counter, count
-from palestra.runtime.intervals import Interval
+from palestra.training.async_evaluations import AsyncEvaluating
 from palestra.training.training import Training
 
 
@@ -40,8 +40,9 @@ class FitTrainer(Training):
     """
 
     run_config = FitConfig
-    counter_names = ("opt_steps", "items", "epochs")
+    counter_names = FitConfig.counters
     rated = ("opt_steps", "items")
+    recurs = "opt_steps"
     failures = (DataFailed, TermsError)
     is_counted = True
     opt_steps = Counter("fit")
@@ -66,7 +67,8 @@ class FitTrainer(Training):
         self.terms = Aggregates(config.output.statistics)
         self.keys = world_keys(base_key(config.seed, "model/step"), 1, torch.device("cpu"))
         self.judging = SetEvaluations(self)
-        self.evaluating = Evaluating(self.progress, self.checkpoints, self.judging)  # type: ignore[arg-type]
+        judged_by = Evaluating if config.evaluators is None else AsyncEvaluating
+        self.evaluating = judged_by(self.progress, self.checkpoints, self.judging)
 
     def _make_model(self) -> Model:
         config = self.config
@@ -172,41 +174,29 @@ class FitTrainer(Training):
         self.terms.load_state_dict(state["terms"], self.device)
 
 
-@dataclass(frozen=True)
-class JudgedSet:
-    """An evaluation by a data set, as whoever asks for evaluations knows it.
-
-    num_games, final_num_games: the number of its items. own_scores: those that the model declares.
-    """
-
-    config: SetEvaluationConfig
-    num_games: int
-    final_num_games: int
-    own_scores: Sequence[str]
-    pairings: ClassVar[list[dict[str, str]]] = []
-
-    @property
-    def name(self) -> str:
-        return self.config.name
-
-    @property
-    def interval(self) -> Interval | None:
-        return self.config.interval
-
-    @property
-    def at_start(self) -> bool:
-        return self.config.at_start
-
-
 class SetEvaluations:
     """Judges a model by data sets."""
 
+    counted = "items"
+
     def __init__(self, trainer: FitTrainer) -> None:
         self.trainer = trainer
-        evaluations, scores = trainer.config.evaluations, [score.name for score in trainer.model.scores]
-        sizes = {each.name: trainer._num_items(each.data) for each in evaluations}
-        self.configs = {each.name: JudgedSet(each, sizes[each.name], sizes[each.name], scores) for each in evaluations}
+        evaluations = trainer.config.evaluations
+        self.configs = {each.name: each for each in evaluations}
+        self.sizes = {each.name: trainer._num_items(each.data) for each in evaluations}
         self.loaders = {each.name: trainer._loader(each.data, each.batch_size, drop_last=False) for each in evaluations}
+
+    def num(self, name: str, is_final: bool) -> int:
+        return self.sizes[name]
+
+    def snapshot(self) -> dict[str, Any]:
+        averages = list(self.trainer.learner.averages)
+        return {"model": dict(self.trainer.model.state_dict()), "learner": {"averages": averages}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `snapshot` gave, or the state of a checkpoint."""
+        self.trainer.model.load_state_dict(state["model"])
+        self.trainer.learner.load_averages(state["learner"]["averages"])
 
     def pairings(self, name: str, with_scripted: bool) -> list[dict[str, str]]:
         return [{SEAT: SEAT}]
@@ -214,13 +204,14 @@ class SetEvaluations:
     def most_rounds(self, name: str) -> int | None:
         return None
 
-    def play(self, name: str, num_items: int, with_scripted: bool, watch: Watch) -> dict[str, Any]:
+    def play(self, name: str, num: int, with_scripted: bool, watch: Watch) -> dict[str, Any]:
         """Judge the model by all items of a set, and return the evaluation's record."""
-        trainer, config = self.trainer, self.configs[name].config
+        trainer, config = self.trainer, self.configs[name]
         model, scores = trainer.model, ItemScores(tuple(score.name for score in trainer.model.scores))
-        num_done = 0
-        with trainer.learner.averaged() if config.weights == "averaged" else torch.no_grad():
-            for key, batch in self.loaders[name].batches(0, torch.arange(num_items)):
+        num_done, key_of_draws = 0, base_key(trainer.config.seed, f"evaluation/{name}")
+        weights = trainer.learner.averaged() if config.weights == "averaged" else nullcontext()
+        with weights, seeded_global_state(key_of_draws):
+            for key, batch in self.loaders[name].batches(0, torch.arange(num)):
                 found = trainer.moved(batch)
                 with trainer.learner.context():
                     scores.add(model.evaluation_step(found), items_of(found))
@@ -230,9 +221,10 @@ class SetEvaluations:
         pair = {
             "players": {SEAT: SEAT},
             "learned": [SEAT],
-            "games": num_items,
+            "items": num,
             "scores": {name: each.value for name, each in estimates.items()},
             "intervals": {name: [each.low, each.high] for name, each in estimates.items()},
         }
         declared = [asdict(score) for score in model.scores]
-        return {"evaluation": name, "roles": [SEAT], "declared_scores": declared, "pairs": [pair], "ratings": None}
+        said = {"evaluation": name, "roles": [SEAT], "declared_scores": declared}
+        return said | {"counted": self.counted, "pairs": [pair], "ratings": None}

@@ -10,7 +10,7 @@ from rich.console import Console
 from palestra.callbacks import Callback
 from palestra.config import list_of_overrides, trusting
 from palestra.runs.base import TrainerBase
-from palestra.runs.branching import branched_config, changes_since, note_changes, run_of, seat_overrides
+from palestra.runs.branching import branched_config, change_bitless, changes_since, note_changes, run_of, seat_overrides
 from palestra.runs.kinds import read_stored_config
 from palestra.runs.user_nets import Models, Nets, by_role, calls_of
 from palestra.runtime.console import VisibleConsole
@@ -31,15 +31,17 @@ def load(
     into: str | Path | None = None,
     trust: bool = False,
     models: Models | None = None,
+    overrides: Sequence[str] = (),
 ) -> T:
     """The training of a stored run, of the class that its config names. `fit` goes on from its last checkpoint.
 
     run: its folder, or the URL of its mirror, which is fetched into a new folder: `into`, or if that is None runs/<the
     last name in the URL>. callbacks: those that the run was started with besides the config's; their state is restored.
     trust: whether the modules that the run names are trusted from now on. models: the networks that `set_model` handed
-    over when the run began, by role, or those of the one player that learns; they are copied. Raises UntrustedError for
-    modules that are not trusted, RunFolderError where there is no run, another class has trained it, or it needs other
-    `models`.
+    over when the run began, by role, or those of the one player that learns; they are copied. overrides: of keys that
+    change no bit, as "execution.loading.num_workers=0"; the run's changes.jsonl lists them. Raises UntrustedError for
+    modules that are not trusted, ConfigError for other overrides, RunFolderError where there is no run, another class
+    has trained it, or it needs other `models`.
     """
     if is_url(run):
         folder, warnings = fetch(str(run), None if into is None else Path(into))
@@ -51,6 +53,8 @@ def load(
         folder = RunFolder.open(Path(run))
         folder.require_plain()
     with trusting(trust):
+        if overrides:
+            change_bitless(folder, overrides)
         config = read_stored_config(folder.config)
         training = class_for(cls, config, folder)(config, run=folder, callbacks=callbacks, console=console)
     return _with_models(training, by_role(config, models), folder.path.name)

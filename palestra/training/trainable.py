@@ -29,11 +29,11 @@ class Unchecked(NamedTuple):
     missing: list[ConfigErrorItem]
 
 
-def check_trainable(config: RunConfig) -> Unchecked:
+def check_trainable(config: BaseRunConfig) -> Unchecked:
     """Raise ConfigError for everything that `train` would refuse, and say what could not be checked."""
     with checking(), without_environments():
         try:
-            if not _needs_no_environment(config):
+            if isinstance(config, RunConfig) and not _needs_no_environment(config):
                 raise NotDeclared
             make_trainer(config).require_ready()
         except NotDeclared:
@@ -82,10 +82,11 @@ def _needs_no_environment(config: RunConfig) -> bool:
     return config.game.declares_actions() or not has_nets
 
 
-def _check_apart_from_environment(config: RunConfig) -> None:
-    """Make the checks of a Trainer that need no spaces."""
+def _check_apart_from_environment(config: BaseRunConfig) -> None:
+    """Make the checks of a training that need no spaces."""
     find_device(config.execution.device)
-    for name in config.learners():  # a lone agent's environment has one move
-        check_seat(config.players[name].algorithm, name, Seat(config.worlds_of(name), 1, 1))  # type: ignore[union-attr]
+    if isinstance(config, RunConfig):
+        for name in config.learners():  # a lone agent's environment has one move
+            check_seat(config.players[name].algorithm, name, Seat(config.worlds_of(name), 1, 1))  # type: ignore[union-attr]
     check_scratch_folders(config)
     check_checkpoint_folder(config)

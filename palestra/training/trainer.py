@@ -21,7 +21,6 @@ from palestra.players.player import Metrics, Player
 from palestra.recording.results import Stage
 from palestra.rollouts import fuse
 from palestra.rollouts.transitions import Transitions, join_roles
-from palestra.runs.async_evaluations import AsyncEvaluating
 from palestra.runs.branching import begins_anew, run_of, unequal_bits
 from palestra.runs.config import RunConfig
 from palestra.runs.evaluating import Evaluating
@@ -31,8 +30,8 @@ from palestra.runs.user_nets import Nets, calls_of, first_role, name_in_seat, se
 from palestra.runtime.counter import Counter, count
 from palestra.runtime.limits import memory_needed
 from palestra.runtime.threads import limited_threads
-from palestra.runtime.timing import TimeLog
 from palestra.storage.run_folder import RunFolder
+from palestra.training.async_evaluations import AsyncEvaluating
 from palestra.training.checks import check_algorithms, check_scratch_folders, fault_of_players
 from palestra.training.descriptions import final_evaluations, turns_in_words, updates_in_words
 from palestra.training.metrics import PendingMetrics
@@ -81,7 +80,7 @@ class Trainer(Training):
     """
 
     run_config = RunConfig
-    counter_names = ("env_steps", "opt_steps", "epochs", "episodes")
+    counter_names = RunConfig.counters
     rated = ("env_steps", "opt_steps")
     epoch_counter_names = ("roll_outs", "updates")
     algorithms: ClassVar[tuple[type[AlgorithmConfig], ...]] = ()  # the only ones by which players learn; (): any
@@ -154,11 +153,8 @@ class Trainer(Training):
         for call in calls_of({first_role(config, player.name): nets}):
             self.run.note_call(call)
 
-    def use_time_log(self, time_log: TimeLog) -> None:
-        """Count the time of training and of replay buffers in this log."""
-        self.run.time_log = time_log
-        for buffer in self.buffers().values():
-            buffer.time_log = time_log
+    def has_learned(self) -> bool:
+        return all(player.opt_steps for player in self.learners)
 
     def require_ready(self) -> None:
         check_scratch_folders(self.config)

@@ -28,6 +28,7 @@ from palestra.runtime.clock import Mark
 from palestra.runtime.counter import count, set_counts
 from palestra.runtime.intervals import Agenda, Counters, Interval, is_due, read_limit
 from palestra.runtime.signals import Interrupted
+from palestra.runtime.timing import TimeLog
 from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import RunFolder
@@ -60,7 +61,8 @@ class Training(TrainerBase):
     `choose_kernels` and `_close`; and every hook (`before_train`, `before_epoch`, `after_evaluation`, `after_save`,
     `after_epoch`, `after_train`); an override calls its parent.
 
-    May be set: `run_config`, the model of its files; `counter_names`, the counters, each an integer attribute, in the
+    May be set: `run_config`, the model of its files; `recurs`, what is alike each time, epochs or opt_steps: `palestra
+    profile` times whole ones; `counter_names`, the counters, each an integer attribute, in the
     order in which records have them; `rated`, those whose rates per second are recorded; `epoch_counter_names`, the
     keys of `epoch_counts`, which are 0 when an epoch begins; `failures`, exceptions of parts that end the run as
     failed.
@@ -73,6 +75,7 @@ class Training(TrainerBase):
     run_config: ClassVar[type[BaseRunConfig]] = BaseRunConfig
     counter_names: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs")
     rated: ClassVar[tuple[str, ...]] = ("opt_steps",)
+    recurs: ClassVar[str] = "epochs"
     epoch_counter_names: ClassVar[tuple[str, ...]] = ("updates",)
     failures: ClassVar[tuple[type[Exception], ...]] = ()
     opt_steps: int
@@ -398,6 +401,16 @@ class Training(TrainerBase):
 
     def _begin_run(self, folder: RunFolder) -> None:
         """Write what a new run needs in its folder besides its config."""
+
+    def has_learned(self) -> bool:
+        """Whether everything that learns has made an opt step."""
+        return self.opt_steps > 0
+
+    def use_time_log(self, time_log: TimeLog) -> None:
+        """Count the time of training and of replay buffers in this log."""
+        self.run.time_log = time_log
+        for buffer in self.buffers().values():
+            buffer.time_log = time_log
 
     def choose_kernels(self) -> None:
         """Decide what computes all players in this `fit`, after the callbacks' `before_train`, before any play."""

@@ -30,7 +30,7 @@ def test_only_a_strictly_better_score_is_the_best_one(
     """Of equal ones the first stays: a tie would give up an older checkpoint for nothing."""
     config = check(make_config({"best.goal": goal, "best.measure": "rho"}), RunConfig)
     assert config.best is not None
-    best = BestScore(config.best, config.evaluations, config.measures_of_games())
+    best = BestScore(config.best, config.measure(config.best))
     records = [
         {"evaluation": "main", "pairs": [{"players": best.measure.pairing, "scores": {"rho": score}}]}
         for score in scores
@@ -41,7 +41,7 @@ def test_only_a_strictly_better_score_is_the_best_one(
 def test_a_tie_after_a_best_that_could_not_be_saved_is_the_best_one(make_config: MakeConfig) -> None:
     config = check(make_config({"best.goal": "max", "best.measure": "rho"}), RunConfig)
     assert config.best is not None
-    best = BestScore(config.best, config.evaluations, config.measures_of_games())
+    best = BestScore(config.best, config.measure(config.best))
     record = {"evaluation": "main", "pairs": [{"players": best.measure.pairing, "scores": {"rho": 1.0}}]}
     assert best.improves(record)
     best.take_back()
@@ -53,7 +53,7 @@ def test_a_tie_after_a_best_that_could_not_be_saved_is_the_best_one(make_config:
 def test_another_evaluation_is_never_the_best_one(make_config: MakeConfig) -> None:
     config = check(make_config({"best.goal": "max", "best.measure": "rho"}), RunConfig)
     assert config.best is not None
-    best = BestScore(config.best, config.evaluations, config.measures_of_games())
+    best = BestScore(config.best, config.measure(config.best))
     pairs = [{"players": best.measure.pairing, "scores": {"rho": 1.0}}]
     assert not best.improves({"evaluation": "another", "pairs": pairs})
     assert best.value is None

@@ -6,7 +6,7 @@ STATISTICS = "runtime/test_statistics.py"
 GAMES = "evaluation/test_evaluator.py"
 EPISODES = "evaluation/test_episodes.py"
 NAMED = "evaluation/test_named_evaluations.py evaluation/test_best_score.py"
-ASYNC = "runs/test_async_evaluations.py runs/test_evaluator_processes.py"
+ASYNC = "training/test_async_evaluations.py training/test_evaluator_processes.py"
 
 EVALUATION = [
     *mutants(
@@ -171,7 +171,7 @@ EVALUATION = [
         ("for each in self.configs if each.at_start]", "for each in self.configs]"),
     ),
     *mutants(
-        "runs/async_evaluations.py",
+        "training/async_evaluations.py",
         ASYNC,
         (
             'return copied({"players": weights, "game": self.evaluations.game.state_dict()})',

@@ -4,7 +4,7 @@ from tests.mutants.mutant import mutants
 
 STAGES = "training/test_stages.py"
 MODES = "nets/test_modes.py"
-PENDING = "runs/test_evaluator_processes.py"
+PENDING = "training/test_evaluator_processes.py"
 TURNS = "games/dialogue/test_turns.py"
 
 PROTOCOLS = "games/dialogue/test_game.py games/dialogue/test_tryout.py"

@@ -482,7 +482,7 @@ def test_a_perfect_score_that_a_time_limit_ends_is_not_called_unfinished() -> No
 
 def test_a_change_is_shown_with_the_games_that_it_is_measured_from() -> None:
     few, many = (evaluation(step, 0.1) for step in (0, 9))
-    few = Evaluation("main", 0, tuple(replace(pair, games=500) for pair in few.pairs))
+    few = Evaluation("main", 0, tuple(replace(pair, num=500) for pair in few.pairs))
     for evaluations, told in (([few, many], "first evaluation of 500 games\n"), ([many, many], "first evaluation\n")):
         console = Console(width=200, file=io.StringIO())
         console.print(score_table(evaluations, 200, 100))

@@ -1,7 +1,7 @@
 """A model that learns from data, in the lifecycle of every run: records, kills, workers, commands.
 
 Covers palestra.data.sets, palestra.models.labelled, palestra.models.scoring, palestra.runs.base, palestra.runs.fit,
-palestra.runs.kinds.
+palestra.runs.kinds, palestra.training.stored_training.
 """
 
 import sys
@@ -121,6 +121,7 @@ def config(in_tmp_path: Path) -> dict[str, Any]:
             }
         ],
         "best": {"evaluation": "test", "pairing": None, "measure": "accuracy", "goal": "max"},
+        "evaluators": None,
         "stop": {"after": 4, "unit": "epochs"},
         "callbacks": [],
         "execution": {

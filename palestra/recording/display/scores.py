@@ -15,8 +15,8 @@ from palestra.recording.results import (
     PairResult,
     Seat,
     as_float,
-    games_text,
     histories,
+    num_text,
     pair_label,
     printable,
     score_text,
@@ -45,8 +45,8 @@ def score_table(evaluations: Sequence[Evaluation], width: int, num_rows: int) ->
     if "change" in details and len(evaluations) > 1:
         title += " and change since the first evaluation"
         learned = [pair for pair in pairs if pair.learned]
-        then = games_text(results[pair.seats][0] for pair in learned)
-        title += f" of {then}" if then != games_text(learned) else ""
+        then = num_text(results[pair.seats][0] for pair in learned)
+        title += f" of {then}" if then != num_text(learned) else ""
     if num_left_out:
         title += f" ({num_left_out} more rows or columns)"
     return Group(Text(title, style="dim", no_wrap=True, overflow="ellipsis"), table)

@@ -14,11 +14,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from palestra.evaluation.config import EvaluatorsConfig
-from palestra.evaluation.evaluations import Evaluations
 from palestra.recording.recorders import plain
 from palestra.recording.results import Task
-from palestra.runs.evaluating import Evaluating, EvaluationRequest, steps_of
-from palestra.runs.evaluator_processes import Answer, Processes, ProcessRequest
+from palestra.runs.evaluating import AnyEvaluations, Evaluating, EvaluationRequest
 from palestra.runs.progress import ProgressReporter
 from palestra.runs.run_checkpoints import RunCheckpoints
 from palestra.runs.stored import record_name
@@ -26,6 +24,7 @@ from palestra.runtime.signals import Interrupted
 from palestra.storage.disk import Folder
 from palestra.storage.facts import to_json
 from palestra.storage.states import copied
+from palestra.training.evaluator_processes import Answer, Processes, ProcessRequest
 
 LOOK_S = 0.05  # between two checks for a signal while training waits
 
@@ -41,7 +40,7 @@ class PendingEvaluation(NamedTuple):
 class Batch:
     """The evaluations that were requested at one safe point.
 
-    state: that of the learning players and of the game, as in a checkpoint. pending: those that were handed to the
+    state: that by which others evaluate (`AnyEvaluations.snapshot`). pending: those that were handed to the
     processes, by name.
     """
 
@@ -60,7 +59,7 @@ class AsyncEvaluating(Evaluating):
     """Hands evaluations to other processes, and keeps their results until they count."""
 
     def __init__(
-        self, progress: ProgressReporter, checkpoints: RunCheckpoints, evaluations: Evaluations | None
+        self, progress: ProgressReporter, checkpoints: RunCheckpoints, evaluations: AnyEvaluations | None
     ) -> None:
         super().__init__(progress, checkpoints, evaluations)
         self.config: EvaluatorsConfig = progress.run.config.evaluators
@@ -72,7 +71,7 @@ class AsyncEvaluating(Evaluating):
 
     def _records(self, request: EvaluationRequest) -> list[dict[str, Any]]:
         if request.names:
-            self.batches.append(Batch(request, self._snapshot()))
+            self.batches.append(Batch(request, copied(self.evaluations.snapshot())))
             self._hand_over()
         now = request.counters[self.config.results.unit]
         due = [batch for batch in self.batches if request.is_final or now >= self._counts_at(batch)]
@@ -85,11 +84,6 @@ class AsyncEvaluating(Evaluating):
             raise
         self.batches = self.batches[len(due) :]
         return [record for batch in due for record in batch.records()]
-
-    def _snapshot(self) -> dict[str, Any]:
-        players = self.evaluations.players.items()
-        weights = {name: player.weights() for name, player in players if player.learning}
-        return copied({"players": weights, "game": self.evaluations.game.state_dict()})
 
     def due_once(self) -> Mapping[str, float]:
         if not self.batches:
@@ -104,7 +98,7 @@ class AsyncEvaluating(Evaluating):
             return []
         decides = self.best.config.evaluation
         requests = [batch.request for batch in self.batches if decides in batch.request.names]
-        return [steps_of(request.counters) for request in requests]
+        return [self.steps_of(request.counters) for request in requests]
 
     def tasks(self) -> Sequence[Task]:
         return [batch.pending[name].task for batch in self.batches for name in batch.unanswered()]
@@ -137,8 +131,8 @@ class AsyncEvaluating(Evaluating):
         task = request.task(self.evaluations, name)
         task.name = f"{name} of opt step {request.counters['opt_steps']}"
         state = batch.state | {"counters": request.counters}
-        num_games = request.num_games(self.evaluations, name)
-        handed_over = ProcessRequest(name, num_games, request.with_scripted, state, task)
+        num = self.evaluations.num(name, request.is_final)
+        handed_over = ProcessRequest(name, num, request.with_scripted, state, task)
         if (failed := self._failed_before(name, request)) is not None:
             known: Future[Answer] = Future()
             known.set_result(failed)
@@ -179,8 +173,12 @@ class AsyncEvaluating(Evaluating):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
+        order = list(self.progress.look().counters)
         self.batches = [
-            Batch(EvaluationRequest.from_state(batch["request"]), {key: batch[key] for key in ("players", "game")})
+            Batch(
+                EvaluationRequest.from_state(batch["request"], order),
+                {key: value for key, value in batch.items() if key != "request"},
+            )
             for batch in state["requests"]
         ]
         self._hand_over()

@@ -1,7 +1,7 @@
-"""The process that plays evaluations beside training: `python -m palestra.runs.evaluator_worker RUN PIPE`.
+"""The process that plays evaluations beside training: `python -m palestra.training.evaluator_worker RUN PIPE`.
 
 It reads requests from its standard input, and writes its progress and its answers to its standard output, as lines of
-JSON. palestra.runs.evaluator_processes starts it. If an evaluation raises, it answers with the error, and ends.
+JSON. palestra.training.evaluator_processes starts it. If an evaluation raises, it answers with the error, and ends.
 """
 
 import json
@@ -9,18 +9,17 @@ import os
 import sys
 import time
 import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from palestra.runtime.signals import end_with_parent
 
 if TYPE_CHECKING:
-    from palestra.runs.stored import StoredRun
+    from palestra.runs.stored import Stored
 
 REPORT_INTERVAL_S = 0.5
 
 
-def serve(run: "StoredRun", requests: BinaryIO, answers: BinaryIO) -> None:
+def serve(run: "Stored", requests: BinaryIO, answers: BinaryIO) -> None:
     """Play the requested evaluations until there are no more requests."""
     from safetensors.torch import load
 
@@ -31,7 +30,7 @@ def serve(run: "StoredRun", requests: BinaryIO, answers: BinaryIO) -> None:
         run.restore(decode(request["state"], load(requests.read(request["num_bytes"]))))
         started = time.perf_counter()
         report = Progress(answers)
-        result = run.evaluations.play(request["evaluation"], request["num_games"], request["with_scripted"], report)
+        result = run.judge(request["evaluation"], request["num"], request["with_scripted"], report)
         send(answers, {"result": result, "seconds": time.perf_counter() - started})
 
 
@@ -60,10 +59,10 @@ def main() -> None:
     os.dup2(2, 1)  # what environments print goes to the log
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
-        from palestra.runs.stored import StoredRun
         from palestra.runtime.threads import limited_threads
+        from palestra.training.stored_training import open_stored
 
-        stored = StoredRun.open(Path(run))
+        stored = open_stored(run)
         with limited_threads(stored.config.execution.num_threads):
             serve(stored, requests, answers)
     except Exception as error:  # whatever an environment raises

@@ -1,4 +1,4 @@
-"""In the place of palestra.runs.evaluator_worker: answers from a file what an evaluation gave in turn, or fails.
+"""In the place of palestra.training.evaluator_worker: answers from a file what an evaluation gave in turn, or fails.
 
     python fake_evaluator.py PLAN RUN PIPE
 

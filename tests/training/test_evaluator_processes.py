@@ -2,7 +2,7 @@
 
 Their place is taken by `fake_evaluator.py`, which gives the answers of a run that was evaluated in turn.
 
-Covers palestra.runs.evaluator_worker.
+Covers palestra.training.evaluator_worker.
 """
 
 import io
@@ -36,10 +36,10 @@ from resuming import (
 from rich.console import Console
 
 from palestra.commands.verify import verify
-from palestra.runs import async_evaluations, evaluator_processes
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
+from palestra.training import async_evaluations, evaluator_processes
 from palestra.training.trainer import Trainer
 from tests.training.test_stages import Twice
 
@@ -478,7 +478,7 @@ def test_an_evaluator_that_hangs_and_its_children_end_with_the_process_that_star
     )
     starter = (
         "import pathlib, sys\n"
-        "from palestra.runs import evaluator_processes\n"
+        "from palestra.training import evaluator_processes\n"
         f"evaluator_processes.COMMAND = [sys.executable, '-c', {evaluator!r}]\n"
         "from palestra.storage.disk import Folder\n"
         f"log = evaluator_processes.LogFile(Folder(pathlib.Path({str(tmp_path)!r})), 'log')\n"
@@ -510,7 +510,7 @@ def test_no_evaluator_outlives_a_run_that_is_killed(make_config: MakeConfig, tmp
     """The real worker, in which playing starts a child and hangs."""
     hanging = (
         "import subprocess, time\n"
-        "from palestra.runs import evaluator_worker as worker\n"
+        "from palestra.training import evaluator_worker as worker\n"
         "from palestra.evaluation.evaluations import Evaluations\n"
         "def play(*_):\n"
         "    subprocess.Popen(['sleep', '600'])\n"
@@ -523,7 +523,7 @@ def test_no_evaluator_outlives_a_run_that_is_killed(make_config: MakeConfig, tmp
     (tmp_path / "run.json").write_text(json.dumps(with_evaluators(make_config, timeout_s=600.0)))
     training = (
         "import sys\n"
-        "from palestra.runs import evaluator_processes\n"
+        "from palestra.training import evaluator_processes\n"
         f"evaluator_processes.COMMAND = [sys.executable, {str(tmp_path / 'hanging.py')!r}]\n"
         "from palestra.cli import main\n"
         f"main(['train', {str(tmp_path / 'run.json')!r}, '--run', {str(tmp_path / 'run')!r}, '--quiet'])\n"

@@ -15,9 +15,9 @@ from conftest import LEARNER
 from resuming import fit, pointed_at, records
 
 import palestra
-from palestra.runs import evaluator_processes
 from palestra.runs.evaluating import EvaluationRequest
 from palestra.storage.facts import to_json
+from palestra.training import evaluator_processes
 from tests.forked import FORKING
 from tests.games.gym_worlds import gym_data
 
@@ -78,7 +78,7 @@ def test_two_roles_and_two_evaluations_come_out_as_in_turn_and_count_when_they_a
 
 def test_a_record_has_its_keys_in_the_same_order_after_a_resume() -> None:
     occasion = EvaluationRequest(["main"], False, False, {"env_steps": 4, "opt_steps": 3, "epochs": 2, "episodes": 1})
-    again = EvaluationRequest.from_state(json.loads(to_json(asdict(occasion))))
+    again = EvaluationRequest.from_state(json.loads(to_json(asdict(occasion))), list(occasion.counters))
     assert list(again.counters.items()) == list(occasion.counters.items())
 
 

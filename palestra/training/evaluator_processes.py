@@ -1,4 +1,4 @@
-"""Starts, watches and kills the processes that play evaluations (palestra.runs.evaluator_worker), and sends requests.
+"""Starts, watches and kills the processes that evaluate (palestra.training.evaluator_worker), and sends requests.
 
 One thread per process does this, so that training does not wait for it. What a process prints goes to
 `evaluations/async/evaluator-N.log`. A process ends with the one that started it, even if that is killed.
@@ -27,7 +27,7 @@ from palestra.runtime.signals import exit_text
 from palestra.storage.disk import Folder
 from palestra.storage.states import encode
 
-COMMAND = [sys.executable, "-P", "-m", "palestra.runs.evaluator_worker"]
+COMMAND = [sys.executable, "-P", "-m", "palestra.training.evaluator_worker"]
 CLOSE_S = 5.0  # how long the threads may take to see that their processes are gone
 
 
@@ -35,12 +35,12 @@ CLOSE_S = 5.0  # how long the threads may take to see that their processes are g
 class ProcessRequest:
     """A request to play one evaluation.
 
-    num_games: per pairing. with_scripted: whether pairings in which no player learns are played too. state: players,
-    game and counters as in a checkpoint. task: its progress, which the display shows.
+    num: of games or items per pairing. with_scripted: whether pairings in which no player learns are played too. state:
+    that by which to evaluate, and the counters. task: its progress, which the display shows.
     """
 
     evaluation: str
-    num_games: int
+    num: int
     with_scripted: bool
     state: Mapping[str, Any]
     task: Task
@@ -50,7 +50,7 @@ class ProcessRequest:
         tensors: dict[str, Tensor] = {}
         document = encode(self.state, "", tensors)
         content = save(tensors)
-        header = {"evaluation": self.evaluation, "num_games": self.num_games, "with_scripted": self.with_scripted}
+        header = {"evaluation": self.evaluation, "num": self.num, "with_scripted": self.with_scripted}
         return json.dumps(header | {"state": document, "num_bytes": len(content)}).encode() + b"\n" + content
 
 
