@@ -91,18 +91,18 @@ def table(
     csv: Annotated[Path | None, typer.Option(help="the file to write [standard output]")] = None,
     parquet: Annotated[Path | None, typer.Option(help="write this file, as parquet (extra: frames)")] = None,
 ) -> None:
-    """Write the records of runs as a tidy table: run, seed, env_steps, opt_steps, name, value."""
+    """Write the records of runs as a tidy table: run, seed, counters such as opt_steps, name, value."""
     with one_line_errors():
         from palestra.report.page import write_page
         from palestra.runs.tables import rows_of_runs, to_csv, to_parquet, write_csv
         from palestra.storage.fetching import local_folders
 
         with local_folders(with_runs_of_sweeps(runs)) as folders:
-            rows = rows_of_runs(folders, errors.print)
+            found = rows_of_runs(folders, errors.print)
             if csv is None and parquet is None:
-                write_csv(rows, VisibleFile(sys.stdout) if sys.stdout.isatty() else sys.stdout)
+                write_csv(found, VisibleFile(sys.stdout) if sys.stdout.isatty() else sys.stdout)
                 return
-            found = list(rows)
+            found = found._replace(rows=list(found.rows))
         if csv is not None:
             write_page(csv, to_csv(found))
         if parquet is not None:
@@ -113,7 +113,9 @@ def table(
 def plot(
     runs: Runs,
     out: Annotated[Path, typer.Option(help="the file, which ends in .pdf, .svg or .png")] = Path("fig.pdf"),
-    x: Annotated[str, typer.Option("--x", help="env_steps or opt_steps")] = "env_steps",
+    x: Annotated[
+        str | None, typer.Option("--x", help="a counter of the runs, as opt_steps [env_steps, else opt_steps]")
+    ] = None,
     metrics: Annotated[
         list[str] | None,
         typer.Option(
@@ -146,7 +148,7 @@ def plot(
             raise ConfigError.at("--kind", f"expected curves, {' or '.join(KINDS)}, got {kind!r}")
         if kind == "curves" and checkpoint is not None:
             raise ConfigError.at("--checkpoint", f"expected it with --kind {' or '.join(KINDS)}, got curves")
-        if kind != "curves" and (metrics or single or iqm or x != "env_steps"):
+        if kind != "curves" and (metrics or single or iqm or x is not None):
             raise ConfigError.at("--kind", f"expected curves with --metrics, --single, --iqm or --x, got {kind!r}")
         if single and iqm:
             raise ConfigError.at("--iqm", "expected either --single or --iqm, got both")

@@ -14,6 +14,7 @@ from palestra.config.base import (
     PositiveFloat,
     PositiveInt,
     replaced,
+    under,
     walk,
 )
 from palestra.config.errors import ConfigError, ConfigErrorItem, MissingExtra, PartError, below

@@ -1,6 +1,6 @@
 """The base class of every config model, walks through a config, and the types of numbers that configs use."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -60,6 +60,13 @@ class InBranch(Enum):
     FIXED = "what a checkpoint consists of depends on it"
     SAME_PART = "the part stays the one that it is; its other keys may change"
     FREE = "it may change, although what it belongs to is fixed"
+
+
+def under(data: Any, *keys: str) -> Any:
+    """Return the value at some keys of nested mappings; None if there is none."""
+    for key in keys:
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
 
 
 def walk(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -12,6 +12,7 @@ from palestra.recording.results import estimate_text, printable
 from palestra.report.blocks import Cell, Note, Section, count, scored
 from palestra.report.blocks import Table as PageTable
 from palestra.report.comparison import Comparison, GroupScore, ScoreRow, compare_groups, unequal_samples
+from palestra.report.evaluation_tables import counted_in_runs
 from palestra.report.groups import FEWEST_OF_A_BAND, Group, cut
 from palestra.report.reading import RunData
 from palestra.sweeps.naming import short_keys
@@ -35,7 +36,9 @@ def render_comparison(console: Console, comparison: Comparison, iqm: bool = Fals
         console.print(_table(head, rows) if rows else Text("The configs are the same but for seed, output, execution."))
     console.print()
     if not comparison.rows:
-        console.print(Text("There is no evaluation of a learning player; --games N plays one."))
+        is_played = all(run.kind.is_played for group in groups for run in group.runs)
+        of_player = " of a learning player; --games N plays one" * is_played
+        console.print(Text(f"There is no evaluation{of_player}."))
         return
     head = ["pairing", "measure", "group", "runs", "IQM" if iqm else "mean", *(["P(better)"] if groups[1:] else [])]
     rows = [_score_row(row, each, iqm)[: len(head)] for row in comparison.rows for each in row.groups]
@@ -55,7 +58,10 @@ def _overall_lines(comparison: Comparison) -> list[str]:
 
 
 def _legend(groups: Sequence[Group], iqm: bool) -> str:
-    sentences = ["A run alone has the 95% interval over its games." if any(len(g.runs) == 1 for g in groups) else ""]
+    counted = counted_in_runs(groups)
+    sentences = [
+        f"A run alone has the 95% interval over its {counted}." if any(len(g.runs) == 1 for g in groups) else ""
+    ]
     if any(len(group.runs) > 1 for group in groups):
         sentences.append("" if iqm else "Means over runs have 95% t intervals.")
         resampled = [*(["IQM"] if iqm else []), *(["P"] if groups[1:] else [])]

@@ -19,7 +19,7 @@ from matplotlib.table import Cell
 from palestra.config import ConfigError
 from palestra.recording.results import Seat, label, printable, score_text
 from palestra.report.comparison import ScoreRow, compare_groups
-from palestra.report.evaluation_tables import evaluation_names
+from palestra.report.evaluation_tables import counted_in_runs, evaluation_names
 from palestra.report.groups import Group, group_runs, mean_score, standings_of
 from palestra.report.moments import read_moments
 from palestra.report.plots import STYLE, Plot, Series, check_format, figure_title, saved
@@ -69,9 +69,9 @@ def plot_tables(
 def _caption(groups: Sequence[Group]) -> str:
     sizes = sorted({len(group.runs) for group in groups})
     if sizes == [1]:
-        return "scores of single runs, ± half of their 95% intervals over games"
+        return f"scores of single runs, ± half of their 95% intervals over {counted_in_runs(groups)}"
     counts = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-    single = " (of a single run: over games)" if sizes[0] == 1 else ""
+    single = f" (of a single run: over {counted_in_runs(groups)})" if sizes[0] == 1 else ""
     return f"means of {counts} runs, ± half of their 95% t intervals{single}"
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from palestra.recording.results import PairResult, Seat, as_float, names_of_pairing, num_text, score_text
+from palestra.config import under
+from palestra.recording.results import PairResult, Seat, as_float, counted_by, names_of_pairing, num_text, score_text
 from palestra.report.blocks import Block, Cell, Heading, Note, Section, Table, count, number, scored
 from palestra.report.groups import Group, Standing, cut, mean_score, standings_of
-from palestra.report.reading import under
 from palestra.runtime.scores import Estimate
 
 Seats = tuple[Seat, ...]
@@ -34,6 +34,12 @@ def evaluations_section(groups: Sequence[Group]) -> Section:
     if not section.blocks:
         section.blocks.append(Note("There is none."))
     return section
+
+
+def counted_in_runs(groups: Sequence[Group]) -> str:
+    """Say what the evaluations of runs count: games, items, or both."""
+    evaluations = (each.evaluation for group in groups for run in group.runs for each in run.evaluated)
+    return counted_by(pair for evaluation in evaluations for pair in evaluation.pairs)
 
 
 def evaluation_names(groups: Sequence[Group]) -> list[str]:
@@ -71,7 +77,7 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
     of_first = _of_first(each for found in standings.values() for each in found)
     if len(group.runs) == 1:
         before = f", before is the first evaluation{of_first}" if steps else ""
-        caption = f"{name}{at}; brackets are 95% intervals over games{before}."
+        caption = f"{name}{at}; brackets are 95% intervals over {example.counted}{before}."
         rows = [
             _row_of_one(found[0].last, found[0].raw, found[0].first if steps else None) for found in standings.values()
         ]
@@ -92,16 +98,23 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
 def _head_of_one(examples: Sequence[PairResult], before: bool) -> list[str]:
     measures = _wanted(examples[0]) if examples else []
     figures = [f"{measure} before" for measure in measures] if before else []
-    return ["pairing", *measures, *figures, "IQM of returns", "length", "games", "cut off"]
+    of_games = _is_of_games(examples[0]) if examples else True
+    counted = ["IQM of returns", "length", "games", "cut off"] if of_games else [examples[0].counted]
+    return ["pairing", *measures, *figures, *counted]
+
+
+def _is_of_games(pair: PairResult) -> bool:
+    return pair.counted == "games"
 
 
 def _row_of_one(pair: PairResult, raw: Mapping[str, Any], first: PairResult | None = None) -> list[Cell]:
     before = [] if first is None else [_before(first, pair, measure) for measure in _wanted(pair)]
     iqms = [under(raw, "statistics", "episode_return", role, "iqm") for role in pair.players]
+    scores = [Cell(pairing_text(pair.seats)), *(scored(pair.scores[measure]) for measure in _wanted(pair)), *before]
+    if not _is_of_games(pair):
+        return [*scores, count(pair.num)]
     return [
-        Cell(pairing_text(pair.seats)),
-        *(scored(pair.scores[measure]) for measure in _wanted(pair)),
-        *before,
+        *scores,
         Cell("-" if None in iqms else ", ".join(map(score_text, iqms))),
         number(as_float(under(raw, "statistics", "episode_length", "mean"))),
         count(pair.num),

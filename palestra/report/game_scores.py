@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from palestra.recording.results import PairResult, Seat, label, score_text, thinned
 from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Heading, Section, Table
-from palestra.report.evaluation_tables import evaluation_names, pairing_text, pairings
+from palestra.report.evaluation_tables import counted_in_runs, evaluation_names, pairing_text, pairings
 from palestra.report.figures import Figures, paint_curves
 from palestra.report.groups import Group, score_curve, step_unit
 from palestra.report.learning import legend
@@ -34,7 +34,8 @@ def scores_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
         blocks.append(FigureGrid([_figure(groups, name, seats, unit, figures) for seats in seatings]))
         for seats in seatings:
             blocks += [_table(group, name, seats, unit, len(groups) > 1) for group in groups]
-    return [Section("scores", "Scores of the game", [*legend(groups), *blocks])] if blocks else []
+    of_what = "game" if counted_in_runs(groups) == "games" else "model"
+    return [Section("scores", f"Scores of the {of_what}", [*legend(groups), *blocks])] if blocks else []
 
 
 def _meanings(pair: PairResult) -> list[Block]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from palestra.config import under
 from palestra.recording.results import UNKNOWN, PairResult, Seat
-from palestra.report.reading import Evaluated, RunData, under
+from palestra.report.reading import Evaluated, RunData
 from palestra.runs.branching import tree_differences
 from palestra.runtime.scores import Estimate
 from palestra.runtime.statistics import estimate_mean_of_few
@@ -97,10 +98,22 @@ def _distinct_name(group: Group, groups: Sequence[Group]) -> str:
 def step_unit(groups: Sequence[Group]) -> str:
     """Return the unit of the curves' axes: that of the runs' `stop`, if it is the same in all and counts steps.
 
-    Else it is env steps.
+    Else it is the usual one of their kind.
     """
-    units = {str(under(run.config, "stop", "unit")) for group in groups for run in group.runs if run.config}
-    return units.pop() if len(units) == 1 and units <= {"env_steps", "opt_steps", "epochs"} else "env_steps"
+    runs = [run for group in groups for run in group.runs]
+    units = {str(under(run.config, "stop", "unit")) for run in runs if run.config}
+    return units.pop() if len(units) == 1 and units <= {*common_counters(runs)} else axis_of(runs)
+
+
+def common_counters(runs: Sequence[RunData]) -> list[str]:
+    """Return the counters that may be the axis of curves of all these runs."""
+    return [name for name in runs[0].kind.steps() if all(name in run.kind.steps() for run in runs)]
+
+
+def axis_of(runs: Sequence[RunData]) -> str:
+    """Return the usual axis of curves of these runs: that of their kind or, if they are of several, opt steps."""
+    axes = {run.kind.axes[0] for run in runs}
+    return axes.pop() if len(axes) == 1 else "opt_steps"
 
 
 # ---- over the runs of a group --------------------------------------------------------------------------

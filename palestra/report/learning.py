@@ -1,16 +1,15 @@
 """Curves over training: the scores of evaluations, and the metrics of the players."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from palestra.recording.results import PairResult, Seat, label, metric_text, score_text, thinned
 from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Heading, Legend, Note, Section, Table, scored
-from palestra.report.evaluation_tables import evaluation_names, pairing_text, pairings
+from palestra.report.evaluation_tables import counted_in_runs, evaluation_names, pairing_text, pairings
 from palestra.report.figures import MOST_POINTS, Figures, Level, paint_curves
 from palestra.report.groups import FEWEST_OF_A_BAND, Curve, Group, metric_curve, score_curve, step_unit
 
 MOST_FIGURES = 24  # of metrics
-COUNTERS = ("/env_steps", "/opt_steps")
 
 
 def curves_section(groups: Sequence[Group], figures: Figures) -> Section:
@@ -25,8 +24,10 @@ def curves_section(groups: Sequence[Group], figures: Figures) -> Section:
 
 
 def metrics_section(groups: Sequence[Group], figures: Figures) -> Section:
-    names = dict.fromkeys(name for group in groups for run in group.runs for name in run.metrics)
-    wanted = [name for name in names if name.startswith(("players/", "notes/")) and not name.endswith(COUNTERS)]
+    runs = [run for group in groups for run in group.runs]
+    names = dict.fromkeys(name for run in runs for name in run.metrics)
+    counters = tuple(f"/{name}" for run in runs for name in run.kind.axes)
+    wanted = [name for name in names if name.startswith(("players/", "notes/")) and not name.endswith(counters)]
     wanted.sort(key=lambda name: (name.split("/")[:2], "/episodes/" not in name))
     constant = {name: value for name in wanted if (value := _constant(groups, name)) is not None}
     drawn = [name for name in wanted if name not in constant]
@@ -34,8 +35,9 @@ def metrics_section(groups: Sequence[Group], figures: Figures) -> Section:
         return Section("metrics", "Training metrics", [Note("There is no training record with metrics.")])
     section = Section("metrics", "Training metrics", legend(groups))
     unit = step_unit(groups)
-    for owner in dict.fromkeys(_owner(name) for name in drawn[:MOST_FIGURES]):
-        mine = [name for name in drawn[:MOST_FIGURES] if _owner(name) == owner]
+    players = {name for group in groups for run in group.runs for name in run.players}
+    for owner in dict.fromkeys(_owner(name, players) for name in drawn[:MOST_FIGURES]):
+        mine = [name for name in drawn[:MOST_FIGURES] if _owner(name, players) == owner]
         grid = FigureGrid([_metric_figure(groups, name, unit, figures) for name in mine])
         section.blocks += [Heading(owner), grid]
     if constant:
@@ -67,7 +69,7 @@ def _what_bands_are(groups: Sequence[Group]) -> str:
         )
     if any(size == 1 for size in sizes):
         what = "The bands of a run alone" if sentences else "Bands"
-        sentences.append(f"{what} are the 95% intervals of the evaluation's games.")
+        sentences.append(f"{what} are the 95% intervals of the evaluation's {counted_in_runs(groups)}.")
     return " ".join(sentences)
 
 
@@ -150,6 +152,8 @@ def _constant(groups: Sequence[Group], name: str) -> float | None:
     return values.pop() if len(values) == 1 else None
 
 
-def _owner(name: str) -> str:
+def _owner(name: str, players: Collection[str]) -> str:
+    """Say whose metric it is. players: those of the configs; what learns besides is a model."""
     kind, _, rest = name.partition("/")
-    return f"Player {rest.partition('/')[0]}" if kind == "players" else "Notes"
+    learner = rest.partition("/")[0]
+    return "Notes" if kind != "players" else f"Player {learner}" if learner in players else label(learner).capitalize()

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from palestra.recording.results import printable
+from palestra.recording.results import label, printable
 from palestra.recording.values import Media, values_of
 from palestra.report.blocks import Block, Heading, Note, Picture, Section, Strip
 from palestra.report.groups import Group
@@ -50,7 +50,7 @@ def _media(run: RunData, room: int) -> tuple[list[Block], int]:
                 blocks.append(Note(f"{media.path} is not shown: it is larger than {MOST_BYTES >> 20} MiB, or damaged."))
                 continue
             left -= len(content)
-            counted = {"opt step": record.get("opt_steps"), "env step": record.get("env_steps")}
+            counted = {label(name).removesuffix("s"): record.get(name) for name in reversed(run.kind.axes)}
             steps = ", ".join(f"{unit} {count:,}" for unit, count in counted.items() if isinstance(count, int))
             source, text = f"data:{kind};base64,{b64encode(content).decode()}", printable(f"{name}, {steps}")
             pictures.append(Picture(Markup('<img src="{}" alt="{}">').format(source, text), steps))

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from palestra.config import under
 from palestra.recording.recorders import plain
 from palestra.recording.results import Evaluation
-from palestra.report.reading import Evaluated, RunData, StoredCheckpoint, read_runs, under
+from palestra.report.reading import Evaluated, RunData, StoredCheckpoint, read_runs
 from palestra.runs.stored import StoredRun
 from palestra.storage.disk import RunFolderError
 from palestra.storage.loaded_checkpoint import AT, numbers_in_words
@@ -50,7 +51,7 @@ def is_checkpoint(path: Path) -> bool:
 
 def _at(run: RunData, which: str) -> RunData:
     stored = stored_checkpoint(run, which)
-    steps, env_steps = stored.counters.get("opt_steps", 0), stored.counters.get("env_steps", 0)
+    steps, env_steps = stored.counters.get("opt_steps", 0), stored.counters.get("env_steps")
     played = [each for each in run.evaluated if each.evaluation.opt_steps == steps]
     there = [each for each in played if each.record.get("env_steps") == env_steps]
     again = [each for each in run.again if each.evaluation.opt_steps == steps and not each.changes]

@@ -5,18 +5,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from palestra.config import under
 from palestra.config.rendering import inline_flow
-from palestra.recording.results import duration_text
+from palestra.recording.results import duration_text, label
 from palestra.report.blocks import Block, Cell, Code, Facts, Heading, Note, Section, Table, count, scored
 from palestra.report.evaluation_tables import pairing_text
 from palestra.report.groups import Group, experiment
-from palestra.report.reading import RunData, under
+from palestra.report.reading import RunData
 from palestra.runs.branching import tree_differences
 
 MOST_ROWS = 200  # of a table; its caption says if there are more
 
 
 def runs_section(groups: Sequence[Group]) -> Section:
+    counters = _counters([run for group in groups for run in group.runs])
     rows = [
         [
             Cell(run.name),
@@ -24,7 +26,7 @@ def runs_section(groups: Sequence[Group]) -> Section:
             *_last_score(run),
             Cell(_text(run.seed)),
             Cell(run.state),
-            *(count(run.counters[name]) for name in ("env_steps", "opt_steps", "episodes")),
+            *(count(run.counters.get(name)) for name in counters),
             Cell(duration_text(run.train_seconds)),
         ]
         for group in groups
@@ -32,10 +34,15 @@ def runs_section(groups: Sequence[Group]) -> Section:
     ]
     head = ["run", *(["group"] if len(groups) > 1 else []), "last score", "of", "seed", "state"]
     caption = "The runs, as of their last records; training alone counts as time."
-    table = Table(caption, [*head, "env steps", "opt steps", "episodes", "training"], rows)
+    table = Table(caption, [*head, *map(label, counters), "training"], rows)
     section = Section("runs", "Runs", [table])
     section.blocks += warnings(groups)
     return section
+
+
+def _counters(runs: Sequence[RunData]) -> list[str]:
+    """Return what the runs count."""
+    return list(dict.fromkeys(name for run in runs for name in run.kind.counters))
 
 
 def _last_score(run: RunData) -> list[Cell]:
@@ -125,18 +132,19 @@ def _null_names(value: Any, name: str) -> Iterator[str]:
 
 def checkpoints_section(groups: Sequence[Group]) -> Section:
     runs = [run for group in groups for run in group.runs]
+    counters = _counters(runs)
     rows = [
         [
             Cell(f"{run.name}: {stored.name}" if len(runs) > 1 else stored.name),
             Cell("damaged" if stored.fault is not None else ", ".join(stored.marks) or "-"),
-            *(count(stored.counters.get(name)) for name in ("env_steps", "opt_steps", "epochs")),
+            *(count(stored.counters.get(name)) for name in counters),
             Cell(f"{stored.num_bytes / 1e6:,.2f} MB"),
         ]
         for run in runs
         for stored in run.checkpoints
     ]
     caption = "The checkpoints that are kept. Size: without replay rows that checkpoints share."
-    head = ["checkpoint", "marked", "env steps", "opt steps", "epochs", "size"]
+    head = ["checkpoint", "marked", *map(label, counters), "size"]
     shown: list[Block] = [Table(caption, head, rows)] if rows else [Note("There are none.")]
     return Section("checkpoints", "Checkpoints", shown)
 

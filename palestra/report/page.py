@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from palestra.config import under
 from palestra.recording.results import printable
 from palestra.report.blocks import Section
 from palestra.report.comparison_table import comparison_section
@@ -19,7 +20,7 @@ from palestra.report.groups import Group, group_runs
 from palestra.report.learning import curves_section, metrics_section
 from palestra.report.media import media_section
 from palestra.report.overview import checkpoints_section, runs_section, setting_section
-from palestra.report.reading import read_runs, under
+from palestra.report.reading import read_runs
 from palestra.report.samples import samples_section
 from palestra.report.timings import time_section
 from palestra.report.updates import updates_section
@@ -85,7 +86,7 @@ def _sections_of_training(groups: Sequence[Group], figures: Figures) -> list[Sec
         *updates_section(groups, figures),
         *([comparison_section(groups)] if len(groups) > 1 else []),
         evaluations_section(groups),
-        samples_section(groups, figures),
+        *samples_section([group for group in groups if group.runs[0].kind.is_played], figures),
         *media_section(groups),
         time_section(groups, figures),
         metrics_section(groups, figures),
@@ -104,7 +105,7 @@ def _shown(value: Any) -> Any:
 def _lead(group: Group) -> str:
     """Describe a group, as "dqn-polyhedra: polyhedra, host by dqn, agent by dqn"."""
     run = group.runs[0]
-    facts = [run.game or "unknown"]
+    facts = [run.subject or "unknown", *(run.learning if not run.players else ())]
     for name, entry in run.players.items():
         kinds = [
             under(entry, *keys) for keys in (("algorithm", "name"), ("scripted",), ("from_run",), ("torch_module",))

@@ -20,9 +20,17 @@ from palestra.recording.plots import LEARNED_COLOURS, LEVEL_COLOURS
 from palestra.recording.results import label, path_of_pairing, printable, thinned
 from palestra.report.evaluation_tables import evaluation_names, pairings
 from palestra.report.figures import MOST_POINTS, count_steps
-from palestra.report.groups import FEWEST_OF_A_BAND, NUM_RESAMPLES, Group, group_runs, reported_score
-from palestra.report.reading import read_runs, under
-from palestra.runs.tables import COUNTERS, rows_of_records
+from palestra.report.groups import (
+    FEWEST_OF_A_BAND,
+    NUM_RESAMPLES,
+    Group,
+    axis_of,
+    common_counters,
+    group_runs,
+    reported_score,
+)
+from palestra.report.reading import read_runs
+from palestra.runs.tables import rows_of_records
 from palestra.runtime.scores import Estimate
 from palestra.runtime.statistics import interquartile_mean_curve
 
@@ -54,7 +62,7 @@ Track = Mapping[int, float]  # step -> value
 
 @dataclass(frozen=True)
 class Series:
-    """A group of runs with all its numbers. unit: env_steps or opt_steps."""
+    """A group of runs with all its numbers. unit: the counter on the horizontal axis."""
 
     group: Group
     unit: str
@@ -67,8 +75,7 @@ class Series:
         for run in self.group.runs:
             records = [*run.training, *(each.record for each in run.evaluated)]
             for row in rows_of_records(records, run.name, 0, self.tell):
-                step = row.env_steps if self.unit == "env_steps" else row.opt_steps
-                found.setdefault(row.name, {}).setdefault(row.run, {})[step] = row.value
+                found.setdefault(row.name, {}).setdefault(row.run, {})[row.counters.get(self.unit, 0)] = row.value
         return {name: dict(by_run) for name, by_run in found.items()}
 
     @cached_property
@@ -85,13 +92,13 @@ class Series:
 
     @property
     def game(self) -> str:
-        return self.group.runs[0].game or "an unknown game"
+        return self.group.runs[0].subject or "an unknown game"
 
     @property
     def algorithms(self) -> list[str]:
         """The algorithms by which the players learn, for people: DQN, PPO, ..."""
-        names = [str(under(player, "algorithm", "name") or "") for player in self.group.runs[0].players.values()]
-        texts = [name.rpartition(":")[2] if ":" in name else name.upper() for name in names if name]
+        names = self.group.runs[0].learning
+        texts = [name.rpartition(":")[2] if ":" in name else name.upper() for name in names]
         return list(dict.fromkeys(texts))
 
 
@@ -121,7 +128,7 @@ class Plot:
 
 def plot_runs(
     paths: Sequence[Path],
-    x: str,
+    x: str | None,
     file_format: str,
     metrics: Sequence[str],
     single: bool,
@@ -132,15 +139,16 @@ def plot_runs(
 
     With `iqm` it is the interquartile mean with its bootstrap interval, with `single` each run is a line.
 
-    x: env_steps or opt_steps. file_format: pdf, svg or png. metrics: names of numbers, or their ends, in which * stands
-    for any text; none: the scores of the players that learn. tell: called with a message for each damaged line or file.
-    Raises RunFolderError for a folder that is no run, and ConfigError for a wrong argument, and if there is nothing to
-    draw.
+    x: a counter of all runs; None: the usual one of theirs. file_format: pdf, svg or png. metrics: names of numbers, or
+    their ends, in which * stands for any text; none: the scores of the players that learn. tell: called with a message
+    for each damaged line or file. Raises RunFolderError for a folder that is no run, and ConfigError for a wrong
+    argument, and if there is nothing to draw.
     """
-    if x not in COUNTERS:
-        raise ConfigError.at("--x", f"expected {' or '.join(COUNTERS)}, got {x!r}")
     check_format(file_format)
     runs = read_runs(paths)
+    x = x or axis_of(runs)
+    if x not in (known := common_counters(runs)):
+        raise ConfigError.at("--x", f"expected one of {', '.join(known)}, got {x!r}")
     for run in runs:
         for fault in run.faults:
             tell(fault)

@@ -10,10 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from palestra.config import ConfigError, check, load_yaml
+from palestra.config import ConfigError, check, load_yaml, under
 from palestra.recording.recorders import numbers_of
 from palestra.recording.results import Evaluation, PairResult, as_float, distinct_pairs
-from palestra.runs.kinds import is_tournament
+from palestra.runs.base import BaseRunConfig
+from palestra.runs.kinds import is_tournament, kind_of_stored
 from palestra.runs.tables import run_name
 from palestra.runtime.intervals import Counters, Limit
 from palestra.storage.checkpoints import Checkpoints
@@ -120,10 +121,20 @@ class RunData:
     def seed(self) -> Any:
         return self.config.get("seed")
 
+    @cached_property
+    def kind(self) -> type[BaseRunConfig]:
+        """The kind of run, as far as its config says it."""
+        return kind_of_stored(self.config)
+
     @property
-    def game(self) -> str:
-        """The name of the game, or the id of the environment; "" if the config cannot be read."""
-        return str(under(self.config, "game", "id") or under(self.config, "game", "name") or "")
+    def subject(self) -> str:
+        """The name of the game, the environment or the data; "" if the config cannot be read."""
+        return self.kind.subject(self.config)
+
+    @property
+    def learning(self) -> list[str]:
+        """The names of the algorithms, or of the model, that learn."""
+        return self.kind.learns_by(self.config)
 
     @property
     def players(self) -> Mapping[str, Any]:
@@ -135,8 +146,7 @@ class RunData:
     def counters(self) -> dict[str, int]:
         """The counters at the run's last record."""
         last = [records[-1] for records in (self.training, [each.record for each in self.evaluated]) if records]
-        names = ("env_steps", "opt_steps", "epochs", "episodes")
-        return {name: max((_count(record, name) for record in last), default=0) for name in names}
+        return {name: max((_count(record, name) for record in last), default=0) for name in self.kind.counters}
 
     @property
     def train_seconds(self) -> float:
@@ -148,12 +158,7 @@ class RunData:
     def share(self) -> float:
         """The share of the run that is done, 0..1; NaN if the config cannot be read."""
         counters = self.counters
-        now: Counters = {
-            "opt_steps": counters["opt_steps"],
-            "env_steps": counters["env_steps"],
-            "epochs": counters["epochs"],
-            "minutes": 0.0 if math.isnan(self.train_seconds) else self.train_seconds / 60,
-        }
+        now: Counters = counters | {"minutes": 0.0 if math.isnan(self.train_seconds) else self.train_seconds / 60}
         try:
             return check(dict(self.config["stop"]), Limit).share(now)
         except (*NOT_OURS, ConfigError):
@@ -196,13 +201,6 @@ def read_runs(paths: Sequence[Path]) -> list[RunData]:
 def _count(record: Mapping[str, Any], name: str) -> int:
     value = record.get(name)
     return value if isinstance(value, int) else 0
-
-
-def under(record: Any, *keys: str) -> Any:
-    """Return the value at some keys of nested mappings; None if there is none."""
-    for key in keys:
-        record = record.get(key) if isinstance(record, Mapping) else None
-    return record
 
 
 def _or_fault(read: Callable[[], T], otherwise: T, faults: list[str]) -> T:

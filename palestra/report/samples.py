@@ -19,7 +19,6 @@ from palestra.report.blocks import Block, Cell, Heading, Legend, Note, Picture, 
 from palestra.report.figures import FONT_SIZE, INK, SERIES, Figures
 from palestra.report.groups import Group
 from palestra.report.reading import RunData
-from palestra.runs.config import RunConfig
 from palestra.runs.kinds import read_stored_config
 from palestra.runs.stored import StoredRun
 from palestra.storage.run_folder import RunFolder
@@ -34,11 +33,11 @@ STYLE = PictureStyle(INK, SERIES, FONT_SIZE)
 MOST_NUMBERS = 32  # of an entry of a state that is told
 
 
-def samples_section(groups: Sequence[Group], figures: Figures) -> Section:
+def samples_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
     """Make the section of sample games: of the first run of each group one game, or, if they are in words, some.
 
     The game is of the pairing that `best` names, or else the first one with a learner; games in words are of all
-    pairings.
+    pairings. There is none without groups.
     """
     section = Section("samples", "Sample games")
     for group in groups:
@@ -49,7 +48,7 @@ def samples_section(groups: Sequence[Group], figures: Figures) -> Section:
                 section.blocks += _samples(run, figures)
         except Exception as error:  # a damaged checkpoint, a missing player of another run, or anything else
             section.blocks.append(Note(f"No game can be shown: {error}"))
-    return section
+    return [section] if groups else []
 
 
 def _samples(run: RunData, figures: Figures) -> list[Block]:
@@ -60,8 +59,8 @@ def _samples(run: RunData, figures: Figures) -> list[Block]:
     folder = RunFolder.open(run.path)
     folder.require_rebuildable()
     config = read_stored_config(folder.config)
-    if not isinstance(config, RunConfig):
-        return [Note("No game is shown: this run trains without games.")]
+    if not config.is_played:
+        return [Note(f"No game is shown: this is {config.in_words}.")]
     if missing := [f"{path} is {what}" for path, what in _left_out(config, "")]:
         way = folder.ways_on().to_evaluate(config.roles, bool(config.evaluations))
         remedy = "" if way is None else f" To play: {way}, with --video to film an environment."

@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from palestra.config import ConfigError, UntrustedError
+from palestra.config import ConfigError, UntrustedError, under
 from palestra.config.own_modules import importing_no_others
 from palestra.recording.results import thinned
-from palestra.report.reading import under
 from palestra.report.sweep_reading import SweepData, TrialData
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config

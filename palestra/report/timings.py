@@ -22,25 +22,32 @@ def time_section(groups: Sequence[Group], figures: Figures) -> Section:
     times = {run.name: time for run in runs if sum((time := _times(run)).values()) > 0}
     if not times:
         return Section("time", "Where the time went", [Note("The records hold no times.")])
+    phases = [phase for phase in PHASES if any(time[phase] > 0 for time in times.values())]
     size = (5.6, 0.4 + BAR_HEIGHT * len(times))
     text = "; ".join(f"{name}: {_shares_text(time)}" for name, time in times.items())
     drawn = figures.draw("Share of the time by phase", text, lambda figure: _paint_shares(figure, times), size)
     rows = [
         [
             Cell(name),
-            *(Cell(_time_text(seconds), seconds, f"{seconds / sum(time.values()):.0%}") for seconds in time.values()),
+            *(Cell(_time_text(time[p]), time[p], f"{time[p] / sum(time.values()):.0%}") for p in phases),
             Cell(_time_text(sum(time.values())), sum(time.values())),
         ]
         for name, time in times.items()
     ]
     caption = "Time by phase, in hours, minutes and seconds, and its share of all."
     blocks: list[Block] = [
-        Legend(list(enumerate(PHASES))),
+        Legend([(number, phase) for number, phase in enumerate(PHASES) if phase in phases]),
         FigureGrid([Captioned(drawn)], is_wide=True),
-        Table(caption, ["run", *PHASES, "all"], rows),
-        FigureGrid([_speed(groups, name, figures) for name in ("env_steps_per_s", "opt_steps_per_s")]),
+        Table(caption, ["run", *phases, "all"], rows),
+        FigureGrid([_speed(groups, name, figures) for name in _speeds(runs)]),
     ]
     return Section("time", "Where the time went", blocks)
+
+
+def _speeds(runs: Sequence[RunData]) -> list[str]:
+    """Return the names of the recorded rates, as opt_steps_per_s."""
+    names = (name.removeprefix("clock/") for run in runs for name in run.metrics if name.startswith("clock/"))
+    return list(dict.fromkeys(name for name in names if name.endswith("_per_s")))
 
 
 def _times(run: RunData) -> dict[str, float]:
@@ -54,7 +61,7 @@ def _time_text(seconds: float) -> str:
 
 
 def _shares_text(time: dict[str, float]) -> str:
-    return ", ".join(f"{phase} {seconds / sum(time.values()):.0%}" for phase, seconds in time.items())
+    return ", ".join(f"{phase} {seconds / sum(time.values()):.0%}" for phase, seconds in time.items() if seconds)
 
 
 def _paint_shares(figure: Figure, times: dict[str, dict[str, float]]) -> None:

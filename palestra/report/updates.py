@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from palestra.config import Config, ConfigError, check
+from palestra.config import Config, ConfigError, check, under
 from palestra.players.updates import AnyUpdatesConfig
 from palestra.recording.results import label
 from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Heading, Note, Section, Table, count
 from palestra.report.figures import INK, SERIES, Figures, short
 from palestra.report.groups import Group
-from palestra.report.reading import RunData, under
+from palestra.report.reading import RunData
 
 MOST_EPOCHS = 10_000_000  # that are looked at
 MOST_STRIPES = 360  # of a player

@@ -33,14 +33,14 @@ class BaseRunConfig(Config):
     reports and callbacks ask for these, and not for the kind.
 
     units: the units that intervals and limits of this kind of run may have. counters: what it counts, in the order in
-    which records have it. axis: the counter over which its curves go, if nothing else says it. in_words: what it is,
-    for a user who expected another kind. is_played: whether players play in it, whom one can ask and play against.
+    which records have it. axes: those over which its curves go, the usual one first. in_words: what it is, for a user
+    who expected another kind. is_played: whether players play in it, whom one can ask and play against.
     bitless: keys of `execution` that change no bit, so that a run may be resumed with others.
     """
 
     units: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs", "minutes")
     counters: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs")
-    axis: ClassVar[str] = "opt_steps"
+    axes: ClassVar[tuple[str, ...]] = ("opt_steps",)
     in_words: ClassVar[str] = "a run in which nobody plays"
     is_played: ClassVar[bool] = False
     bitless: ClassVar[tuple[str, ...]] = ()
@@ -86,6 +86,16 @@ class BaseRunConfig(Config):
     def steps(cls) -> tuple[str, ...]:
         """Return the counters that tell two moments of a run apart: those that may be units."""
         return tuple(name for name in cls.counters if name in cls.units)
+
+    @classmethod
+    def subject(cls, data: Mapping[str, Any]) -> str:
+        """Say what a run is about, as the name of a game; "" if that is not known. data: its config as plain data."""
+        return ""
+
+    @classmethod
+    def learns_by(cls, data: Mapping[str, Any]) -> list[str]:
+        """Name what learns in a run, as algorithms. data: its config as plain data."""
+        return []
 
     def measured(self) -> Sequence[Any]:
         """Return the evaluations of the run, as whoever measures by them knows them."""

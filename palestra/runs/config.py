@@ -1,7 +1,7 @@
 """The config of a run in which players play games, with the union of all algorithms."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
@@ -23,6 +23,7 @@ from palestra.config import (
     PositiveInt,
     UserConfig,
     has_unread,
+    under,
 )
 from palestra.config.errors import typed
 from palestra.evaluation.config import AnyEvaluationConfig, EvaluatorsConfig, evaluation_errors
@@ -94,7 +95,7 @@ class RunConfig(BaseRunConfig):
 
     units = ("opt_steps", "env_steps", "epochs", "minutes")
     counters = ("env_steps", "opt_steps", "epochs", "episodes")
-    axis = "env_steps"
+    axes = ("env_steps", "opt_steps")
     in_words = "a run in which players play games"
     is_played = True
     bitless = ("step_within_s",)
@@ -145,6 +146,16 @@ class RunConfig(BaseRunConfig):
         errors += info_errors("output.info", self.output.info, self.game)
         ConfigError.require_none(errors)
         return self
+
+    @classmethod
+    def subject(cls, data: Mapping[str, Any]) -> str:
+        return str(under(data, "game", "id") or under(data, "game", "name") or "")
+
+    @classmethod
+    def learns_by(cls, data: Mapping[str, Any]) -> list[str]:
+        players = under(data, "players")
+        names = [under(player, "algorithm", "name") for player in players.values()] if players else []
+        return [str(name) for name in names if name]
 
     def measured(self) -> list[AnyEvaluationConfig]:
         return self.evaluations

@@ -1,6 +1,6 @@
 """The config of a run in which a model learns from data."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import model_validator
@@ -16,6 +16,7 @@ from palestra.config import (
     PositiveInt,
     UserConfig,
     load_class,
+    under,
 )
 from palestra.data.loading import LoadingConfig
 from palestra.data.rows import RowsDataConfig
@@ -79,6 +80,7 @@ class FitConfig(BaseRunConfig):
     units = ("opt_steps", "items", "epochs", "minutes")
     counters = ("opt_steps", "items", "epochs")
     in_words = "a run in which a model learns from data"
+    axes = ("opt_steps", "items")
     bitless = ("loading",)
     usual: ClassVar[Any] = {"trainer": "fit"}
 
@@ -125,6 +127,15 @@ class FitConfig(BaseRunConfig):
             if each.weights == "averaged" and self.learning.ema is None:
                 message = "expected 'latest', because learning.ema is null, got 'averaged'"
                 yield ConfigErrorItem(f"{path}.weights", message)
+
+    @classmethod
+    def subject(cls, data: Mapping[str, Any]) -> str:
+        return str(under(data, "data", TRAIN, "name") or "")
+
+    @classmethod
+    def learns_by(cls, data: Mapping[str, Any]) -> list[str]:
+        name = under(data, "model", "name")
+        return [str(name)] if name else []
 
     def measured(self) -> list[MeasuredSet]:
         scores = [score.name for score in self._model_class().scores]

@@ -54,6 +54,11 @@ def kind_of_run(data: Any) -> type[BaseRunConfig]:
     return RunConfig
 
 
+def kind_of_stored(data: Any) -> type[BaseRunConfig]:
+    """The kind of run whose records a folder holds, by its config as plain data; of a tournament RunConfig."""
+    return RunConfig if is_tournament(data) else kind_of_run(data)
+
+
 def read_config(config: str | Path | dict[str, Any] | BaseRunConfig, overrides: Sequence[str] = ()) -> Any:
     """The config of a run, from a path, the name of a shipped config, a mapping or a config.
 

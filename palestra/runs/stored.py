@@ -23,7 +23,7 @@ from palestra.runs.config import RunConfig
 from palestra.runs.kinds import read_stored_config
 from palestra.runs.parts import build_evaluations, build_parts, hold_fixed
 from palestra.runs.shipped_runs import find_run
-from palestra.runs.tables import Library, Row, rows_of_run, run_name, table
+from palestra.runs.tables import Library, Row, Rows, rows_of_run, run_name, table
 from palestra.runs.user_nets import Models, Nets, by_role, calls_of, use_models
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError
@@ -131,7 +131,7 @@ class Stored:
 
         Raises ConfigError if the extra `frames` is missing.
         """
-        return table(self.records(), library)
+        return table(Rows(self.config.axes, self.records()), library)
 
 
 class StoredRun(Stored):

@@ -9,28 +9,38 @@ from typing import Any, Literal, NamedTuple, TextIO
 
 from palestra.config import ConfigError, load_yaml
 from palestra.recording.recorders import numbers_of
+from palestra.runs.kinds import KINDS, kind_of_stored
 from palestra.runtime.console import VisibleFile
 from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import iterate_records
 from palestra.storage.run_folder import RunFolder
 
 Library = Literal["pandas", "polars"]
-COUNTERS = ("env_steps", "opt_steps")
+COUNTERS = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.counters))
+AXES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.axes))
 
 
 class Row(NamedTuple):
-    """A number of a record. name: as recorders name it: `players/host/loss`, `evaluation/main/host vs random/rho`."""
+    """A number of a record.
+
+    counters: of the record. name: as recorders name it: `players/host/loss`, `evaluation/main/host vs random/rho`.
+    """
 
     run: str
     seed: int
-    env_steps: int
-    opt_steps: int
+    counters: Mapping[str, int]
     name: str
     value: float
 
 
-KINDS = {str: "string", int: "int64", float: "float64"}
-TYPES = {name: KINDS[kind] for name, kind in Row.__annotations__.items()}
+def axes_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the counters that are columns of a run's rows: those over which curves go. config: as plain data."""
+    return kind_of_stored(config).axes
+
+
+def types_of(axes: Iterable[str]) -> dict[str, str]:
+    """Return the columns of a table with their types. axes: the counters among them."""
+    return {"run": "string", "seed": "int64", **dict.fromkeys(axes, "int64"), "name": "string", "value": "float64"}
 
 
 def run_name(path: Path) -> str:
@@ -49,15 +59,23 @@ def run_names(paths: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
-def rows_of_runs(paths: Sequence[Path], tell: Callable[[str], None]) -> Iterator[Row]:
-    """Yield the rows of several runs, each run once.
+class Rows(NamedTuple):
+    """The rows of runs. axes: the counters that are columns, those of any of the runs."""
+
+    axes: tuple[str, ...]
+    rows: Iterable[Row]
+
+
+def rows_of_runs(paths: Sequence[Path], tell: Callable[[str], None]) -> Rows:
+    """Read the rows of several runs, each run once.
 
     tell: called with a message for each damaged line, which is left out. Raises RunFolderError for a folder that is no
     run, before the first row, and ConfigError for a config that cannot be read.
     """
     paths = list({path.resolve(): path for path in paths}.values())
     runs = [(RunFolder.open(path), name) for path, name in zip(paths, run_names(paths), strict=True)]
-    return (row for folder, name in runs for row in rows_of_run(folder, name, tell))
+    axes = dict.fromkeys(axis for folder, _ in runs for axis in axes_of(load_yaml(folder.config)))
+    return Rows(tuple(axes), (row for folder, name in runs for row in rows_of_run(folder, name, tell)))
 
 
 def rows_of_run(folder: RunFolder, name: str, tell: Callable[[str], None]) -> Iterator[Row]:
@@ -82,68 +100,76 @@ def rows_of_records(
 def rows_of_record(record: Mapping[str, Any], run: str, seed: int) -> Iterator[Row]:
     """Yield the numbers of a training record, or of an evaluation; of other records none.
 
-    The counters env_steps (0 in a run without environments) and opt_steps are columns. All other counters are rows of
-    the training records alone. What follows the clock is `clock/...`, of an evaluation `evaluation/NAME/clock/...`. A
-    number that is not known (null) has no row.
+    The counters over which curves of runs go are no rows; all others are rows of the training records alone. What
+    follows the clock is `clock/...`, of an evaluation `evaluation/NAME/clock/...`. A number that is not known (null)
+    has no row.
     """
     if record.get("kind") not in ("training", "evaluation"):
         return
-    env_steps, opt_steps = record.get("env_steps", 0), record["opt_steps"]
-    if not (isinstance(env_steps, int) and isinstance(opt_steps, int)):
-        raise TypeError(f"expected whole numbers of env_steps and opt_steps, got {env_steps!r} and {opt_steps!r}")
+    counters = {name: record[name] for name in COUNTERS if name in record}
+    if not all(isinstance(count, int) for count in (record["opt_steps"], *counters.values())):
+        raise TypeError(
+            f"expected whole numbers of {', '.join(counters)}, got {', '.join(map(repr, counters.values()))}"
+        )
     prefix = f"evaluation/{record['evaluation']}/" if record["kind"] == "evaluation" else ""
     for name, value in numbers_of(record).items():
         if prefix and name.startswith("clock/"):
             name = prefix + name
-        if name not in COUNTERS and name.startswith(prefix):
-            yield Row(run, seed, env_steps, opt_steps, name, float(value))
+        if name not in AXES and name.startswith(prefix):
+            yield Row(run, seed, counters, name, float(value))
 
 
 # ---- as a table ----------------------------------------------------------------------------------------
 
 
-def columns(rows: Iterable[Row]) -> dict[str, list[Any]]:
-    """Return the rows as columns by name, in the order of TYPES."""
-    found: dict[str, list[Any]] = {name: [] for name in TYPES}
-    for row in rows:
-        for column, value in zip(found.values(), row, strict=True):
+def cells(row: Row, axes: Iterable[str]) -> list[Any]:
+    """Return a row in the order of its columns. A counter that its run has not is 0."""
+    return [row.run, row.seed, *(row.counters.get(axis, 0) for axis in axes), row.name, row.value]
+
+
+def columns(found: Rows) -> dict[str, list[Any]]:
+    """Return rows as columns by name."""
+    by_name: dict[str, list[Any]] = {name: [] for name in types_of(found.axes)}
+    for row in found.rows:
+        for column, value in zip(by_name.values(), cells(row, found.axes), strict=True):
             column.append(value)
-    return found
+    return by_name
 
 
-def table(rows: Iterable[Row], library: Library) -> Any:
-    """Return the rows as a DataFrame of pandas or polars. Raises ConfigError if the extra `frames` is missing."""
+def table(found: Rows, library: Library) -> Any:
+    """Return rows as a DataFrame of pandas or polars. Raises ConfigError if the extra `frames` is missing."""
     if library not in ("pandas", "polars"):
         raise ValueError(f"expected pandas or polars, got {library!r}")
     module = _extra(library, "table")
+    types = types_of(found.axes)
     if library == "pandas":
-        return module.DataFrame(columns(rows)).astype(
-            {name: "str" if t == "string" else t for name, t in TYPES.items()}
+        return module.DataFrame(columns(found)).astype(
+            {name: "str" if t == "string" else t for name, t in types.items()}
         )
     kinds = {"string": module.String, "int64": module.Int64, "float64": module.Float64}
-    return module.DataFrame(columns(rows), schema={name: kinds[kind] for name, kind in TYPES.items()})
+    return module.DataFrame(columns(found), schema={name: kinds[kind] for name, kind in types.items()})
 
 
-def write_csv(rows: Iterable[Row], file: TextIO | VisibleFile) -> None:
+def write_csv(found: Rows, file: TextIO | VisibleFile) -> None:
     """Write a line with the names of the columns, then one for each row. Numbers are exact."""
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(TYPES)
-    writer.writerows(rows)
+    writer.writerow(types_of(found.axes))
+    writer.writerows(cells(row, found.axes) for row in found.rows)
 
 
-def to_csv(rows: Iterable[Row]) -> str:
+def to_csv(found: Rows) -> str:
     """Return the text that `write_csv` writes."""
     file = io.StringIO()
-    write_csv(rows, file)
+    write_csv(found, file)
     return file.getvalue()
 
 
-def to_parquet(rows: Iterable[Row]) -> bytes:
+def to_parquet(found: Rows) -> bytes:
     """Return the content of a parquet file. Raises ConfigError if the extra `frames` is missing."""
     pyarrow, parquet = _extra("pyarrow", "--parquet"), _extra("pyarrow.parquet", "--parquet")
-    schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in TYPES.items()])
+    schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in types_of(found.axes).items()])
     file = io.BytesIO()
-    parquet.write_table(pyarrow.table(columns(rows), schema=schema), file)
+    parquet.write_table(pyarrow.table(columns(found), schema=schema), file)
     return file.getvalue()
 
 

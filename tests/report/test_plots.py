@@ -282,7 +282,7 @@ def test_a_png_and_the_caption_of_few_runs(seeds: list[Path], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--x", "hours"), "--x: expected env_steps or opt_steps, got 'hours'"),
+        (("--x", "hours"), "--x: expected one of env_steps, opt_steps, epochs, got 'hours'"),
         (("--out", "fig.jpg"), "--out: expected a file that ends in .pdf, .svg or .png, got '.jpg'"),
         (("--metrics", "los"), "--metrics: expected the name of a recorded number, got 'los'; recorded are loss, low"),
     ],

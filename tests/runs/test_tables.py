@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 import palestra
 from palestra.cli import app
-from palestra.runs.tables import TYPES, Row, rows_of_record, rows_of_runs, table, to_csv, to_parquet
+from palestra.runs.tables import Row, Rows, cells, rows_of_record, rows_of_runs, table, to_csv, to_parquet
 from palestra.storage.records_file import read_records
 from tests.records import POLYHEDRA, evaluation_of
 
@@ -29,6 +29,7 @@ TRAINING = {
 PAIR = {"players": {"host": "host", "agent": "random"}, "learned": ["host"]}
 PAIR |= {"scores": {"rho": 0.25, "return/host": 2}, "intervals": {}}
 COUNTERS = {"env_steps": 8, "opt_steps": 2, "epochs": 1, "episodes": 3}
+AXES = ("env_steps", "opt_steps")
 EVALUATION = evaluation_of([PAIR], (), POLYHEDRA, **COUNTERS, clock={"seconds": 0.5})
 
 
@@ -42,9 +43,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [folder / "tiny" / f"seed-{seed}" for seed in (0, 1)]
 
 
+def flat(rows: list[Row]) -> list[tuple[object, ...]]:
+    return [tuple(cells(row, AXES)) for row in rows]
+
+
 def read(run: Path) -> list[Row]:
     """The rows of a run in which nothing is damaged."""
-    return list(rows_of_runs([run], pytest.fail))
+    return list(rows_of_runs([run], pytest.fail).rows)
 
 
 def palestra_table(*arguments: object, code: int = 0) -> Result:
@@ -56,18 +61,18 @@ def palestra_table(*arguments: object, code: int = 0) -> Result:
 
 def test_every_number_of_a_training_record_is_a_row_and_what_is_not_known_is_none() -> None:
     assert list(rows_of_record(TRAINING, "mine", 7)) == [
-        Row("mine", 7, 8, 2, "epochs", 1.0),
-        Row("mine", 7, 8, 2, "episodes", 3.0),
-        Row("mine", 7, 8, 2, "players/host/loss", 0.1),
-        Row("mine", 7, 8, 2, "clock/train_seconds", 1.5),
+        Row("mine", 7, COUNTERS, "epochs", 1.0),
+        Row("mine", 7, COUNTERS, "episodes", 3.0),
+        Row("mine", 7, COUNTERS, "players/host/loss", 0.1),
+        Row("mine", 7, COUNTERS, "clock/train_seconds", 1.5),
     ]
 
 
 def test_the_rows_of_an_evaluation_name_it_and_its_players() -> None:
     assert list(rows_of_record(EVALUATION, "mine", 7)) == [
-        Row("mine", 7, 8, 2, "evaluation/main/clock/seconds", 0.5),
-        Row("mine", 7, 8, 2, "evaluation/main/host vs random/rho", 0.25),
-        Row("mine", 7, 8, 2, "evaluation/main/host vs random/return/host", 2.0),
+        Row("mine", 7, COUNTERS, "evaluation/main/clock/seconds", 0.5),
+        Row("mine", 7, COUNTERS, "evaluation/main/host vs random/rho", 0.25),
+        Row("mine", 7, COUNTERS, "evaluation/main/host vs random/return/host", 2.0),
     ]
 
 
@@ -79,7 +84,7 @@ def test_records_of_other_kinds_have_no_rows() -> None:
 def test_a_row_of_a_run_is_known_by_its_name_and_steps(runs: list[Path]) -> None:
     rows = read(runs[0])
     assert {row.run for row in rows} == {"tiny/seed-0"}
-    assert len({row[:-1] for row in rows}) == len(rows)
+    assert len({(row.name, *row.counters.values()) for row in rows}) == len(rows)
     records = read_records(runs[0] / "records.jsonl")
     rho = [record["pairs"][0]["scores"]["rho"] for record in records if record["kind"] == "evaluation"]
     first = next(row.name for row in rows if row.name.endswith("/rho"))
@@ -95,11 +100,11 @@ def test_a_stored_run_gives_its_rows_and_frames_of_both_libraries(runs: list[Pat
     of_pandas, of_polars = stored.table(), stored.table("polars")
     assert isinstance(of_pandas, pandas.DataFrame)
     assert isinstance(of_polars, polars.DataFrame)
-    assert list(of_pandas.itertuples(index=False, name=None)) == [tuple(row) for row in rows]
-    assert of_polars.rows() == [tuple(row) for row in rows]
+    assert list(of_pandas.itertuples(index=False, name=None)) == flat(rows)
+    assert of_polars.rows() == flat(rows)
     assert of_polars.schema["seed"] == polars.Int64
-    assert of_polars.schema == table([], "polars").schema  # also when a run has recorded nothing
-    assert of_pandas["value"].dtype == table([], "pandas")["value"].dtype == "float64"
+    assert of_polars.schema == table(Rows(AXES, []), "polars").schema  # also when a run has recorded nothing
+    assert of_pandas["value"].dtype == table(Rows(AXES, []), "pandas")["value"].dtype == "float64"
 
 
 def test_a_damaged_line_is_left_out_and_told(runs: list[Path], tmp_path: Path) -> None:
@@ -110,7 +115,10 @@ def test_a_damaged_line_is_left_out_and_told(runs: list[Path], tmp_path: Path) -
     lines = ["{", json.dumps(EVALUATION | {"pairs": [{"rho": 1.0}]}), json.dumps(TRAINING | {"env_steps": "8"})]
     (run / "records.jsonl").write_text("\n".join([*lines, json.dumps(TRAINING), ""]))
     told: list[str] = []
-    assert [row.name for row in rows_of_runs([run], told.append)][-2:] == ["players/host/loss", "clock/train_seconds"]
+    assert [row.name for row in rows_of_runs([run], told.append).rows][-2:] == [
+        "players/host/loss",
+        "clock/train_seconds",
+    ]
     assert len(told) == 3
     with pytest.warns(UserWarning, match="line 3: env_steps: expected it to be a valid integer, got '8'"):
         assert len(list(palestra.StoredRun.open(run).records())) == 4
@@ -120,12 +128,12 @@ def test_a_damaged_line_is_left_out_and_told(runs: list[Path], tmp_path: Path) -
 def test_a_missing_library_is_told_with_its_extra(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(palestra.ConfigError, match=rf"{library} needs an extra: pip install 'palestra\[frames\]'"):
-        table([], library)  # type: ignore[arg-type]
+        table(Rows(AXES, []), library)  # type: ignore[arg-type]
 
 
 def test_another_library_is_refused() -> None:
     with pytest.raises(ValueError, match="expected pandas or polars, got 'dask'"):
-        table([], "dask")  # type: ignore[arg-type]
+        table(Rows(AXES, []), "dask")  # type: ignore[arg-type]
 
 
 # ---- palestra table ------------------------------------------------------------------------------------
@@ -133,21 +141,21 @@ def test_another_library_is_refused() -> None:
 
 def test_the_table_of_several_runs_goes_to_standard_output_as_csv(runs: list[Path]) -> None:
     text = palestra_table(*runs).stdout
-    assert text == to_csv([*read(runs[0]), *read(runs[1])])
-    assert text.splitlines()[0] == "run,seed,env_steps,opt_steps,name,value" == ",".join(TYPES)
+    assert text == to_csv(Rows(AXES, [*read(runs[0]), *read(runs[1])]))
+    assert text.splitlines()[0] == "run,seed,env_steps,opt_steps,name,value"
     read_again = pandas.read_csv(io.StringIO(text))
-    assert list(read_again.itertuples(index=False, name=None)) == [*read(runs[0]), *read(runs[1])]
+    assert list(read_again.itertuples(index=False, name=None)) == flat([*read(runs[0]), *read(runs[1])])
 
 
 def test_the_table_as_parquet_has_the_same_rows_as_in_csv(runs: list[Path], tmp_path: Path) -> None:
     result = palestra_table(*runs, "--csv", tmp_path / "table.csv", "--parquet", tmp_path / "table.parquet")
     assert result.stdout == ""
     rows = [*read(runs[0]), *read(runs[1])]
-    assert (tmp_path / "table.csv").read_text() == to_csv(rows)
+    assert (tmp_path / "table.csv").read_text() == to_csv(Rows(AXES, rows))
     found = pandas.read_parquet(tmp_path / "table.parquet")
-    assert list(found.itertuples(index=False, name=None)) == rows
+    assert list(found.itertuples(index=False, name=None)) == flat(rows)
     assert polars.read_parquet(tmp_path / "table.parquet").rows() == rows
-    assert to_parquet(rows) == (tmp_path / "table.parquet").read_bytes()
+    assert to_parquet(Rows(AXES, rows)) == (tmp_path / "table.parquet").read_bytes()
 
 
 def test_runs_of_the_same_name_are_named_by_their_paths_and_each_run_stands_there_once(
@@ -160,7 +168,7 @@ def test_runs_of_the_same_name_are_named_by_their_paths_and_each_run_stands_ther
     copied.mkdir(parents=True)
     for name in ("config.yml", "run.json", "records.jsonl"):
         (copied / name).write_bytes((runs[1] / name).read_bytes())
-    found = list(rows_of_runs([runs[1], copied, runs[1], other], pytest.fail))
+    found = list(rows_of_runs([runs[1], copied, runs[1], other], pytest.fail).rows)
     assert list(dict.fromkeys(row.run for row in found)) == [str(other), str(copied)]
     assert len(found) == 2 * len(read(runs[1]))
 
