@@ -289,12 +289,12 @@ class Learner:
             for (_, optimizer), own in zip(group.vectors, states, strict=True):
                 optimizer.load_state_dict(own)
         self.load_averages(state["averages"])
+        if self.scale is not None and state["scale"] is not None:  # a branch may begin with float16
+            self.scale.load_state_dict(state["scale"])
+        for key, schedule in state["schedules"].items():
+            self.change_schedule(key, read_schedule(schedule))
 
     def load_averages(self, averages: Sequence[Tensor]) -> None:
         """Take over averages of weights, one for each vector."""
         for average, value in zip(self.averages, averages, strict=True):
             average.copy_(value)
-        if self.scale is not None and state["scale"] is not None:  # a branch may begin with float16
-            self.scale.load_state_dict(state["scale"])
-        for key, schedule in state["schedules"].items():
-            self.change_schedule(key, read_schedule(schedule))
