@@ -154,7 +154,7 @@ def test_the_table_as_parquet_has_the_same_rows_as_in_csv(runs: list[Path], tmp_
     assert (tmp_path / "table.csv").read_text() == to_csv(Rows(AXES, rows))
     found = pandas.read_parquet(tmp_path / "table.parquet")
     assert list(found.itertuples(index=False, name=None)) == flat(rows)
-    assert polars.read_parquet(tmp_path / "table.parquet").rows() == rows
+    assert polars.read_parquet(tmp_path / "table.parquet").rows() == flat(rows)
     assert to_parquet(Rows(AXES, rows)) == (tmp_path / "table.parquet").read_bytes()
 
 
