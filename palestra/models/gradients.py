@@ -20,7 +20,9 @@ class TermsError(ValueError):
 
 def num_items(batch: Any) -> int:
     """Return how many items a batch has: the length of its first tensor. Raises TermsError if it has none."""
-    for leaf in pytree.tree_leaves(batch):
+    # A batch is mostly a tensor, or has one first: no need to go through all of it, which takes longer.
+    first = next(iter(batch.values()), None) if isinstance(batch, dict) else batch
+    for leaf in [first] if isinstance(first, Tensor) and first.dim() else pytree.tree_leaves(batch):
         if isinstance(leaf, Tensor) and leaf.dim() > 0:
             return len(leaf)
     raise TermsError(f"expected a batch with tensors, whose first axis counts items, got {type(batch).__name__}")
@@ -83,11 +85,11 @@ class Gradient(NamedTuple):
     """The gradient of the loss of a batch: of its weighted sum, of which `total` makes the mean.
 
     sums: one tensor per weight, which may share their memory; None for a weight that no term reaches. total: the sum of
-    the weights of the items, (). means: of the terms over the batch, with `loss`, the sum of those named loss_*.
+    the weights of the items. means: of the terms over the batch, with `loss`, the sum of those named loss_*.
     """
 
     sums: list[Tensor | None]
-    total: Tensor
+    total: Tensor | float
     means: Terms
 
 
@@ -104,36 +106,41 @@ def find_gradient(
     num_microbatches: in how many pieces it is computed. weights: those that learn. context: entered around each piece,
     as for the precision. scale: (), by which the sums are multiplied. Raises TermsError.
     """
-    parts = list(pieces(batch, num_microbatches))
+    parts = [batch] if num_microbatches == 1 else list(pieces(batch, num_microbatches))
     sums: dict[str, Tensor] = {}
-    counted: list[Tensor] = []
+    counted: list[Tensor | float] = []
 
     def gradients() -> Iterator[list[Tensor | None]]:
         for piece in parts:
             with context():
                 size = num_items(piece)
-                terms = checked(model.training_step(piece), size, len(parts))
-                weight = terms.get(WEIGHT)
-                weight = torch.ones(size, device=next(iter(terms.values())).device) if weight is None else _wide(weight)
-                total = weight.sum()
-                loss: Any = sum(
-                    _wide(term) * total if term.dim() == 0 else (_wide(term) * weight).sum()
-                    for name, term in terms.items()
-                    if name.startswith("loss_")
-                )
-                for name, term in terms.items():
-                    if name != WEIGHT:
-                        found = _wide(term.detach())
-                        found = found * total if found.dim() == 0 else (found * weight).sum()
-                        sums[name] = sums[name] + found if name in sums else found
-                counted.append(total.detach())
+                found, total = _weighted_sums(checked(model.training_step(piece), size, len(parts)), size)
+            for name, value in found.items():
+                sums[name] = sums[name] + value.detach() if name in sums else value.detach()
+            counted.append(total)
+            loss: Any = sum(value for name, value in found.items() if name.startswith("loss_"))
             yield list(torch.autograd.grad(loss if scale is None else loss * scale, weights, allow_unused=True))
 
     gradient = added(gradients())
-    count = torch.stack(counted).sum()
+    count = sum(counted)
     means = {name: value / count for name, value in sums.items()}
-    means["loss"] = torch.stack([value for name, value in means.items() if name.startswith("loss_")]).sum()
+    means["loss"] = sum(value for name, value in means.items() if name.startswith("loss_"))  # type: ignore[assignment]
     return Gradient(gradient, count, means)
+
+
+def _weighted_sums(terms: Terms, size: int) -> tuple[Terms, Tensor | float]:
+    """Return the sum of each term over the items, each item times its weight, and the sum of the weights.
+
+    A term of the whole batch counts as often as all items together.
+    """
+    weight = _wide(terms[WEIGHT]) if WEIGHT in terms else None
+    total = float(size) if weight is None else weight.sum().detach()
+    sums = {}
+    for name, term in terms.items():
+        if name != WEIGHT:
+            wide = _wide(term)
+            sums[name] = wide * total if term.dim() == 0 else (wide if weight is None else wide * weight).sum()
+    return sums, total
 
 
 def _wide(term: Tensor) -> Tensor:

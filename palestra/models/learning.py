@@ -166,7 +166,7 @@ class Learner:
         return metrics
 
     @torch.no_grad()
-    def _descend(self, groups: Sequence[Group], sums: Sequence[Tensor | None], divisor: Tensor) -> Terms:
+    def _descend(self, groups: Sequence[Group], sums: Sequence[Tensor | None], divisor: Tensor | float) -> Terms:
         """Step along a gradient, one tensor for each weight of some groups, that is to be divided; return its norm."""
         stepping = [each for group in groups for each in group.vectors]
         start = 0
@@ -203,7 +203,8 @@ class Learner:
     def _clip(self, vectors: Sequence[Vector]) -> Tensor:
         """Scale the gradient of vectors down to `max_grad_norm`; returns the norm that it had."""
         gradients = [vector.gradient for vector in vectors]
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each).float() for each in gradients]))
+        norms = [torch.linalg.vector_norm(each).float() for each in gradients]
+        norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
         if self.config.max_grad_norm is not None:
             factor = (self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
             for each in gradients:
