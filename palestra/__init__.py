@@ -7,7 +7,7 @@ import os
 TYPE_CHECKING = False  # as typing has it, whose import takes as long as all that the command line needs of this file
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Any
+    from typing import Any, Literal
 
     from palestra.buffers.replay import ReplayBuffer as ReplayBuffer
     from palestra.callbacks import Callback as Callback
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from palestra.games import make_game as make_game
     from palestra.players.player import Player as Player
     from palestra.runs.config import RunConfig as RunConfig
+    from palestra.runs.models import StoredModel
     from palestra.runs.stored import StoredRun as StoredRun
     from palestra.runs.user_nets import Models
     from palestra.training import DQNTrainer as DQNTrainer
@@ -49,7 +50,7 @@ HOMES = {
 }
 """the modules of palestra that hold the names which are imported on first use"""
 
-__all__ = [*HOMES, "load_config", "load_player"]
+__all__ = [*HOMES, "load_config", "load_model", "load_player"]
 
 
 # numba reads .numba_config.yaml in the working directory, which may be a stranger's: a cache there would be unpickled,
@@ -89,6 +90,31 @@ def load_player(
     from palestra.runs import stored
 
     return stored.load_player(run, player, checkpoint, trust, models)
+
+
+def load_model(
+    run: str | Path,
+    checkpoint: str = "latest",
+    weights: Literal["latest", "averaged"] = "latest",
+    overrides: tuple[str, ...] = (),
+    trust: bool = False,
+) -> StoredModel:
+    """A model as a run left it, held fixed and in evaluation mode: `load_model(run).predict(items)`.
+
+    run: the folder of a run in which a model learned from data. checkpoint: latest, best, a number, or an opt step as
+    @2100. weights: latest, or averaged: the averages of learning.ema. overrides: changes of `data` and `execution`, as
+    "execution.device=cpu". trust: whether the modules that the run names are trusted from now on. Raises ConfigError
+    for weights and overrides that do not fit, UntrustedError for modules that are not trusted, RunFolderError and
+    CheckpointError if the run cannot be read.
+    """
+    from warnings import warn
+
+    from palestra.runs import models
+
+    loaded = models.load_model(run, checkpoint, weights, overrides, trust)
+    for line in loaded.warnings:
+        warn(line, stacklevel=2)
+    return loaded
 
 
 def __dir__() -> list[str]:

@@ -27,18 +27,21 @@ def one_line_errors(quiet: bool = True) -> Iterator[None]:
     """
     with importing(silent if quiet else errors):
         import palestra.training  # noqa: F401 (it imports nearly all that the commands do)
+        from palestra.data.reading import DataFailed
         from palestra.games.world import EnvironmentFailed
+        from palestra.runs.models import PredictionFailed
         from palestra.runs.stored import EvaluationFailed
         from palestra.storage.checkpoints import CheckpointError
         from palestra.storage.stored_files import MissingCheckpointError
         from palestra.training.checks import TrainingFailed
 
+    failed = (TrainingFailed, EvaluationFailed, EnvironmentFailed, CheckpointError, DataFailed, PredictionFailed)
     with one_line_errors_of_reading():
         try:
             yield
         except MissingCheckpointError as error:
             raise _told(error, 2) from None
-        except (TrainingFailed, EvaluationFailed, EnvironmentFailed, CheckpointError) as error:
+        except failed as error:
             raise _told(error, 1) from None
 
 

@@ -1,4 +1,4 @@
-"""The commands that look at runs: report, compare, table, plot, verify, export."""
+"""The commands that look at runs, or use what learned there: report, compare, table, plot, verify, export, predict."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from palestra.commands.failures import errors, one_line_errors
-from palestra.commands.shell import Checkpoint, Run, Trust, console, say, with_runs_of_sweeps
+from palestra.commands.shell import Checkpoint, Run, Trust, Weights, console, say, with_runs_of_sweeps
 from palestra.runtime.console import VisibleFile
 
 commands = typer.Typer()
@@ -221,3 +221,28 @@ def export(
             say(f"\nto use {name}:")
             for line in loading_lines(folder, name):
                 console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+@commands.command()
+def predict(
+    run: Run,
+    data: Annotated[str, typer.Argument(metavar="SET", help="the key of the run's `data`")],
+    out: Annotated[Path, typer.Option(help="the file to write, which ends in .csv, .parquet (extra: frames) or .npz")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="data.SET.key=value, or execution.key=value, in place of the run's own")
+    ] = None,
+    checkpoint: Checkpoint = "latest",
+    weights: Weights = "latest",
+    batch_size: Annotated[int, typer.Option(help="items that are computed at once", min=1)] = 256,
+    trust: Trust = False,
+) -> None:
+    """Write what the model of a run says of every item of a data set: index, label if there is one, and its outputs."""
+    with one_line_errors():
+        from palestra.commands.predict import predict as write_predictions
+        from palestra.runs.models import load_model
+
+        loaded = load_model(run, checkpoint, weights, overrides or (), trust)  # type: ignore[arg-type]
+        for line in loaded.warnings:
+            errors.print(line)
+        num = write_predictions(loaded, data, out, batch_size)
+        say(f"{num} items of data.{data} at opt step {loaded.opt_steps}: {out}")

@@ -38,6 +38,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="dotted.key=value in
 
 
 Checkpoint = Annotated[str, typer.Option(help="latest, best, a number, or @ and an opt step, as @2100")]
+Weights = Annotated[str, typer.Option(help="of a model: latest, or averaged: the averages of learning.ema")]
 
 
 def say(text: str, console: Console = console, end: str = "\n") -> None:

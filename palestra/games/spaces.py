@@ -138,3 +138,12 @@ class RoleSpaces:
         """Return the spaces of a critic, which observes the action, too, where that is a vector of numbers."""
         is_box = isinstance(self.action, Box)
         return self.with_entries({"action": Space(self.action.shape, torch.float32, padded=False)} if is_box else {})
+
+
+def best_choice(values: Tensor, legal: Tensor) -> Tensor:
+    """Return the legal choice that ranks highest, also where all legal ones have -inf: int64 (B,).
+
+    values: float (B, K). legal: bool (B, K). Rows without a legal choice give 0.
+    """
+    finite = values.clamp(min=torch.finfo(values.dtype).min)
+    return finite.masked_fill(~legal, -torch.inf).argmax(dim=1)

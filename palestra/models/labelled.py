@@ -13,10 +13,11 @@ from torch.nn import functional
 
 from palestra.config import Config, ConfigError, Fraction, PositiveFloat, PositiveInt
 from palestra.data.items import LABEL
-from palestra.games.spaces import Space
+from palestra.games.spaces import Space, best_choice
 from palestra.models.model import Model, Terms, score
 from palestra.nets import NetConfig, make_net
-from palestra.randomness import base_key
+from palestra.nets.weights import output_weights
+from palestra.randomness import base_key, random_floats
 
 
 def spaces_of(item: Any) -> dict[str, Space]:
@@ -44,17 +45,21 @@ class LabelledConfig(Config):
 class LabelledModel(Model):
     """A network that maps all entries of an item but its label to outputs.
 
-    spaces: of these entries. num_outputs: of the network. seed: of its weights.
+    spaces: of these entries, which are its attribute, too. num_outputs: of the network. seed: of its weights.
     """
 
     def __init__(self, config: Any, spaces: Mapping[str, Space], num_outputs: int, seed: int) -> None:
         super().__init__(config)
-        self.names = tuple(spaces)
+        self.spaces, self.names = dict(spaces), tuple(spaces)
         self.net = make_net(config.net, dict(spaces), num_outputs, base_key(seed, "model"))
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         outputs: Tensor = self.net({name: batch[name] for name in self.names})
         return outputs
+
+    def output_weights(self) -> list[str]:
+        """Name the weights that make the outputs; all others are the body (palestra.nets.weights.output_weights)."""
+        return [f"net.{name}" for name in output_weights(self.net)]
 
 
 class ClassifierConfig(LabelledConfig):
@@ -98,6 +103,22 @@ class Classifier(LabelledModel):
         outputs, label = self(batch), batch[LABEL]
         entropy = functional.cross_entropy(outputs, label, reduction="none")
         return {"accuracy": (outputs.argmax(dim=1) == label).float(), "loss": entropy}
+
+    def predict(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the likeliest class of each item, `class` (B,), and the `probability` of every class (B, K)."""
+        logits = self(batch).float()
+        return {"class": logits.argmax(dim=1), "probability": logits.softmax(dim=1)}
+
+    def select_action(self, observation: Mapping[str, Tensor], legal: Tensor) -> Tensor:
+        """Return the likeliest class in each of B worlds that is a legal action. legal: bool (B, K)."""
+        return best_choice(self(observation), legal)
+
+    def sample_action(self, observation: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
+        """Draw a class in each of B worlds among the legal actions, as probable as it is among these."""
+        logits = self(observation).double()
+        masked = logits.masked_fill(~(legal | ~legal.any(dim=1, keepdim=True)), -torch.inf)
+        sums = masked.softmax(dim=1).cumsum(dim=1)
+        return torch.searchsorted(sums, random_floats(keys, 1) * sums[:, -1:], right=True).squeeze(1)
 
 
 class RegressorConfig(LabelledConfig):

@@ -66,6 +66,11 @@ class LearningConfig(Config):
     """of the model's computations; weights and gradients stay in their own; float16, with a loss scale, needs a GPU"""
 
 
+def computing_in(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """Return the context of a forward pass that computes in a precision."""
+    return nullcontext() if precision == "float32" else torch.autocast(device.type, getattr(torch, precision))
+
+
 # ---- an opt step -------------------------------------------------------------------------------------
 
 
@@ -133,9 +138,7 @@ class Learner:
 
     def context(self) -> AbstractContextManager[Any]:
         """Return the context of a forward pass, which sets its precision."""
-        if self.config.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.device.type, getattr(torch, self.config.precision))
+        return computing_in(self.config.precision, self.device)
 
     def opt_step(self, batch: Any) -> Terms:
         """Learn from a batch, and return the means of the terms of its loss, with `loss` and `grad_norm`.
@@ -221,13 +224,17 @@ class Learner:
     def averaged(self) -> Iterator[None]:
         """A context in which the model has the averages of its weights, where there are averages."""
         held = [vector.weights.detach().clone() for vector in self.vectors] if self.averages else []
-        for vector, average in zip(self.vectors, self.averages, strict=False):
-            vector.weights.data.copy_(average)
+        self.take_averages()
         try:
             yield
         finally:
             for vector, weights in zip(self.vectors, held, strict=False):
                 vector.weights.data.copy_(weights)
+
+    def take_averages(self) -> None:
+        """Give the model the averages of its weights, where there are averages."""
+        for vector, average in zip(self.vectors, self.averages, strict=False):
+            vector.weights.data.copy_(average)
 
     # ---- what callbacks use, as of a player ----------------------------------------------------------------
 

@@ -31,8 +31,9 @@ class Model(nn.Module):
 
     config: an object of the class's `Config`, or a mapping of its keys.
 
-    Must be written: `forward` and `loss`. May be: `training_step`, `evaluation_step` with `scores`, and, of a model
-    that plays, `select_action` and `sample_action`.
+    Must be written: `forward` and `loss`. May be: `training_step`, `evaluation_step` with `scores`, `predict`;
+    `select_action` and `sample_action`, of a model that plays; `output_weights`, where the outputs are not made by the
+    last linear layer (palestra.nets.weights).
 
     Config: the model of its keys, a UserConfig. scores: what `evaluation_step` gives, declared by `score`; of a model
     that declares none the loss is its score.
@@ -67,6 +68,10 @@ class Model(nn.Module):
         summed = {name: term for name, term in terms.items() if name.startswith("loss_")}
         loss: Any = sum(summed.values())
         return {"loss": loss, **({WEIGHT: terms[WEIGHT]} if WEIGHT in terms else {})}
+
+    def predict(self, batch: Any) -> Any:
+        """Return what is told of each item where the model is used: tensors (B, ...), alone or in dicts and tuples."""
+        return self(batch)
 
     def select_action(self, observation: Mapping[str, Tensor], legal: Tensor) -> Tensor:
         """Return the action in each of B worlds, without chance. legal: bool (B, flags)."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from palestra.config import Config, ConfigError, NonEmptyStr, admitted_function, failure, load_function
 from palestra.games.game import Game, IllegalMove
 from palestra.games.policy import Decision, Memory, Observes
-from palestra.games.spaces import Box
+from palestra.games.spaces import Box, best_choice
 from palestra.players.user_scripts import try_policy
 from palestra.randomness import seeded_global_state
 
@@ -107,13 +107,7 @@ class ModulePolicy:
             numbers = outputs.to(torch.float32)
             return torch.clamp(numbers, numbers.new_tensor(space.low), numbers.new_tensor(space.high))
         choices = zip(space.split(outputs), space.split(legal), strict=True)
-        return space.join([_best(values, flags) for values, flags in choices])
-
-
-def _best(outputs: Tensor, legal: Tensor) -> Tensor:
-    """Choose the legal action that ranks highest, also where all legal ones have -inf: int64 (B,)."""
-    finite = outputs.clamp(min=torch.finfo(outputs.dtype).min)
-    return finite.masked_fill(~legal, -torch.inf).argmax(dim=1)
+        return space.join([best_choice(values, flags) for values, flags in choices])
 
 
 # ---- weights ---------------------------------------------------------------------------------------------

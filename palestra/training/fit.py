@@ -26,6 +26,7 @@ from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage
 from palestra.runs.evaluating import Evaluating
 from palestra.runs.fit import FitConfig
+from palestra.runs.models import make_model, spaces_to_store
 from palestra.runtime.counter import Counter, count
 from palestra.training.async_evaluations import AsyncEvaluating
 from palestra.training.training import Training
@@ -71,14 +72,11 @@ class FitTrainer(Training):
         self.evaluating = judged_by(self.progress, self.checkpoints, self.judging)
 
     def _make_model(self) -> Model:
-        config = self.config
-        if not isinstance(config.model, LabelledConfig):
-            with seeded_global_state(base_key(config.seed, "model")):
-                return config.model.build()
-        with restored_global_states(), below(f"data.{TRAIN}"):
-            spaces = spaces_of(self.data[TRAIN][0])
-        with below("model"):
-            return config.model.build(spaces, config.seed)
+        spaces = None
+        if isinstance(self.config.model, LabelledConfig):
+            with restored_global_states(), below(f"data.{TRAIN}"):
+                spaces = spaces_of(self.data[TRAIN][0])
+        return make_model(self.config, spaces)
 
     def _num_items(self, name: str) -> int:
         with below(f"data.{name}"):
@@ -161,6 +159,7 @@ class FitTrainer(Training):
         own = {
             "batch": self.batch,
             "model": dict(self.model.state_dict()),
+            "spaces": spaces_to_store(self.model),
             "learner": self.learner.state_dict(),
             "terms": self.terms.state_dict(),
         }

@@ -1,0 +1,177 @@
+"""A model as its run left it: in Python, and from the shell.
+
+Covers palestra.commands.predict.
+"""
+
+import csv
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pyarrow import parquet
+from typer.testing import CliRunner
+
+import palestra
+from palestra.cli import app
+from palestra.data.reading import DataFailed
+from palestra.models.model import Model
+from palestra.runs.models import PredictionFailed
+from palestra.storage.checkpoints import CheckpointError
+from palestra.storage.disk import RunFolderError
+from tests.conftest import TINY
+from tests.fitted import CLASSIFIER, PAIR, REGRESSOR, fitted
+
+
+def shell(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == code, f"{result.output}\n{result.exception!r}"
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with runs of three models."""
+    path = tmp_path_factory.mktemp("fitted")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        patch.syspath_prepend(str(path))
+        for name, model in {"sides": CLASSIFIER, "sums": REGRESSOR, "pairs": PAIR}.items():
+            fitted(name, model)
+    return path
+
+
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def test_predictions_are_those_of_the_model_in_the_order_of_the_items(here: Path) -> None:
+    loaded = palestra.load_model("pairs")
+    assert not loaded.model.training
+    items = loaded.data_set("train")
+    logits, best = loaded.predict(items, batch_size=7)
+    assert not logits.requires_grad
+    with torch.no_grad():
+        expected = loaded.model(torch.utils.data.default_collate(items.items))
+    assert torch.allclose(logits, expected[0])
+    assert torch.allclose(best, expected[1])
+    assert torch.allclose(loaded.predict(items.items[:3])[0], expected[0][:3])
+    assert not loaded.model.layers[1].training  # batch norm took no batch for its statistics
+
+
+def test_a_checkpoint_and_the_averaged_weights_are_what_was_asked_for(here: Path) -> None:
+    trainer = palestra.training.fit.FitTrainer.load("sides")
+    trainer.fit()  # restores the end
+    latest, averaged = (palestra.load_model("sides", weights=each).model for each in ("latest", "averaged"))
+    names = [name for name, _ in latest.named_parameters()]
+    for name in names:
+        assert torch.equal(latest.state_dict()[name], trainer.model.state_dict()[name])
+    with trainer.learner.averaged():
+        for name in names:
+            assert torch.equal(averaged.state_dict()[name], trainer.model.state_dict()[name])
+    assert any(not torch.equal(latest.state_dict()[name], averaged.state_dict()[name]) for name in names)
+    assert palestra.load_model("sides", "@3").opt_steps == 3
+
+
+def test_a_model_needs_the_data_of_its_run_no_more(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fitted_parts.Points.__init__", None)
+    item = {"observation": torch.ones(4)}
+    assert palestra.load_model("sides").predict([item])["probability"].shape == (1, 2)
+
+
+def test_a_table_has_index_label_and_outputs_of_every_item(here: Path) -> None:
+    told = shell("predict", "sides", "test", "--out", "sides.csv", "--batch-size", "10")
+    assert "23 items of data.test at opt step 8: sides.csv" in told
+    with open("sides.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["index", "label", "class", "probability_0", "probability_1"]
+    assert [int(row["index"]) for row in rows] == list(range(23))
+    loaded = palestra.load_model("sides")
+    items = [loaded.data_set("test")[index] for index in range(23)]
+    found = loaded.predict(items)
+    assert [int(row["label"]) for row in rows] == [int(item["label"]) for item in items]
+    assert [int(row["class"]) for row in rows] == found["class"].tolist()
+    assert np.allclose([float(row["probability_1"]) for row in rows], found["probability"][:, 1])
+    shell("predict", "sums", "test", "--out", "sums.parquet", "data.test.num_items=5", "data.test.seed=1")
+    table = parquet.read_table("sums.parquet")
+    assert table.column_names == ["index", "label", "output"]
+    expected = palestra.load_model("sums").predict(loaded.data_set("train").items[:5])
+    assert np.allclose(table["output"].to_numpy(), expected[:, 0])
+    shell("predict", "pairs", "train", "--out", "pairs.npz", "--checkpoint", "0", "--weights", "averaged")
+    arrays = np.load("pairs.npz", allow_pickle=False)
+    assert {name: array.shape for name, array in arrays.items()} == {
+        "index": (40,),
+        "label": (40,),
+        "output_0": (40, 2),
+        "output_1": (40,),
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("predict nowhere test --out a.csv", "nowhere is not a run: nowhere/config.yml is missing"),
+        ("predict tiny test --out a.csv", "expected a run in which a model learns from data (trainer: fit), got tiny"),
+        ("predict sides valid --out a.csv", "data.valid: expected one of the run's data sets (train, test), got "),
+        ("predict sides test --out a.txt", "--out: expected a file that ends in .csv, .parquet, .npz, got a.txt"),
+        ("predict sides test --out no/a.csv", "--out: expected a file in a folder that exists, got no/a.csv"),
+        ("predict sides test --out a.csv --checkpoint 77", "there is no checkpoint 00000077 in sides/checkpoints; "),
+        ("predict sides test --out a.csv --weights best", "weights: expected latest or averaged, got 'best'"),
+        ("predict sides test --out a.csv learning.ema=null", "learning.ema: expected another value of `data` or `ex"),
+        ("predict sides test --out a.csv data.test.num_items=99", "data.test.num_items: expected at most 25, as the "),
+        (
+            "predict sides test --out a.csv data.test.sede=9",
+            "data.test.sede: no such key; did you mean 'data.test.see",
+        ),
+        ("predict sides test --out a.csv execution.device=cuda:9", "execution.device: expected a device of this mac"),
+    ],
+)
+def test_what_cannot_be_predicted_is_told_in_one_line(here: Path, words: str, told: str) -> None:
+    if "tiny" in words:
+        palestra.Trainer(TINY, run="tiny").fit()
+    (line,) = shell(*words.split(), code=2).splitlines()
+    assert line.startswith(told), line
+
+
+def test_what_fails_while_it_predicts_names_the_items(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = palestra.load_model("sides")
+    with pytest.raises(ValueError, match=r"^expected items, got none$"):
+        loaded.predict([])
+    whole, short = {"observation": torch.ones(4)}, {"observation": torch.ones(3)}
+    with pytest.raises(DataFailed, match=r"^items: item 1 is observation: float32 \(3,\), but item 0 is .*; batch 0"):
+        loaded.predict([whole, short])
+    with pytest.raises(PredictionFailed, match=r"^items: the model fails at batch 1 of epoch 0 \(items 1\): .*mat1"):
+        loaded.predict([whole, short], batch_size=1)
+    monkeypatch.setattr(type(loaded.model), "predict", lambda self, batch: self(batch).sum())
+    with pytest.raises(PredictionFailed, match=r"a row for each of 1 items .* of Classifier, got a tensor of shape"):
+        loaded.predict([whole])
+    Path("broken.py").write_text(Path("fitted_parts.py").read_text().replace("self.items[index]", "1 // (index - 9)"))
+    line = shell("predict", "sides", "test", "data.test.name=broken:Points", "--out", "a.csv", code=1).strip()
+    assert line == (
+        "data.test: item 9 cannot be read: ZeroDivisionError: integer division or modulo by zero; "
+        "batch 0 of epoch 0 (items 0, 1, 2, 3, 4, 5, 6, 7, ...)"
+    )
+
+
+def test_a_damaged_or_changed_model_is_told(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    shutil.copytree("pairs", run)
+    place = run / "checkpoints" / "00000001" / "tensors.safetensors"
+    place.write_bytes(place.read_bytes()[:-1] + b"x")
+    with pytest.raises(CheckpointError, match=r"00000001.*tensors.safetensors differs from what was written"):
+        palestra.load_model(run, "1")
+    with monkeypatch.context() as patch:
+        patch.setattr("fitted_parts.Pair.__init__", lambda self, config: Model.__init__(self, config))
+        with pytest.raises(
+            RunFolderError, match=r"expected a model Pair with the weights that .*run holds, got another"
+        ):
+            palestra.load_model(run)
+    monkeypatch.delattr("fitted_parts.Pair")
+    with pytest.raises(
+        RunFolderError, match=r"model.name: expected a class of module 'fitted_parts' \(.*\), got 'Pair'"
+    ):
+        palestra.load_model(run)
