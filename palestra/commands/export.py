@@ -8,11 +8,9 @@ and comes out last. `policy.json` has the names, shapes and types. The files are
 """
 
 import json
-import logging
-import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from palestra.commands.export_check import Act, Decision, ExportError, compare, decisions_of
+from palestra.commands.export_files import entry_of, example_of, free_names, write_onnx, write_program
 from palestra.games.game import Game
 from palestra.games.outside import Outside
 from palestra.games.policy import Memory
@@ -93,13 +92,8 @@ def _write(
     program_module, example = Program(module, outside), _inputs(decisions[0])
     batch = torch.export.Dim("batch", min=1)
     shapes = tuple({name: {0: batch} for name in each} if isinstance(each, dict) else {0: batch} for each in example)
-    program = torch.export.export(program_module, example, dynamic_shapes=shapes)
-    program.example_inputs = None
     path, description = folder / "policy.pt2", _description(player, role, outside, decisions[0])
-    with open(path, "wb") as file:  # torch aborts for a path that is no UTF-8
-        torch.export.save(program, file)
-    with open(path, "rb") as file:
-        loaded = torch.export.load(file).module()
+    loaded = write_program(program_module, example, shapes, path)
     checked = {path.name: compare(lambda made: _outputs(loaded(*_inputs(made))), decisions, space, outside, path)}
     if onnx:
         path = folder / "policy.onnx"
@@ -129,45 +123,24 @@ def _write_onnx(module: nn.Module, example: Any, shapes: Any, path: Path) -> tup
 
     What an action does not depend on is no input.
     """
-    try:
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of operators that are not used
-        import onnxruntime
-        import onnxscript  # noqa: F401 (torch's exporter needs it, and says so less clearly)
-    except ImportError as error:
-        raise ExportError(f"{error}; ONNX needs an extra: pip install 'palestra[onnx]'") from error
     remembered = list(example[2]) if len(example) > 2 else []
-    names = onnx_names(example[0], [f"memory_{name}" for name in remembered])
-    inputs = [*names.values(), "legal", *(f"memory_{name}" for name in remembered)]
+    entries = onnx_names(example[0], [f"memory_{name}" for name in remembered])
+    inputs = [*entries.values(), "legal", *(f"memory_{name}" for name in remembered)]
     outputs = [*OUTPUTS, *(f"memory_{name}_after" for name in remembered)]
-    written: Any = torch.onnx.export(
-        module,
-        (*example, {}),  # it takes a dict at the end for named arguments
-        input_names=inputs,
-        output_names=outputs,
-        dynamic_shapes=shapes,
-        dynamo=True,
-        verbose=False,
-    )
-    graph = written.model.graph
-    inner = {value.name for node in graph for value in node.outputs} | {*graph.initializers}
-    for entry, name in names.items():
-        names[entry] = _other_than(name, inner | ({*names.values()} - {name}))
-    renamed = dict(zip(inputs, [*names.values(), *inputs[len(names) :]], strict=True))
-    for value in graph.inputs:
-        value.name = renamed[value.name]
-    written.save(path)
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    arguments = (*example, {})  # the exporter takes a dict at the end for named arguments
+    session, names = write_onnx(module, arguments, shapes, inputs, outputs, path, num_movable=len(entries))
     wanted = [entry.name for entry in session.get_inputs()]
 
     def act(made: Decision) -> tuple[Tensor, Tensor, Memory]:
         tensors = [*made.observation.values(), made.legal, *made.memory.values()]
-        given = dict(zip(renamed.values(), tensors, strict=True))
+        given = dict(zip(names, tensors, strict=True))
         device = made.legal.device
         found = session.run(outputs, {name: given[name].cpu().numpy() for name in wanted})
         action, values, *after = (torch.from_numpy(output).to(device) for output in found)
         return action, values, dict(zip(remembered, after, strict=True))
 
-    return act, {"onnx_inputs": wanted, "onnx_names": names, "onnx_outputs": outputs}
+    onnx_names_of = dict(zip(entries, names, strict=False))
+    return act, {"onnx_inputs": wanted, "onnx_names": onnx_names_of, "onnx_outputs": outputs}
 
 
 def onnx_names(entries: Iterable[str], memory: Iterable[str]) -> dict[str, str]:
@@ -175,39 +148,24 @@ def onnx_names(entries: Iterable[str], memory: Iterable[str]) -> dict[str, str]:
 
     An entry keeps its own name if ONNX takes it and nothing else in the file has it.
     """
-    found: dict[str, str] = {}
-    taken = {*OUTPUTS, "legal", *memory, *(f"{name}_after" for name in memory)}
-    for number, entry in enumerate(entries):
-        name = entry if re.fullmatch(r"[A-Za-z_][\w/.-]*", entry, re.ASCII) else f"entry_{number}"
-        found[entry] = _other_than(name, taken)
-        taken.add(found[entry])
-    return found
-
-
-def _other_than(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name = f"observation_{name}"
-    return name
+    return free_names(entries, {*OUTPUTS, "legal", *memory, *(f"{name}_after" for name in memory)})
 
 
 # ---- how to use them -------------------------------------------------------------------------------------
 
 
 def _description(player: Player, role: str, outside: Outside, made: Decision) -> dict[str, Any]:
-    def entry(value: Tensor) -> dict[str, Any]:
-        return {"shape": ["batch", *value.shape[1:]], "dtype": str(value.dtype).removeprefix("torch.")}
-
     paths = {name: {"path": list(found.path)} for name, found in outside.entries.items()}
     return {
         "player": player.name,
         "role": role,
         "opt_steps": player.opt_steps,
         "environment": outside.setting or None,
-        "observation": {name: entry(value) | paths[name] for name, value in made.observation.items()},
-        "legal": entry(made.legal),
-        "memory": {name: entry(value) for name, value in made.memory.items()},
+        "observation": {name: entry_of(value) | paths[name] for name, value in made.observation.items()},
+        "legal": entry_of(made.legal),
+        "memory": {name: entry_of(value) for name, value in made.memory.items()},
         "outputs": OUTPUTS,
-        "action": entry(made.action),
+        "action": entry_of(made.action),
         "actions": str(player.action_space),
     }
 
@@ -220,7 +178,7 @@ def loading_lines(folder: Path, file: str) -> list[str]:
         entries = description["observation"].items()
         inputs = {description["onnx_names"][name]: entry for name, entry in entries} | {"legal": description["legal"]}
         inputs |= {f"memory_{name}": entry for name, entry in memory.items()}
-        given = ", ".join(f"{name!r}: {_example('np', inputs[name])}" for name in description["onnx_inputs"])
+        given = ", ".join(f"{name!r}: {example_of('np', inputs[name])}" for name in description["onnx_inputs"])
         return [
             "import numpy as np, onnxruntime",
             f"policy = onnxruntime.InferenceSession({path!r})",
@@ -228,21 +186,11 @@ def loading_lines(folder: Path, file: str) -> list[str]:
         ]
     entries = [description["observation"], *([memory] if memory else [])]
     view, *state = (
-        "{" + ", ".join(f"{n!r}: {_example('torch', e)}" for n, e in each.items()) + "}" for each in entries
+        "{" + ", ".join(f"{n!r}: {example_of('torch', e)}" for n, e in each.items()) + "}" for each in entries
     )
-    given = ", ".join([view, _example("torch", description["legal"]), *state])
+    given = ", ".join([view, example_of("torch", description["legal"]), *state])
     return [
         "import torch",
         f"policy = torch.export.load({path!r}).module()",
         f"action, q_values_or_logits{', memory' if memory else ''} = policy({given})",
     ]
-
-
-def _example(library: str, entry: Mapping[str, Any]) -> str:
-    """Write an array of one world as Python: legal actions are all true, everything else is 0."""
-    sizes, kind = (1, *entry["shape"][1:]), entry["dtype"]
-    make = "ones" if kind == "bool" else "zeros"
-    if library == "np":
-        return f"np.{make}({sizes}, {'bool' if kind == 'bool' else f'np.{kind}'})"
-    dtype = "" if kind == "float32" else f", dtype=torch.{kind}"
-    return f"torch.{make}({', '.join(map(str, sizes))}{dtype})"

@@ -18,9 +18,10 @@ from palestra.config import ConfigError, below
 from palestra.data.sets import num_items
 from palestra.models.labelled import LABEL
 from palestra.report.page import write_page
-from palestra.runs.models import PredictionFailed, StoredModel, joined
+from palestra.runs.models import PredictionFailed, StoredModel, joined, named_tensors
 
 Columns = dict[str, np.ndarray[Any, Any]]
+HALVES = (torch.bfloat16, torch.float16)  # of which no table knows the first
 SUFFIXES = (".csv", ".parquet", ".npz")
 
 
@@ -42,24 +43,10 @@ def predict(model: StoredModel, name: str, out: Path, batch_size: int) -> int:
     columns = {"index": np.arange(num)}
     if all(label is not None for label in labels):
         columns[LABEL] = np.concatenate([label for label in labels if label is not None])
-    columns |= {each: value.numpy() for each, value in named_outputs(joined(found)).items()}
+    outputs = named_tensors(joined(found), "output")
+    columns |= {each: (value.float() if value.dtype in HALVES else value).numpy() for each, value in outputs.items()}
     write_page(out, _npz(columns) if out.suffix == ".npz" else _table(columns, out))
     return num
-
-
-def named_outputs(outputs: Any, name: str = "output") -> dict[str, Tensor]:
-    """Return the tensors of a model's outputs by name.
-
-    A tensor alone is `output`; one of a dict has its key, one of a tuple its place as output_0. bfloat16 and float16
-    become float32.
-    """
-    if isinstance(outputs, Tensor):
-        return {name: outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs}
-    if isinstance(outputs, Mapping):
-        inner = {str(key) if name == "output" else f"{name}_{key}": value for key, value in outputs.items()}
-    else:
-        inner = {f"{name}_{place}": value for place, value in enumerate(outputs)}
-    return {key: value for path, each in inner.items() for key, value in named_outputs(each, path).items()}
 
 
 def _check(out: Path) -> None:

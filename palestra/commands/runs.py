@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from palestra.commands.failures import errors, one_line_errors
-from palestra.commands.shell import Checkpoint, Run, Trust, Weights, console, say, with_runs_of_sweeps
+from palestra.commands.shell import Checkpoint, Run, Trust, Weights, console, refuse, say, with_runs_of_sweeps
 from palestra.runtime.console import VisibleFile
 
 commands = typer.Typer()
@@ -199,28 +199,59 @@ def export(
     run: Run,
     player: Annotated[str | None, typer.Option(help="its name; may be left out if only one player learned")] = None,
     checkpoint: Checkpoint = "latest",
-    onnx: Annotated[bool, typer.Option("--onnx", help="write policy.onnx too (extra: onnx)")] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="write an ONNX file, too (extra: onnx)")] = False,
     role: Annotated[str | None, typer.Option(help="in which it observes, if it sits in several")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="of a model: latest, or averaged, by learning.ema [latest]")
+    ] = None,
     trust: Trust = False,
 ) -> None:
-    """Write a player as files that run without palestra, to RUN/export/PLAYER-OPT_STEPS/."""
+    """Write a player or a model as files that run without palestra, to RUN/export/NAME-OPT_STEPS/."""
     with one_line_errors():
-        import palestra
-        from palestra.commands.export import ExportError, export_player, loading_lines
+        from palestra.commands.export_check import ExportError
+        from palestra.runs.models import is_of_model
 
         try:
-            loaded = palestra.load_player(run, player, checkpoint, trust)
-            folder = run / "export" / "-".join([loaded.name, *([role] if role else []), f"{loaded.opt_steps}"])
-            checked = export_player(loaded, folder, onnx, say, role)
+            if is_of_model(run, trust):
+                refuse({"--player": player, "--role": role}, f"a model learned in {run}")
+                lines = _export_model(run, checkpoint, weights or "latest", onnx, trust)
+            else:
+                refuse({"--weights": weights}, f"players learned in {run}")
+                lines = _export_player(run, player, checkpoint, onnx, role, trust)
         except (ExportError, NotImplementedError, ValueError) as error:
             errors.print(str(error))
             raise typer.Exit(2) from None
-        for name, decisions in checked.items():
-            say(f"{folder / name}: acts as the player in {decisions} decisions")
-        for name in checked:
-            say(f"\nto use {name}:")
-            for line in loading_lines(folder, name):
-                console.print(line, soft_wrap=True, markup=False, highlight=False)
+        for line in lines:
+            console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _export_player(
+    run: Path, player: str | None, checkpoint: str, onnx: bool, role: str | None, trust: bool
+) -> list[str]:
+    """Export a player; returns lines that say what was written, and how it is used."""
+    import palestra
+    from palestra.commands.export import export_player, loading_lines
+
+    loaded = palestra.load_player(run, player, checkpoint, trust)
+    folder = run / "export" / "-".join([loaded.name, *([role] if role else []), f"{loaded.opt_steps}"])
+    checked = export_player(loaded, folder, onnx, say, role)
+    told = [f"{folder / name}: acts as the player in {decisions} decisions" for name, decisions in checked.items()]
+    return told + [line for name in checked for line in (f"\nto use {name}:", *loading_lines(folder, name))]
+
+
+def _export_model(run: Path, checkpoint: str, weights: str, onnx: bool, trust: bool) -> list[str]:
+    """Export a model; returns lines that say what was written, and how it is used."""
+    from palestra.commands.export_model import export_model, loading_lines
+    from palestra.runs.models import load_model
+
+    loaded = load_model(run, checkpoint, weights, ["execution.device=cpu"], trust)  # type: ignore[arg-type]
+    for line in loaded.warnings:
+        errors.print(line)
+    name = "model" if weights == "latest" else "model-averaged"
+    folder = run / "export" / f"{name}-{loaded.opt_steps}"
+    checked = export_model(loaded, folder, onnx, say)
+    told = [f"{folder / file}: gives the model's outputs for {num} items" for file, num in checked.items()]
+    return told + [line for file in checked for line in (f"\nto use {file}:", *loading_lines(folder, file))]
 
 
 @commands.command()

@@ -24,6 +24,7 @@ from palestra.randomness import base_key, restored_global_states, seeded_global_
 from palestra.runs.branching import differences
 from palestra.runs.fit import FitConfig
 from palestra.runs.kinds import read_stored_config
+from palestra.runs.shipped_runs import find_run
 from palestra.runtime.device import find_device
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError
@@ -109,7 +110,7 @@ class TrainedModel:
         overrides: changes of its config. Raises RunFolderError if there is no such run, CheckpointError for a
         checkpoint that is missing or damaged, UntrustedError, ConfigError for overrides that do not fit.
         """
-        folder = RunFolder.open(Path(run))
+        folder = RunFolder.open(find_run(run).folder)
         config = require_fit(read_stored_config(folder.config, overrides), folder.path)
         folder.require_rebuildable()
         loaded = Checkpoints(folder, keep_last=1, keep_every=None).load(checkpoint, check_rows=False)
@@ -149,6 +150,12 @@ class TrainedModel:
         return model.to(device).eval().requires_grad_(False)
 
 
+def is_of_model(run: Path, trust: bool = False) -> bool:
+    """Whether a model has learned in a stored run, and not players. Raises as `read_stored_config`."""
+    with trusting(trust):
+        return isinstance(read_stored_config(RunFolder.open(find_run(run).folder).config), FitConfig)
+
+
 def require_fit(config: Any, place: Path) -> FitConfig:
     """Return the config of a stored run in which a model learns; raise RunFolderError for one of another kind."""
     if isinstance(config, FitConfig):
@@ -173,19 +180,19 @@ def load_model(
         others = [change.key for change in changed if change.key.split(".")[0] not in ("data", "execution")]
         message = "expected another value of `data` or `execution` alone, because the model is the one of the run"
         ConfigError.require_none(ConfigErrorItem(key, message) for key in others)
-        return StoredModel(trained, trained.build(find_device(trained.config.execution.device), weights))
+        return StoredModel(trained, trained.build(find_device(trained.config.execution.device), weights), weights)
 
 
 class StoredModel:
     """A model as a run left it: `load_model(run).predict(items)`.
 
-    model: in evaluation mode. config: that of the run. opt_steps: those after which it is so. warnings: a line for each
-    damaged checkpoint that was skipped.
+    model: in evaluation mode. config: that of the run. opt_steps: those after which it is so. weights: latest or
+    averaged. warnings: a line for each damaged checkpoint that was skipped.
     """
 
-    def __init__(self, trained: TrainedModel, model: Model) -> None:
+    def __init__(self, trained: TrainedModel, model: Model, weights: Weights) -> None:
         self.model, self.config, self.opt_steps = model, trained.config, trained.opt_steps
-        self.warnings = trained.warnings
+        self.weights, self.warnings = weights, trained.warnings
         self.device = find_device(self.config.execution.device)
 
     def data_set(self, name: str) -> Any:
@@ -196,6 +203,11 @@ class StoredModel:
         is_own = isinstance(self.config.data[name], UserDataConfig)
         names = {name} if is_own else {name, TRAIN}  # by which rows are shown
         return make_sets({each: self.config.data[each] for each in names}, self.config.seed)[name]
+
+    def reader(self, data: Any, name: str, collate: Callable[[list[Any]], Any] | None = None) -> Reader:
+        """Return what makes batches of a data set, as in the run. name: of the set, for messages."""
+        collate = collate or getattr(data, "collate", None)
+        return Reader(name, data, collate, self.config.learning.seeding, self.config.seed)
 
     def predict(self, items: Any, batch_size: int = 256, collate: Callable[[list[Any]], Any] | None = None) -> Any:
         """Return what the model's `predict` says of items: tensors on the CPU with a row for each item, in their order.
@@ -224,8 +236,7 @@ class StoredModel:
 
         name: of the set, for messages. loading: how they are read. Raises as `predict`.
         """
-        learning = self.config.learning
-        reader = Reader(name, data, collate or getattr(data, "collate", None), learning.seeding, self.config.seed)
+        learning, reader = self.config.learning, self.reader(data, name, collate)
         loader = Loader(reader, loading, batch_size, drop_last=False, pin=self.device.type == "cuda")
         try:
             for key, batch in loader.batches(0, torch.arange(num)):
@@ -246,6 +257,21 @@ class StoredModel:
         got = f"a tensor of shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__
         expected = f"expected tensors with a row for each of {len(key.items)} items from predict"
         raise PredictionFailed(f"{name}: {expected} of {type(self.model).__name__}, got {got} at {key}")
+
+
+def named_tensors(tree: Any, alone: str, path: str = "") -> dict[str, Any]:
+    """Return the tensors in dicts and tuples by name, in their order.
+
+    One of a dict has its key, one of a tuple its place behind `alone`, as output_0; a tensor alone is `alone`. What
+    lies deeper has the names of all that leads to it, as key_0.
+    """
+    if isinstance(tree, Mapping):
+        inner = {f"{path}_{key}" if path else str(key): value for key, value in tree.items()}
+    elif isinstance(tree, tuple | list):
+        inner = {f"{path or alone}_{place}": value for place, value in enumerate(tree)}
+    else:
+        return {path or alone: tree}
+    return {name: value for key, each in inner.items() for name, value in named_tensors(each, alone, key).items()}
 
 
 def joined(parts: Sequence[Any]) -> Any:

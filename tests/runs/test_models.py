@@ -1,13 +1,16 @@
-"""A model as its run left it: in Python, and from the shell.
+"""A model as its run left it: in Python, from the shell, and in files that run without palestra.
 
-Covers palestra.commands.predict.
+Covers palestra.commands.export_files, palestra.commands.export_model, palestra.commands.predict.
 """
 
 import csv
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from pyarrow import parquet
@@ -20,7 +23,6 @@ from palestra.models.model import Model
 from palestra.runs.models import PredictionFailed
 from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.disk import RunFolderError
-from tests.conftest import TINY
 from tests.fitted import CLASSIFIER, PAIR, REGRESSOR, fitted
 
 
@@ -115,7 +117,10 @@ def test_a_table_has_index_label_and_outputs_of_every_item(here: Path) -> None:
     ("words", "told"),
     [
         ("predict nowhere test --out a.csv", "nowhere is not a run: nowhere/config.yml is missing"),
-        ("predict tiny test --out a.csv", "expected a run in which a model learns from data (trainer: fit), got tiny"),
+        (
+            "predict palestra:polyhedra test --out a.csv",
+            "expected a run in which a model learns from data (trainer: fit), got /",
+        ),
         ("predict sides valid --out a.csv", "data.valid: expected one of the run's data sets (train, test), got "),
         ("predict sides test --out a.txt", "--out: expected a file that ends in .csv, .parquet, .npz, got a.txt"),
         ("predict sides test --out no/a.csv", "--out: expected a file in a folder that exists, got no/a.csv"),
@@ -131,8 +136,6 @@ def test_a_table_has_index_label_and_outputs_of_every_item(here: Path) -> None:
     ],
 )
 def test_what_cannot_be_predicted_is_told_in_one_line(here: Path, words: str, told: str) -> None:
-    if "tiny" in words:
-        palestra.Trainer(TINY, run="tiny").fit()
     (line,) = shell(*words.split(), code=2).splitlines()
     assert line.startswith(told), line
 
@@ -175,3 +178,63 @@ def test_a_damaged_or_changed_model_is_told(here: Path, tmp_path: Path, monkeypa
         RunFolderError, match=r"model.name: expected a class of module 'fitted_parts' \(.*\), got 'Pair'"
     ):
         palestra.load_model(run)
+
+
+# ---- exported --------------------------------------------------------------------------------------------
+
+
+def test_an_exported_model_gives_its_outputs_without_palestra(here: Path) -> None:
+    told = shell("export", "sides", "--onnx")
+    place = here / "sides/export/model-8"
+    assert "sides/export/model-8/model.pt2: gives the model's outputs for 40 items" in told
+    assert f"model = torch.export.load('{place}/model.pt2').module()" in told
+    assert "outputs = model({'observation': torch.zeros(1, 4)})" in told
+    loaded = palestra.load_model("sides")
+    said = json.loads((place / "model.json").read_text())
+    assert said["inputs"] == {"observation": {"shape": ["batch", 4], "dtype": "float32"}}
+    assert (said["outputs"]["output"]["shape"], said["weights"]) == (["batch", 2], "latest")
+    program = torch.export.load(place / "model.pt2").module()
+    points = torch.randn(5, 4)
+    assert torch.allclose(program({"observation": points}), loaded.model({"observation": points}), atol=1e-6)
+    session = onnxruntime.InferenceSession(str(place / "model.onnx"))
+    (found,) = session.run(list(said["outputs"]), {said["onnx_names"]["observation"]: points.numpy()})
+    assert np.allclose(found, loaded.model({"observation": points}), atol=1e-5)
+
+
+def test_the_averaged_weights_are_exported_where_they_are_asked_for(here: Path) -> None:
+    shell("export", "pairs", "--weights", "averaged")
+    program = torch.export.load(here / "pairs/export/model-averaged-8/model.pt2").module()
+    batch = {"observation": torch.randn(3, 4)}
+    for one, other in zip(program(batch), palestra.load_model("pairs", weights="averaged").model(batch), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "export sums --role host",
+            "--role: expected no such option, because a model learned in sums, got --role h",
+        ),
+        (
+            "export palestra:polyhedra --weights latest",
+            "--weights: expected no such option, because players",
+        ),
+        ("export sums --checkpoint 9", "there is no checkpoint 00000009 in sums/checkpoints; expected one of "),
+        ("export sums --weights mean", "weights: expected latest or averaged, got 'mean'"),
+    ],
+)
+def test_what_cannot_be_exported_is_told_in_one_line(here: Path, words: str, told: str) -> None:
+    (line,) = shell(*words.split(), code=2).splitlines()
+    assert line.startswith(told), line
+    assert not Path("sums/export").exists()
+
+
+def test_a_forward_pass_that_cannot_be_exported_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(self: Any, batch: Any) -> Any:
+        return batch["observation"] if batch["observation"].sum() > 0 else -batch["observation"]
+
+    monkeypatch.setattr("fitted_parts.Pair.forward", forward)
+    (line,) = shell("export", "pairs", code=2).splitlines()
+    assert line.startswith("Pair cannot be exported: ")
+    assert not Path("pairs/export/model-8").exists()

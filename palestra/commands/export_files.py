@@ -1,0 +1,104 @@
+"""Writes torch modules as files that run without palestra, and loads them again: torch.export programs, and ONNX."""
+
+import logging
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from palestra.commands.export_check import ExportError
+
+
+def write_program(module: nn.Module, example: tuple[Any, ...], shapes: Any, path: Path) -> Callable[..., Any]:
+    """Write a torch.export program; returns the module that is loaded from the file.
+
+    example: what the module is called with. shapes: which sizes may differ, as torch.export.export has them.
+    """
+    program = torch.export.export(module, example, dynamic_shapes=shapes)
+    program.example_inputs = None
+    with open(path, "wb") as file:  # torch aborts for a path that is no UTF-8
+        torch.export.save(program, file)
+    with open(path, "rb") as file:
+        return torch.export.load(file).module()
+
+
+def write_onnx(
+    module: nn.Module,
+    arguments: tuple[Any, ...],
+    shapes: Any,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    path: Path,
+    num_movable: int,
+) -> tuple[Any, list[str]]:
+    """Write an ONNX file; returns a session of ONNX Runtime, and the names of its inputs.
+
+    What the outputs do not depend on is no input of the file. arguments, shapes: as for `write_program`. inputs: their
+    names; of the first `num_movable`, one that the file needs for something else gets another name. Raises ExportError
+    without the extra.
+    """
+    try:
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of operators that are not used
+        import onnxruntime
+        import onnxscript  # noqa: F401 (torch's exporter needs it, and says so less clearly)
+    except ImportError as error:
+        raise ExportError(f"{error}; ONNX needs an extra: pip install 'palestra[onnx]'") from error
+    written: Any = torch.onnx.export(
+        module,
+        arguments,
+        input_names=inputs,
+        output_names=outputs,
+        dynamic_shapes=shapes,
+        dynamo=True,
+        verbose=False,
+    )
+    graph = written.model.graph
+    inner = {value.name for node in graph for value in node.outputs} | {*graph.initializers}
+    names = list(inputs)
+    for place in range(num_movable):
+        names[place] = other_than(names[place], inner | {*names[:place], *names[place + 1 :]})
+    renamed = dict(zip(inputs, names, strict=True))
+    for value in graph.inputs:
+        value.name = renamed[value.name]
+    written.save(path)
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]), names
+
+
+def free_names(entries: Iterable[str], taken: Collection[str]) -> dict[str, str]:
+    """Return names of inputs for entries: their own, if ONNX takes it and nothing else in the file has it."""
+    found: dict[str, str] = {}
+    for number, entry in enumerate(entries):
+        name = entry if re.fullmatch(r"[A-Za-z_][\w/.-]*", entry, re.ASCII) else f"entry_{number}"
+        found[entry] = other_than(name, {*taken, *found.values()})
+    return found
+
+
+def other_than(name: str, taken: Collection[str]) -> str:
+    """Return the name, or one like it that is not taken."""
+    while name in taken:
+        name = f"observation_{name}"
+    return name
+
+
+# ---- in words ------------------------------------------------------------------------------------------
+
+
+def entry_of(value: Tensor) -> dict[str, Any]:
+    """Return the shape and type of a batch, as the description of an exported file has them."""
+    return {"shape": ["batch", *value.shape[1:]], "dtype": str(value.dtype).removeprefix("torch.")}
+
+
+def example_of(library: str, entry: Mapping[str, Any]) -> str:
+    """Write an array of one world or item as Python: legal actions are all true, everything else is 0.
+
+    library: np or torch. entry: as `entry_of` gives it.
+    """
+    sizes, kind = (1, *entry["shape"][1:]), entry["dtype"]
+    make = "ones" if kind == "bool" else "zeros"
+    if library == "np":
+        return f"np.{make}({sizes}, {'bool' if kind == 'bool' else f'np.{kind}'})"
+    dtype = "" if kind == "float32" else f", dtype=torch.{kind}"
+    return f"torch.{make}({', '.join(map(str, sizes))}{dtype})"

@@ -1,0 +1,169 @@
+"""Writes the forward pass of a model as files that run without palestra: a torch.export program, and ONNX.
+
+Both take a batch as the run's training data are collated, without its labels, of any number of items; and give what
+`forward` gives, computed in float32. `model.json` has the names, shapes and types. The files are loaded again, and must
+give the model's outputs.
+"""
+
+import io
+import json
+import logging
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from palestra.commands.export_check import TOLERANCE, ExportError
+from palestra.commands.export_files import entry_of, example_of, free_names, write_onnx, write_program
+from palestra.config import failure
+from palestra.data.reading import BatchKey, DataFailed, Unread
+from palestra.models.labelled import LABEL
+from palestra.runs.fit import TRAIN
+from palestra.runs.models import StoredModel, named_tensors
+from palestra.storage.disk import write_bytes
+from palestra.storage.facts import to_json
+
+SIZES = (32, 1, 7)  # of the batches in which outputs are compared; the first is the example
+
+
+class Forward(nn.Module):
+    """The exported module: the model's `forward`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Any) -> Any:
+        return self.model(batch)
+
+
+def export_model(
+    loaded: StoredModel, folder: Path, onnx: bool, tell: Callable[[str], None] = lambda line: None
+) -> dict[str, int]:
+    """Write `model.pt2` (torch.export), `model.json` and, with `onnx`, `model.onnx` into a new folder.
+
+    Gives for each file the number of items for which its outputs were compared with the model's. tell: called with a
+    line before what takes long. Raises ExportError, also if the folder exists, ConfigError for data that are not there.
+    """
+    if folder.exists():
+        raise ExportError(f"{folder} exists already; move it away or delete it, to export the model again")
+    module = Forward(loaded.model)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's exporters warn about their internals
+        batches = _batches(loaded, module)
+        folder.mkdir(parents=True)
+        logging.getLogger("torch.fx.experimental.symbolic_shapes").setLevel(logging.ERROR)
+        try:
+            return _write(loaded, module, batches, folder, onnx, tell)
+        except BaseException as error:
+            shutil.rmtree(folder)
+            if isinstance(error, Exception) and not isinstance(error, ExportError):
+                why = RuntimeError(str(error).partition("\n")[0]).with_traceback(
+                    error.__traceback__
+                )  # torch adds pages
+                raise ExportError(f"{type(loaded.model).__name__} cannot be exported: {failure(why)}") from error
+            raise
+
+
+def _batches(loaded: StoredModel, module: nn.Module) -> list[Any]:
+    """Return batches of the training data, without labels unless the model reads them."""
+    data = loaded.data_set(TRAIN)
+    reader = loaded.reader(data, f"data.{TRAIN}")
+    batches = [reader[BatchKey(0, 0, tuple(place % len(data) for place in range(size)))] for size in SIZES]
+    for batch in batches:
+        if isinstance(batch, Unread):
+            raise DataFailed(*batch)
+    if isinstance(batches[0], Mapping) and LABEL in batches[0]:
+        without = [{name: value for name, value in batch.items() if name != LABEL} for batch in batches]
+        try:
+            module(without[0])
+        except (KeyError, AttributeError, TypeError):
+            return batches
+        return without
+    return batches
+
+
+def _write(
+    loaded: StoredModel, module: nn.Module, batches: list[Any], folder: Path, onnx: bool, tell: Callable[[str], None]
+) -> dict[str, int]:
+    example = batches[0]
+    inputs, outputs = named_tensors(example, "input"), named_tensors(module(example), "output")
+    for name, value in inputs.items():
+        if not isinstance(value, Tensor):
+            raise ExportError(f"expected batches of tensors alone, got {name!r} of type {type(value).__name__}")
+    axis = torch.export.Dim("batch", min=1)
+    shapes = (pytree.tree_map(lambda leaf: {0: axis} if leaf.dim() > 0 and len(leaf) == SIZES[0] else None, example),)
+    path = folder / "model.pt2"
+    with redirect_stderr(io.StringIO()):  # to which torch prints the graph of what it cannot export
+        program = write_program(module, (example,), shapes, path)
+    checked = {path.name: _compare(program, module, batches, path)}
+    description = {
+        "model": loaded.config.model.name,
+        "opt_steps": loaded.opt_steps,
+        "weights": loaded.weights,
+        "inputs": {name: entry_of(value) for name, value in inputs.items()},
+        "batch": _in_python(example),
+        "outputs": {name: entry_of(value) for name, value in outputs.items()},
+    }
+    if onnx:
+        path = folder / "model.onnx"
+        tell(f"writing {path} with torch's ONNX exporter; this takes some ten seconds")
+        names = list(free_names(inputs, outputs).values())
+        session, names = write_onnx(module, (example, {}), shapes, names, list(outputs), path, num_movable=len(names))
+        wanted = [entry.name for entry in session.get_inputs()]
+
+        def run(batch: Any) -> list[Tensor]:
+            given = dict(zip(names, pytree.tree_leaves(batch), strict=True))
+            found = session.run(list(outputs), {name: given[name].numpy() for name in wanted})
+            return [torch.from_numpy(each) for each in found]
+
+        description |= {"onnx_inputs": wanted, "onnx_names": dict(zip(inputs, names, strict=True))}
+        checked[path.name] = _compare(run, module, batches, path)
+    write_bytes(folder / "model.json", to_json(description).encode())
+    return checked
+
+
+def _compare(run: Callable[[Any], Any], module: nn.Module, batches: list[Any], path: Path) -> int:
+    """Compare the outputs of a file with the model's; returns the number of items. Raises ExportError."""
+    for batch in batches:
+        found, expected = (pytree.tree_leaves(each) for each in (run(batch), module(batch)))
+        for one, other in zip(found, expected, strict=True):
+            if one.shape != other.shape or one.dtype != other.dtype:
+                there = [f"{each.dtype} of shape {tuple(each.shape)}" for each in (other, one)]
+                raise ExportError(f"{path}: expected the model's outputs, {there[0]}, got {there[1]}")
+            if not torch.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
+                apart = float((one - other).abs().max())
+                raise ExportError(f"{path}: expected the model's outputs, got others, up to {apart:g} away")
+    return sum(SIZES)
+
+
+def loading_lines(folder: Path, file: str) -> list[str]:
+    """Return three lines of Python that load one of the files, and ask it for the outputs of one item."""
+    description = json.loads((folder / "model.json").read_text())
+    path, inputs, outputs = str((folder / file).absolute()), description["inputs"], ", ".join(description["outputs"])
+    if file.endswith(".onnx"):
+        entries = {description["onnx_names"][name]: entry for name, entry in inputs.items()}
+        given = ", ".join(f"{name!r}: {example_of('np', entries[name])}" for name in description["onnx_inputs"])
+        return [
+            "import numpy as np, onnxruntime",
+            f"model = onnxruntime.InferenceSession({path!r})",
+            f"{outputs}, = model.run(None, {{{given}}})",
+        ]
+    call = f"outputs = model({description['batch']})"
+    return ["import torch", f"model = torch.export.load({path!r}).module()", call]
+
+
+def _in_python(batch: Any) -> str:
+    """Write a batch of one item as Python."""
+    if isinstance(batch, Mapping):
+        return "{" + ", ".join(f"{name!r}: {_in_python(value)}" for name, value in batch.items()) + "}"
+    if isinstance(batch, tuple | list):
+        inner = ", ".join(map(_in_python, batch))
+        return f"[{inner}]" if isinstance(batch, list) else f"({inner},)"
+    return example_of("torch", entry_of(batch))
