@@ -1,7 +1,11 @@
 """Small runs in which a model learns from data, for tests of what one does with a trained model."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from palestra.training import make_trainer
 from palestra.training.fit import FitTrainer
@@ -66,6 +70,7 @@ def fit_config(model: dict[str, Any] = CLASSIFIER, **changes: Any) -> dict[str, 
         "seed": 3,
         "trainer": {"name": "fit"},
         "model": model,
+        "warm_start": None,
         "data": {
             "train": {"name": "fitted_parts:Points", "num": 40, "seed": 1, "num_items": None},
             "test": {"name": "fitted_parts:Points", "num": 25, "seed": 2, "num_items": 23},
@@ -111,3 +116,12 @@ def fitted(run: Path | str, model: dict[str, Any] = CLASSIFIER, **changes: Any) 
     trainer: FitTrainer = make_trainer(fit_config(model, **changes), run=run)
     trainer.fit()
     return trainer
+
+
+@contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """A context whose working directory is a folder, and in which modules there can be imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.syspath_prepend(str(folder))
+        yield

@@ -149,6 +149,8 @@ WRITERS = {
     "palestra.sweeps.folder": "makes the folders of new sweeps and of runs side by side",
     "palestra.storage.fetching": "gives a fetched run its name",
     "palestra.commands.export": "makes a new folder that the user names",
+    "palestra.commands.export_files": "torch writes into a file of that folder",
+    "palestra.commands.export_model": "makes a new folder that the user names",
     "palestra.storage.replay_file": "makes a new folder that the user names",
     "palestra.recording.to_wandb": "removes what W&B itself has written for this run",
     "palestra.commands.profile": "the file that the user names",

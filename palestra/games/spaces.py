@@ -3,7 +3,7 @@
 Letters: B worlds, K choices.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,6 +32,12 @@ class Space:
     def is_image(self) -> bool:
         """Tell whether it holds pixels, uint8 (C, H, W), which networks divide by 255."""
         return self.dtype == torch.uint8 and len(self.shape) == 3 and not self.padded
+
+
+def entries_in_words(spaces: Mapping[str, Space]) -> str:
+    """Name the entries of an observation in their order, with types and shapes: points float32 (20, 3)."""
+    kinds = {name: str(each.dtype).removeprefix("torch.") for name, each in spaces.items()}
+    return ", ".join(f"{name} {kinds[name]} {each.shape}" for name, each in spaces.items())
 
 
 class Choices:

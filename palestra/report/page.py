@@ -107,9 +107,8 @@ def _lead(group: Group) -> str:
     run = group.runs[0]
     facts = [run.subject or "unknown", *(run.learning if not run.players else ())]
     for name, entry in run.players.items():
-        kinds = [
-            under(entry, *keys) for keys in (("algorithm", "name"), ("scripted",), ("from_run",), ("torch_module",))
-        ]
+        keys = (("algorithm", "name"), ("scripted",), ("from_run",), ("torch_module",), ("from_model",))
+        kinds = [under(entry, *each) for each in keys]
         facts += [f"{name} by {kind}" for kind in kinds if kind][:1]
     facts += [f"{len(group.runs)} runs"] if len(group.runs) > 1 else []
     return f"{group.label}: {', '.join(facts)}"

@@ -29,8 +29,10 @@ from palestra.config.errors import typed
 from palestra.evaluation.config import AnyEvaluationConfig, EvaluatorsConfig, evaluation_errors
 from palestra.evaluation.measures import BestConfig, GameMeasures, best_errors
 from palestra.games import AnyGameConfig, GameConfig
+from palestra.models.sources import BodyStartConfig
 from palestra.players import SCRIPTED, FromRunConfig, WarmStartConfig, own_script_model, script_error, scripts_in
 from palestra.players.scripted import ScriptedPlayerConfig
+from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.players.updates import AnyUpdatesConfig, idle_epoch
 from palestra.runs.base import BaseRunConfig, TrainerBase
@@ -47,15 +49,16 @@ class LearningPlayerConfig(Config):
 
     algorithm: Annotated[AnyAlgorithm, InBranch.SAME_PART]
     """how the player learns"""
-    warm_start: WarmStartConfig | None
-    """begin with the networks of a player of another run; optimizer, replay buffer and schedules begin anew; null:
-    begin with random weights"""
+    warm_start: Annotated[WarmStartConfig | BodyStartConfig, ByKey()] | None
+    """begin with the networks of a player of another run, or with the body of a model in each of them that fits;
+    optimizer, replay buffer and schedules begin anew; null: begin with random weights"""
     updates: Annotated[AnyUpdatesConfig, InBranch.FREE]
     """in which epochs the player learns; in the others it is frozen: it plays, and has no turn"""
 
 
 AnyPlayer = Annotated[
-    LearningPlayerConfig | ScriptedPlayerConfig | FromRunConfig | TorchModuleConfig, ByKey(own_script_model)
+    LearningPlayerConfig | ScriptedPlayerConfig | FromRunConfig | TorchModuleConfig | SeatedModelConfig,
+    ByKey(own_script_model),
 ]
 
 
@@ -110,7 +113,7 @@ class RunConfig(BaseRunConfig):
     roles: Annotated[dict[str, str], InBranch.FIXED]
     """who sits in which role"""
     players: Annotated[dict[str, AnyPlayer], InBranch.FIXED]
-    """the players by name: each learns, is scripted, comes from a run, or is a torch module"""
+    """the players by name: each learns, is scripted, comes from a run, or is a torch module or a model"""
     evaluations: list[AnyEvaluationConfig]
     """games that are played apart from training; []: none"""
     best: BestConfig | None

@@ -27,6 +27,7 @@ from palestra.games.dialogue.items import ScenarioDataConfig
 from palestra.models.labelled import Classifier, ClassifierConfig, Regressor, RegressorConfig
 from palestra.models.learning import LearningConfig
 from palestra.models.model import Model
+from palestra.models.sources import AnyModelStart
 from palestra.runs.base import BaseRunConfig, TrainerBase
 from palestra.runs.sections import MachineConfig, RunOutputConfig
 from palestra.runtime.intervals import Interval
@@ -88,6 +89,9 @@ class FitConfig(BaseRunConfig):
     """who trains: by name, or a class of your own"""
     model: Annotated[AnyModelConfig, InBranch.FIXED]
     """what learns: by name, or a class of your own, package.module:Class, with its keys"""
+    warm_start: Annotated[AnyModelStart | None, InBranch.FIXED]
+    """begin with weights that were learned elsewhere; optimizers, averages and schedules begin anew; null: begin with
+    random weights"""
     data: Annotated[dict[str, AnyDataConfig], InBranch.SAME_PART]
     """data sets by name; the model learns from `train`"""
     learning: LearningConfig

@@ -8,9 +8,11 @@ from urllib.parse import quote
 from palestra.games.config import GameConfig
 from palestra.players import FromRunConfig
 from palestra.players.player import Player
+from palestra.players.seated_models import ModelPolicy
 from palestra.players.torch_modules import ModulePolicy
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.config import RunConfig
+from palestra.runs.copied_models import copy_model
 from palestra.runs.copied_modules import copy_module
 from palestra.runs.kinds import read_stored_config
 from palestra.runs.shipped_runs import find_run
@@ -83,7 +85,7 @@ def read_player(config: FromRunConfig) -> TrainedPlayer:
 
 
 def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, copies: Folder | None) -> None:
-    """Copy the players of other runs and the weights of torch modules into a new run's folder.
+    """Copy the players and models of other runs, and the weights of torch modules, into a new run's folder.
 
     The run then no longer needs those runs and files. copies: a folder that holds copies of them already, if any, as
     for `build_parts`. Raises RunFolderError if the folder cannot be written.
@@ -97,6 +99,8 @@ def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, 
                 _copy_player(players[name], config, source[0].read(source[1]), folder)
             elif isinstance(script := players[name].script, ModulePolicy):
                 copy_module(name, script, folder)
+            elif isinstance(script, ModelPolicy):
+                copy_model(name, script, folder, copies)
 
 
 def files_of_copies(run: BaseRunConfig) -> set[str]:

@@ -18,14 +18,18 @@ from palestra.evaluation.evaluations import Evaluations
 from palestra.games import GameConfig
 from palestra.games.game import Game
 from palestra.games.world import WorldGame
+from palestra.models.sources import BodyStartConfig
 from palestra.nets.weights import body_of_another
 from palestra.players import FromRunConfig, make_script
 from palestra.players.player import Player
 from palestra.players.scripted import ScriptedPlayerConfig
+from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.runs.config import RunConfig
+from palestra.runs.copied_models import seat_model
 from palestra.runs.copied_modules import build_module
 from palestra.runs.imported_players import TrainedPlayer, read_copy, read_player
+from palestra.runs.warm_starts import WarmStart, start_player
 from palestra.runtime.limits import memory_needed
 from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.disk import Folder, RunFolderError
@@ -113,7 +117,7 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) 
     roles = tuple(run.seats(name, game.roles))
     first = roles[0]
     for role in roles[1:]:
-        if isinstance(config, ScriptedPlayerConfig | TorchModuleConfig) and run.roles[role] != name:
+        if isinstance(config, ScriptedPlayerConfig | TorchModuleConfig | SeatedModelConfig) and run.roles[role] != name:
             continue  # in pairings it is made anew for each seat
         if game.spaces[role] != game.spaces[first] or game.action_spaces[role] != game.action_spaces[first]:
             message = f"expected the observations and actions of {first!r}, in which {name!r} also sits, got others"
@@ -129,6 +133,9 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) 
     elif isinstance(config, TorchModuleConfig):
         with below(f"players.{name}"):
             player.script = build_module(name, config, game, first, copies)
+    elif isinstance(config, SeatedModelConfig):
+        with below(f"players.{name}"):
+            player.script = seat_model(name, config, game, first, copies)
     elif isinstance(config, FromRunConfig):
         with _errors_at(f"players.{name}.from_run", config, first):
             copied = None if copies is None else read_copy(copies, name, config)
@@ -173,15 +180,17 @@ def check_seat(config: Any, player: str, seat: Seat) -> None:
 # ---- players of other runs -----------------------------------------------------------------------------
 
 
-def warm_start(player: Player, run: RunConfig) -> None:
-    """Load the weights of another run's player into a learning player, if its config names one as `warm_start`.
+def warm_start(player: Player, run: RunConfig) -> WarmStart | None:
+    """Load weights of another run's player or model into a learning player, if its config names one as `warm_start`.
 
-    Raises ConfigError if there is no such player, if what is taken of its networks has other shapes, and where
-    observations are normalised.
+    Of a model, gives what was taken, which depends on the networks. Raises ConfigError if there is no such player or
+    model, if what is taken of its networks has other shapes, and where observations are normalised.
     """
     config = run.players[player.name].warm_start  # type: ignore[union-attr]
+    if isinstance(config, BodyStartConfig):
+        return start_player(player, config, run.game)
     if config is None:
-        return
+        return None
     with _errors_at(f"players.{player.name}.warm_start", config, player.roles[0]):
         trained = read_player(config)
         trained.require_no_statistics(run.game)
@@ -189,6 +198,7 @@ def warm_start(player: Player, run: RunConfig) -> None:
         if config.take == "body":
             nets |= {name: body_of_another(net, nets[name]) for name, net in player.nets.items() if name in nets}
         player.algorithm.warm_start(nets)  # type: ignore[union-attr]
+    return None
 
 
 def _import(player: Player, trained: TrainedPlayer) -> None:

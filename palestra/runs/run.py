@@ -18,8 +18,9 @@ from palestra.recording.recorders import Recorder
 from palestra.recording.results import Progress
 from palestra.recording.summary import render_summary
 from palestra.runs.base import BaseRunConfig
-from palestra.runs.branching import Reached, extend, stored_config, unequal_bits
+from palestra.runs.branching import Reached, begins_anew, extend, stored_config, unequal_bits
 from palestra.runs.records import RunRecords
+from palestra.runs.warm_starts import WarmStart
 from palestra.runtime.clock import TrainingClock
 from palestra.runtime.console import VisibleConsole, visible
 from palestra.runtime.device import find_device
@@ -39,7 +40,7 @@ class Run:
     checkpoint of another run that it branches off. trainer_in_python: the class that trains it, if the config does not
     name that class. resumed: whether the folder existed before this object. recorders: those of the present `fit`, by
     name. set_in_python: the calls that gave it objects which no config names. has_branched_off: whether the state of
-    `origin` was taken over.
+    `origin` was taken over. warm_starts: what it began with of other runs, to be told once.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Run:
         self.compiling = CompilingNotice(lambda line: self.display.log(line))
         self.recorders: dict[str, Recorder] = {}
         self.set_in_python: list[str] = []
+        self.warm_starts: list[WarmStart] = []
         self._loggers: dict[str, Recorder] = {}
 
     @property
@@ -69,6 +71,10 @@ class Run:
         if not isinstance(self.place, RunFolder):
             raise RuntimeError("the run has no folder yet: call fit() first")
         return self.place
+
+    def begins_anew(self) -> bool:
+        """Return whether it has no state to begin with: neither a checkpoint nor one that it branches off."""
+        return self.origin is None and (not self.resumed or begins_anew(self.folder))
 
     @cached_property
     def display(self) -> Display:

@@ -28,6 +28,7 @@ from palestra.evaluation.evaluator import Watch, nobody_watches
 from palestra.games import AnyGameConfig
 from palestra.players import FromRunConfig, own_script_model, scripts_in
 from palestra.players.scripted import ScriptedPlayerConfig
+from palestra.players.seated_models import SeatedModelConfig
 from palestra.recording.recorders import JsonlRecorder
 from palestra.runs.changed_evaluations import ASKED
 from palestra.runs.config import RunConfig, info_errors, player_name_errors
@@ -53,8 +54,8 @@ class TournamentConfig(Config):
     """determines the starts of the games, the same for every pairing"""
     game: AnyGameConfig
     """the rules"""
-    players: dict[str, Annotated[ScriptedPlayerConfig | FromRunConfig, ByKey(own_script_model)]]
-    """the players by name that come from a run, or that are scripted and have keys; {}: none"""
+    players: dict[str, Annotated[ScriptedPlayerConfig | FromRunConfig | SeatedModelConfig, ByKey(own_script_model)]]
+    """the players by name that come from a run, are models, or are scripted and have keys; {}: none"""
     pairings: Annotated[list[dict[str, str | list[str]]], Field(min_length=1)]
     """who plays whom: for every role a player of this file or a scripted one, or a list of them; of lists, everyone
     meets everyone"""

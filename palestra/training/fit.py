@@ -27,6 +27,7 @@ from palestra.recording.results import Stage
 from palestra.runs.evaluating import Evaluating
 from palestra.runs.fit import FitConfig
 from palestra.runs.models import make_model, spaces_to_store
+from palestra.runs.warm_starts import start_model
 from palestra.runtime.counter import Counter, count
 from palestra.training.async_evaluations import AsyncEvaluating
 from palestra.training.training import Training
@@ -58,6 +59,8 @@ class FitTrainer(Training):
         config = self.config
         self.data = make_sets(config.data, config.seed)
         self.model: Model = self._make_model()
+        if config.warm_start is not None and self.run.begins_anew():
+            self.run.warm_starts.append(start_model(self.model, config.warm_start))
         self.model.to(self.device).train()
         with below("learning.groups"):
             self.learner = Learner(self.model, config.learning)

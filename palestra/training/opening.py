@@ -130,6 +130,9 @@ def restore_or_begin(training: Any) -> None:
             f"{run.folder.path}: checkpoint {loaded.folder.name}, opt step {training.opt_steps}; {end}"
         )
     checkpoints.begin_anew()
+    for start in run.warm_starts:
+        training.log(start.line())
+        run.records.write({**start.record(), **training.counts()})
     if (branched_from := run.folder.facts().branched_from) is not None:
         origin = Path(branched_from)
         loaded = checkpoints.stored.load(origin)

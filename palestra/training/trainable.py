@@ -7,6 +7,7 @@ from palestra.algorithms.algorithm import Seat
 from palestra.config import ConfigError, ConfigErrorItem, MissingExtra, checking, replaced
 from palestra.games.config import NotDeclared, without_environments
 from palestra.players import FromRunConfig
+from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.config import RunConfig
@@ -77,7 +78,7 @@ def apart_from_this_machine(config: C) -> C:
 def _needs_no_environment(config: RunConfig) -> bool:
     """Whether a config can be checked without its environment, whose exact actions networks of other runs need."""
     players: list[Any] = list(config.players.values())
-    fixed = FromRunConfig | TorchModuleConfig
+    fixed = FromRunConfig | TorchModuleConfig | SeatedModelConfig
     has_nets = any(isinstance(player, fixed) or getattr(player, "warm_start", None) for player in players)
     return config.game.declares_actions() or not has_nets
 

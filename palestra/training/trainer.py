@@ -21,7 +21,7 @@ from palestra.players.player import Metrics, Player
 from palestra.recording.results import Stage
 from palestra.rollouts import fuse
 from palestra.rollouts.transitions import Transitions, join_roles
-from palestra.runs.branching import begins_anew, run_of, unequal_bits
+from palestra.runs.branching import run_of, unequal_bits
 from palestra.runs.config import RunConfig
 from palestra.runs.evaluating import Evaluating
 from palestra.runs.imported_players import copy_players
@@ -106,8 +106,8 @@ class Trainer(Training):
         self.game, self.players, self.learners = self.parts.game, self.parts.players, self.parts.learners
         for player in self.learners:
             player.is_counted = True
-            if source is None or (run.origin is None and begins_anew(source)):
-                warm_start(player, self.config)
+            if self.run.begins_anew() and (start := warm_start(player, self.config)) is not None:
+                self.run.warm_starts.append(start)
         self.fused_game: Any = fuse(self.game)  # a FusedGame or a SoloGame, each with worlds of its own kind
         self.worlds = self._make_worlds()
         self.use_time_log(run.time_log)

@@ -6,6 +6,7 @@ Covers palestra.commands.export_files, palestra.commands.export_model, palestra.
 import csv
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from palestra.models.model import Model
 from palestra.runs.models import PredictionFailed
 from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.disk import RunFolderError
-from tests.fitted import CLASSIFIER, PAIR, REGRESSOR, fitted
+from tests.fitted import CLASSIFIER, PAIR, REGRESSOR, fitted, working_in
 
 
 def shell(*arguments: str, code: int = 0) -> str:
@@ -36,19 +37,16 @@ def shell(*arguments: str, code: int = 0) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with runs of three models."""
     path = tmp_path_factory.mktemp("fitted")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(path)
-        patch.syspath_prepend(str(path))
+    with working_in(path):
         for name, model in {"sides": CLASSIFIER, "sums": REGRESSOR, "pairs": PAIR}.items():
             fitted(name, model)
     return path
 
 
 @pytest.fixture
-def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(str(folder))
-    return folder
+def here(folder: Path) -> Iterator[Path]:
+    with working_in(folder):
+        yield folder
 
 
 def test_predictions_are_those_of_the_model_in_the_order_of_the_items(here: Path) -> None:

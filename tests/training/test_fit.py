@@ -95,6 +95,7 @@ def config(in_tmp_path: Path) -> dict[str, Any]:
         "seed": 3,
         "trainer": {"name": "fit"},
         "model": {"name": "points:Net", "hidden": 8},
+        "warm_start": None,
         "data": {
             "train": {"name": "points:Points", "num": 60, "seed": 1, "num_items": 46},
             "test": {"name": "points:Points", "num": 45, "seed": 2, "num_items": None},
