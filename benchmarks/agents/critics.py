@@ -75,7 +75,9 @@ def run_config(is_centralized: bool, seed: int, num_epochs: int) -> RunConfig:
     changes |= {"execution.num_threads": 1, "output.display": "quiet", "output.recorders": [], "output.save": None}
     changes |= {"output.record": half}
     overrides = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
-    return starting_config("ppo", ["harvest", *overrides])
+    config = starting_config("ppo", ["harvest", *overrides])
+    assert isinstance(config, RunConfig)
+    return config
 
 
 def learn(is_centralized: bool, seed: int, num_epochs: int) -> Learned:

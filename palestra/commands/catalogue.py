@@ -14,6 +14,7 @@ from palestra.callbacks import AnyCallbackConfig
 from palestra.config import UserConfig
 from palestra.config.comments import description_of
 from palestra.config.variants import members_of, names_of
+from palestra.data.order import AnyOrderConfig
 from palestra.games import AnyGameConfig
 from palestra.games.dialogue.game import AnyScenarioConfig
 from palestra.games.dialogue.protocols import AnyProtocolConfig
@@ -24,6 +25,7 @@ from palestra.players import SCRIPTED
 from palestra.recording import RecorderConfig
 from palestra.rollouts.n_step import AnyTransitionsConfig
 from palestra.runs.config import AnyAlgorithm, AnyTrainerConfig
+from palestra.runs.fit import AnyDataConfig, AnyFitTrainerConfig, AnyModelConfig
 from palestra.schedules import ScheduleConfig
 from palestra.sweeps.config import AnyPlaceConfig
 from palestra.sweeps.pruning import AnyPruningConfig
@@ -35,7 +37,10 @@ def catalogue() -> dict[str, dict[str, str]]:
     return {
         "games": _variants(AnyGameConfig),
         "algorithms": _variants(AnyAlgorithm),
-        "trainers": _variants(AnyTrainerConfig),
+        "trainers": _variants(AnyTrainerConfig) | _variants(AnyFitTrainerConfig),
+        "models (fit)": _variants(AnyModelConfig),
+        "data (fit)": _variants(AnyDataConfig),
+        "orders (fit)": _variants(AnyOrderConfig),
         "losses (on_policy)": _variants(AnyOnPolicyLoss),
         "losses (off_policy)": _variants(AnyOffPolicyLoss),
         "estimators (on_policy)": _variants(AnyEstimatorConfig),

@@ -79,20 +79,20 @@ def _print_checked(title: str, checked: "Checked") -> None:
 @commands.command()
 def config(
     name: Annotated[
-        str, typer.Argument(help="a shipped config, such as ppo-cartpole, an algorithm, such as ppo, or sweep")
+        str, typer.Argument(help="a shipped config, such as ppo-cartpole, an algorithm, such as ppo, fit, or sweep")
     ],
     words: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[GAME] [KEY=VALUE]...",
             help="a game: polyhedra, a Gymnasium environment such as LunarLander-v3, or package.module:Class; or a "
-            "protocol and a scenario, such as nip witness; of a sweep its configs; and overrides, as of train",
+            "protocol and a scenario, such as nip witness; of fit a model and data; of a sweep its configs; overrides",
         ),
     ] = None,
 ) -> None:
     """Print a complete config, each key with its comment.
 
-    It is a shipped one, or one for an algorithm and a game, with networks that fit it.
+    It is a shipped one, or one for an algorithm and a game, with networks that fit it, or for a model and its data.
     """
     with one_line_errors():
         with redirect_stdout(sys.stderr):  # what the user's modules print is no part of the file

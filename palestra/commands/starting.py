@@ -14,14 +14,18 @@ from palestra.config.variants import members_of, names_of
 from palestra.games import AnyGameConfig
 from palestra.games.dialogue.game import AnyScenarioConfig
 from palestra.games.dialogue.protocols import AnyProtocolConfig
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.config import AnyAlgorithm, RunConfig
+from palestra.runs.fit import AnyDataConfig, AnyModelConfig, FitConfig
 from palestra.runs.kinds import read_config
 from palestra.runs.shipped_configs import shipped_configs
 from palestra.runs.starting import following, remedies, starting_data
+from palestra.runs.starting_fit import starting_fit_data
 from palestra.training import make_trainer
 from palestra.training.trainable import apart_from_this_machine
 
 GYMNASIUM = "gymnasium"
+FIT = "fit"
 
 
 def known_algorithms() -> list[str]:
@@ -30,18 +34,20 @@ def known_algorithms() -> list[str]:
 
 
 def is_algorithm(name: str) -> bool:
-    """Return whether a text is the name of an algorithm, one of palestra's or package.module:Class."""
-    return name in known_algorithms() or IMPORT_PATH.fullmatch(name) is not None
+    """Return whether a text is the name of an algorithm, one of palestra's or package.module:Class, or fit."""
+    return name == FIT or name in known_algorithms() or IMPORT_PATH.fullmatch(name) is not None
 
 
-def starting_config(name: str, words: Sequence[str]) -> RunConfig:
-    """Return the shipped config of a name, or a config for an algorithm and a game, with overrides.
+def starting_config(name: str, words: Sequence[str]) -> BaseRunConfig:
+    """Return the shipped config of a name, or a config for an algorithm and a game, or for fit, a model and data.
 
     For an algorithm and a game it is a shipped one if there is one, else one that their parts make, and that is tried.
     words: the game, if there is one, and the overrides. Modules that they name are imported, and not trusted by that.
     Raises ConfigError.
     """
     with checking():
+        if name == FIT:
+            return _starting_fit(words)
         shipped = {path.stem: path for path in shipped_configs()}
         game, overrides = game_and_overrides(words)
         if game is None:
@@ -60,6 +66,29 @@ def starting_config(name: str, words: Sequence[str]) -> RunConfig:
             config: RunConfig = read_config(data, overrides)
         make_trainer(apart_from_this_machine(config))
         return config
+
+
+def _starting_fit(words: Sequence[str]) -> BaseRunConfig:
+    """Return a config for a model and data. words: both, and overrides; the data may be a protocol and a scenario."""
+    models, sets = ([*names_of(members_of(each))] for each in (AnyModelConfig, AnyDataConfig))
+    named = [word for word in words if "=" not in word]
+    for place, (what, known) in enumerate((("a model", models), ("data", sets))):
+        is_scenario = place == 1 and len(named) == 3
+        if len(named) <= place or not (named[place] in known or ":" in named[place] or is_scenario):
+            got = repr(named[place]) if len(named) > place else "none"
+            others = ", or a protocol and a scenario" * place
+            expected = f"expected {what} ({', '.join(known)}, or package.module:Class{others})"
+            raise ConfigError.at(" ".join([FIT, *named[: place + 1]]), f"{expected}, got {got}")
+    model, *about = named
+    said: dict[str, Any] = {"name": about[0]}
+    if len(about) > 1:
+        said = {"name": "scenario", "protocol": {"name": about[0]}, "scenario": {"name": about[1]}}
+    overrides = [word for word in words if "=" in word]
+    data = starting_fit_data(model, said, overrides)
+    with remedies(data, FitConfig):
+        config: BaseRunConfig = read_config(data, overrides)
+    make_trainer(apart_from_this_machine(config))
+    return config
 
 
 def followed(path: Path, overrides: Sequence[str]) -> RunConfig | None:

@@ -4,7 +4,7 @@ Letters: N rows of the file.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from palestra.data.table import (
 
 
 class RowsDataConfig(DataConfig):
+    judged_by: ClassVar = {"part": "held_out"}
+
     name: Literal["rows"]
     """the labelled rows of a file; those of all sets of a run are shown as the training rows of `train` say"""
     file: NonEmptyStr

@@ -9,9 +9,14 @@ TRAIN = "train"  # the set from which a model learns
 
 
 class DataConfig(Config):
-    """The keys of every data set."""
+    """The keys of every data set.
+
+    judged_by: the keys in which a first file's set for evaluations differs from the one from which the model learns;
+    {}: there is no other set.
+    """
 
     usual: ClassVar[Any] = {"num_items": None}
+    judged_by: ClassVar[dict[str, Any]] = {}
 
     num_items: PositiveInt | None
     """only the first so many items, such as those of one batch, to see whether a model can learn them by heart; null:

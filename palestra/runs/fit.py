@@ -38,8 +38,20 @@ class FitTrainerConfig(Config):
     """in each epoch the model learns from the training data, batch by batch"""
 
 
+AnyFitTrainerConfig = Annotated[FitTrainerConfig | UserConfig, ByName(user_class=TrainerBase)]
 AnyDataConfig = Annotated[RowsDataConfig | ScenarioDataConfig | UserDataConfig, ByName(user_class=Dataset)]
 AnyModelConfig = Annotated[ClassifierConfig | RegressorConfig | UserConfig, ByName(user_class=Model)]
+
+
+def model_class(config: ClassifierConfig | RegressorConfig | UserConfig) -> type[Model]:
+    """Return the class of the model that a config names."""
+    match config:
+        case ClassifierConfig():
+            return Classifier
+        case RegressorConfig():
+            return Regressor
+        case _:
+            return load_class(config.name, Model)  # type: ignore[type-abstract]
 
 
 class FitExecutionConfig(MachineConfig):
@@ -51,6 +63,13 @@ class FitExecutionConfig(MachineConfig):
 
 class SetEvaluationConfig(Config):
     """A data set by which a model is judged."""
+
+    usual: ClassVar[Any] = {
+        "batch_size": 256,
+        "interval": {"every": 1, "unit": "epochs"},
+        "at_start": True,
+        "weights": "latest",
+    }
 
     name: NonEmptyStr
     """by which records and `best` name it"""
@@ -83,9 +102,13 @@ class FitConfig(BaseRunConfig):
     in_words = "a run in which a model learns from data"
     axes = ("opt_steps", "items")
     bitless = ("loading",)
-    usual: ClassVar[Any] = {"trainer": "fit"}
+    usual: ClassVar[Any] = {
+        "trainer": "fit",
+        "stop": {"after": 20, "unit": "epochs"},
+        "output": {"record": {"every": 1, "unit": "epochs"}, "save": {"every": 1, "unit": "epochs"}},
+    }
 
-    trainer: Annotated[FitTrainerConfig | UserConfig, ByName(user_class=TrainerBase), InBranch.SAME_PART]  # type: ignore[assignment]
+    trainer: Annotated[AnyFitTrainerConfig, InBranch.SAME_PART]  # type: ignore[assignment]
     """who trains: by name, or a class of your own"""
     model: Annotated[AnyModelConfig, InBranch.FIXED]
     """what learns: by name, or a class of your own, package.module:Class, with its keys"""
@@ -142,20 +165,11 @@ class FitConfig(BaseRunConfig):
         return [str(name)] if name else []
 
     def measured(self) -> list[MeasuredSet]:
-        scores = [score.name for score in self._model_class().scores]
+        scores = [score.name for score in model_class(self.model).scores]
         return [MeasuredSet(each.name, each.interval, scores) for each in self.evaluations]
 
     def learning_keys(self) -> list[str]:
         return ["learning"]
-
-    def _model_class(self) -> type[Model]:
-        match self.model:
-            case ClassifierConfig():
-                return Classifier
-            case RegressorConfig():
-                return Regressor
-            case _:
-                return load_class(self.model.name, Model)  # type: ignore[type-abstract]
 
     def measures_of_games(self) -> dict[str, GameMeasures]:
         return {each.name: GameMeasures([], ()) for each in self.evaluations}

@@ -1,7 +1,7 @@
 """`scenario`: what a role of a dialogue observes before anything is said, and the labels, as a data set."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import model_validator
@@ -22,6 +22,8 @@ from palestra.randomness import base_key, world_keys
 
 
 class ScenarioDataConfig(DataConfig):
+    judged_by: ClassVar = {"held_out": True}
+
     name: Literal["scenario"]
     """what a role of a dialogue observes before anything is said; the label of the instance is to be predicted"""
     protocol: AnyProtocolConfig
