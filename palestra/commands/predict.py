@@ -34,7 +34,7 @@ def predict(model: StoredModel, name: str, out: Path, batch_size: int) -> int:
     _check(out)
     data = model.data_set(name)
     with below(f"data.{name}"):
-        num = num_items(data, model.config.data[name])
+        num = num_items(data, model.config.sets()[name])
     labels, found = [], []
     loading = model.config.execution.loading
     for key, batch, predictions in model.batches(data, f"data.{name}", num, batch_size, loading):

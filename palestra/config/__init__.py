@@ -35,6 +35,7 @@ from palestra.config.validation import check, check_overridden, load_config, loa
 from palestra.config.variants import (
     ByKey,
     ByName,
+    OwnFunctionConfig,
     UnreadConfig,
     UserConfig,
     admit_modules,

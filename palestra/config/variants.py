@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -71,6 +71,52 @@ class UnreadConfig(UserConfig):
     """The section of a class that was not imported: the mapping as the file has it."""
 
     model_config = ConfigDict(extra="allow")
+
+
+class OwnFunctionConfig(Config):
+    """The base of the config of a function of the user's own, which a union by name holds beside its parts.
+
+    Its mapping has no `name`, but the function at the key `key`, as package.module:function. A function, or a class in
+    its place, may have further keys: those of its attribute `Config`, a subclass of this config.
+    """
+
+    key: ClassVar[str]
+
+    def user_names(self) -> list[str]:
+        return [getattr(self, self.key)]
+
+    def function(self) -> Callable[..., Any]:
+        """The function, imported if it may be. Raises ValueError."""
+        name: str = getattr(self, self.key)
+        found = load_named(name, "function")
+        return found if isinstance(found, type) else load_function(name)
+
+    @classmethod
+    def model_of(cls, name: Any) -> "type[OwnFunctionConfig]":
+        """The config model of the function that a value names. Raises ConfigError at `key`."""
+        if not isinstance(name, str):
+            message = f"expected a function of your own as 'package.module:function', got {typed(name)}"
+            raise ConfigError.at(cls.key, message)
+        try:
+            if not admits(name):
+                return UnreadFunctionConfig
+            found = load_named(name, "function")
+            model = getattr(found if callable(found) else load_function(name), "Config", cls)
+        except ValueError as error:
+            raise ConfigError.at(cls.key, str(error)) from error
+        if not (isinstance(model, type) and issubclass(model, cls)):
+            expected = f"as the attribute Config of {name!r} a subclass of {cls.__module__}.{cls.__name__}"
+            raise ConfigError.at(cls.key, f"expected {expected}, got {model!r:.80}")
+        return model
+
+
+class UnreadFunctionConfig(OwnFunctionConfig):
+    """The section of a function that was not imported: the mapping as the file has it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    def user_names(self) -> list[str]:
+        return []
 
 
 def has_unread(config: Config | None) -> bool:
@@ -177,6 +223,9 @@ class ByName(Variants):
 
     def choose(self, members: tuple[type[Config], ...], value: dict[str, Any]) -> type[Config]:
         by_name = names_of(members)
+        for own in functions_of(members):
+            if own.key in value and "name" not in value:
+                return own.model_of(value[own.key])
         if "name" not in value:
             key = nearest("name", map(str, value), at_least=0.75)
             if key is not None:
@@ -213,7 +262,8 @@ class ByName(Variants):
         raise ConfigError.at("name", f"expected {self.expected(known)}, got {name!r}{hint}")
 
     def describe(self, members: tuple[type[Config], ...]) -> str:
-        return f"a mapping with `name`, {self.expected(names_of(members))}"
+        own = "".join(f", or a mapping with `{each.key}`, a function of your own" for each in functions_of(members))
+        return f"a mapping with `name`, {self.expected(names_of(members))}{own}"
 
     def expected(self, names: Any) -> str:
         own = "" if self.user_class is None else ", or a class of your own as 'package.module:Class'"
@@ -261,11 +311,16 @@ def libraries_of(members: tuple[type[Config], ...]) -> list[type[LibraryClass]]:
     return [member for member in members if issubclass(member, LibraryClass)]
 
 
+def functions_of(members: tuple[type[Config], ...]) -> list[type[OwnFunctionConfig]]:
+    """The members that stand for functions of the user's own."""
+    return [member for member in members if issubclass(member, OwnFunctionConfig)]
+
+
 def names_of(members: tuple[type[Config], ...]) -> dict[str, type[Config]]:
     """The members by each of their names, in the order of the union, without the user's own."""
     by_name: dict[str, type[Config]] = {}
     for member in members:
-        if issubclass(member, UserConfig):
+        if issubclass(member, UserConfig | OwnFunctionConfig):
             continue
         if issubclass(member, LibraryClass):
             by_name[f"{member.library}:Class"] = member

@@ -1,9 +1,6 @@
 """Loads the batches of an epoch, from any of them on, with any number of workers."""
 
-import os
-import signal
-from collections.abc import Iterator
-from multiprocessing import parent_process
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -13,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from palestra.config import Config, NonNegativeInt, PositiveFloat, PositiveInt
 from palestra.data.reading import BatchKey, DataFailed, Reader, Unread
-from palestra.runtime.signals import end_with_parent
+from palestra.data.workers import begin_worker, next_of
 
 
 class LoadingConfig(Config):
@@ -31,15 +28,50 @@ class LoadingConfig(Config):
     """seconds that workers may take for a batch, else the run ends with an error; null: any time"""
 
 
-class Loader:
-    """Loads batches of one data set, in order.
+class Batches:
+    """Base of what gives the batches of epochs."""
 
-    Its workers stay from epoch to epoch, until `close`.
+    def first_batch(self) -> Any:
+        """Return a batch of which each entry has the shape of all, by a reading of its own. Raises DataFailed."""
+        raise NotImplementedError
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[BatchKey, Any]]:
+        """Load the batches of an epoch, each with its key, from the batch of number `start` on. Raises DataFailed."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs to go on at the same batch, besides its number."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+
+    def close(self) -> None:
+        """End the workers; the next batches start new ones."""
+
+
+def in_order(num_items: int) -> Callable[[int], Tensor]:
+    """Return the order in which every epoch has the first so many items as they are."""
+    return lambda epoch: torch.arange(num_items)
+
+
+class Loader(Batches):
+    """Loads batches of one data set, in order. Its workers stay from epoch to epoch, until `close`.
+
+    order: gives the items of an epoch in their order, int64 (n,). pin: whether batches lie in pinned memory.
     """
 
-    def __init__(self, reader: Reader, loading: LoadingConfig, batch_size: int, drop_last: bool, pin: bool) -> None:
-        self.reader, self.loading, self.batch_size, self.drop_last = reader, loading, batch_size, drop_last
-        self.pin = pin
+    def __init__(
+        self,
+        reader: Reader,
+        loading: LoadingConfig,
+        order: Callable[[int], Tensor],
+        batch_size: int,
+        drop_last: bool,
+        pin: bool,
+    ) -> None:
+        self.reader, self.loading, self.order = reader, loading, order
+        self.batch_size, self.drop_last, self.pin = batch_size, drop_last, pin
         self._keys = list[BatchKey]()
         self._batches: DataLoader[Any] | None = None
 
@@ -53,58 +85,51 @@ class Loader:
             collate_fn=_as_it_is,
             pin_memory=self.pin,
             timeout=(loading.batch_within_s or 0) if has_workers else 0,
-            worker_init_fn=_begin_worker,
+            worker_init_fn=begin_worker,
             multiprocessing_context=loading.start_method if has_workers else None,
             generator=torch.Generator(),  # else it would draw from the global one
             prefetch_factor=loading.num_prefetched if has_workers else None,
             persistent_workers=has_workers,
         )
 
+    def first_batch(self) -> Any:
+        return self.reader.first_batch()
+
     def num_batches(self, num_items: int) -> int:
         """Return how many batches an epoch of so many items has."""
         return num_items // self.batch_size if self.drop_last else -(-num_items // self.batch_size)
 
-    def batches(self, epoch: int, indices: Tensor, start: int = 0) -> Iterator[tuple[BatchKey, Any]]:
-        """Load the batches of an epoch, each with its key, from the batch of number `start` on.
-
-        indices: the items of the epoch in their order, int64 (n,). Raises DataFailed.
-        """
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[BatchKey, Any]]:
+        indices = self.order(epoch)
         pieces = indices.split(self.batch_size)[start : self.num_batches(len(indices))]
         self._keys[:] = [BatchKey(epoch, start + at, tuple(piece.tolist())) for at, piece in enumerate(pieces)]
-        self._batches = self._batches or self._open()
-        loaded = iter(self._batches)
+        loaded = self._loaded()
         for key in list(self._keys):
             try:
-                batch = next(loaded)
-            except RuntimeError as error:  # of torch's own: a worker has died, or is late
+                batch = next_of(loaded)
+            except Exception as error:  # of torch's own: the reader raises none
                 raise DataFailed(f"{self.reader.name}: {self._why(error)}; awaited was {key}") from error
             if isinstance(batch, Unread):
                 raise DataFailed(*batch)
             yield key, batch
 
-    def _why(self, error: RuntimeError) -> str:
-        if "timed out" in str(error):
+    def _loaded(self) -> Iterator[Any]:
+        self._batches = self._batches or self._open()
+        yield from self._batches
+
+    def _why(self, error: Exception) -> str:
+        why = f"{error}".splitlines()[0] if f"{error}" else type(error).__name__
+        if not isinstance(error, RuntimeError):
+            method = f"start_method {self.loading.start_method!r}"
+            return f"workers cannot start with execution.loading.{method}: {type(error).__name__}: {why}"
+        if "timed out" in why:
             limit = self.loading.batch_within_s
             return f"no worker gave a batch within {limit:g} s (execution.loading.batch_within_s)"
-        return f"a worker has ended: {str(error).splitlines()[0]}"
+        return f"a worker has ended: {why}"
 
     def close(self) -> None:
-        """End the workers; the next batches start new ones."""
         self._batches = None
 
 
 def _as_it_is(batch: Any) -> Any:
     return batch
-
-
-def _begin_worker(worker: int) -> None:
-    """Let a worker ignore Ctrl-C, which reaches every process of a terminal, and end with the process that trains.
-
-    A forked worker holds the lock of the run, too: it must not outlive the process that trains.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    owner = parent_process()
-    assert owner is not None
-    os.setpgid(0, 0)
-    end_with_parent(owner.sentinel)

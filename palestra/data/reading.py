@@ -4,12 +4,15 @@ A batch is read by its key, which names the epoch and the items. So a batch depe
 worker that reads it, nor on the batches that were read before.
 """
 
+import hashlib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, default_collate
 
 from palestra.data.items import TensorItems
@@ -17,16 +20,23 @@ from palestra.randomness import base_key, fold, global_states, restored_global_s
 
 Seeding = Literal["per_item"]
 MOST_NAMED = 8  # items that a message names
+REMEDY = "a method `collate(items)` of the data set may join them"
+COLLATING = 2**40  # above the numbers of items; by it and the number of a batch `collate` is seeded
 
 
 class BatchKey(NamedTuple):
-    """Which batch it is. number: within its epoch, from 0. items: their indices in the data set."""
+    """Which batch it is.
+
+    number: within its epoch, from 0. items: their indices in the data set; () where a loader of the user's own reads.
+    """
 
     epoch: int
     number: int
     items: tuple[int, ...]
 
     def __str__(self) -> str:
+        if not self.items:  # of a loader of the user's own, who knows them
+            return f"batch {self.number} of epoch {self.epoch}"
         shown = ", ".join(map(str, self.items[:MOST_NAMED])) + (", ..." if len(self.items) > MOST_NAMED else "")
         return f"batch {self.number} of epoch {self.epoch} (items {shown})"
 
@@ -56,9 +66,13 @@ class Reader(Dataset[Any]):
 
     name: of the set in the config, for messages. data: map-style, `data[index]` and `len(data)`. collate: makes a batch
     of a list of items. seeding: per_item seeds the global generators of Python, NumPy and torch (on the CPU) by the
-    seed, the epoch and the item before the item is read; None: nothing is seeded, and an item that draws is an error.
-    The generators are afterwards as they were.
+    seed, the epoch and the item before the item is read, and by the batch before `collate`; None: nothing is seeded,
+    and an item that draws is an error. The generators are afterwards as they were.
+
+    check: finds what is wrong with a batch, if anything: the place of an item in it, and what the item has.
     """
+
+    check: Callable[[Any], tuple[int, str] | None] | None = None
 
     def __init__(
         self, name: str, data: Any, collate: Callable[[list[Any]], Any] | None, seeding: Seeding | None, seed: int
@@ -71,28 +85,44 @@ class Reader(Dataset[Any]):
         """Return the batch of a key, or Unread."""
         if self.reads_at_once:
             return self.data.batch(key.items)
+        with restored_global_states() if self.seeding else nullcontext():
+            batch = self._read(key)
+        if self.check is not None and not isinstance(batch, Unread) and (fault := self.check(batch)) is not None:
+            return Unread(f"{self.name}: item {key.items[fault[0]]} has {fault[1]}; {key}", None)
+        return batch
+
+    def first_batch(self) -> Any:
+        """Return the batch of item 0 alone. Raises DataFailed."""
+        if isinstance(batch := self[BatchKey(0, 0, (0,))], Unread):
+            raise DataFailed(*batch)
+        return batch
+
+    def _read(self, key: BatchKey) -> Any:
         items: list[Any] = []
+        before = None if self.seeding else global_states()
         try:
             if self.seeding:
-                with restored_global_states():
-                    numbers = fold(fold(self.key, key.epoch), torch.tensor(key.items)).tolist()
-                    for index, number in zip(key.items, numbers, strict=True):
-                        seed_global_states(number % 2**63)
-                        items.append(self.data[index])
+                numbers = fold(fold(self.key, key.epoch), torch.tensor(key.items)).tolist()
+                for index, number in zip(key.items, numbers, strict=True):
+                    seed_global_states(number % 2**63)
+                    items.append(self.data[index])
             else:
-                before = global_states()
                 items.extend(map(self.data.__getitem__, key.items))
-                if global_states() != before:
-                    drawn = f"{self._who_draws(key)}; expected none, because `seeding` is null"
-                    return Unread(f"{self.name}: {drawn}", None)
         except Exception as error:
-            return _failed(f"{self.name}: item {key.items[len(items)]} cannot be read", key, error)
+            hint = f", although its length is {len(self.data)}" if isinstance(error, IndexError) else ""
+            return _failed(f"{self.name}: item {key.items[len(items)]} cannot be read{hint}", key, error)
         try:
-            return self.collate(items)
+            if self.seeding and self.collate is not default_collate:
+                seed_global_states(int(fold(fold(self.key, key.epoch), COLLATING + key.number)) % 2**63)
+            batch = self.collate(items)
         except Exception as error:
+            remedy = "" if self.collate is not default_collate else f"; {REMEDY}"
             if (fault := differing(items)) is not None:
-                return Unread(f"{self.name}: {fault.text(key.items)}; {key}", None)
-            return _failed(f"{self.name}: its items do not go together", key, error)
+                return Unread(f"{self.name}: {fault.text(key.items)}; {key}{remedy}", None)
+            return _failed(f"{self.name}: its items do not go together", key, error, remedy)
+        if before is not None and global_states() != before:
+            return Unread(f"{self.name}: {self._who_draws(key)}; expected none, because `seeding` is null", None)
+        return batch
 
     def _who_draws(self, key: BatchKey) -> str:
         """Read the items once more, one by one: one that draws is found by the generators that it moves."""
@@ -101,12 +131,12 @@ class Reader(Dataset[Any]):
             self.data[index]
             if global_states() != before:
                 return f"item {index} draws random numbers"
-        return f"some item draws random numbers, in {key}"
+        return f"some item or `collate` draws random numbers, in {key}"
 
 
-def _failed(what: str, key: BatchKey, error: Exception) -> Unread:
+def _failed(what: str, key: BatchKey, error: Exception, remedy: str = "") -> Unread:
     why = f"{type(error).__name__}: {error}".splitlines()[0]
-    return Unread(f"{what}: {why}; {key}", traceback.format_exc())
+    return Unread(f"{what}: {why}; {key}{remedy}", traceback.format_exc())
 
 
 class Differing(NamedTuple):
@@ -145,3 +175,22 @@ def kinds_of(value: Any, path: str) -> Iterator[tuple[str, str]]:
         yield path, f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
     else:
         yield path, f"of type {type(value).__name__}"
+
+
+def hash_of(batch: Any, before: str) -> str:
+    """Return the SHA-256, as hex digits, of a batch and of what was hashed before it."""
+    found = hashlib.sha256(before.encode())
+    for leaf in pytree.tree_leaves(batch):
+        if isinstance(leaf, np.ndarray) and leaf.dtype != object:
+            found.update(f"{leaf.dtype}{leaf.shape}".encode())
+            found.update(np.ascontiguousarray(leaf).tobytes())
+        elif isinstance(leaf, torch.Tensor):
+            found.update(f"{leaf.dtype}{tuple(leaf.shape)}".encode())
+            found.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        elif isinstance(leaf, Mapping):  # such as a BatchEncoding
+            found.update(hash_of(dict(leaf), "").encode())
+        elif leaf is None or isinstance(leaf, str | bytes | int | float):
+            found.update(repr(leaf).encode())
+        else:  # an object whose text may hold its address
+            found.update(type(leaf).__name__.encode())
+    return found.hexdigest()

@@ -34,7 +34,8 @@ class UserDataConfig(UserConfig, DataConfig):
     """Base of the `Config` of a data set of the user's own: a map-style `torch.utils.data.Dataset`.
 
     Its class is called with the config. It has `data[index]` and `len(data)`, and may have `collate(items)`, which
-    makes a batch, and `weights`, N numbers by which `{name: weighted}` draws.
+    makes a batch, `weights`, N numbers by which `{name: weighted}` draws, and `files`, the SHA-256 of each file that
+    items come from, by its path: a run is not resumed once one of them has changed.
     """
 
     def build(self, *arguments: Any, **named: Any) -> Any:
@@ -56,7 +57,13 @@ def make_sets(configs: Mapping[str, DataConfig], seed: int) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name in sorted(configs, key=lambda each: each != TRAIN):  # the others are shown as `train` says
         with below(f"data.{name}"):
-            made[name] = configs[name].build(made.get(TRAIN), seed)
+            data = made[name] = configs[name].build(made.get(TRAIN), seed)
+            files = getattr(data, "files", {})
+            if not isinstance(files, Mapping) or not all(isinstance(each, str) for each in (*files, *files.values())):
+                expected = (
+                    f"expected as `files` of {type(data).__name__} a mapping from paths to SHA-256s in hex digits"
+                )
+                raise ConfigError.at("", f"{expected}, got {files!r:.80}")
     return made
 
 

@@ -20,18 +20,37 @@ from palestra.nets.weights import output_weights
 from palestra.randomness import base_key, random_floats
 
 
-def spaces_of(item: Any) -> dict[str, Space]:
-    """Return the spaces of all entries of an item but its label.
+def spaces_of(batch: Any) -> dict[str, Space]:
+    """Return the spaces of all entries of items but their label.
 
-    Raises ConfigError if the item is not a mapping of tensors with a label.
+    Raises ConfigError if their batch is not a mapping of tensors with a label.
     """
-    if not isinstance(item, Mapping) or not all(isinstance(value, Tensor) for value in item.values()):
-        raise ConfigError.at("", f"expected items that are mappings of tensors, got {type(item).__name__}")
-    if LABEL not in item or len(item) == 1:
+    if not isinstance(batch, Mapping):
+        raise ConfigError.at("", f"expected items that are mappings of tensors or numbers, got {type(batch).__name__}")
+    odd = [name for name, value in batch.items() if not isinstance(value, Tensor) or value.dim() == 0]
+    if odd:
+        expected = f"expected tensors or numbers as the entry {odd[0]!r} of items"
+        raise ConfigError.at("", f"{expected}, got {type(batch[odd[0]]).__name__}")
+    if LABEL not in batch or len(batch) == 1:
         expected = f"expected items with the entry {LABEL!r} and at least one other"
-        raise ConfigError.at("", f"{expected}, got {', '.join(item) or 'none'}")
-    inputs = {name: value for name, value in item.items() if name != LABEL}
-    return {name: Space(tuple(value.shape), value.dtype, padded=False) for name, value in inputs.items()}
+        raise ConfigError.at("", f"{expected}, got {', '.join(batch) or 'none'}")
+    inputs = {name: value for name, value in batch.items() if name != LABEL}
+    return {name: Space(tuple(value.shape[1:]), value.dtype, padded=False) for name, value in inputs.items()}
+
+
+def class_fault(num_classes: int, batch: Any) -> tuple[int, str] | None:
+    """Return the place of an item of a batch whose label is no class, and what it has; None if all are classes."""
+    label = batch.get(LABEL) if isinstance(batch, Mapping) else None
+    if not isinstance(label, Tensor):
+        return 0, f"no entry {LABEL!r} that is a number"
+    if label.dtype != torch.int64 or label.dim() != 1:
+        kind = str(label.dtype).removeprefix("torch.")
+        return 0, f"a label of {kind} {tuple(label.shape[1:])}; expected an integer, int64, as the number of a class"
+    wrong = (label < 0) | (label >= num_classes)
+    if not wrong.any():
+        return None
+    place = int(wrong.nonzero()[0])
+    return place, f"the label {int(label[place])}; expected 0 to {num_classes - 1} (model.num_classes is {num_classes})"
 
 
 class LabelledConfig(Config):

@@ -45,12 +45,12 @@ class LearningConfig(Config):
         "precision": "float32",
     }
 
-    order: Annotated[AnyOrderConfig, InBranch.FIXED]
-    """in which order an epoch reads the items of data.train"""
-    batch_size: Annotated[PositiveInt, InBranch.FIXED]
-    """items of an opt step"""
-    last_batch: Annotated[Literal["keep", "drop"], InBranch.FIXED]
-    """what becomes of the last batch of an epoch where it is smaller"""
+    order: Annotated[AnyOrderConfig | None, InBranch.FIXED]
+    """in which order an epoch reads the items of data.train; null with a loader of your own, which makes batches"""
+    batch_size: Annotated[PositiveInt | None, InBranch.FIXED]
+    """items of an opt step; null with a loader of your own"""
+    last_batch: Annotated[Literal["keep", "drop"] | None, InBranch.FIXED]
+    """what becomes of the last batch of an epoch where it is smaller; null with a loader of your own"""
     seeding: Annotated[Literal["per_item"] | None, InBranch.FIXED]
     """per_item: the generators of Python, NumPy and PyTorch are seeded by seed, epoch and item before an item is read;
     null: nothing is seeded, and an item that draws random numbers is an error"""

@@ -13,14 +13,17 @@ from palestra.config import (
     ConfigErrorItem,
     InBranch,
     NonEmptyStr,
+    OwnFunctionConfig,
     PositiveInt,
     UserConfig,
     load_class,
     under,
 )
+from palestra.config.errors import shown
 from palestra.data.loading import LoadingConfig
+from palestra.data.own_loaders import LoaderConfig
 from palestra.data.rows import RowsDataConfig
-from palestra.data.sets import TRAIN, UserDataConfig
+from palestra.data.sets import TRAIN, DataConfig, UserDataConfig
 from palestra.evaluation.config import EvaluatorsConfig
 from palestra.evaluation.measures import BestConfig, GameMeasures, best_errors
 from palestra.games.dialogue.items import ScenarioDataConfig
@@ -39,7 +42,10 @@ class FitTrainerConfig(Config):
 
 
 AnyFitTrainerConfig = Annotated[FitTrainerConfig | UserConfig, ByName(user_class=TrainerBase)]
-AnyDataConfig = Annotated[RowsDataConfig | ScenarioDataConfig | UserDataConfig, ByName(user_class=Dataset)]
+AnySetConfig = Annotated[RowsDataConfig | ScenarioDataConfig | UserDataConfig, ByName(user_class=Dataset)]
+AnyDataConfig = Annotated[
+    RowsDataConfig | ScenarioDataConfig | UserDataConfig | LoaderConfig, ByName(user_class=Dataset)
+]
 AnyModelConfig = Annotated[ClassifierConfig | RegressorConfig | UserConfig, ByName(user_class=Model)]
 
 
@@ -116,7 +122,7 @@ class FitConfig(BaseRunConfig):
     """begin with weights that were learned elsewhere; optimizers, averages and schedules begin anew; null: begin with
     random weights"""
     data: Annotated[dict[str, AnyDataConfig], InBranch.SAME_PART]
-    """data sets by name; the model learns from `train`"""
+    """data sets by name; the model learns from `train`, which may be a loader of your own"""
     learning: LearningConfig
     """how it learns"""
     evaluations: list[SetEvaluationConfig]
@@ -142,6 +148,7 @@ class FitConfig(BaseRunConfig):
         if self.learning.precision == "float16" and self.execution.device == "cpu":
             message = "expected float32 or bfloat16, because execution.device is cpu, got 'float16'"
             yield ConfigErrorItem("learning.precision", f"{message}; on a GPU, such as cuda, it has a loss scale")
+        yield from self._loader_errors()
         names = [each.name for each in self.evaluations]
         if self.evaluators is not None and not self.evaluations:
             yield ConfigErrorItem("evaluators", "expected null, because there are no evaluations, got a mapping")
@@ -149,8 +156,9 @@ class FitConfig(BaseRunConfig):
             path = f"evaluations.{place}"
             if each.name in names[:place]:
                 yield ConfigErrorItem(f"{path}.name", f"expected different names, got {each.name!r} twice")
-            if each.data not in self.data:
-                yield ConfigErrorItem(f"{path}.data", f"expected one of {', '.join(self.data)}, got {each.data!r}")
+            if each.data not in self.sets():
+                expected = f"one of {', '.join(self.sets())}" if self.sets() else "another data set than a loader"
+                yield ConfigErrorItem(f"{path}.data", f"expected {expected}, got {each.data!r}")
             if each.weights == "averaged" and self.learning.ema is None:
                 message = "expected 'latest', because learning.ema is null, got 'averaged'"
                 yield ConfigErrorItem(f"{path}.weights", message)
@@ -158,6 +166,29 @@ class FitConfig(BaseRunConfig):
     @classmethod
     def subject(cls, data: Mapping[str, Any]) -> str:
         return str(under(data, "data", TRAIN, "name") or "")
+
+    def _loader_errors(self) -> Iterator[ConfigErrorItem]:
+        """Give the faults of keys that mean nothing with a loader of the user's own, and of those that a set needs."""
+        has_loader = isinstance(self.data.get(TRAIN), OwnFunctionConfig)
+        for key in ("order", "batch_size", "last_batch"):
+            value = getattr(self.learning, key)
+            if has_loader and value is not None:
+                why = f"because data.{TRAIN} is a loader, which makes the batches"
+                got = shown(value) if isinstance(value, str | int) else "a mapping"
+                yield ConfigErrorItem(f"learning.{key}", f"expected null, {why}, got {got}")
+            elif not has_loader and value is None:
+                message = f"expected a value, because data.{TRAIN} is a data set, got null"
+                yield ConfigErrorItem(f"learning.{key}", message)
+        if not self.sets() and self.learning.seeding is not None:
+            why = "because there are no data sets but a loader"
+            yield ConfigErrorItem("learning.seeding", f"expected null, {why}, got {shown(self.learning.seeding)}")
+        for name, each in self.data.items():
+            if name != TRAIN and isinstance(each, OwnFunctionConfig):
+                yield ConfigErrorItem(f"data.{name}", f"expected a data set, because only {TRAIN} may be a loader")
+
+    def sets(self) -> dict[str, DataConfig]:
+        """Return the data sets by name, without a loader of the user's own."""
+        return {name: each for name, each in self.data.items() if not isinstance(each, OwnFunctionConfig)}
 
     @classmethod
     def learns_by(cls, data: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from palestra.config import ConfigError, ConfigErrorItem, below, failure, trusting
-from palestra.data.loading import Loader, LoadingConfig
+from palestra.data.loading import Loader, LoadingConfig, in_order
 from palestra.data.reading import BatchKey, Reader
 from palestra.data.sets import TRAIN, UserDataConfig, make_sets
 from palestra.games.spaces import Space
@@ -197,12 +197,12 @@ class StoredModel:
 
     def data_set(self, name: str) -> Any:
         """Make a data set of the run's `data`. Raises ConfigError if there is none of this name, or it fails."""
-        if name not in self.config.data:
-            known = ", ".join(self.config.data)
+        sets = self.config.sets()
+        if name not in sets:
+            known = ", ".join(sets) or "none"
             raise ConfigError.at(f"data.{name}", f"expected one of the run's data sets ({known}), got {name!r}")
-        is_own = isinstance(self.config.data[name], UserDataConfig)
-        names = {name} if is_own else {name, TRAIN}  # by which rows are shown
-        return make_sets({each: self.config.data[each] for each in names}, self.config.seed)[name]
+        names = {name} if isinstance(sets[name], UserDataConfig) else {name, TRAIN}  # by which rows are shown
+        return make_sets({each: sets[each] for each in names if each in sets}, self.config.seed)[name]
 
     def reader(self, data: Any, name: str, collate: Callable[[list[Any]], Any] | None = None) -> Reader:
         """Return what makes batches of a data set, as in the run. name: of the set, for messages."""
@@ -237,9 +237,9 @@ class StoredModel:
         name: of the set, for messages. loading: how they are read. Raises as `predict`.
         """
         learning, reader = self.config.learning, self.reader(data, name, collate)
-        loader = Loader(reader, loading, batch_size, drop_last=False, pin=self.device.type == "cuda")
+        loader = Loader(reader, loading, in_order(num), batch_size, drop_last=False, pin=self.device.type == "cuda")
         try:
-            for key, batch in loader.batches(0, torch.arange(num)):
+            for key, batch in loader.batches(0):
                 try:
                     moved = pytree.tree_map_only(Tensor, lambda leaf: leaf.to(self.device), batch)
                     with restored_global_states(), computing_in(learning.precision, self.device):

@@ -9,10 +9,11 @@ from torch.utils.data import Dataset
 from palestra.config import Config, ConfigError, apply_overrides, below, check
 from palestra.config.places import Place
 from palestra.config.usual import completed
+from palestra.data.reading import DataFailed, Reader
 from palestra.data.sets import TRAIN, make_sets
 from palestra.games.spaces import Discrete, RoleSpaces
 from palestra.models.labelled import LabelledConfig, spaces_of
-from palestra.runs.fit import AnyDataConfig, AnyModelConfig, FitConfig, model_class
+from palestra.runs.fit import AnyModelConfig, AnySetConfig, FitConfig, model_class
 from palestra.runs.starting import remedies
 
 VALID = "valid"  # the set by which a first file judges a model, besides `train`
@@ -20,7 +21,7 @@ Data = dict[str, Any]
 
 
 class _Sets(Config):
-    data: dict[str, AnyDataConfig]
+    data: dict[str, AnySetConfig]
     """data sets by name"""
 
 
@@ -74,12 +75,15 @@ def _model(name: str, train: Dataset[Any], overrides: Sequence[str]) -> Data:
     shipped: Any = Place(_Learner).below("model", {"model": said}).model_of(said)
     about: RoleSpaces | None = None
     if shipped is not None and issubclass(shipped, LabelledConfig):
+        try:
+            batch = Reader(f"data.{TRAIN}", train, getattr(train, "collate", None), "per_item", 0).first_batch()
+        except DataFailed as error:
+            raise ConfigError.at("", str(error)) from error
         with below(f"data.{TRAIN}"):
-            item = train[0]
-            about = RoleSpaces(spaces_of(item), Discrete(1), {})
+            about = RoleSpaces(spaces_of(batch), Discrete(1), {})
         num_classes = getattr(train, "num_classes", None)
         said |= {} if num_classes is None or "num_classes" not in shipped.model_fields else {"num_classes": num_classes}
-        said |= {"num_outputs": item["label"].numel()} if "num_outputs" in shipped.model_fields else {}
+        said |= {"num_outputs": batch["label"].numel()} if "num_outputs" in shipped.model_fields else {}
     data: Data = {"model": said}
     for override in overrides:
         if override.strip().startswith("model."):

@@ -1,27 +1,32 @@
 """Trains a model on data: its epochs are passes over the training data, and its opt steps are batches."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from palestra.config import below
-from palestra.data.loading import Loader
+from palestra.config import ConfigError, below
+from palestra.data.files import require_same_files
+from palestra.data.items import TensorItems
+from palestra.data.loading import Batches, Loader, in_order
+from palestra.data.own_loaders import LoaderConfig, OwnLoader
 from palestra.data.reading import DataFailed, Reader
 from palestra.data.sets import TRAIN, make_sets, num_items
+from palestra.data.workers import deaths_held
 from palestra.evaluation.evaluator import Watch
 from palestra.models.gradients import TermsError
 from palestra.models.gradients import num_items as items_of
-from palestra.models.labelled import LabelledConfig, spaces_of
+from palestra.models.labelled import ClassifierConfig, LabelledConfig, class_fault, spaces_of
 from palestra.models.learning import Learner
 from palestra.models.model import SEAT, Model, Terms
 from palestra.models.scoring import ItemScores
 from palestra.nets.modes import evaluation_mode
-from palestra.randomness import base_key, fold, restored_global_states, seeded_global_state, world_keys
+from palestra.randomness import base_key, fold, seeded_global_state, world_keys
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage
 from palestra.runs.evaluating import Evaluating
@@ -57,16 +62,15 @@ class FitTrainer(Training):
 
     def _build(self) -> None:
         config = self.config
-        self.data = make_sets(config.data, config.seed)
+        self.data = make_sets(config.sets(), config.seed)
+        self.check_of_batches = self._check_of_batches()
+        self.loader = self._train_loader()
         self.model: Model = self._make_model()
         if config.warm_start is not None and self.run.begins_anew():
             self.run.warm_starts.append(start_model(self.model, config.warm_start))
         self.model.to(self.device).train()
         with below("learning.groups"):
             self.learner = Learner(self.model, config.learning)
-        with below("learning.order"):
-            self.order = config.learning.order.build(self.data[TRAIN], self._num_items(TRAIN), config.seed)
-        self.loader = self._loader(TRAIN, config.learning.batch_size, config.learning.last_batch == "drop")
         self.batch = 0  # the number of the next one in its epoch
         self.terms = Aggregates(config.output.statistics)
         self.keys = world_keys(base_key(config.seed, "model/step"), 1, torch.device("cpu"))
@@ -77,33 +81,74 @@ class FitTrainer(Training):
     def _make_model(self) -> Model:
         spaces = None
         if isinstance(self.config.model, LabelledConfig):
-            with restored_global_states(), below(f"data.{TRAIN}"):
-                spaces = spaces_of(self.data[TRAIN][0])
+            try:
+                batch = self.loader.first_batch()
+            except DataFailed as error:
+                raise ConfigError.at("", str(error)) from error
+            with below(f"data.{TRAIN}"):
+                spaces = spaces_of(batch)
         return make_model(self.config, spaces)
+
+    def _check_of_batches(self) -> Callable[[Any], tuple[int, str] | None] | None:
+        """Return what finds labels that the model does not know. Raises ConfigError for those that lie in tensors."""
+        model = self.config.model
+        if not isinstance(model, ClassifierConfig):
+            return None
+        for name, data in self.data.items():
+            if isinstance(data, TensorItems) and (fault := class_fault(model.num_classes, data.entries)) is not None:
+                raise ConfigError.at(f"data.{name}", f"item {fault[0]} has {fault[1]}")
+        return partial(class_fault, model.num_classes)
 
     def _num_items(self, name: str) -> int:
         with below(f"data.{name}"):
-            return num_items(self.data[name], self.config.data[name])
+            return num_items(self.data[name], self.config.sets()[name])
 
-    def _loader(self, name: str, batch_size: int, drop_last: bool) -> Loader:
+    def _train_loader(self) -> Batches:
+        config, learning = self.config, self.config.learning
+        train = config.data[TRAIN]
+        if isinstance(train, LoaderConfig):
+            with below(f"data.{TRAIN}"):
+                loader = OwnLoader(train, f"data.{TRAIN}", config.seed, self._warn)
+            loader.check = self.check_of_batches
+            return loader
+        assert learning.order is not None and learning.batch_size is not None  # noqa: PT018
+        with below("learning.order"):
+            order = learning.order.build(self.data[TRAIN], self._num_items(TRAIN), config.seed)
+        return self._loader(TRAIN, order.indices, learning.batch_size, learning.last_batch == "drop")
+
+    def _loader(
+        self, name: str, order: Callable[[int], torch.Tensor], batch_size: int, drop_last: bool = False
+    ) -> Loader:
         data, config = self.data[name], self.config
         collate = getattr(data, "collate", None)
         reader = Reader(f"data.{name}", data, collate, config.learning.seeding, config.seed)
-        return Loader(reader, config.execution.loading, batch_size, drop_last, pin=self.device.type == "cuda")
+        reader.check = self.check_of_batches
+        return Loader(reader, config.execution.loading, order, batch_size, drop_last, pin=self.device.type == "cuda")
+
+    def _warn(self, line: str) -> None:
+        """Show a warning, and put it into the next record."""
+        self.run.display.warn(line)
+        self.note("warning", line)
 
     # ---- the stages of a run -----------------------------------------------------------------------------
 
     @classmethod
     def train_stage(cls, config: FitConfig) -> Stage:
-        batch = f"batches of {config.learning.batch_size} items"
-        return Stage(
-            f"in each epoch the model learns from data.{TRAIN}, in {batch}", config.stop.after, config.stop.unit
-        )
+        size = config.learning.batch_size
+        batches = "the batches of its loader" if size is None else f"batches of {size} items"
+        what = f"in each epoch the model learns from data.{TRAIN}, in {batches}"
+        return Stage(what, config.stop.after, config.stop.unit)
 
     @classmethod
     def test_stage(cls, config: FitConfig) -> Stage:
         names = ", ".join(each.name for each in config.evaluations)
         return Stage(f"the final evaluations: {names}" if names else "no evaluation", None, "")
+
+    @contextmanager
+    def train_context(self) -> Iterator[None]:
+        """As in Training; a worker that dies while the model computes is told where the next batch is awaited."""
+        with super().train_context(), deaths_held():
+            yield
 
     @contextmanager
     def test_context(self) -> Iterator[None]:
@@ -113,12 +158,11 @@ class FitTrainer(Training):
 
     def _train(self) -> None:
         """One epoch: the model learns from the batches that it has not yet seen in it."""
-        indices = self.order.indices(self.epochs)
-        for key, batch in self.loader.batches(self.epochs, indices, self.batch):
+        for key, batch in self.loader.batches(self.epochs, self.batch):
             self.run.time_log.switch("update")
             self.terms.add(self.train_step(self.moved(batch), key.number))
             self.batch = key.number + 1
-            count(self, opt_steps=1, items=len(key.items))
+            count(self, opt_steps=1, items=len(key.items) or items_of(batch))
             count(self.learner, opt_steps=1)
             self.epoch_counts["updates"] += 1
             self.safe_point()
@@ -161,6 +205,8 @@ class FitTrainer(Training):
     def state_dict(self) -> dict[str, Any]:
         own = {
             "batch": self.batch,
+            "loader": self.loader.state_dict(),
+            "files": {name: dict(getattr(data, "files", {})) for name, data in self.data.items()},
             "model": dict(self.model.state_dict()),
             "spaces": spaces_to_store(self.model),
             "learner": self.learner.state_dict(),
@@ -170,7 +216,11 @@ class FitTrainer(Training):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
+        for name, data in self.data.items():
+            with below(f"data.{name}"):
+                require_same_files(state["files"].get(name, {}), getattr(data, "files", {}))
         self.batch = state["batch"]
+        self.loader.load_state_dict(state["loader"])
         self.model.load_state_dict(state["model"])
         self.learner.load_state_dict(state["learner"])
         self.terms.load_state_dict(state["terms"], self.device)
@@ -186,7 +236,10 @@ class SetEvaluations:
         evaluations = trainer.config.evaluations
         self.configs = {each.name: each for each in evaluations}
         self.sizes = {each.name: trainer._num_items(each.data) for each in evaluations}
-        self.loaders = {each.name: trainer._loader(each.data, each.batch_size, drop_last=False) for each in evaluations}
+        self.loaders = {
+            each.name: trainer._loader(each.data, in_order(self.sizes[each.name]), each.batch_size)
+            for each in evaluations
+        }
 
     def num(self, name: str, is_final: bool) -> int:
         return self.sizes[name]
@@ -213,7 +266,7 @@ class SetEvaluations:
         num_done, key_of_draws = 0, base_key(trainer.config.seed, f"evaluation/{name}")
         weights = trainer.learner.averaged() if config.weights == "averaged" else nullcontext()
         with weights, seeded_global_state(key_of_draws):
-            for key, batch in self.loaders[name].batches(0, torch.arange(num)):
+            for key, batch in self.loaders[name].batches(0):
                 found = trainer.moved(batch)
                 with trainer.learner.context():
                     scores.add(model.evaluation_step(found), items_of(found))

@@ -18,7 +18,7 @@ from palestra.data.reading import BatchKey, Reader
 from palestra.data.rows import RowsData
 from palestra.data.sets import make_sets
 from palestra.games import make_game
-from palestra.runs.fit import AnyDataConfig
+from palestra.runs.fit import AnySetConfig
 
 ROWS = [["a", "colour", "b", "y"], *([i, ["red", "blue", "green"][i % 3], -i / 4, int(i % 5 < 2)] for i in range(40))]
 
@@ -46,7 +46,7 @@ def keys(**changes: Any) -> dict[str, Any]:
 
 
 class Sets(Config):
-    data: dict[str, AnyDataConfig]
+    data: dict[str, AnySetConfig]
     """sets"""
 
 

@@ -13,10 +13,11 @@ from pydantic import model_validator
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from palestra.config import ByName, ConfigError, ConfigErrorItem, UnreadConfig, UserConfig, below
+from palestra.config import ByName, ConfigErrorItem, UnreadConfig, UserConfig, below
 from palestra.config.places import place_of
 from palestra.config.usual import completed
 from palestra.config.validation import checked
+from palestra.data.files import require_same_files
 from palestra.games.config import GameConfig, TensorGameConfig
 from palestra.games.dialogue.loops import CHANGING, Loops
 from palestra.games.dialogue.protocol import DECISIONS, GO_ON, VERDICTS, Protocol
@@ -182,12 +183,8 @@ class DialogueGame(TensorGame):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the state; raises ConfigError if a file that instances come from has changed since."""
-        for path, before in state.get("files", {}).items():
-            now = self.scenario.files.get(path, before)  # the game of an evaluation may read others
-            if now != before:
-                expected = f"expected {path!r} as it was when the run began (SHA-256 {before[:12]}...)"
-                message = f"{expected}, got another content ({now[:12]}...); put that file back, or begin a new run"
-                raise ConfigError.at("game.scenario", message)
+        with below("game.scenario"):  # the game of an evaluation may read other files
+            require_same_files(state.get("files", {}), self.scenario.files)
         super().load_state_dict({name: value for name, value in state.items() if name != "files"})
 
     # ---- the rules -----------------------------------------------------------------------------------------

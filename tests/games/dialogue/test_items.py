@@ -9,7 +9,7 @@ from palestra.config import Config, ConfigError, check
 from palestra.data.sets import make_sets
 from palestra.games import make_game
 from palestra.randomness import base_key, world_keys
-from palestra.runs.fit import AnyDataConfig
+from palestra.runs.fit import AnySetConfig
 
 REWARDS = {"right": 1.0, "wrong": -1.0, "out_of_time": -1.0, "go_on": 0.0, "prover": 1.0, "shared": False}
 NIP = {"name": "nip", "min_rounds": 1, "max_rounds": 4, "first": "verifier", "rewards": REWARDS}
@@ -17,7 +17,7 @@ WITNESS = {"name": "witness", "num_bits": 6, "num_seen": 2}
 
 
 class Sets(Config):
-    data: dict[str, AnyDataConfig]
+    data: dict[str, AnySetConfig]
     """sets"""
 
 

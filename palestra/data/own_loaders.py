@@ -1,0 +1,179 @@
+"""Loaders of the user's own: any iterable of batches.
+
+One that has `state_dict` and `load_state_dict`, as torchdata's StatefulDataLoader and the streams of Hugging Face's
+datasets, is made once, and its state lies in checkpoints. Any other one is made anew for each epoch; a resumed run
+reads the epoch again up to its batch, and compares the hash of these batches with the stored one.
+"""
+
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import torch
+
+from palestra.config import ConfigError, NonEmptyStr, OwnFunctionConfig, PositiveInt, failure
+from palestra.data.loading import Batches
+from palestra.data.reading import BatchKey, DataFailed, hash_of
+from palestra.data.workers import end_workers_with_run, next_of
+from palestra.randomness import base_key, fold, restored_global_states, seed_global_states, world_keys
+from palestra.storage.states import encode
+
+ARGUMENTS = ("config", "seed", "epoch")
+
+
+class LoaderConfig(OwnFunctionConfig):
+    """A loader of the user's own.
+
+    Its function is called with those of the arguments `config` (this object), `seed` (of the run) and `epoch` that its
+    signature names.
+    """
+
+    key: ClassVar = "loader"
+    usual: ClassVar[Any] = {"num_batches": None}
+
+    loader: NonEmptyStr
+    """a function of your own, as package.module:function, that gives an iterable of batches"""
+    num_batches: PositiveInt | None
+    """batches of an epoch; null: all that the loader gives before it ends"""
+
+    def made(self, seed: int, epoch: int) -> Any:
+        """Call the function. Raises ConfigError."""
+        try:
+            function = self.function()
+            named = inspect.signature(function).parameters.values()
+            takes_all = any(each.kind is each.VAR_KEYWORD for each in named)
+            given = dict(zip(ARGUMENTS, (self, seed, epoch), strict=True))
+            wanted = ARGUMENTS if takes_all else [each.name for each in named if each.name in ARGUMENTS]
+            loader = function(**{name: given[name] for name in wanted})
+        except Exception as error:
+            arguments = ", ".join(ARGUMENTS)
+            message = f"{self.loader!r} fails, which may have the arguments {arguments}: {failure(error)}"
+            raise ConfigError.at("loader", message) from error
+        if not hasattr(loader, "__iter__"):
+            expected = f"expected an iterable of batches from {self.loader!r}"
+            raise ConfigError.at("loader", f"{expected}, got {type(loader).__name__}")
+        end_workers_with_run(loader)
+        return loader
+
+
+class OwnLoader(Batches):
+    """The batches that a loader of the user's own gives.
+
+    name: of the set in the config, for messages. seed: the run's. warn: is told in a line why a resumed run may compute
+    other bits. Raises ConfigError, with paths relative to the config, if the loader cannot be made.
+
+    The global generators of Python, NumPy and torch are seeded by the seed, the epoch and the batch before a batch is
+    read, and are afterwards as they were.
+
+    check: as of a Reader.
+    """
+
+    check: Callable[[Any], tuple[int, str] | None] | None = None
+
+    def __init__(self, config: LoaderConfig, name: str, seed: int, warn: Callable[[str], None]) -> None:
+        self.config, self.name, self.seed, self.warn = config, name, seed, warn
+        self.key = world_keys(base_key(seed, name), 1, torch.device("cpu"))
+        self.loader: Any = self._made(0)
+        self.is_stateful = all(callable(getattr(self.loader, each, None)) for each in ("state_dict", "load_state_dict"))
+        self.going: Iterator[Any] | None = None  # over the batches of a loader with state
+        self.state: Any = None  # of a loader with state that was closed
+        self.hash = ""  # of the batches of this epoch that were read from a loader without state
+
+    def _made(self, epoch: int) -> Any:
+        with restored_global_states():
+            seed_global_states(int(fold(self.key, epoch)) % 2**63)
+            return self.config.made(self.seed, epoch)
+
+    def first_batch(self) -> Any:
+        if (batch := self._next(_lazily(self._made(0)), BatchKey(0, 0, ()))) is END:
+            raise DataFailed(f"{self.name}: expected a batch from the loader, got none")
+        return batch
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[BatchKey, Any]]:
+        batches = self._going_on(epoch, start) if self.is_stateful else self._read_again(epoch, start)
+        number, limit = start, self.config.num_batches
+        while limit is None or number < limit:
+            key = BatchKey(epoch, number, ())
+            if (batch := self._next(batches, key)) is END and self.is_stateful and (number == 0 or limit is not None):
+                batches = self.going = _lazily(self.loader)  # its state was that of an end
+                batch = self._next(batches, key)
+            if batch is END:
+                if number == 0 or limit is not None:
+                    expected = "a batch" if limit is None else f"{limit} batches in an epoch (num_batches)"
+                    raise DataFailed(f"{self.name}: expected {expected} from the loader, got {number or 'none'}; {key}")
+                return
+            if self.check is not None and (fault := self.check(batch)) is not None:
+                raise DataFailed(f"{self.name}: item {fault[0]} of {key} has {fault[1]}")
+            if not self.is_stateful:
+                self.hash = hash_of(batch, self.hash)
+            number += 1
+            yield key, batch
+
+    def _next(self, batches: Iterator[Any], key: BatchKey) -> Any:
+        """Read a batch; END if there is none."""
+        with restored_global_states():
+            seed_global_states(int(fold(fold(self.key, key.epoch), key.number + 1)) % 2**63)
+            try:
+                return next_of(batches)
+            except StopIteration:
+                return END
+            except Exception as error:
+                why = f"{type(error).__name__}: {error}".splitlines()[0]
+                message = f"{self.name}: the loader fails: {why}; awaited was {key}"
+                raise DataFailed(message, traceback.format_exc()) from error
+
+    def _read_again(self, epoch: int, start: int) -> Iterator[Any]:
+        """Begin an epoch of a loader without state, and read up to a batch."""
+        is_made = self.loader is not None and epoch == 0
+        batches = _lazily(self.loader if is_made else self._made(epoch))
+        self.loader, before, self.hash = None, self.hash, ""
+        for number in range(start):
+            self.hash = hash_of(self._next(batches, BatchKey(epoch, number, ())), self.hash)
+        if start and self.hash != before:
+            what = f"the loader gave other batches before batch {start} of epoch {epoch} than it gave at first"
+            self.warn(f"{self.name}: {what}; equal bits are not promised")
+        return batches
+
+    def _going_on(self, epoch: int, start: int) -> Iterator[Any]:
+        """Return the batches of a loader with state: a new pass where an epoch is one, else where it has come to."""
+        if self.loader is None:
+            self.loader = self._made(0)
+            self.loader.load_state_dict(self.state)
+        if self.going is None or (start == 0 and self.config.num_batches is None):
+            if hasattr(self.loader, "set_epoch"):  # as samplers and the streams of Hugging Face's datasets have it
+                self.loader.set_epoch(epoch)
+            self.going = _lazily(self.loader)
+        return self.going
+
+    def state_dict(self) -> dict[str, Any]:
+        if not self.is_stateful:
+            return {"hash": self.hash}
+        state = self.state if self.loader is None else self.loader.state_dict()
+        try:
+            encode(state, "", {})
+        except TypeError as error:
+            what = f"{error}".removeprefix("state")
+            raise DataFailed(f"{self.name}: the state_dict of the loader cannot be stored: {what}") from error
+        return {"loader": state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self.is_stateful:
+            self.loader.load_state_dict(state["loader"])
+        else:
+            self.hash = state["hash"]
+
+    def close(self) -> None:
+        if self.is_stateful and self.going is not None:
+            with suppress(Exception):  # after a failure
+                self.state = self.loader.state_dict()
+            self.loader = None
+        self.going = None
+
+
+END = object()  # in place of a batch, where there are no more
+
+
+def _lazily(loader: Any) -> Iterator[Any]:
+    yield from loader
