@@ -22,7 +22,7 @@ from palestra.storage.records_file import read_records
 from palestra.training import make_trainer
 from palestra.training.checks import TrainingFailed
 from palestra.training.fit import FitTrainer
-from tests.training.small_fit import small_fit
+from tests.fitted import fit_config
 
 MODULE = '''
 import hashlib
@@ -145,6 +145,16 @@ def short():
 def number():
     return 3
 '''
+
+
+def small_fit(train: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A classifier of two classes that learns from a set in two epochs. changes: sections, or keys of them."""
+    config = fit_config(data={"train": train}) | {"evaluators": None}
+    config["learning"] |= {"batch_size": 8, "seeding": "per_item", "ema": None}
+    config["output"] |= {"record": {"every": 3, "unit": "opt_steps"}, "save": {"every": 4, "unit": "opt_steps"}}
+    for key, value in changes.items():
+        config[key] = config[key] | value if isinstance(config[key], dict) else value
+    return config
 
 
 @pytest.fixture(autouse=True)
