@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from palestra.config import Config, ConfigError, PositiveInt, UserConfig, below, failure
+from palestra.data.files import require_same_files
 
 TRAIN = "train"  # the set from which a model learns
 
@@ -21,6 +22,13 @@ class DataConfig(Config):
     num_items: PositiveInt | None
     """only the first so many items, such as those of one batch, to see whether a model can learn them by heart; null:
     all"""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Put `num_items` last, after the keys of a subclass, in printed configs."""
+        super().__pydantic_init_subclass__(**kwargs)
+        fields = cls.__pydantic_fields__
+        fields["num_items"] = fields.pop("num_items")
 
     def build(self, train: Any, seed: int) -> Any:
         """Make the data set. Raises ConfigError, with paths relative to this config.
@@ -65,6 +73,18 @@ def make_sets(configs: Mapping[str, DataConfig], seed: int) -> dict[str, Any]:
                 )
                 raise ConfigError.at("", f"{expected}, got {files!r:.80}")
     return made
+
+
+def files_of(sets: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the files that data sets name, by set: the SHA-256 by path."""
+    return {name: dict(getattr(data, "files", {})) for name, data in sets.items()}
+
+
+def require_same_sets(before: Mapping[str, Mapping[str, str]], sets: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a file of a data set has changed. before: what `files_of` gave when the run began."""
+    for name, now in files_of(sets).items():
+        with below(f"data.{name}"):
+            require_same_files(before.get(name, {}), now)
 
 
 def num_items(data: Any, config: DataConfig) -> int:

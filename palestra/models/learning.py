@@ -35,6 +35,7 @@ class LearningConfig(Config):
     """How a model learns from its items."""
 
     usual: ClassVar = {
+        "order": "shuffled",
         "batch_size": 64,
         "last_batch": "keep",
         "seeding": "per_item",

@@ -86,7 +86,7 @@ def _read_copy(name: str, config: SeatedModelConfig, folder: Folder) -> TrainedM
     read_checked(folder, text, copied.config)  # raises
     settings = require_fit(read_stored_config(folder.path / text), folder.path / text)
     tensors = read_tensors(folder, weights, copied.weights)
-    return TrainedModel(folder.path / text, settings, copied.opt_steps, tensors, stored_spaces(copied.spaces), {})
+    return TrainedModel(folder.path / text, settings, copied.opt_steps, tensors, stored_spaces(copied.spaces), {}, {})
 
 
 def _find_copy(name: str, config: SeatedModelConfig, folder: Folder) -> CopiedModel | None:

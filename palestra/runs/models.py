@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from palestra.config import ConfigError, ConfigErrorItem, below, failure, trusting
 from palestra.data.loading import Loader, LoadingConfig, in_order
 from palestra.data.reading import BatchKey, Reader
-from palestra.data.sets import TRAIN, UserDataConfig, make_sets
+from palestra.data.sets import TRAIN, UserDataConfig, make_sets, require_same_sets
 from palestra.games.spaces import Space
 from palestra.models.labelled import LabelledConfig, LabelledModel
 from palestra.models.learning import Learner, computing_in
@@ -92,7 +92,8 @@ class TrainedModel:
 
     place: the folder that it was read from. config: that of its run. weights: the latest ones by name, with the
     buffers. spaces: of the items from which it was made; None if it needs none. learner: the state of its learner, with
-    the averages of its weights; {} if it was not read. warnings: a line for each damaged checkpoint that was skipped.
+    the averages of its weights; {} if it was not read. files: the SHA-256 of those that its data sets name, by set and
+    path. warnings: a line for each damaged checkpoint that was skipped.
     """
 
     place: Path
@@ -101,6 +102,7 @@ class TrainedModel:
     weights: Mapping[str, Tensor]
     spaces: Mapping[str, Space] | None
     learner: Mapping[str, Any]
+    files: Mapping[str, Mapping[str, str]]
     warnings: Sequence[str] = ()
 
     @classmethod
@@ -123,6 +125,7 @@ class TrainedModel:
                 state["model"],
                 stored_spaces(state["spaces"]),
                 state["learner"],
+                state["files"],
                 loaded.warnings,
             )
 
@@ -192,7 +195,7 @@ class StoredModel:
 
     def __init__(self, trained: TrainedModel, model: Model, weights: Weights) -> None:
         self.model, self.config, self.opt_steps = model, trained.config, trained.opt_steps
-        self.weights, self.warnings = weights, trained.warnings
+        self.weights, self.warnings, self.files = weights, trained.warnings, trained.files
         self.device = find_device(self.config.execution.device)
 
     def data_set(self, name: str) -> Any:
@@ -202,7 +205,9 @@ class StoredModel:
             known = ", ".join(sets) or "none"
             raise ConfigError.at(f"data.{name}", f"expected one of the run's data sets ({known}), got {name!r}")
         names = {name} if isinstance(sets[name], UserDataConfig) else {name, TRAIN}  # by which rows are shown
-        return make_sets({each: sets[each] for each in names if each in sets}, self.config.seed)[name]
+        made = make_sets({each: sets[each] for each in names if each in sets}, self.config.seed)
+        require_same_sets(self.files, made)
+        return made[name]
 
     def reader(self, data: Any, name: str, collate: Callable[[list[Any]], Any] | None = None) -> Reader:
         """Return what makes batches of a data set, as in the run. name: of the set, for messages."""

@@ -11,12 +11,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from palestra.config import ConfigError, below
-from palestra.data.files import require_same_files
 from palestra.data.items import TensorItems
 from palestra.data.loading import Batches, Loader, in_order
 from palestra.data.own_loaders import LoaderConfig, OwnLoader
 from palestra.data.reading import DataFailed, Reader
-from palestra.data.sets import TRAIN, make_sets, num_items
+from palestra.data.sets import TRAIN, files_of, make_sets, num_items, require_same_sets
 from palestra.data.workers import deaths_held
 from palestra.evaluation.evaluator import Watch
 from palestra.models.gradients import TermsError
@@ -206,7 +205,7 @@ class FitTrainer(Training):
         own = {
             "batch": self.batch,
             "loader": self.loader.state_dict(),
-            "files": {name: dict(getattr(data, "files", {})) for name, data in self.data.items()},
+            "files": files_of(self.data),
             "model": dict(self.model.state_dict()),
             "spaces": spaces_to_store(self.model),
             "learner": self.learner.state_dict(),
@@ -216,9 +215,7 @@ class FitTrainer(Training):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        for name, data in self.data.items():
-            with below(f"data.{name}"):
-                require_same_files(state["files"].get(name, {}), getattr(data, "files", {}))
+        require_same_sets(state["files"], self.data)
         self.batch = state["batch"]
         self.loader.load_state_dict(state["loader"])
         self.model.load_state_dict(state["model"])
@@ -250,6 +247,7 @@ class SetEvaluations:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `snapshot` gave, or the state of a checkpoint."""
+        require_same_sets(state.get("files", {}), self.trainer.data)
         self.trainer.model.load_state_dict(state["model"])
         self.trainer.learner.load_averages(state["learner"]["averages"])
 

@@ -303,14 +303,20 @@ def test_a_label_that_is_no_class_is_told_with_its_item() -> None:
 
 
 def test_a_run_is_refused_once_a_file_of_its_data_has_changed() -> None:
-    fit(small_fit({"name": "loaders:Points", "num_items": None}), "run")
+    evaluation = {"name": "own", "data": "train", "batch_size": 9, "interval": None, "at_start": False}
+    points = {"name": "loaders:Points", "num_items": None}
+    fit(small_fit(points, evaluations=[evaluation | {"weights": "latest"}]), "run")
     Path("points.txt").write_text("2")
-    result = CliRunner().invoke(app, ["extend", "run", "stop.after=4"])
-    assert result.exit_code == 2
-    told = (
-        "data.train: expected 'points.txt' as it was when the run began (SHA-256 6b86b273ff34...), got another content"
-    )
-    assert told in result.output.replace("\n", "")
+    told = "data.train: expected 'points.txt' as it was when the run began (SHA-256 6b86b273ff34...), got another"
+    for words in (
+        ["extend", "run", "stop.after=4"],
+        ["resume", "run"],
+        ["branch", "run/checkpoints/latest", "seed=4"],
+        ["evaluate", "run"],
+        ["predict", "run", "train", "--out", "out.csv"],
+    ):
+        result = CliRunner().invoke(app, words)
+        assert (result.exit_code, told in result.output.replace("\n", "")) == (2, True), f"{words}: {result.output}"
     Path("points.txt").write_text("1")
     assert CliRunner().invoke(app, ["resume", "run"]).exit_code == 0
 
