@@ -1,6 +1,8 @@
 """What all tests share: what may be skipped, no network, a run of a fraction of a second, an S3 server."""
 
+import contextlib
 import copy
+import gc
 import logging
 import os
 import shutil
@@ -16,6 +18,26 @@ from forked import reading_once
 # Before torch is imported, here or in a test's processes: tests run side by side, where the threads of one that wait
 # for work, spinning, take the cores from another's. Runs of two threads take a sixth of the processor if they sleep.
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+# What is collected stays: to search its million objects for garbage again and again takes a sixth of the processor, and
+# copies them into every process that is forked. So they are exempt, and a run in this process exempts no others.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def garbage_of_tests_alone() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("palestra.runs.run.frozen_garbage", contextlib.nullcontext)
+        yield
+
 
 # ---- nothing is skipped in CI, nothing leaves this machine -----------------------------------------------
 
@@ -231,6 +253,22 @@ def texts_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("yaml.compose", reading_once())
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waits_for_the_disk() -> Iterator[None]:
+    """What tests write need not outlive a power failure; a tiny run would wait for the disk fifty times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture
+def forked_evaluators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of evaluators are forked. In tests/docs/test_documents.py they are interpreters."""
+    from tests.forked import FORKING
+
+    monkeypatch.setattr("palestra.runs.evaluator_processes.subprocess", FORKING)
 
 
 # ---- an S3-compatible server on loopback -----------------------------------------------------------------

@@ -14,6 +14,7 @@ ends when its standard input does.
 import atexit
 import contextlib
 import fcntl
+import gc
 import importlib
 import inspect
 import json
@@ -152,6 +153,8 @@ def serve(path: str, imported: list[str]) -> None:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(path)
     listening.listen(64)
+    gc.disable()
+    os.fsync = lambda descriptor: None  # type: ignore[assignment, misc]
     for name in imported:
         importlib.import_module(name)
     if "palestra.cli" in imported:
@@ -160,10 +163,13 @@ def serve(path: str, imported: list[str]) -> None:
 
         palestra.sweeps.places.subprocess = FORKING  # type: ignore[attr-defined]
         palestra.runs.run.plot_scores = lambda records: None
+        palestra.runs.run.frozen_garbage = contextlib.nullcontext
     yaml.compose = reading_once()
     from numba.core.registry import cpu_target
 
     cpu_target.target_context.refresh()  # else every process does so before its first kernel
+    gc.enable()
+    gc.freeze()  # else every process searches, and so copies, what was imported
     print("ready", flush=True)
     waiting = selectors.DefaultSelector()
     waiting.register(listening, selectors.EVENT_READ, None)

@@ -1,6 +1,8 @@
 """The house as its imports draw it: which module knows which, and the order of its rooms."""
 
 import ast
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 HOUSE = Path(__file__).parent.parent / "palestra"
@@ -35,7 +37,31 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-TREES = {module_name(path): ast.parse(path.read_text()) for path in sorted(HOUSE.rglob("*.py"))}
+PATHS = {module_name(path): path for path in sorted(HOUSE.rglob("*.py"))}
+
+
+class Trees(Mapping[str, ast.Module]):
+    """The syntax trees by module. Those that were asked for stay in memory, 90 MB of them, until `forget`."""
+
+    def __getitem__(self, module: str) -> ast.Module:
+        return tree_of(PATHS[module])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(PATHS)
+
+    def __len__(self) -> int:
+        return len(PATHS)
+
+    def forget(self) -> None:
+        tree_of.cache_clear()
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+TREES = Trees()
 
 
 def imports_of(module: str, tree: ast.Module) -> set[str]:
@@ -49,14 +75,14 @@ def imports_of(module: str, tree: ast.Module) -> set[str]:
             assert node.level == 0, f"{module} imports relatively"
             assert node.module is not None
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            ours = {name for name in names if name in TREES}
+            ours = {name for name in names if name in PATHS}
             found |= ours if len(ours) == len(names) else ours | {node.module}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value:
-            found |= {node.value} & TREES.keys()
+            found |= {node.value} & PATHS.keys()
     return found - {module}
 
 
-IMPORTS = {module: imports_of(module, tree) for module, tree in TREES.items()}
+IMPORTS = {module: imports_of(module, ast.parse(path.read_text())) for module, path in PATHS.items()}
 
 
 def rank(module: str) -> int:

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pytest
+
 from palestra.training import TRAINERS
 from palestra.training.together import Together
 from palestra.training.trainer import Trainer
@@ -13,6 +15,12 @@ from tests.house import HOUSE, IMPORTS, ORDER, TREES, imports_of, rank
 TESTS = Path(__file__).parent
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 MOST_AT_THE_ROOT = 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten_trees() -> Iterator[None]:
+    yield
+    TREES.forget()
 
 
 def test_the_imports_of_the_house_are_seen() -> None:

@@ -229,6 +229,7 @@ def test_a_run_with_a_builder_of_its_networks_goes_on_from_the_shell(
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.usefixtures("forked_evaluators")
 def test_evaluators_build_the_network_of_a_builder(make_config: MakeConfig, in_tmp_path: Path) -> None:
     (in_tmp_path / "evaluated_nets.py").write_text(MODULE)
     results = {"after": 3, "unit": "opt_steps"}

@@ -34,9 +34,8 @@ from tests.storage.mirroring import (
 
 
 @pytest.fixture(autouse=True)
-def empty_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_memory() -> None:
     clear_memory()
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # test_checkpoints.py is about the disk
 
 
 # ---- damage --------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """What the mirror of a run promises, on stores in memory and on the disk, whatever fails."""
 
 import json
-import os
 import shutil
 import threading
 from pathlib import Path
@@ -31,9 +30,8 @@ from tests.storage.ring import NONE
 
 
 @pytest.fixture(autouse=True)
-def empty_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_memory() -> None:
     clear_memory()
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # test_checkpoints.py is about the disk
 
 
 # ---- what comes back -----------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Retention: the latest, the best, the last k and every n-th are kept, and no deletion touches what a resume needs."""
 
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,11 +18,6 @@ from tests.storage.ring import NONE, Ring
 
 class Killed(BaseException):
     """Nothing catches it: to the files, as good as kill -9."""
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def save(checkpoints: Checkpoints, ring: Ring, number: int, kind: str) -> int:

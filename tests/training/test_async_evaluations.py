@@ -17,8 +17,6 @@ from resuming import fit, pointed_at, records
 import palestra
 from palestra.runs.evaluating import EvaluationRequest
 from palestra.storage.facts import to_json
-from palestra.training import evaluator_processes
-from tests.forked import FORKING
 from tests.games.gym_worlds import gym_data
 
 Data = dict[str, Any]
@@ -31,10 +29,7 @@ BESIDE: Data = {
 }
 
 
-@pytest.fixture(autouse=True)
-def forked_evaluators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """tests/training/test_lifecycle.py starts interpreters."""
-    monkeypatch.setattr(evaluator_processes, "subprocess", FORKING)
+pytestmark = pytest.mark.usefixtures("forked_evaluators")
 
 
 def of_kind(run: Path, kind: str) -> list[Data]:

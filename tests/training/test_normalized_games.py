@@ -191,6 +191,7 @@ def test_a_stored_run_plays_with_them(make_config: MakeConfig, tmp_path: Path) -
     assert record["pairs"] == last_evaluation(tmp_path / "run")["pairs"]
 
 
+@pytest.mark.usefixtures("forked_evaluators")
 def test_other_processes_evaluate_with_them(make_config: MakeConfig, tmp_path: Path) -> None:
     config = two_learners(make_config, "together")
     fit(tmp_path / "waiting", config)

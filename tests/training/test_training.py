@@ -186,6 +186,7 @@ GYMNASIUM: dict[str, Any] = {
 EVALUATORS = {"num_processes": 1, "results": {"after": 3, "unit": "opt_steps"}, "timeout_s": 120.0, "max_restarts": 1}
 
 
+@pytest.mark.usefixtures("forked_evaluators")
 @pytest.mark.parametrize("changes", [{}, GYMNASIUM, {"evaluators": EVALUATORS}])
 def test_a_run_that_is_trained_piece_by_piece_ends_in_the_bits_of_one_piece(
     changes: dict[str, Any], make_config: MakeConfig, tmp_path: Path
