@@ -6,9 +6,9 @@ palestra.games.gymnasium.outside.
 
 import copy
 import json
-import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from palestra.commands.export import ExportError, export_player
 from palestra.commands.starting import starting_config
 from palestra.config import load_yaml
 from tests.conftest import TINY
+from tests.forked import ForkedWithoutPalestra
+from tests.forked import run as run_process
 
 ROOT = Path(__file__).parents[2]
 ALONE = """
@@ -47,14 +49,25 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a role's player, exported once."""
+
+    @cache
+    def export(role: str) -> Path:
+        folder = tmp_path_factory.mktemp("exports") / role
+        checked = export_player(palestra.load_player(run, role), folder, onnx=True)
+        assert checked == {"policy.pt2": 512, "policy.onnx": 512}
+        return folder
+
+    return export
+
+
 @pytest.mark.parametrize("role", ["host", "agent"])
-def test_exported_files_act_as_the_player(role: str, run: Path, tmp_path: Path) -> None:
-    player = palestra.load_player(run, role)
-    checked = export_player(player, tmp_path / "export", onnx=True)
-    assert checked == {"policy.pt2": 512, "policy.onnx": 512}
-    description = json.loads((tmp_path / "export/policy.json").read_text())
+def test_exported_files_act_as_the_player(role: str, exported: Callable[[str], Path]) -> None:
+    description = json.loads((exported(role) / "policy.json").read_text())
     assert description["observation"]["points"] == {"shape": ["batch", 6, 3], "dtype": "float32", "path": []}
-    session = onnxruntime.InferenceSession(str(tmp_path / "export/policy.onnx"))
+    session = onnxruntime.InferenceSession(str(exported(role) / "policy.onnx"))
     assert [output.name for output in session.get_outputs()] == description["outputs"]
     assert description["outputs"] == ["action", "q_values_or_logits"]
 
@@ -174,12 +187,10 @@ def test_players_whose_opponents_have_other_actions_are_exported(tmp_path: Path)
         assert export_player(player, tmp_path / name, onnx=False) == {"policy.pt2": 512}
 
 
-def test_a_program_runs_where_palestra_is_not(run: Path, tmp_path: Path) -> None:
+def test_a_program_runs_where_palestra_is_not(run: Path, exported: Callable[[str], Path]) -> None:
     player = palestra.load_player(run, "host")
-    export_player(player, tmp_path / "export", onnx=False)
-    assert not (tmp_path / "export/policy.onnx").exists()
-    command = [sys.executable, "-c", ALONE, str(tmp_path / "export/policy.pt2")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", ALONE, str(exported("host") / "policy.pt2")]
+    done = run_process(command, start=ForkedWithoutPalestra, cwd="/", capture_output=True, text=True, check=True)
     points = torch.full((3, 6, 3), -1.0)
     points[:, :2] = torch.tensor([[0.0, 0.2, 1.0], [1.0, 0.1, 0.0]])
     legal = torch.ones(3, 4, dtype=torch.bool)
@@ -187,10 +198,8 @@ def test_a_program_runs_where_palestra_is_not(run: Path, tmp_path: Path) -> None
     assert done.stdout.split(" torch")[0] == str(own.tolist())
 
 
-def test_illegal_actions_are_never_exported_ones(run: Path, tmp_path: Path) -> None:
-    player = palestra.load_player(run, "agent")
-    export_player(player, tmp_path / "export", onnx=True)
-    session = onnxruntime.InferenceSession(str(tmp_path / "export/policy.onnx"))
+def test_illegal_actions_are_never_exported_ones(exported: Callable[[str], Path]) -> None:
+    session = onnxruntime.InferenceSession(str(exported("agent") / "policy.onnx"))
     rng = np.random.default_rng(0)
     inputs: dict[str, Any] = {
         "points": rng.random((50, 6, 3), dtype=np.float32),
@@ -239,6 +248,7 @@ def test_what_a_centralized_critic_observes_is_no_input(tmp_path: Path) -> None:
     config = starting_config("ppo", ["harvest", *changes])
     player = palestra.make_trainer(config).players["farmer_1"]
     assert export_player(player, tmp_path / "export", onnx=False) == {"policy.pt2": 512}
+    assert not (tmp_path / "export/policy.onnx").exists()
     description = json.loads((tmp_path / "export/policy.json").read_text())
     assert description["observation"].keys() == player.spaces.keys() == {"seen"}
 
@@ -271,6 +281,6 @@ def test_the_printed_lines_load_the_files_where_palestra_is_not(in_tmp_path: Pat
             code += [*shown, "print(action.shape, q_values_or_logits.shape)"]
             expected.append("torch.Size([1]) torch.Size([1, 2])" if name == "policy.pt2" else "(1,) (1, 2)")
     command = [sys.executable, "-c", "\n".join(code)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
+    done = run_process(command, start=ForkedWithoutPalestra, capture_output=True, text=True, cwd="/")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == expected
