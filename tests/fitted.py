@@ -88,6 +88,7 @@ def fit_config(model: dict[str, Any] = CLASSIFIER, **changes: Any) -> dict[str, 
         },
         "evaluations": [],
         "best": None,
+        "evaluators": None,
         "stop": {"after": 2, "unit": "epochs"},
         "callbacks": [],
         "execution": {

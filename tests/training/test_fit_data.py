@@ -149,7 +149,7 @@ def number():
 
 def small_fit(train: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """A classifier of two classes that learns from a set in two epochs. changes: sections, or keys of them."""
-    config = fit_config(data={"train": train}) | {"evaluators": None}
+    config = fit_config(data={"train": train})
     config["learning"] |= {"batch_size": 8, "seeding": "per_item", "ema": None}
     config["output"] |= {"record": {"every": 3, "unit": "opt_steps"}, "save": {"every": 4, "unit": "opt_steps"}}
     for key, value in changes.items():
