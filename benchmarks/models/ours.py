@@ -61,6 +61,7 @@ def config_of(work: Work) -> dict[str, Any]:
         "seed": work["seed"],
         "trainer": {"name": "fit"},
         "model": {"name": "benchmarks.models.ours:Net", "hidden": work["hidden"]},
+        "warm_start": None,
         "data": {"train": {"name": "benchmarks.models.ours:Images", "num_items": None}},
         "learning": {
             "order": {"name": "shuffled"},
