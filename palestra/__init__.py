@@ -102,10 +102,10 @@ def load_model(
     """A model as a run left it, held fixed and in evaluation mode: `load_model(run).predict(items)`.
 
     run: the folder of a run in which a model learned from data. checkpoint: latest, best, a number, or an opt step as
-    @2100. weights: latest, or averaged: the averages of learning.ema. overrides: changes of `data` and `execution`, as
-    "execution.device=cpu". trust: whether the modules that the run names are trusted from now on. Raises ConfigError
-    for weights and overrides that do not fit, UntrustedError for modules that are not trusted, RunFolderError and
-    CheckpointError if the run cannot be read.
+    @2100. weights: latest, or averaged: the averages of learning.ema. overrides: changes of the keys that say with what
+    and where it is used, as "execution.device=cpu" or "data.test.file=other.csv". trust: whether the modules that the
+    run names are trusted from now on. Raises ConfigError for weights and overrides that do not fit, UntrustedError for
+    modules that are not trusted, RunFolderError and CheckpointError if the run cannot be read.
     """
     from warnings import warn
 

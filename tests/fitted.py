@@ -63,6 +63,15 @@ REGRESSOR = {"name": "regressor", "net": MLP, "num_outputs": 1, "loss": "squared
 PAIR = {"name": "fitted_parts:Pair", "hidden": 6}
 ADAM = {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
 
+EVALUATION = {
+    "name": "test",
+    "data": "test",
+    "batch_size": 9,
+    "interval": None,
+    "at_start": False,
+    "weights": "latest",
+}
+
 
 def fit_config(model: dict[str, Any] = CLASSIFIER, **changes: Any) -> dict[str, Any]:
     """A config of two epochs of four batches, with averaged weights. Its module must be written first."""

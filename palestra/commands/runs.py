@@ -241,10 +241,12 @@ def _export_player(
 
 def _export_model(run: Path, checkpoint: str, weights: str, onnx: bool, trust: bool) -> list[str]:
     """Export a model; returns lines that say what was written, and how it is used."""
+    import torch
+
     from palestra.commands.export_model import export_model, loading_lines
     from palestra.runs.models import load_model
 
-    loaded = load_model(run, checkpoint, weights, ["execution.device=cpu"], trust)  # type: ignore[arg-type]
+    loaded = load_model(run, checkpoint, weights, (), trust, torch.device("cpu"))  # type: ignore[arg-type]
     for line in loaded.warnings:
         errors.print(line)
     name = "model" if weights == "latest" else "model-averaged"

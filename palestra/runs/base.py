@@ -35,7 +35,8 @@ class BaseRunConfig(Config):
     units: the units that intervals and limits of this kind of run may have. counters: what it counts, in the order in
     which records have it. axes: those over which its curves go, the usual one first. in_words: what it is, for a user
     who expected another kind. is_played: whether players play in it, whom one can ask and play against.
-    bitless: keys of `execution` that change no bit, so that a run may be resumed with others.
+    bitless: keys of `execution` that change no bit, so that a run may be resumed with others. changeable: keys that may
+    be others where a stored run of a training is evaluated, or what has learned there is used.
     """
 
     units: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs", "minutes")
@@ -44,6 +45,7 @@ class BaseRunConfig(Config):
     in_words: ClassVar[str] = "a run in which nobody plays"
     is_played: ClassVar[bool] = False
     bitless: ClassVar[tuple[str, ...]] = ()
+    changeable: ClassVar[tuple[str, ...]] = ()
     usual: ClassVar[Any] = {
         "seed": 0,
         "stop": {"after": 50_000, "unit": "opt_steps"},
@@ -95,6 +97,10 @@ class BaseRunConfig(Config):
     @classmethod
     def learns_by(cls, data: Mapping[str, Any]) -> list[str]:
         """Name what learns in a run, as algorithms. data: its config as plain data."""
+        return []
+
+    def judged_by(self, evaluation: str) -> Sequence[Config]:
+        """Return the sections by which an evaluation is made; one by other sections has another result."""
         return []
 
     def measured(self) -> Sequence[Any]:

@@ -12,7 +12,10 @@ from palestra.config import Config, ConfigError, ConfigErrorItem, check_overridd
 from palestra.evaluation.config import AnyEvaluationConfig, EvaluationConfig, UserEvaluationConfig, evaluation_errors
 from palestra.games import AnyGameConfig
 from palestra.players import scripts_in
+from palestra.runs.branching import differences
 from palestra.runs.config import RunConfig
+from palestra.runs.kinds import read_stored_config
+from palestra.storage.run_folder import RunFolder
 
 ASKED: dict[str, Any] = {
     "name": "asked",
@@ -88,6 +91,26 @@ def require_fitting(evaluations: Sequence[EvaluationConfig | UserEvaluationConfi
     ConfigError.require_none(evaluation_errors(evaluations, config.game, roles, scripts))
 
 
+def changed_stored_config(folder: RunFolder, overrides: Sequence[str]) -> Any:
+    """The config of a stored run with overrides of what may change where the run is evaluated or used.
+
+    Raises ConfigError, which names the keys, for overrides of other keys, RunFolderError, UntrustedError.
+    """
+    config = read_stored_config(folder.config)
+    if not overrides:
+        return config
+    if not config.changeable:
+        raise ConfigError.at(overrides[0], f"expected no change, because the run is {config.in_words}")
+    changed = read_stored_config(folder.config, overrides)
+    expected = f"expected a change of {', '.join(config.changeable)} alone, because the run has learned by its config"
+    ConfigError.require_none(
+        ConfigErrorItem(key, expected)
+        for key, *_ in differences(config, changed)
+        if not any(f"{key}.".startswith(f"{each}.") for each in config.changeable)
+    )
+    return changed
+
+
 @contextmanager
 def errors_at(path_of: Callable[[str], str]) -> Iterator[None]:
     """A context that changes the paths of errors in configs. path_of: gives the new path for one of the config."""
@@ -97,7 +120,7 @@ def errors_at(path_of: Callable[[str], str]) -> Iterator[None]:
         ConfigError.require_none(ConfigErrorItem(path_of(each.path), each.message) for each in error.errors)
 
 
-def digest(evaluation: EvaluationConfig | UserEvaluationConfig) -> str:
-    """A few characters that differ for different evaluations, for names of files."""
-    text = json.dumps(evaluation.model_dump(mode="json"), sort_keys=True)
+def digest(sections: Sequence[Config]) -> str:
+    """A few characters that differ for evaluations by different sections of configs, for names of files."""
+    text = "\n".join(json.dumps(each.model_dump(mode="json"), sort_keys=True) for each in sections)
     return hashlib.sha256(text.encode()).hexdigest()[:8]

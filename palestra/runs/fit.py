@@ -108,6 +108,7 @@ class FitConfig(BaseRunConfig):
     in_words = "a run in which a model learns from data"
     axes = ("opt_steps", "items")
     bitless = ("loading",)
+    changeable = ("data", "evaluations", "execution", "learning.precision")
     usual: ClassVar[Any] = {
         "trainer": "fit",
         "stop": {"after": 20, "unit": "epochs"},
@@ -198,6 +199,10 @@ class FitConfig(BaseRunConfig):
     def measured(self) -> list[MeasuredSet]:
         scores = [score.name for score in model_class(self.model).scores]
         return [MeasuredSet(each.name, each.interval, scores) for each in self.evaluations]
+
+    def judged_by(self, evaluation: str) -> list[Config]:
+        found = [each for each in self.evaluations if each.name == evaluation]
+        return [section for each in found for section in (each, self.data[each.data], self.data[TRAIN])]
 
     def learning_keys(self) -> list[str]:
         return ["learning"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from palestra.config import ConfigError, ConfigErrorItem, below, failure, trusting
+from palestra.config import ConfigError, below, failure, trusting
 from palestra.data.loading import Loader, LoadingConfig, in_order
 from palestra.data.reading import BatchKey, Reader
 from palestra.data.sets import TRAIN, UserDataConfig, make_sets, require_same_sets
@@ -21,7 +21,7 @@ from palestra.models.labelled import LabelledConfig, LabelledModel
 from palestra.models.learning import Learner, computing_in
 from palestra.models.model import Model
 from palestra.randomness import base_key, restored_global_states, seeded_global_state
-from palestra.runs.branching import differences
+from palestra.runs.changed_evaluations import changed_stored_config
 from palestra.runs.fit import FitConfig
 from palestra.runs.kinds import read_stored_config
 from palestra.runs.shipped_runs import find_run
@@ -113,7 +113,7 @@ class TrainedModel:
         checkpoint that is missing or damaged, UntrustedError, ConfigError for overrides that do not fit.
         """
         folder = RunFolder.open(find_run(run).folder)
-        config = require_fit(read_stored_config(folder.config, overrides), folder.path)
+        config = require_fit(changed_stored_config(folder, overrides), folder.path)
         folder.require_rebuildable()
         loaded = Checkpoints(folder, keep_last=1, keep_every=None).load(checkpoint, check_rows=False)
         with loaded.fitting():
@@ -174,16 +174,21 @@ class PredictionFailed(RuntimeError):
 
 
 def load_model(
-    run: str | Path, checkpoint: str, weights: Weights, overrides: Sequence[str] = (), trust: bool = False
+    run: str | Path,
+    checkpoint: str,
+    weights: Weights,
+    overrides: Sequence[str] = (),
+    trust: bool = False,
+    device: torch.device | None = None,
 ) -> "StoredModel":
-    """A model as a run left it, held fixed. The arguments and errors are those of `palestra.load_model`."""
+    """A model as a run left it, held fixed. The arguments and errors are those of `palestra.load_model`.
+
+    device: where it computes; None: on that of the run.
+    """
     with trusting(trust):
         trained = TrainedModel.read(run, checkpoint, overrides)
-        changed = differences(read_stored_config(RunFolder(trained.place).config), trained.config)
-        others = [change.key for change in changed if change.key.split(".")[0] not in ("data", "execution")]
-        message = "expected another value of `data` or `execution` alone, because the model is the one of the run"
-        ConfigError.require_none(ConfigErrorItem(key, message) for key in others)
-        return StoredModel(trained, trained.build(find_device(trained.config.execution.device), weights), weights)
+        device = device or find_device(trained.config.execution.device)
+        return StoredModel(trained, trained.build(device, weights), weights, device)
 
 
 class StoredModel:
@@ -193,10 +198,10 @@ class StoredModel:
     averaged. warnings: a line for each damaged checkpoint that was skipped.
     """
 
-    def __init__(self, trained: TrainedModel, model: Model, weights: Weights) -> None:
+    def __init__(self, trained: TrainedModel, model: Model, weights: Weights, device: torch.device) -> None:
         self.model, self.config, self.opt_steps = model, trained.config, trained.opt_steps
         self.weights, self.warnings, self.files = weights, trained.warnings, trained.files
-        self.device = find_device(self.config.execution.device)
+        self.device = device
 
     def data_set(self, name: str) -> Any:
         """Make a data set of the run's `data`. Raises ConfigError if there is none of this name, or it fails."""

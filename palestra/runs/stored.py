@@ -1,7 +1,7 @@
 """A stored run: loads its checkpoints, and evaluates them without training. The run may train meanwhile."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 
-from palestra.config import check, trusting
+from palestra.config import Config, check, trusting
 from palestra.evaluation.config import EvaluationConfig
 from palestra.evaluation.evaluations import Evaluations
 from palestra.evaluation.evaluator import Watch, nobody_watches
@@ -113,11 +113,14 @@ class Stored:
 
     def file_name(self, name: str) -> str:
         """The name of the file with the record of an evaluation; a changed evaluation has another one."""
-        suffix = f"-{digest(self.evaluations.configs[name])}" if self._is_changed(name) else ""
+        suffix = f"-{digest(self._judged_by(name))}" if self._is_changed(name) else ""
         return record_name(name, self.counters["opt_steps"], suffix)
 
     def _is_changed(self, name: str) -> bool:
         return self.evaluations.configs[name] not in self.config.evaluations
+
+    def _judged_by(self, name: str) -> Sequence[Config]:
+        return [self.evaluations.configs[name]]
 
     def records(self) -> Iterator[Row]:
         """The run's records as tidy rows: every number of training and of evaluations, with its name and steps.

@@ -1,12 +1,12 @@
 """A stored run in which nobody plays: its training evaluates what a checkpoint holds, without training it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from palestra.config import ConfigError, trusting
+from palestra.config import Config, trusting
 from palestra.evaluation.evaluator import Watch
-from palestra.runs.changed_evaluations import Changes
+from palestra.runs.changed_evaluations import Changes, changed_stored_config
 from palestra.runs.kinds import read_stored_config
 from palestra.runs.stored import Stored, StoredRun
 from palestra.storage.disk import RunFolderError
@@ -19,18 +19,29 @@ class StoredTraining(Stored):
 
     def __init__(self, folder: RunFolder, config: Any) -> None:
         super().__init__(folder, config)
-        self.training = named_classes(config)[0](config, run=folder)
-        self.device, self.failures = self.training.device, self.training.failures
+        self._make(config)
         if not getattr(config, "evaluations", ()):
             raise RunFolderError(f"{folder.path}: expected a run with evaluations, got {config.in_words} without any")
+
+    def _make(self, config: Any) -> None:
+        self.training = named_classes(config)[0](config, run=self.folder)
+        self.device, self.failures = self.training.device, self.training.failures
 
     @property
     def evaluations(self) -> Any:
         return self.training.evaluating.evaluations
 
     def change_evaluations(self, changes: Changes) -> None:
-        """Raise ConfigError: these evaluations stay as they are."""
-        raise ConfigError.at(changes.lines()[0], f"expected no change, because the run is {self.config.in_words}")
+        """Judge by other sections of the config, which the kind of run calls changeable."""
+        self._make(changed_stored_config(self.folder, changes.overrides))
+        self.changes = changes
+
+    def _judged_by(self, name: str) -> Sequence[Config]:
+        judged_by: Sequence[Config] = self.training.config.judged_by(name)
+        return judged_by
+
+    def _is_changed(self, name: str) -> bool:
+        return self._judged_by(name) != self.config.judged_by(name)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.counters = {name: state["counters"][name] for name in self.training.counter_names}

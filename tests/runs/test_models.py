@@ -24,7 +24,7 @@ from palestra.models.model import Model
 from palestra.runs.models import PredictionFailed
 from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.disk import RunFolderError
-from tests.fitted import CLASSIFIER, PAIR, REGRESSOR, fitted, working_in
+from tests.fitted import CLASSIFIER, EVALUATION, PAIR, REGRESSOR, fitted, working_in
 
 
 def shell(*arguments: str, code: int = 0) -> str:
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fitted")
     with working_in(path):
         for name, model in {"sides": CLASSIFIER, "sums": REGRESSOR, "pairs": PAIR}.items():
-            fitted(name, model)
+            fitted(name, model, evaluations=[EVALUATION])
     return path
 
 
@@ -124,7 +124,7 @@ def test_a_table_has_index_label_and_outputs_of_every_item(here: Path) -> None:
         ("predict sides test --out no/a.csv", "--out: expected a file in a folder that exists, got no/a.csv"),
         ("predict sides test --out a.csv --checkpoint 77", "there is no checkpoint 00000077 in sides/checkpoints; "),
         ("predict sides test --out a.csv --weights best", "weights: expected latest or averaged, got 'best'"),
-        ("predict sides test --out a.csv learning.ema=null", "learning.ema: expected another value of `data` or `ex"),
+        ("predict sides test --out a.csv learning.ema=null", "learning.ema: expected a change of data, evaluations, "),
         ("predict sides test --out a.csv data.test.num_items=99", "data.test.num_items: expected at most 25, as the "),
         (
             "predict sides test --out a.csv data.test.sede=9",
@@ -236,3 +236,27 @@ def test_a_forward_pass_that_cannot_be_exported_is_told(here: Path, monkeypatch:
     (line,) = shell("export", "pairs", code=2).splitlines()
     assert line.startswith("Pair cannot be exported: ")
     assert not Path("pairs/export/model-8").exists()
+
+
+# ---- judged again ------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_evaluated_with_other_data_or_weights_beside_its_own_results(here: Path) -> None:
+    def score(*overrides: str) -> tuple[str, dict[str, Any]]:
+        path = shell("evaluate", "sides", *overrides).split()[-1]
+        return path, json.loads(Path(path).read_text())
+
+    own, record = score()
+    assert "changes" not in record
+    (other, found), (averaged, _) = score("data.test.seed=9"), score("evaluations.0.weights=averaged")
+    assert len({own, other, averaged}) == 3
+    assert found["changes"] == ["data.test.seed=9"]
+    (pair,), (before,) = found["pairs"], record["pairs"]
+    assert pair["scores"] != before["scores"]
+    loaded = palestra.load_model("sides", overrides=("data.test.seed=9",))
+    items = loaded.data_set("test").items[:23]
+    right = loaded.predict(items)["class"] == torch.stack([item["label"] for item in items])
+    assert pair["scores"]["accuracy"] == pytest.approx(right.float().mean().item())
+    assert score("execution.loading.num_workers=1")[0] == own
+    (line,) = shell("evaluate", "sides", "learning.batch_size=3", code=2).splitlines()
+    assert line.startswith("learning.batch_size: expected a change of data, evaluations, execution, learning.precision")
