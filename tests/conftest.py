@@ -190,16 +190,88 @@ TINY: Data = {
     },
 }
 
+_SCENARIO: Data = {
+    "name": "scenario",
+    "protocol": {
+        "name": "nip",
+        "rewards": {"right": 1.0, "wrong": -1.0, "out_of_time": -1.0, "go_on": 0.0, "prover": 1.0, "shared": False},
+        "first": "verifier",
+        "min_rounds": 1,
+        "max_rounds": 8,
+    },
+    "scenario": {"name": "witness", "num_bits": 4, "num_seen": 2},
+    "role": "verifier",
+    "held_out": False,
+    "num_items": 22,
+}
+_MOMENTUM: Data = {"name": "sgd", "momentum": 0.9, "weight_decay": 0.0}
+# As many evaluations and saves as in the tiny run, of a model that learns from data: epochs of 3 batches.
+TINY_FIT: Data = {
+    "seed": 0,
+    "trainer": {"name": "fit"},
+    "model": {
+        "name": "classifier",
+        "net": {"name": "mlp", "net_arch": [4], "activation": "tanh"},
+        "num_classes": 2,
+        "label_smoothing": 0.1,
+        "class_weights": [1.0, 2.0],
+    },
+    "warm_start": None,
+    "data": {"train": _SCENARIO, "valid": _SCENARIO | {"held_out": True}},
+    "learning": {
+        "order": {"name": "shuffled"},
+        "batch_size": 8,
+        "last_batch": "keep",
+        "seeding": "per_item",
+        "num_microbatches": 2,
+        "groups": [{"weights": "*", "optimizer": _MOMENTUM, "learning_rate": {"name": "constant", "value": 0.1}}],
+        "max_grad_norm": 1.0,
+        "ema": {"decay": 0.5},
+        "precision": "float32",
+    },
+    "evaluations": [
+        {
+            "name": "valid",
+            "data": "valid",
+            "batch_size": 9,
+            "interval": {"every": 4, "unit": "opt_steps"},
+            "at_start": True,
+            "weights": "averaged",
+        }
+    ],
+    "best": {"evaluation": "valid", "pairing": None, "measure": "loss", "goal": "min"},
+    "evaluators": None,
+    "stop": {"after": 12, "unit": "opt_steps"},
+    "callbacks": [],
+    "execution": {
+        "device": "cpu",
+        "num_threads": 1,
+        "loading": {"num_workers": 0, "num_prefetched": 2, "start_method": "fork", "batch_within_s": None},
+    },
+    "output": {
+        "display": "quiet",
+        "record": {"every": 2, "unit": "opt_steps"},
+        "statistics": ["mean"],
+        "recorders": [],
+        "save": {"every": 4, "unit": "opt_steps"},
+        "keep_last": 2,
+        "keep_every": 1,
+        "checkpoint_folder": None,
+        "stop_within_s": 60.0,
+        "mirror": None,
+    },
+}
+
 MakeConfig = Callable[..., Data]
 
 
 @pytest.fixture
 def make_config() -> MakeConfig:
-    """The tiny config as data of its own, with values replaced, or taken out by `...`: make_config({"output.save":
-    None})."""
+    """The tiny config, or another one, as data of its own, with values replaced, or taken out by `...`:
+    make_config({"output.save": None})."""
 
-    def make(changes: Data | None = None) -> Data:
-        config = copy.deepcopy(TINY)
+    def make(changes: Data | None = None, of: Data = TINY) -> Data:
+        config = copy.deepcopy(of)
         for path, value in (changes or {}).items():
             *parents, last = path.split(".")
             place: Any = config

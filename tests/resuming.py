@@ -14,6 +14,7 @@ from palestra.recording.recorders import without_clock
 from palestra.storage.records_file import read_records
 from palestra.training import make_trainer
 from palestra.training.trainer import Trainer
+from palestra.training.training import Training
 
 # ---- what a run comes to -------------------------------------------------------------------------------
 
@@ -89,7 +90,7 @@ def kill(*args: Any) -> None:
 
 
 def stopping_at(safe_point: int) -> Any:
-    return at_call(Trainer, "safe_point", safe_point, ask_to_leave)
+    return at_call(Training, "safe_point", safe_point, ask_to_leave)
 
 
 def fit(run: Path, config: dict[str, Any] | None = None) -> Trainer:

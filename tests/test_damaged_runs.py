@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY
+from conftest import TINY, TINY_FIT
 from damage import DAMAGES, EXPLODED, HARMFUL, Damage
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -60,11 +60,36 @@ def resume_a_little(run: Path, console: Console | None = None) -> Trainer:
     return trainer
 
 
-@settings(
-    deadline=None, max_examples=20, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@pytest.fixture(scope="module")
+def original_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a model that was stopped on its way."""
+    run = tmp_path_factory.mktemp("runs") / "model"
+    with stopping_at(9):
+        fit(run, TINY_FIT)
+    return run
+
+
+DAMAGING: Any = {"deadline": None, "phases": [Phase.generate]}
+DAMAGING["suppress_health_check"] = [HealthCheck.function_scoped_fixture]
+
+
+@settings(max_examples=20, **DAMAGING)
 @given(data=st.data(), damage=DAMAGES)
 def test_any_damage_to_any_file_of_a_run_is_told_or_harmless(
+    original: Path, data: st.DataObject, damage: Damage, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert_damage_is_told_or_harmless(original, data, damage, tmp_path_factory)
+
+
+@settings(max_examples=6, **DAMAGING)
+@given(data=st.data(), damage=DAMAGES)
+def test_any_damage_to_a_run_of_a_model_is_told_or_harmless(
+    original_model: Path, data: st.DataObject, damage: Damage, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert_damage_is_told_or_harmless(original_model, data, damage, tmp_path_factory)
+
+
+def assert_damage_is_told_or_harmless(
     original: Path, data: st.DataObject, damage: Damage, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     before = records(original)

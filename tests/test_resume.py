@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from combinations import C51, IMPLICIT_QUANTILE, KL_PENALTY, PPO, PRIORITIZED, QUANTILE, RECURRENT, SAC, TD3
-from conftest import PLAIN
+from conftest import PLAIN, TINY, TINY_FIT
 from resuming import (
     Killed,
     all_checkpoints,
@@ -86,6 +86,7 @@ SHORT: dict[str, Any] = {
     "output.save": {"every": 4, "unit": "opt_steps"},
     "stop": {"after": 12, "unit": "opt_steps"},
 }
+MODEL = "a model"
 CONFIGS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "nothing saved on the way": {"output.save": {"every": 1000, "unit": "opt_steps"}},
@@ -187,11 +188,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", [*CONFIGS, MODEL])
 def test_a_run_stopped_at_every_safe_point_ends_in_the_same_bits(
     name: str, make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    config, run, uninterrupted = make_config(SHORT | CONFIGS[name]), tmp_path / "run", tmp_path / "uninterrupted"
+    config = make_config({}, TINY_FIT) if name == MODEL else make_config(SHORT | CONFIGS[name])
+    run, uninterrupted = tmp_path / "run", tmp_path / "uninterrupted"
     least = num_safe_points(config, uninterrupted)
     with stopping_at(2):
         trainer = fit(run, config)
@@ -472,11 +474,11 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "of"), [(signal.SIGINT, TINY), (signal.SIGTERM, TINY), (signal.SIGTERM, TINY_FIT)])
 def test_a_signal_saves_and_leaves_and_another_process_goes_on_to_the_bit(
-    number: int, make_config: MakeConfig, tmp_path: Path
+    number: int, of: dict[str, Any], make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    config, run = make_config({**LONG, "output.save": {"every": 10**6, "unit": "opt_steps"}}), tmp_path / "run"
+    config, run = make_config({**LONG, "output.save": {"every": 10**6, "unit": "opt_steps"}}, of), tmp_path / "run"
     process = start("train", write_config(config, tmp_path), "--run", run)
     wait_for_training(run, process)
     process.send_signal(number)

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import yaml
 from config_mutations import assert_every_mutation_is_told
+from conftest import TINY_FIT
 
 from palestra.config import find_defaults, find_undescribed, load_config, load_yaml, render
 from palestra.runs.config import RunConfig
+from palestra.runs.fit import FitConfig
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yml"))
 
@@ -27,6 +29,10 @@ def test_a_shipped_config_is_complete_and_consistent(file: Path) -> None:
 @every_file
 def test_every_break_of_a_shipped_config_is_told_by_its_path(file: Path) -> None:
     assert_every_mutation_is_told(load_yaml(file), RunConfig)
+
+
+def test_every_break_of_a_config_of_a_model_is_told_by_its_path() -> None:
+    assert_every_mutation_is_told(TINY_FIT, FitConfig)
 
 
 @every_file

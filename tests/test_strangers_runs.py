@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import LEARNER, TINY
+from conftest import LEARNER, TINY, TINY_FIT
 from typer.testing import CliRunner, Result
 
 import palestra
@@ -20,6 +20,7 @@ from palestra.config import UntrustedError, importing_no_others, load_stored_con
 from palestra.config.own_modules import read_trusted
 from palestra.report.page import write_report
 from palestra.runs.config import RunConfig
+from palestra.runs.fit import FitConfig
 
 Data = dict[str, Any]
 MakeConfig = Callable[..., Data]
@@ -124,6 +125,20 @@ def test_what_a_stored_config_names_is_refused_before_it_is_imported(place: str,
     sha256 = hashlib.sha256(EVIL.encode()).hexdigest()
     (line,) = str(refused.value).splitlines()
     assert f"module 'theirs', file {strangers / 'theirs.py'}, SHA-256 {sha256} is not trusted" in line
+
+
+@pytest.mark.parametrize("place", ["model", "data.train", "learning.order", "callbacks"])
+def test_what_the_config_of_a_model_names_is_refused_or_stays_a_mapping(place: str, strangers: Path) -> None:
+    file = strangers / "run" / "config.yml"
+    file.write_text(json.dumps(TINY_FIT))
+    names(strangers / "run", {place: [OWN] if place == "callbacks" else OWN})
+    with pytest.raises(UntrustedError, match="module 'theirs'"):
+        load_stored_config(file, FitConfig)
+    with importing_no_others():
+        assert load_stored_config(file, FitConfig).model_dump() == load_yaml(file)
+    for command in ("resume", "evaluate", "verify") if place == "model" else ():
+        (line,) = invoke(*COMMANDS[command]).stderr.splitlines()
+        assert "module 'theirs'" in line
 
 
 @pytest.mark.parametrize("place", PLACES)

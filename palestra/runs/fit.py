@@ -16,6 +16,7 @@ from palestra.config import (
     OwnFunctionConfig,
     PositiveInt,
     UserConfig,
+    has_unread,
     load_class,
     under,
 )
@@ -139,7 +140,8 @@ class FitConfig(BaseRunConfig):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        best = best_errors(self.best, self.evaluations, self.measure_errors)
+        is_known = not has_unread(self.model)  # else its scores are not
+        best = best_errors(self.best, self.evaluations, self.measure_errors) if is_known else ()
         ConfigError.require_none([*self._data_errors(), *best])
         return self
 
@@ -158,8 +160,9 @@ class FitConfig(BaseRunConfig):
             if each.name in names[:place]:
                 yield ConfigErrorItem(f"{path}.name", f"expected different names, got {each.name!r} twice")
             if each.data not in self.sets():
-                expected = f"one of {', '.join(self.sets())}" if self.sets() else "another data set than a loader"
-                yield ConfigErrorItem(f"{path}.data", f"expected {expected}, got {each.data!r}")
+                there = ", ".join(self.sets()) or "none besides loaders"
+                expected = f"expected a data set of this file ({there}; or data.{each.data} in it)"
+                yield ConfigErrorItem(f"{path}.data", f"{expected}, got {each.data!r}")
             if each.weights == "averaged" and self.learning.ema is None:
                 message = "expected 'latest', because learning.ema is null, got 'averaged'"
                 yield ConfigErrorItem(f"{path}.weights", message)

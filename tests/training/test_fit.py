@@ -256,7 +256,10 @@ def test_every_command_of_a_run_knows_a_model(config: dict[str, Any]) -> None:
     [
         ({"data.train": None}, r"data.train: expected a mapping with `name`"),
         ({"data.train.num_items": 61}, "data.train.num_items: expected at most 60, as the set has, got 61"),
-        ({"evaluations.0.data": "valid"}, "evaluations.0.data: expected one of train, test, got 'valid'"),
+        (
+            {"evaluations.0.data": "valid"},
+            r"evaluations.0.data: expected a data set of this file \(train, test; or data.valid",
+        ),
         ({"learning.ema": None}, "evaluations.0.weights: expected 'latest', because learning.ema is null"),
         ({"best.measure": "acuracy"}, "best.measure: expected one of 'accuracy', .*did you mean 'accuracy'"),
         ({"learning.groups.0.weights": "first.*"}, r"learning.groups.0.weights: expected weights among .*, got 'first"),
