@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from palestra.config import ConfigError as ConfigError
     from palestra.config import UntrustedError as UntrustedError
     from palestra.games import make_game as make_game
+    from palestra.models.model import Model as Model
     from palestra.players.player import Player as Player
+    from palestra.recording import Logger as Logger
     from palestra.runs.config import RunConfig as RunConfig
     from palestra.runs.models import StoredModel
     from palestra.runs.stored import StoredRun as StoredRun
     from palestra.runs.user_nets import Models
     from palestra.training import DQNTrainer as DQNTrainer
+    from palestra.training import FitTrainer as FitTrainer
     from palestra.training import LossTrainer as LossTrainer
     from palestra.training import PPOTrainer as PPOTrainer
     from palestra.training import SACTrainer as SACTrainer
@@ -34,7 +37,10 @@ HOMES = {
     "Callback": "callbacks",
     "ConfigError": "config",
     "DQNTrainer": "training",
+    "FitTrainer": "training",
+    "Logger": "recording",
     "LossTrainer": "training",
+    "Model": "models.model",
     "PPOTrainer": "training",
     "Player": "players.player",
     "ReplayBuffer": "buffers.replay",

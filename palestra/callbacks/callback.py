@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from palestra.callbacks.training import AnyTraining, PlayingTraining
+from palestra.callbacks.training import AnyLearner, AnyTraining, PlayingTraining
 from palestra.config import Config, ConfigErrorItem, PartError
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.transitions import Transitions
@@ -39,10 +39,13 @@ class Callback:
         by_role: what the player has just experienced in each of its roles; not to be changed.
         """
 
-    def before_step(self, training: AnyTraining, player: Player) -> None:
-        """Called before each opt step of a player, or group of opt steps that are made at once."""
+    def before_step(self, training: AnyTraining, player: Any) -> None:
+        """Called before each opt step of a player, or group of opt steps that are made at once.
 
-    def after_step(self, training: AnyTraining, player: Player, metrics: Metrics) -> None:
+        player: a Player; where a model learns from data, the Learner of the model, whose name is `model`.
+        """
+
+    def after_step(self, training: AnyTraining, player: Any, metrics: Metrics) -> None:
         """Called after each opt step of a player, or group of opt steps. metrics: those of the step, by name."""
 
     def after_evaluation(self, training: AnyTraining, record: Mapping[str, Any]) -> None:
@@ -89,10 +92,12 @@ def playing(training: AnyTraining, config: CallbackConfig) -> PlayingTraining:
     return training
 
 
-def learner_named(name: str, config: CallbackConfig, training: AnyTraining) -> Player:
+def learner_named(name: str, config: CallbackConfig, training: AnyTraining) -> AnyLearner:
     """The learning player that the key `player` of a callback names. Raises PartError if there is none."""
-    learners = {player.name: player for player in playing(training, config).learners}
+    learners = {player.name: player for player in training.learners}
     if name not in learners:
+        if not learners:
+            playing(training, config)
         message = f"expected the name of a player that learns: {', '.join(learners)}; got {name!r}"
         raise PartError(config, [ConfigErrorItem("player", message)])
     return learners[name]

@@ -3,9 +3,8 @@
 from typing import Any, Literal
 
 from palestra.callbacks.callback import Callback, CallbackConfig, learner_named
-from palestra.callbacks.training import AnyTraining
+from palestra.callbacks.training import AnyLearner, AnyTraining
 from palestra.config import ConfigErrorItem, NonEmptyStr, PartError
-from palestra.players.player import Player
 from palestra.runtime.intervals import Limit
 from palestra.schedules import Schedule, ScheduleConfig
 
@@ -16,7 +15,8 @@ class ChangeScheduleConfig(CallbackConfig):
     player: NonEmptyStr
     """whose schedule changes"""
     key: NonEmptyStr
-    """where the schedule stands below the player's algorithm, as learning_rate or exploration.epsilon"""
+    """where the schedule stands below the player's algorithm, as learning_rate or exploration.epsilon; of a model,
+    below `learning`, as groups.0.learning_rate"""
     at: Limit
     """when it changes: at the first opt step or epoch that begins at or after this count"""
     schedule: ScheduleConfig
@@ -41,7 +41,7 @@ class ChangeSchedule(Callback):
     def before_epoch(self, training: AnyTraining) -> None:
         self._change_when_due(training)
 
-    def before_step(self, training: AnyTraining, player: Player) -> None:
+    def before_step(self, training: AnyTraining, player: AnyLearner) -> None:
         self._change_when_due(training)
 
     def _change_when_due(self, training: AnyTraining) -> None:

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from palestra.callbacks.callback import Callback, CallbackConfig, learner_named
-from palestra.callbacks.training import AnyTraining
+from palestra.callbacks.training import AnyLearner, AnyTraining
 from palestra.config import ConfigErrorItem, NonEmptyStr, PartError, PositiveInt
 from palestra.config.errors import listed
-from palestra.players.player import Player
 
 
 class FreezeConfig(CallbackConfig):
@@ -19,7 +18,7 @@ class FreezeConfig(CallbackConfig):
     player: NonEmptyStr
     """whose weights"""
     net: NonEmptyStr
-    """which of its networks that learn: q; actor_critic; policy or critics"""
+    """which of its networks that learn: q; actor_critic; policy or critics; of a model that learns from data: model"""
     weights: list[NonEmptyStr]
     """which of the network's parameters, by name, as layers.0.weight; * stands for anything, as in layers.0.*"""
     num_opt_steps: PositiveInt | None
@@ -47,11 +46,11 @@ class Freeze(Callback):
     def before_train(self, training: AnyTraining) -> None:
         self._freeze_or_thaw(training, learner_named(self.config.player, self.config, training))
 
-    def before_step(self, training: AnyTraining, player: Player) -> None:
+    def before_step(self, training: AnyTraining, player: AnyLearner) -> None:
         if player.name == self.config.player:
             self._freeze_or_thaw(training, player)
 
-    def _freeze_or_thaw(self, training: AnyTraining, player: Player) -> None:
+    def _freeze_or_thaw(self, training: AnyTraining, player: AnyLearner) -> None:
         until = self.config.num_opt_steps
         is_frozen = until is None or player.opt_steps < until
         if is_frozen and self.mask is None:

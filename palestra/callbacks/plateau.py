@@ -74,7 +74,8 @@ class ReduceOnPlateauConfig(PlateauConfig):
     player: NonEmptyStr
     """whose schedule"""
     key: NonEmptyStr
-    """where the schedule stands below the player's algorithm, as learning_rate"""
+    """where the schedule stands below the player's algorithm, as learning_rate; of a model, below `learning`, as
+    groups.0.learning_rate"""
     factor: Fraction
     """each time, all later values of the schedule are multiplied by this"""
 

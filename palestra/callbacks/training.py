@@ -5,10 +5,13 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from palestra.games.game import Game
+from palestra.models.learning import Learner
 from palestra.players.player import Player
 from palestra.recording.results import Task
 from palestra.recording.values import Recordable
 from palestra.runtime.intervals import Counters
+
+AnyLearner = Player | Learner  # a player of a game; or the model that learns from data, as the player `model`
 
 
 class AnyTraining(Protocol):
@@ -17,6 +20,10 @@ class AnyTraining(Protocol):
     @property
     def config(self) -> Any:
         """The run's config."""
+
+    @property
+    def learners(self) -> Sequence[AnyLearner]:
+        """The players that learn, in the order of their turns; or the model."""
 
     @property
     def opt_steps(self) -> int:
@@ -64,10 +71,6 @@ class PlayingTraining(AnyTraining, Protocol):
     @property
     def players(self) -> Mapping[str, Player]:
         """The players by name."""
-
-    @property
-    def learners(self) -> Sequence[Player]:
-        """The players that learn, in the order of their turns."""
 
     @property
     def env_steps(self) -> int:

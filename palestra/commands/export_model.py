@@ -103,6 +103,7 @@ def _write(
     with redirect_stderr(io.StringIO()):  # to which torch prints the graph of what it cannot export
         program = write_program(module, (example,), shapes, path)
     checked = {path.name: _compare(program, module, batches, path)}
+    assert loaded.config.model is not None, "a model of a script cannot be loaded"
     description = {
         "model": loaded.config.model.name,
         "opt_steps": loaded.opt_steps,

@@ -29,7 +29,9 @@ class LoadingConfig(Config):
 
 
 class Batches:
-    """Base of what gives the batches of epochs."""
+    """Base of what gives the batches of epochs. num: of the epoch that has begun last; None: not known."""
+
+    num: int | None = None
 
     def first_batch(self) -> Any:
         """Return a batch of which each entry has the shape of all, by a reading of its own. Raises DataFailed."""
@@ -101,7 +103,8 @@ class Loader(Batches):
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[BatchKey, Any]]:
         indices = self.order(epoch)
-        pieces = indices.split(self.batch_size)[start : self.num_batches(len(indices))]
+        self.num = self.num_batches(len(indices))
+        pieces = indices.split(self.batch_size)[start : self.num]
         self._keys[:] = [BatchKey(epoch, start + at, tuple(piece.tolist())) for at, piece in enumerate(pieces)]
         loaded = self._loaded()
         for key in list(self._keys):

@@ -74,6 +74,7 @@ class OwnLoader(Batches):
 
     def __init__(self, config: LoaderConfig, name: str, seed: int, warn: Callable[[str], None]) -> None:
         self.config, self.name, self.seed, self.warn = config, name, seed, warn
+        self.num = config.num_batches
         self.key = world_keys(base_key(seed, name), 1, torch.device("cpu"))
         self.loader: Any = self._made(0)
         self.is_stateful = all(callable(getattr(self.loader, each, None)) for each in ("state_dict", "load_state_dict"))

@@ -1,9 +1,9 @@
 """Records of a run and where they go: recorders by name, the display, the summary and plots."""
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
-from palestra.config import ByName, ConfigError, ConfigErrorItem, UserConfig, failure
+from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, UserConfig, check, failure
 from palestra.recording.recorders import Recorder as Recorder
 from palestra.recording.recorders import RunCard as RunCard
 from palestra.recording.recorders import RunEnd as RunEnd
@@ -17,6 +17,26 @@ from palestra.recording.values import Video as Video
 
 AnyRecorder = TensorBoardConfig | CsvConfig | WandbConfig | MlflowConfig | TrackioConfig | UserConfig
 RecorderConfig = Annotated[AnyRecorder, ByName(user_class=Recorder)]
+
+
+class _Holder(Config):
+    recorder: RecorderConfig
+    """one recorder"""
+
+
+class Logger:
+    """An entry of `output.recorders`, made in Python: `trainer.set_logger(Logger({"name": "csv"}))`.
+
+    config: its keys. Raises ConfigError.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        data = dict(config) if isinstance(config, Mapping) else config
+        try:
+            self.config: AnyRecorder = check({"recorder": data}, _Holder).recorder
+        except ConfigError as error:
+            items = [ConfigErrorItem(each.path.replace("recorder", "Logger", 1), each.message) for each in error.errors]
+            raise ConfigError(items) from None
 
 
 def make_recorders(configs: Sequence[AnyRecorder]) -> dict[str, Recorder]:

@@ -1,12 +1,17 @@
-"""Copies the weights of pretrained torch modules into the folder of the run in which they play, and reads them there.
+"""Copies the weights of pretrained torch modules into the folder of the run that uses them, and reads them there.
 
-The run then no longer needs the file from which they came.
+These are modules that play, and the model of `set_model`. The run then no longer needs the file, or the object, from
+which they came.
 """
 
+from collections.abc import Mapping
 from urllib.parse import quote
+
+from torch import Tensor
 
 from palestra.config import ConfigError
 from palestra.games.game import Game
+from palestra.models.model import SEAT
 from palestra.players.torch_modules import ModulePolicy, TorchModuleConfig, read_weights
 from palestra.storage.disk import Folder
 from palestra.storage.facts import Entry, to_json
@@ -16,6 +21,7 @@ from palestra.storage.stored_files import (
     checked_entry,
     read_checked,
     read_json,
+    read_tensors,
     tensors_to_bytes,
 )
 
@@ -79,3 +85,28 @@ def _files_of(name: str) -> tuple[str, str]:
     """The names of a module's files: its facts, which are written last, and its weights."""
     stem = quote(name, safe="")
     return f"{stem}.json", f"{stem}.safetensors"
+
+
+# ---- the model that `set_model` hands over -------------------------------------------------------------
+
+
+class GivenWeights(Entry):
+    """The facts of the weights with which a model was handed over: their size and SHA-256."""
+
+    given: StoredFile
+
+
+def write_given(weights: Mapping[str, Tensor], folder: Folder) -> None:
+    """Write the weights with which a model begins, by name."""
+    facts, file = _files_of(SEAT)
+    content = tensors_to_bytes(dict(weights))
+    folder.make().write(file, content)
+    folder.write(facts, to_json(GivenWeights(given=StoredFile.of(content)).model_dump()).encode())
+
+
+def read_given(folder: Folder) -> dict[str, Tensor] | None:
+    """Read what `write_given` has written; None if it has not. Raises DamagedError."""
+    facts, file = _files_of(SEAT)
+    if folder.kind(facts) is None:
+        return None
+    return read_tensors(folder, file, checked_entry(read_json(folder, facts), facts, GivenWeights).given)

@@ -1,9 +1,10 @@
 """The config of a run in which a model learns from data."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import model_validator
+from pydantic import PrivateAttr, model_validator
 from torch.utils.data import Dataset
 
 from palestra.config import (
@@ -16,8 +17,11 @@ from palestra.config import (
     OwnFunctionConfig,
     PositiveInt,
     UserConfig,
+    check,
     has_unread,
+    import_path,
     load_class,
+    trusting,
     under,
 )
 from palestra.config.errors import shown
@@ -28,7 +32,7 @@ from palestra.data.sets import TRAIN, DataConfig, UserDataConfig
 from palestra.evaluation.config import EvaluatorsConfig
 from palestra.evaluation.measures import BestConfig, GameMeasures, best_errors
 from palestra.games.dialogue.items import ScenarioDataConfig
-from palestra.models.labelled import Classifier, ClassifierConfig, Regressor, RegressorConfig
+from palestra.models.labelled import Classifier, ClassifierConfig, LabelledConfig, Regressor, RegressorConfig
 from palestra.models.learning import LearningConfig
 from palestra.models.model import Model
 from palestra.models.sources import AnyModelStart
@@ -48,6 +52,11 @@ AnyDataConfig = Annotated[
     RowsDataConfig | ScenarioDataConfig | UserDataConfig | LoaderConfig, ByName(user_class=Dataset)
 ]
 AnyModelConfig = Annotated[ClassifierConfig | RegressorConfig | UserConfig, ByName(user_class=Model)]
+
+
+class _Holder(Config):
+    model: AnyModelConfig
+    """one model"""
 
 
 def model_class(config: ClassifierConfig | RegressorConfig | UserConfig) -> type[Model]:
@@ -118,8 +127,9 @@ class FitConfig(BaseRunConfig):
 
     trainer: Annotated[AnyFitTrainerConfig, InBranch.SAME_PART]  # type: ignore[assignment]
     """who trains: by name, or a class of your own"""
-    model: Annotated[AnyModelConfig, InBranch.FIXED]
-    """what learns: by name, or a class of your own, package.module:Class, with its keys"""
+    model: Annotated[AnyModelConfig | None, InBranch.FIXED]
+    """what learns: by name, or a class of your own, package.module:Class, with its keys; null: the model that a program
+    hands over (FitTrainer.set_model)"""
     warm_start: Annotated[AnyModelStart | None, InBranch.FIXED]
     """begin with weights that were learned elsewhere; optimizers, averages and schedules begin anew; null: begin with
     random weights"""
@@ -137,13 +147,17 @@ class FitConfig(BaseRunConfig):
     """where and how the run is computed; equal bits are promised only while device and num_threads are unchanged"""
     output: RunOutputConfig
     """what is shown and stored; it changes no bit of the results"""
+    _given: type[Model] | None = PrivateAttr(default=None)  # the class of the model that a program has handed over
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        is_known = not has_unread(self.model)  # else its scores are not
-        best = best_errors(self.best, self.evaluations, self.measure_errors) if is_known else ()
-        ConfigError.require_none([*self._data_errors(), *best])
+        ConfigError.require_none([*self._data_errors(), *self._best_errors()])
         return self
+
+    def _best_errors(self) -> Iterator[ConfigErrorItem]:
+        is_known = self._given is not None if self.model is None else not has_unread(self.model)
+        if is_known:  # else the scores are known once a model is handed over, or its class may be imported
+            yield from best_errors(self.best, self.evaluations, self.measure_errors)
 
     def _data_errors(self) -> Iterator[ConfigErrorItem]:
         if TRAIN not in self.data:
@@ -200,7 +214,8 @@ class FitConfig(BaseRunConfig):
         return [str(name)] if name else []
 
     def measured(self) -> list[MeasuredSet]:
-        scores = [score.name for score in model_class(self.model).scores]
+        kind = self._given if self.model is None else model_class(self.model)
+        scores = [score.name for score in (kind.scores if kind is not None else ())]
         return [MeasuredSet(each.name, each.interval, scores) for each in self.evaluations]
 
     def judged_by(self, evaluation: str) -> list[Config]:
@@ -209,6 +224,26 @@ class FitConfig(BaseRunConfig):
 
     def learning_keys(self) -> list[str]:
         return ["learning"]
+
+    def with_model(self, model: Model) -> Self:
+        """Return this config, which names no model, with the class of one, and the keys that it was made with.
+
+        If the class cannot be imported from a module, nobody else can make such a model, and the key stays null. The
+        class's module becomes trusted. Raises ConfigError where keys or scores do not fit.
+        """
+        named, path = model.config, None
+        if not isinstance(named, LabelledConfig):
+            with suppress(ValueError):
+                path = import_path(type(model))
+            with trusting():
+                named = None if path is None else check({"model": {**named.model_dump(), "name": path}}, _Holder).model
+        config = self.model_copy(update={"model": named})
+        config._given = type(model)
+        ConfigError.require_none(config._best_errors())
+        if named is None and self.evaluators is not None:
+            message = "expected null, because other processes cannot build a model of set_model, got a mapping"
+            raise ConfigError.at("evaluators", message)
+        return config
 
     def measures_of_games(self) -> dict[str, GameMeasures]:
         return {each.name: GameMeasures([], ()) for each in self.evaluations}

@@ -46,6 +46,7 @@ def make_model(config: FitConfig, spaces: Mapping[str, Space] | None) -> Model:
         assert spaces is not None
         with below("model"):
             return config.model.build(spaces, config.seed)
+    assert config.model is not None, "the model is handed over"
     with seeded_global_state(base_key(config.seed, "model")):
         return config.model.build()
 

@@ -18,6 +18,7 @@ NUM_MARKS = 120  # one per SHOW_INTERVAL_S: rates are those of the last half min
 WORDS: dict[Phase, str] = {
     "play": "playing",
     "memory": "training",
+    "data": "reading data",
     "update": "updating",
     "evaluation": "evaluating",
     "saving": "saving",

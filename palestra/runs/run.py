@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
-from palestra.config import render, user_class_hashes
-from palestra.recording import make_recorders
+from palestra.config import ConfigError, below, render, user_class_hashes
+from palestra.recording import Logger, check_recorders, make_recorders
 from palestra.recording.display import Display, make_display
 from palestra.recording.plots import plot_scores
 from palestra.recording.recorders import Recorder
@@ -87,20 +87,37 @@ class Run:
 
     # ---- objects from Python -----------------------------------------------------------------------------
 
-    def set_logger(self, recorder: Recorder) -> None:
-        """Let a recorder of the user's own file the records, too.
+    def set_logger(self, recorder: Recorder | Logger) -> None:
+        """Let a recorder of the user's own, or one by name, file the records, too.
 
-        Raises RuntimeError once the run has begun, TypeError for what is no Recorder.
+        The config takes up a Logger, so that a resumed run needs none. Raises RuntimeError once the run has begun,
+        TypeError for what is neither, ConfigError for a Logger whose recorder the config has already.
         """
         self.require_unopened("set_logger")
+        if isinstance(recorder, Logger):
+            self._take_logger(recorder)
+            return
         if not isinstance(recorder, Recorder):
             expected = (
-                "set_logger: expected an object of a class that derives from palestra.recording.recorders.Recorder"
+                "set_logger: expected a Logger, or an object of a class that derives from "
+                "palestra.recording.recorders.Recorder"
             )
             raise TypeError(f"{expected}, got {recorder!r:.80}")
         name = type(recorder).__name__
         self._loggers[name] = recorder
         self.note_call(f"set_logger({name}(...))")
+
+    def _take_logger(self, logger: Logger) -> None:
+        output = self.config.output
+        if logger.config in output.recorders:
+            return
+        if self.resumed:
+            known = ", ".join(each.name for each in output.recorders) or "none"
+            message = f"expected a recorder of the run's config ({known}), got {logger.config.name!r}"
+            raise ConfigError.at("set_logger", message)
+        with below("output.recorders"):
+            recorders = check_recorders([*output.recorders, logger.config])
+        self.config = self.config.model_copy(update={"output": output.model_copy(update={"recorders": recorders})})
 
     def require_unopened(self, call: str) -> None:
         """Raise RuntimeError if the run has begun in this process. call: what has to come before."""

@@ -5,7 +5,7 @@ Their units are the counters of a trainer, and minutes of training; each kind of
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from palestra.config import Config, NonEmptyStr, PositiveFloat
 from palestra.runtime.clock import TrainingClock
@@ -43,18 +43,28 @@ class Limit(Config):
         return Limit(after=start[self.unit] + self.after, unit=self.unit)
 
 
-def read_limit(num_steps: float | None, unit: str | None, units: Sequence[str]) -> Limit | None:
-    """Make a limit of a function's arguments; None if both are None.
+def read_limit(
+    num_steps: float | None, max_steps: float | None, unit: str | None, units: Sequence[str]
+) -> Callable[[Counters], Limit] | None:
+    """Read the arguments of `fit`: returns the limit that they set from some counters on; None if all are None.
 
-    Raises ValueError for any other number than a positive one, and for a unit that is not one of `units`.
+    units: those that it may have. The unit may be left out where no env steps are counted: it is then opt steps. Raises
+    ValueError for any other number than a positive one, for another unit, and for both numbers.
     """
-    if num_steps is None and unit is None:
+    given = {name: n for name, n in (("num_steps", num_steps), ("max_steps", max_steps)) if n is not None}
+    if not given and unit is None:
         return None
-    if isinstance(num_steps, bool) or not isinstance(num_steps, int | float) or not 0 < num_steps < math.inf:
-        raise ValueError(f"num_steps: expected a positive number, got {num_steps!r}")
+    if len(given) > 1:
+        raise ValueError(f"expected num_steps or max_steps, got both ({num_steps!r} and {max_steps!r})")
+    name, number = next(iter(given.items()), ("num_steps", None))
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
+        raise ValueError(f"{name}: expected a positive number, got {number!r}")
+    if unit is None and "env_steps" not in units:
+        unit = "opt_steps"
     if unit is None or unit not in units:
         raise ValueError(f"unit: expected one of {', '.join(map(repr, units))}, got {unit!r}")
-    return Limit(after=float(num_steps), unit=unit)
+    limit = Limit(after=float(number), unit=unit)
+    return limit.counted_from if name == "num_steps" else lambda counters: limit
 
 
 def is_due(interval: Interval | None, before: Counters, now: Counters) -> bool:

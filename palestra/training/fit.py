@@ -24,15 +24,20 @@ from palestra.models.labelled import ClassifierConfig, LabelledConfig, class_fau
 from palestra.models.learning import Learner
 from palestra.models.model import SEAT, Model, Terms
 from palestra.models.scoring import ItemScores
-from palestra.nets.modes import evaluation_mode
+from palestra.nets.modes import evaluation_mode, in_evaluation, set_in_evaluation
 from palestra.randomness import base_key, fold, seeded_global_state, world_keys
 from palestra.recording.aggregates import Aggregates
-from palestra.recording.results import Stage
+from palestra.recording.results import Stage, Task
+from palestra.runs.copied_modules import read_given, write_given
 from palestra.runs.evaluating import Evaluating
 from palestra.runs.fit import FitConfig
 from palestra.runs.models import make_model, spaces_to_store
+from palestra.runs.progress import Standing
 from palestra.runs.warm_starts import start_model
 from palestra.runtime.counter import Counter, count
+from palestra.runtime.intervals import Counters
+from palestra.storage.disk import RunFolderError
+from palestra.storage.run_folder import RunFolder
 from palestra.training.async_evaluations import AsyncEvaluating
 from palestra.training.training import Training
 
@@ -40,10 +45,18 @@ from palestra.training.training import Training
 class FitTrainer(Training):
     """Trains the model of a config on its data.
 
-    Arguments as for Training. May be overridden: `train_step`, which learns from a batch, and what Training lists.
+    Arguments as for Training. May be overridden: `train_step`, which learns from a batch, the hooks `before_step` and
+    `after_step` around it, and what Training lists. In an epoch the hooks are called in this order: `before_epoch`; for
+    each batch `before_step`, `train_step`, `after_step`; the evaluations that are due; `after_epoch`.
 
-    model: what learns. learner: makes its opt steps. data: the sets by name.
+    model: what learns. learner: makes its opt steps; callbacks know it as the player `model`. data: the sets by name.
+    step_terms: what `train_step` has returned last.
+
+    Where the config says `model: null`, `set_model` hands the model over before `fit`.
     """
+
+    model: Model
+    step_terms: Terms
 
     run_config = FitConfig
     counter_names = FitConfig.counters
@@ -64,18 +77,68 @@ class FitTrainer(Training):
         self.data = make_sets(config.sets(), config.seed)
         self.check_of_batches = self._check_of_batches()
         self.loader = self._train_loader()
-        self.model: Model = self._make_model()
-        if config.warm_start is not None and self.run.begins_anew():
-            self.run.warm_starts.append(start_model(self.model, config.warm_start))
-        self.model.to(self.device).train()
-        with below("learning.groups"):
-            self.learner = Learner(self.model, config.learning)
         self.batch = 0  # the number of the next one in its epoch
+        self.epoch_is_over = False  # and `after_epoch` not yet called
         self.terms = Aggregates(config.output.statistics)
         self.keys = world_keys(base_key(config.seed, "model/step"), 1, torch.device("cpu"))
+        self._is_given = False  # whether `set_model` has handed the model over
+        if config.model is not None:
+            self._take(self._make_model())
+
+    def _take(self, model: Model) -> None:
+        """Let a model learn. Raises ConfigError, RunFolderError if it has not the weights that the run began with."""
+        if self.run.resumed and (given := read_given(self.run.folder.players)) is not None:
+            try:
+                model.load_state_dict(given)
+            except RuntimeError as error:
+                message = f"expected a model with the weights with which the run began, got another: {error}"
+                raise RunFolderError(f"{self.run.folder.path}: {message}") from error
+        if self.config.warm_start is not None and self.run.begins_anew():
+            self.run.warm_starts.append(start_model(model, self.config.warm_start))
+        self.model = model.to(self.device)
+        if not model.training:  # else its modules keep the modes in which they were made
+            model.train()
+        with below("learning.groups"):
+            self.learner = Learner(model, self.config.learning)
+        self.learners = [self.learner]
         self.judging = SetEvaluations(self)
-        judged_by = Evaluating if config.evaluators is None else AsyncEvaluating
+        judged_by = Evaluating if self.config.evaluators is None else AsyncEvaluating
         self.evaluating = judged_by(self.progress, self.checkpoints, self.judging)
+
+    def set_model(self, role: str | Model, model: Model | None = None) -> None:
+        """Let a model of your own learn, where the config says `model: null`. To be called before `fit`.
+
+        The config takes up the model's class, if it can be imported from a module, with the keys that the model was
+        made with: then any command goes on with the run. Otherwise only Python does, and hands a model over again. Its
+        weights are those of checkpoint 0. role: may be left out; else "model". Raises TypeError for what is no Model,
+        ValueError if the config names a model, ConfigError for one that does not fit, RuntimeError once the run has
+        begun.
+        """
+        self.run.require_unopened("set_model")
+        given = role if model is None else model
+        if not isinstance(given, Model):
+            raise TypeError(
+                f"set_model: expected an object of a class that derives from palestra.Model, got {given!r:.80}"
+            )
+        if self.config.model is not None:
+            raise ValueError(f"set_model: expected `model: null` in the config, got {self.config.model.name!r}")
+        self.run.config, self._is_given = self.config.with_model(given), True
+        self._take(given)
+        if self.config.model is None:
+            self.run.note_call(f"set_model({SEAT!r}, ...)")
+
+    def require_ready(self) -> None:
+        if not hasattr(self, "model"):
+            if self.run.resumed:
+                raise self.run.folder.not_rebuildable()
+            expected = "expected a model by name, or a class of your own as package.module:Class, with its keys"
+            only = "got null, which a program alone can mean, by FitTrainer(config).set_model(model)"
+            raise ConfigError.at("model", f"{expected}, {only}")
+        super().require_ready()
+
+    def _begin_run(self, folder: RunFolder) -> None:
+        if self._is_given:
+            write_given(self.model.state_dict(), folder.players)
 
     def _make_model(self) -> Model:
         spaces = None
@@ -157,24 +220,63 @@ class FitTrainer(Training):
 
     def _train(self) -> None:
         """One epoch: the model learns from the batches that it has not yet seen in it."""
+        self.run.time_log.switch("data")
         for key, batch in self.loader.batches(self.epochs, self.batch):
             self.run.time_log.switch("update")
-            self.terms.add(self.train_step(self.moved(batch), key.number))
+            self.before_step()
+            with seeded_global_state(int(fold(self.keys, self.opt_steps))):
+                self.step_terms = self.train_step(self.moved(batch), key.number)
+            self.terms.add(self.step_terms)
+            if self.opt_steps == 0:
+                self._tell_unreached()
             self.batch = key.number + 1
             count(self, opt_steps=1, items=len(key.items) or items_of(batch))
             count(self.learner, opt_steps=1)
             self.epoch_counts["updates"] += 1
+            self.after_step()
             self.safe_point()
-            self.run.time_log.switch("memory")
+            self.run.time_log.switch("data")
         self.batch = 0
+
+    def _end_epoch(self) -> None:
+        """Do what is due, of which `after_epoch` comes after the evaluations, and before record and checkpoint."""
+        self.epoch_is_over = True
+        self.safe_point()
+        self._close_epoch()  # if nothing was due
+        if self.end_reason is not None:
+            self.safe_point()
+
+    def _evaluate_what_is_due(self, done: bool, before: Counters, now: Counters) -> None:
+        super()._evaluate_what_is_due(done, before, now)
+        self._close_epoch()
+
+    def _close_epoch(self) -> None:
+        if self.epoch_is_over:
+            self.epoch_is_over = False
+            self.after_epoch()
+
+    def before_step(self) -> None:
+        for callback in self.callbacks:
+            callback.before_step(self, self.learner)
 
     def train_step(self, batch: Any, index: int) -> Terms:
         """Learn from a batch of the training data, and return what is recorded. index: its number in the epoch.
 
-        The global generator of torch is seeded by the run's seed and the opt step, for dropout and the like.
+        The global generator of torch is seeded by the run's seed and the opt step, for dropout and the like. An
+        override may make steps of its own, by `learner.step(loss, weights)`.
         """
-        with seeded_global_state(int(fold(self.keys, self.opt_steps))):
-            return self.learner.opt_step(batch)
+        return self.learner.opt_step(batch)
+
+    def after_step(self) -> None:
+        for callback in self.callbacks:
+            callback.after_step(self, self.learner, self.step_terms)
+
+    def _tell_unreached(self) -> None:
+        """Name the weights that the first opt step has not reached, once in a run."""
+        if names := self.learner.unreached():
+            line = f"no term of the loss reaches {', '.join(names)}"
+            self.run.display.warn(f"{line}; a weight stays as it is while none does")
+            self.note("unreached", line)
 
     def moved(self, batch: Any) -> Any:
         """Return a batch on the run's device."""
@@ -196,29 +298,44 @@ class FitTrainer(Training):
         return None
 
     def shown_metrics(self) -> Mapping[str, Mapping[str, float]]:
-        return {SEAT: self.terms.shown()}
+        return {SEAT: self.terms.shown() | self.learner.rates()}
 
     def _record_fields(self) -> dict[str, Any]:
-        return {"players": {SEAT: self.terms.take()}}
+        return {"players": {SEAT: self.learner.rates() | self.terms.take()}}
+
+    def standing(self) -> Standing:
+        """As in Training, with the epoch as a task."""
+        standing = super().standing()
+        if standing.stage != "train" or self.loader.num is None:
+            return standing
+        epoch = Task(f"epoch {self.epochs}", self.batch, self.loader.num, "batches")
+        return standing._replace(tasks=[epoch, *standing.tasks])
 
     def state_dict(self) -> dict[str, Any]:
         own = {
             "batch": self.batch,
             "loader": self.loader.state_dict(),
             "files": files_of(self.data),
+            "epoch_is_over": self.epoch_is_over,
             "model": dict(self.model.state_dict()),
             "spaces": spaces_to_store(self.model),
+            "in_evaluation": in_evaluation(self.model),
             "learner": self.learner.state_dict(),
             "terms": self.terms.state_dict(),
         }
         return super().state_dict() | own
 
+    def state_of_branch(self, state: dict[str, Any]) -> dict[str, Any]:
+        """As in Training; a branch begins with the schedules of its config."""
+        return super().state_of_branch(state) | {"learner": state["learner"] | {"schedules": {}}}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         require_same_sets(state["files"], self.data)
-        self.batch = state["batch"]
+        self.batch, self.epoch_is_over = state["batch"], state["epoch_is_over"]
         self.loader.load_state_dict(state["loader"])
         self.model.load_state_dict(state["model"])
+        set_in_evaluation(self.model, state["in_evaluation"])
         self.learner.load_state_dict(state["learner"])
         self.terms.load_state_dict(state["terms"], self.device)
 

@@ -241,7 +241,7 @@ class Trainer(Training):
 
     def choose_kernels(self) -> None:
         for player in self.learners:
-            for line in player.algorithm.begin_run():  # type: ignore[union-attr]
+            for line in player.algorithm.begin_run():
                 self.log(f"players.{player.name}: {line}")
 
     def before_epoch(self) -> None:
@@ -251,7 +251,7 @@ class Trainer(Training):
             was_frozen, player.frozen = player.frozen, not updates.learns(self.epochs)
             if was_frozen and not player.frozen:
                 self.fused_game.forget_waiting(player.worlds, player.roles)
-                player.algorithm.forget_waiting()  # type: ignore[union-attr]
+                player.algorithm.forget_waiting()
             if updates.cycle > 1:
                 self.metrics.by_player[player.name].add({"learns": float(not player.frozen)})
         super().before_epoch()
@@ -312,7 +312,7 @@ class Trainer(Training):
     def differences(self, state: Mapping[str, Any]) -> Iterator[str]:
         """A line for each kernel of a player that runs now and did not run before, or the other way round."""
         for player in self.learners:
-            before, now = state["players"][player.name]["kernels"], player.algorithm.kernels_in_use()  # type: ignore[union-attr]
+            before, now = state["players"][player.name]["kernels"], player.algorithm.kernels_in_use()
             yield from unequal_bits(before, now, f"players.{player.name}")
 
     def buffers(self) -> dict[str, ReplayBuffer]:

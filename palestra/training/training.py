@@ -78,6 +78,7 @@ class Training(TrainerBase):
     recurs: ClassVar[str] = "epochs"
     epoch_counter_names: ClassVar[tuple[str, ...]] = ("updates",)
     failures: ClassVar[tuple[type[Exception], ...]] = ()
+    learners: Sequence[Any] = ()  # the players that learn, or the model, as callbacks know them
     opt_steps: int
     epochs: int
 
@@ -121,17 +122,18 @@ class Training(TrainerBase):
 
     # ---- the lifecycle -----------------------------------------------------------------------------------
 
-    def fit(self, num_steps: float | None = None, unit: str | None = None) -> None:
+    def fit(self, num_steps: float | None = None, unit: str | None = None, *, max_steps: float | None = None) -> None:
         """Train until the config's `stop`, until `end_run`, or until a signal (`run.signals.received`) asks to leave.
 
         num_steps, unit: train for so many more opt_steps, env_steps, epochs or minutes, but not beyond `stop`. The run
         is then saved, and the next `fit` goes on to the same bits as if there had been no pause. None: until `stop`.
+        max_steps: go on until there are so many in all. A run that counts no env steps needs no unit: it is opt_steps.
         A run that was loaded goes on from its last checkpoint; if it is finished, its mirror gets what it lacks. Raises
         TrainingFailed if a loss is not finite or an environment fails (failure.txt in the run's folder has the
         traceback); RunFolderError or CheckpointError if the disk refuses, at the end if only the last or the best
         checkpoint or the mirror is concerned; ValueError for a number or a unit that is none.
         """
-        self._more = read_limit(num_steps, unit, self.config.units)
+        self._asked_for = read_limit(num_steps, max_steps, unit, self.config.units)
         self.require_ready()
         self._has_left = False
         with self._opened(), self.train_context(), telling_failures(self.run, self.failures):
@@ -146,10 +148,14 @@ class Training(TrainerBase):
                         raise TypeError(f"expected nothing from _train, which calls safe_point() itself, got {given!r}")
                     count(self, epochs=1)
                     self.in_epoch = False
-                    self.after_epoch()
-                    self.safe_point()
+                    self._end_epoch()
             except TrainingEnds:
                 self._end()
+
+    def _end_epoch(self) -> None:
+        """Call `after_epoch`, and do what is due."""
+        self.after_epoch()
+        self.safe_point()
 
     def safe_point(self) -> None:
         """Do what is due: evaluate, record, save; then leave if the run is done or a signal came.
@@ -175,11 +181,7 @@ class Training(TrainerBase):
         done = self.end_reason is not None or self.config.stop.share(now) >= 1.0
         self.require_finite(with_parameters=False)
         try:
-            if done:
-                with self.evaluating.test(self.counts(), EvaluationHooks(self.test_context, self.after_evaluation)):
-                    self._test()
-            else:
-                self.evaluate(self.evaluating.due(before, now))
+            self._evaluate_what_is_due(done, before, now)
             if done or is_due(output.record, before, now):
                 self.record(self.end_reason if done else None)
             self.checked, self.finished = now, done
@@ -195,6 +197,14 @@ class Training(TrainerBase):
         elif output.save is not None:
             self.checkpoints.write_ahead(self.buffers())
         self._has_left = self.finished or leaving
+
+    def _evaluate_what_is_due(self, done: bool, before: Counters, now: Counters) -> None:
+        """Make the test if the run is done, else the evaluations that are due between two moments."""
+        if done:
+            with self.evaluating.test(self.counts(), EvaluationHooks(self.test_context, self.after_evaluation)):
+                self._test()
+        else:
+            self.evaluate(self.evaluating.due(before, now))
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
@@ -372,7 +382,7 @@ class Training(TrainerBase):
             if self.config.output.save is not None:
                 self.save()
         intervals = [*self.evaluating.intervals(), self.config.output.record, self.config.output.save, LOOK_INTERVAL]
-        self._pause = None if self._more is None else self._more.counted_from(self.counters)
+        self._pause = None if self._asked_for is None else self._asked_for(self.counters)
         self._agenda = Agenda([self.config.stop, self._pause], intervals)
         self._agenda.set(self.checked, self.evaluating.due_once())
         self.safe_point()

@@ -434,7 +434,7 @@ def test_a_module_that_reads_neither_is_told_with_both_reasons() -> None:
 def test_what_is_no_recorder_or_callback_is_refused_at_once(given: Any, make_config: MakeConfig) -> None:
     trainer = Trainer(make_config())
     with pytest.raises(
-        TypeError, match=r"^set_logger: expected an object of a class that derives from .*Recorder, got"
+        TypeError, match=r"^set_logger: expected a Logger, or an object of a class that derives from .*Recorder, got"
     ):
         trainer.set_logger(given)
     assert trainer.run.set_in_python == []

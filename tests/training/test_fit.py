@@ -12,19 +12,20 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from resuming import Killed, assert_same_bits, at_call, kill, records
+from resuming import Killed, ask_to_leave, assert_same_bits, at_call, kill, records
 from typer.testing import CliRunner
 
 from palestra.cli import app
 from palestra.config import ConfigError
 from palestra.data.reading import DataFailed
 from palestra.models.scoring import weighted_estimate
+from palestra.recording import Logger
 from palestra.runtime.statistics import estimate_mean
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
 from palestra.training import make_trainer
 from palestra.training.checks import TrainingFailed
-from palestra.training.fit import FitTrainer
+from palestra.training.fit import FitTrainer, SetEvaluations
 from palestra.training.training import Training
 from tests.forked import Forked
 
@@ -159,9 +160,125 @@ def test_a_model_learns_and_is_judged_in_every_epoch(config: dict[str, Any]) -> 
     assert len(scores) == 13
     assert scores[-1] >= 0.9
     training = [each for each in found if each["kind"] == "training"]
-    assert training[0]["players"]["model"].keys() == {"loss_label", "loss", "grad_norm"}
+    assert training[0]["players"]["model"].keys() == {"learning_rate", "loss_label", "loss", "grad_norm"}
     assert training[-1]["clock"].keys() == {"train_seconds", "opt_steps_per_s", "items_per_s", "time"}
     assert int(Path("run/checkpoints/best").read_text()) > 0
+
+
+class Hooked(FitTrainer):
+    """Notes which hooks are called, and how many evaluations were recorded before each of them."""
+
+    def _build(self) -> None:
+        self.called: list[str] = []
+        super()._build()
+
+    def before_train(self) -> None:
+        self.called.append("before_train")
+        super().before_train()
+
+    def before_epoch(self) -> None:
+        super().before_epoch()
+        self.called.append("before_epoch")
+
+    def before_step(self) -> None:
+        super().before_step()
+        self.called.append("before_step")
+
+    def train_step(self, batch: Any, index: int) -> Any:
+        self.called.append(f"train_step {index}")
+        return super().train_step(batch, index)
+
+    def after_step(self) -> None:
+        super().after_step()
+        self.called.append(f"after_step {'loss' in self.step_terms}")
+
+    def after_evaluation(self, record: Any) -> None:
+        super().after_evaluation(record)
+        self.called.append("evaluation")
+
+    def after_save(self, checkpoint: Path) -> None:
+        super().after_save(checkpoint)
+        self.called.append("save")
+
+    def after_epoch(self) -> None:
+        super().after_epoch()
+        self.called.append("after_epoch")
+
+    def after_train(self) -> None:
+        super().after_train()
+        self.called.append("after_train")
+
+
+def test_hooks_are_called_in_their_order(config: dict[str, Any]) -> None:
+    config |= {"stop": {"after": 2, "unit": "epochs"}, "best": None}
+    config["data"]["train"]["num_items"] = 20
+    config["output"]["save"] = {"every": 1, "unit": "epochs"}
+    config["evaluations"][0]["at_start"] = False
+    trainer = Hooked(config, run="run")
+    trainer.fit(max_steps=1)
+    step = ["before_step", "train_step {}", "after_step True"]
+    first, second = ([word.format(number) for word in step] for number in range(2))
+    assert trainer.called == ["before_train", "save", "before_epoch", *first, "save", "after_train"]
+    trainer.called.clear()
+    trainer.fit()
+    epoch = [*second, "evaluation", "after_epoch", "save"]
+    assert trainer.called == ["before_train", *epoch, "before_epoch", *first, *epoch, "after_train"]
+
+
+def test_an_epoch_without_anything_due_has_its_hook(config: dict[str, Any]) -> None:
+    config |= {"evaluations": [], "best": None, "stop": {"after": 11, "unit": "opt_steps"}}
+    config["output"] |= {"save": None, "record": None}
+    trainer = Hooked(config, run="run")
+    trainer.fit()
+    assert [word for word in trainer.called if "epoch" in word] == ["before_epoch", "after_epoch"] * 2 + [
+        "before_epoch"
+    ]
+
+
+def test_an_epoch_whose_evaluation_is_interrupted_ends_when_the_run_goes_on(config: dict[str, Any]) -> None:
+    config["evaluations"][0]["at_start"] = False
+    trainer = Hooked(config, run="run")
+    with at_call(SetEvaluations, "play", 1, lambda judging, *_: ask_to_leave(judging.trainer)):
+        trainer.fit()
+    assert (trainer.epochs, trainer.called.count("evaluation"), trainer.called.count("after_epoch")) == (1, 0, 0)
+    resumed = Hooked.load("run")
+    resumed.fit(max_steps=6)
+    assert resumed.called[:3] == ["before_train", "evaluation", "after_epoch"]
+
+
+def test_the_named_callbacks_know_the_model_as_a_player(config: dict[str, Any]) -> None:
+    measure = {"name": "evaluation", "evaluation": "test", "pairing": None, "measure": "accuracy"}
+    plateau = {"of": measure, "goal": "max", "min_delta": 2.0, "patience": 1}
+    later = {"after": 2, "unit": "opt_steps"}
+    halved = {"name": "constant", "value": 0.01}
+    key = {"player": "model", "key": "groups.0.learning_rate"}
+    config["callbacks"] = [
+        {"name": "freeze", "player": "model", "net": "model", "weights": ["layers.0.*"], "num_opt_steps": 3},
+        {"name": "change_schedule", **key, "at": later, "schedule": halved},
+        {"name": "reduce_on_plateau", **key, "factor": 0.1, **plateau},
+        {"name": "early_stopping", **plateau, "patience": 3},
+    ]
+    config["output"]["record"] = {"every": 1, "unit": "opt_steps"}
+    config["execution"]["loading"]["num_workers"] = 0
+    alone = fit(config, "alone")
+    assert (alone.opt_steps, alone.epochs) == (15, 3)  # the evaluation of the third epoch ends the run at once
+    assert "early stopping: accuracy of evaluation 'test' has not improved" in str(alone.end_reason)
+    found = [each for each in read_records(Path("alone/records.jsonl")) if each["kind"] == "training"]
+    rates = {each["opt_steps"]: each["players"]["model"]["learning_rate"] for each in found[:-1]}
+    expected = [0.02] * 2 + [0.01] * 3 + [0.001] * 5 + [0.0001] * 5
+    assert list(rates.values()) == pytest.approx(expected)
+    cut = make_trainer(config, run="cut")
+    before = [parameter.detach().clone() for parameter in cut.model.parameters()]
+    cut.fit(max_steps=3)
+    assert [torch.equal(*each) for each in zip(before, cut.model.parameters(), strict=True)] == [True] * 2 + [False] * 4
+    for number in (2, 6):
+        with at_call(Training, "safe_point", number, kill), pytest.raises(Killed):
+            FitTrainer.load("cut").fit()
+    FitTrainer.load("cut").fit()
+    assert_same_bits(Path("cut"), Path("alone"))
+    config["callbacks"] = [config["callbacks"][0] | {"net": "policy"}]
+    with pytest.raises(ConfigError, match=r"callbacks.0.net: expected a network of 'model' that learns \('model'\)"):
+        fit(config, "other")
 
 
 MLP = {"name": "mlp", "net_arch": [16], "activation": "relu"}
@@ -229,6 +346,102 @@ def test_workers_end_with_a_run_that_is_killed(config: dict[str, Any]) -> None:
     while folder.is_in_use():
         assert time.monotonic() < end_s
         time.sleep(0.02)
+
+
+ROW_T = """
+from palestra import FitTrainer as Trainer, Logger
+{model}
+trainer = Trainer(config)
+model = Model(model_config)
+logger = Logger(logg_config)
+trainer.set_model(model)
+trainer.set_logger(logger)
+trainer.fit(max_steps=7)
+"""
+
+
+def names_of_row_t(config: dict[str, Any]) -> dict[str, Any]:
+    logg_config = {"name": "csv"}
+    return {"config": config | {"model": None}, "model_config": {"hidden": 8}, "logg_config": logg_config}
+
+
+def test_a_model_of_ones_own_becomes_part_of_the_config(config: dict[str, Any]) -> None:
+    config["execution"]["loading"]["num_workers"] = 0
+    names = names_of_row_t(config)
+    torch.manual_seed(8)
+    exec(ROW_T.format(model="from points import Net as Model"), names)
+    trainer = names["trainer"]
+    assert (trainer.opt_steps, trainer.finished) == (7, False)
+    run = trainer.run.folder.path
+    assert Path(run, "csv", "training.csv").exists()
+    written = yaml.safe_load(Path(run, "config.yml").read_text())
+    assert written["model"] == {"name": "points:Net", "hidden": 8}
+    assert written["output"]["recorders"] == [{"name": "csv"}]
+    for words in (["verify", str(run), "--from", "beginning"], ["resume", str(run)]):
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, f"{words}: {result.output}"
+    torch.manual_seed(8)
+    import points  # type: ignore[import-not-found]
+
+    whole = FitTrainer(config | {"model": None, "output": written["output"]}, run="whole")
+    whole.set_model(points.Net({"hidden": 8}))
+    with at_call(Training, "save", 1, kill), pytest.raises(Killed):  # before checkpoint 0
+        whole.fit()
+    whole = FitTrainer.load("whole")
+    whole.fit(max_steps=3)
+    whole.fit(max_steps=3)
+    assert whole.opt_steps == 3
+    whole.fit()
+    assert_same_bits(Path("whole"), run)
+
+
+def test_a_model_of_a_script_can_only_be_resumed_from_python(config: dict[str, Any]) -> None:
+    names = names_of_row_t(config)
+    exec(ROW_T.format(model=MODULE.replace("class Net", "class Model")), names)
+    trainer = names["trainer"]
+    run = str(trainer.run.folder.path)
+    assert yaml.safe_load(Path(run, "config.yml").read_text())["model"] is None
+    for words in (["resume", run], ["verify", run], ["branch", f"{run}/checkpoints/latest", "stop.after=9"]):
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code in (1, 2)
+        assert "with the same objects: trainer = palestra.Trainer.load('" in result.output, words
+        assert f"{run}', models={{'model': ...}}); trainer.fit()" in result.output, words
+        assert "Traceback" not in result.output
+    model = names["Model"]({"hidden": 8})
+    FitTrainer.load(run, models={"model": model}).fit(max_steps=9)
+    loaded = FitTrainer.load(run)
+    loaded.set_model(model)
+    loaded.fit()
+    assert (loaded.opt_steps, loaded.finished) == (20, True)
+    branch = FitTrainer.branch(f"{run}/checkpoints/latest", ["stop.after=5"], models=model)
+    branch.fit()
+    assert branch.epochs == 5
+    assert float(loaded.evaluating.best.value) > 0.3  # type: ignore[union-attr]
+
+
+def test_what_is_no_model_of_the_run_is_told(config: dict[str, Any]) -> None:
+    Path("run.yml").write_text(yaml.safe_dump(config | {"model": None}, sort_keys=False))
+    for words in (["train", "run.yml"], ["check", "run.yml"]):
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 2
+        assert result.output.count("\n") == 1
+        assert "model: expected a model by name, or a class of your own as package.module:Class" in result.output
+    import points
+
+    named, unnamed = FitTrainer(config), FitTrainer(config | {"model": None})
+    with pytest.raises(ValueError, match=r"^set_model: expected `model: null` in the config, got 'points:Net'$"):
+        named.set_model(points.Net({"hidden": 8}))
+    with pytest.raises(TypeError, match=r"^set_model: expected an object of a class that derives from palestra.Model"):
+        unnamed.set_model(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
+    config["best"]["measure"] = "f1"
+    with pytest.raises(ConfigError, match=r"^best.measure: expected one of 'accuracy', "):
+        FitTrainer(config | {"model": None}).set_model(points.Net({"hidden": 8}))
+    with pytest.raises(ConfigError, match=r"^hidden: expected an integer >= 1, got 0$"):
+        points.Net({"hidden": 0})
+    with pytest.raises(ValueError, match=r"^max_steps: expected a positive number, got 0$"):
+        named.fit(max_steps=0)
+    with pytest.raises(ConfigError, match=r"^Logger.name: expected one of .*'csv'.*, got 'cvs'; did you mean 'csv'"):
+        Logger({"name": "cvs"})
 
 
 def test_every_command_of_a_run_knows_a_model(config: dict[str, Any]) -> None:

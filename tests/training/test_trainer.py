@@ -211,7 +211,7 @@ def test_the_docstring_lists_what_may_be_overridden_and_what_must_be(interface: 
         may = re.search(r"May be overridden: (.*?); an override", document, re.DOTALL)
         assert may is not None
         hooks = {name for name in vars(Callback) if name.startswith(("before_", "after_"))}
-        own = {"_train", "_test", "train_stage", "test_stage", "train_context", "test_context"}
+        own = {"_train", "_test", "train_stage", "test_stage", "train_context", "test_context", "get_num_updates"}
         assert set(re.findall(r"`(\w+)`", may[1])) == hooks | own
         assert all(callable(getattr(Trainer, name)) for name in hooks | own)
     else:
