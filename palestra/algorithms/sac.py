@@ -322,7 +322,7 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
         config = self.config
         for _ in turn.once("roll_out"):
             self.remember(turn.collect(config.rollout_length))
-        for _ in turn.times("updates", 0 if self.is_warming_up() else config.updates_per_turn):
+        for _ in turn.times("updates", 0 if self.is_warming_up() else turn.num_updates()):
             turn.before_step()
             turn.after_step(self.opt_step(self.buffer.sample(config.batch_size)))
 

@@ -44,6 +44,15 @@ class Turn(ABC):
     def after_step(self, metrics: Metrics, num_opt_steps: int = 1) -> None:
         """Count an opt step, or a group of them, and take its metrics: of a group, their means."""
 
+    def num_updates(self) -> int:
+        """Return how many opt steps follow the roll-out of an algorithm with a replay buffer: `updates_per_turn`.
+
+        A trainer may say another number.
+        """
+        assert self.player.algorithm is not None
+        num: int = self.player.algorithm.config.updates_per_turn
+        return num
+
     @abstractmethod
     def safe_point(self) -> None:
         """Let the trainer evaluate, record, save or stop, where it is due.
@@ -61,6 +70,8 @@ class Turn(ABC):
         A resumed loop keeps the `num` with which it began. Loops may be nested. what: the loop's name, a different one
         for each loop.
         """
+        if not isinstance(num, int) or num < 0:
+            raise TypeError(f"expected an integer >= 0 as the number of {what}, got {num!r}")
         name = "/".join([*self._open, what])
         if name in self._begun:
             raise RuntimeError(f"expected a different name for every loop of a turn, got {name!r} twice")

@@ -56,6 +56,9 @@ class PlayerTurn(Turn):
     def collect(self, num_rounds: int) -> Transitions:
         return self.trainer._roll_out(self.player.roles[0], num_rounds)
 
+    def num_updates(self) -> int:
+        return self.trainer.get_num_updates(self.player)
+
     def before_step(self) -> None:
         self.trainer.before_step(self.player)
 
@@ -73,7 +76,7 @@ class Trainer(Training):
     Arguments as for Training. Raises ConfigError if the config names a trainer that is neither this class nor one that
     it derives from; `palestra.make_trainer(config)` builds the class that it names.
 
-    May be overridden: `_train` and `_test`, with `train_stage` and `test_stage`, which describe them; the contexts
+    May be overridden: `_train` and `_test`, with `train_stage` and `test_stage`; `get_num_updates`; the contexts
     `train_context` and `test_context`; and every hook (`before_train`, `before_epoch`, `after_roll_out`, `before_step`,
     `after_step`, `after_evaluation`, `after_save`, `after_epoch`, `after_train`); an override calls its parent.
     Nothing must be implemented. What `_train` may use: `give_turn`, `learners`, `players`, the counters, `extra_state`.
@@ -196,6 +199,10 @@ class Trainer(Training):
             got = f"{player.name!r}, which is frozen in epoch {self.epochs}" if player.frozen else f"{player.name!r}"
             raise ValueError(f"expected a player that learns, got {got}")
         PlayerTurn(self, player).run()
+
+    def get_num_updates(self, player: Player) -> int:
+        """Return the opt steps that a player with a replay buffer makes in this turn: its `updates_per_turn`."""
+        return int(player.algorithm.config.updates_per_turn)  # type: ignore[union-attr]
 
     def _roll_out(self, role: str, num_rounds: int) -> Transitions:
         """Play on in the worlds of the player in that seat, and return its experience; counts env steps."""

@@ -249,6 +249,26 @@ def test_warm_up_skips_updates(make_config: MakeConfig, tmp_path: Path) -> None:
     assert (trainer.players["host"].opt_steps, trainer.players["agent"].opt_steps) == (4, 0)
 
 
+class Growing(Trainer):
+    """Gives the host one opt step more in each turn."""
+
+    def get_num_updates(self, player: Player) -> int:
+        return self.epochs if player.name == "host" else super().get_num_updates(player)
+
+
+def test_a_trainer_says_how_many_updates_a_turn_has(make_config: MakeConfig, tmp_path: Path) -> None:
+    changes = {"stop": {"after": 5, "unit": "epochs"}, "evaluations": [], "best": None}
+    trainer = Growing(make_config(changes), run=tmp_path / "run")
+    trainer.fit()
+    host, agent = (trainer.players[name].opt_steps for name in ("host", "agent"))
+    num_epochs = agent // trainer.players["agent"].algorithm.config.updates_per_turn  # type: ignore[union-attr]
+    assert 2 <= num_epochs <= 5  # after the warm-up
+    assert host == sum(range(5 - num_epochs, 5))
+    Growing.get_num_updates = lambda self, player: 0.5  # type: ignore[method-assign, assignment, return-value]
+    with pytest.raises(TypeError, match=r"^expected an integer >= 0 as the number of updates, got 0\.5$"):
+        Growing(make_config(changes), run=tmp_path / "other").fit()
+
+
 def test_a_memory_that_is_still_empty_skips_updates(make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config({"stop": {"after": 2, "unit": "epochs"}, "players.host.algorithm.warmup_env_steps": 0})
     trainer = trained(config, tmp_path / "run")
