@@ -340,7 +340,7 @@ def forked_evaluators(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of evaluators are forked. In tests/docs/test_documents.py they are interpreters."""
     from tests.forked import FORKING
 
-    monkeypatch.setattr("palestra.runs.evaluator_processes.subprocess", FORKING)
+    monkeypatch.setattr("palestra.training.evaluator_processes.subprocess", FORKING)
 
 
 # ---- an S3-compatible server on loopback -----------------------------------------------------------------
