@@ -11,7 +11,7 @@ from rich.text import Text
 from palestra.config.rendering import inline_flow
 from palestra.runtime.console import visible
 from palestra.sweeps.naming import point_texts, short_keys
-from palestra.sweeps.outcomes import ENV_STEPS, STATES, VALUES, best_of, state_of, value_of, why_of
+from palestra.sweeps.outcomes import ENV_STEPS, STATES, VALUES, best_of, env_steps_of, state_of, value_of, why_of
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -36,18 +36,19 @@ def ranked(sweep: "StoredSweep", state: str | None) -> "list[FrozenTrial]":
 
 
 def trial_lines(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> Text:
-    """Return a line per trial: number, state, value and those of its seeds, its point, env steps, and why it ended so.
+    """Return a line per trial: number, state, value and those of its seeds, its point, env steps, why it ended so.
 
-    (A table of rich takes half a second for a thousand.)
+    Without env steps where none are played. (A table of rich takes half a second for a thousand trials.)
     """
     keys = short_keys(_varied(sweep))
     measure = str(sweep.data["objective"].get("measure"))
-    rows = [["trial", "state", measure, "of its seeds", *keys.values(), "env steps", "why"]]
+    is_played = any(map(env_steps_of, sweep.trials))
+    rows = [["trial", "state", measure, "of its seeds", *keys.values(), *["env steps"] * is_played, "why"]]
     for trial in trials:
         cells = [str(trial.number), state_of(trial), _number(value_of(trial)), _seeds(trial)]
         point = point_texts(trial)
         cells += [point.get(key, "") for key in keys]
-        rows.append([*cells, _number(trial.user_attrs.get(ENV_STEPS)), _why(trial)])
+        rows.append([*cells, *[_number(trial.user_attrs.get(ENV_STEPS))] * is_played, _why(trial)])
     rows = [list(map(visible, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     best = best_of(sweep.trials, str(sweep.data["objective"].get("goal")))

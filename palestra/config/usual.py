@@ -61,7 +61,7 @@ def completed(value: Any, place: Place, about: Any = UNSAID, said: Mapping[str, 
     model = place.model_of(value) if isinstance(value, dict) else None
     if model is None:
         if isinstance(value, dict) and get_origin(place.kind) is dict:
-            return {key: completed(item, place.below(key, value), about) for key, item in value.items()}
+            return {key: _below(key, item, place, value, about) for key, item in value.items()}
         return value
     places = {key: place_of_field(field) for key, field in model.model_fields.items()}
     usual = usual_of(model, value if said is None else said, about) if places.keys() - value.keys() else {}
@@ -74,6 +74,12 @@ def completed(value: Any, place: Place, about: Any = UNSAID, said: Mapping[str, 
         if item is not UNSAID:
             found[key] = item
     return found
+
+
+def _below(key: str, item: Any, place: Place, value: Mapping[str, Any], about: Any) -> Any:
+    """Complete an item of a mapping of parts; errors name its key."""
+    with below(key):
+        return completed(item, place.below(key, value), about)
 
 
 def joined(usual: Any, said: Any) -> Any:

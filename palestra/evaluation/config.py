@@ -1,7 +1,7 @@
 """The config of a run's evaluations, and its checks beyond types."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -10,6 +10,7 @@ from palestra.config import (
     ByName,
     Config,
     ConfigErrorItem,
+    NonEmptyStr,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -90,8 +91,8 @@ AnyEvaluationConfig = Annotated[EvaluationConfig | UserEvaluationConfig, ByKey()
 class Delay(Config):
     after: PositiveInt
     """how many"""
-    unit: Literal["opt_steps", "env_steps", "epochs"]
-    """opt_steps, env_steps or epochs"""
+    unit: NonEmptyStr
+    """a counter of the run, such as opt_steps or epochs"""
 
 
 class EvaluatorsConfig(Config):

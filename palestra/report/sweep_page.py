@@ -52,8 +52,9 @@ def _overview(data: SweepData) -> Section:
         "trials": data.counts_text,
         "points": f"chosen by {data.config.search.name}, "
         + ("no trial is ended early" if pruning is None else f"trials are ended early by {pruning.name}"),
-        "env steps": f"{sum(trial.env_steps for trial in data.trials):,.0f} in all trials that have ended",
     }
+    if num := sum(trial.env_steps for trial in data.trials):
+        entries["env steps"] = f"{num:,.0f} in all trials that have ended"
     if data.best is not None:
         best, file = data.best, data.path / "best.yml"
         entries["best trial"] = f"{best.number}, with {data.config.objective.measure} {objective_text(best.value)}"
@@ -144,6 +145,7 @@ def _trials_section(data: SweepData) -> Section:
     labels = data.labels
     keys = [key for key in labels if any(key in trial.point for trial in trials)]
     has_seeds = len(data.config.seeds) > 1
+    is_played = any(trial.env_steps for trial in trials)
     has_why = any(trial.why for trial in trials[:MOST_TRIALS])
     rows = [
         [
@@ -152,7 +154,7 @@ def _trials_section(data: SweepData) -> Section:
             Cell(trial.state),
             *([Cell(_by_seed_text(data, trial) if trial.by_seed else "-")] if has_seeds else []),
             *(Cell(trial.text(key) if key in trial.point else "-") for key in keys),
-            Cell(f"{trial.env_steps:,.0f}", trial.env_steps) if trial.env_steps else Cell("-"),
+            *([Cell(f"{trial.env_steps:,.0f}", trial.env_steps) if trial.env_steps else Cell("-")] * is_played),
             *([Cell(trial.why[:500])] if has_why else []),
         ]
         for trial in trials[:MOST_TRIALS]
@@ -161,7 +163,7 @@ def _trials_section(data: SweepData) -> Section:
     if len(trials) > MOST_TRIALS:
         caption = f"The first {MOST_TRIALS} of {len(trials):,} trials, the best ones first; the study has all."
     head = ["trial", data.config.objective.measure, "state", *(["by seed"] if has_seeds else [])]
-    head += [*(labels[key] for key in keys), "env steps", *(["why"] if has_why else [])]
+    head += [*(labels[key] for key in keys), *["env steps"] * is_played, *(["why"] if has_why else [])]
     return Section("trials", "Trials", [Table(caption, head, rows)])
 
 

@@ -12,6 +12,7 @@ from pydantic import model_validator
 from palestra.callbacks import AnyCallbackConfig
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, InBranch, NonNegativeInt, UserConfig, walk
 from palestra.config.errors import listed
+from palestra.evaluation.config import Delay
 from palestra.evaluation.measures import GameMeasures, Measure, MeasureKeys, measure_errors
 from palestra.runs.sections import MachineConfig, RunOutputConfig
 from palestra.runtime.intervals import Interval, Limit
@@ -72,12 +73,11 @@ class BaseRunConfig(Config):
 
     @model_validator(mode="after")
     def _check_units(self) -> Self:
-        expected = f"expected one of {listed(self.units)}"
-        counting = ((keys, value) for keys, value in walk(self) if isinstance(value, Interval | Limit))
+        counting = ((keys, value) for keys, value in walk(self) if isinstance(value, Interval | Limit | Delay))
         errors = [
-            ConfigErrorItem(".".join((*keys, "unit")), f"{expected}, got {value.unit!r}")
+            ConfigErrorItem(".".join((*keys, "unit")), f"expected one of {listed(known)}, got {value.unit!r}")
             for keys, value in counting
-            if value.unit not in self.units
+            if value.unit not in (known := self.steps() if isinstance(value, Delay) else self.units)
         ]
         ConfigError.require_none(errors)
         return self

@@ -44,6 +44,9 @@ class Plan:
         for name, base in bases.items():
             found = base.measure_errors(config.objective)
             where = f" in {name}" if len(bases) > 1 else ""
+            if config.budget.env_steps is not None and "env_steps" not in base.counters:
+                message = f"expected null, because runs of {name} count no env steps, got {config.budget.env_steps}"
+                errors.append(ConfigErrorItem("budget.env_steps", message))
             errors += [ConfigErrorItem(f"objective.{item.path}", f"{item.message}{where}") for item in found]
             if not found and not of_own:
                 errors += [

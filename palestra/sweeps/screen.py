@@ -68,7 +68,7 @@ def _head(progress: SweepProgress, age_s: float, now: datetime, width: int) -> l
     lines = [[piece(f"{done} ", "bold"), *line, piece(f"  {end}" if end else "", style)]]
     states = [state for state in STYLES if state in progress.counts]
     counts = [[piece(f"{progress.counts[state]:,} ", STYLES[state]), piece(state, "dim")] for state in states]
-    amounts = [[piece(env_steps_text(progress))], [piece(worked_text(progress, age_s))]]
+    amounts = [[piece(text)] for text in (env_steps_text(progress), worked_text(progress, age_s)) if text]
     if sum(segment.cell_length + 3 for text in [*counts, *amounts] for segment in text) <= width:
         return [*lines, joined([*counts, *amounts], width)]
     return [*lines, joined(counts, width), joined(amounts, width)]

@@ -45,7 +45,9 @@ def counts_text(progress: SweepProgress) -> str:
 
 
 def env_steps_text(progress: SweepProgress) -> str:
-    """Return how many env steps are played, as "1.2M of 5M env steps"."""
+    """Return how many env steps are played, as "1.2M of 5M env steps"; "" if none are and nothing limits them."""
+    if not progress.env_steps and math.isinf(progress.max_env_steps):
+        return ""
     limit = "" if math.isinf(progress.max_env_steps) else f" of {count_text(progress.max_env_steps)}"
     return f"{count_text(progress.env_steps)}{limit} env steps"
 

@@ -1,7 +1,7 @@
 """A model that learns from data, in the lifecycle of every run: records, kills, workers, commands.
 
 Covers palestra.data.sets, palestra.models.labelled, palestra.models.scoring, palestra.runs.base, palestra.runs.fit,
-palestra.runs.kinds, palestra.training.stored_training.
+palestra.runs.kinds.
 """
 
 import sys
