@@ -76,6 +76,7 @@ def config_of(work: Work) -> dict[str, Any]:
         },
         "evaluations": [],
         "best": None,
+        "evaluators": None,
         "stop": {"after": 10**9, "unit": "opt_steps"},
         "callbacks": [],
         "execution": {

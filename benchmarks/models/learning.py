@@ -1,0 +1,159 @@
+"""What `fit` learns, on five seeds: scikit-learn's digits, and its tables beside its own network of the same size.
+
+    python -m benchmarks.models.learning [--rows L1,L2,L3] [--seeds 5] [--out FOLDER]
+
+README.md says what the rows are.
+"""
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, stdev
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+
+import palestra
+from benchmarks.measuring import ROOT
+from palestra.config import load_yaml
+from palestra.storage.records_file import read_records
+
+Data = dict[str, Any]
+T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 8: 2.36, 10: 2.26}  # Student's t, by the number of seeds
+HIDDEN, BATCH, RATE, NUM_EPOCHS = 32, 32, 1e-3, 100
+
+
+def digits(seed: int) -> dict[str, float]:
+    """The share of held-out images that docs/examples/digits.yml reads."""
+    folder = ROOT / "docs" / "examples"
+    sys.path.insert(0, str(folder))
+    config = load_yaml(folder / "digits.yml")
+    config["seed"] = seed
+    config["output"]["display"] = "quiet"
+    with TemporaryDirectory() as place:
+        return {"palestra": last_score(config, Path(place) / "run", "accuracy")}
+
+
+def table(seed: int, kind: str) -> dict[str, float]:
+    """A score on held-out rows, of `rows` without code and of scikit-learn's network: accuracy, or absolute error.
+
+    Rows, their split, standardisation, layers, Adam, batches and epochs are the same.
+    """
+    is_class = kind == "class"
+    found = load_breast_cancer() if is_class else load_diabetes(scaled=False)
+    names = [name.replace(" ", "_") for name in found.feature_names]
+    label = found.target if is_class else (found.target - found.target.mean()) / found.target.std()
+    with TemporaryDirectory() as place:
+        file = Path(place) / "table.npz"
+        np.savez(file, label=label, **dict(zip(names, found.data.T, strict=True)))
+        config = rows_config(file, names, kind, seed)
+        score = "accuracy" if is_class else "absolute_error"
+        trainer = palestra.make_trainer(config, run=Path(place) / "run")
+        trainer.fit()
+        ours = last_result(Path(place) / "run", score)
+        sets = [trainer.data[name] for name in ("train", "valid")]
+    (x, y), (held_x, held_y) = [
+        (each.entries["columns"].numpy(), each.entries["label"].numpy().astype(label.dtype)) for each in sets
+    ]
+    theirs = MLPClassifier if is_class else MLPRegressor
+    network = theirs(
+        hidden_layer_sizes=(HIDDEN,), alpha=0.0, batch_size=BATCH, learning_rate_init=RATE, max_iter=NUM_EPOCHS,
+        random_state=seed, tol=0.0, n_iter_no_change=NUM_EPOCHS,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it might learn on
+        network.fit(x, y)
+    predicted = network.predict(held_x)
+    value = (predicted == held_y).mean() if is_class else np.abs(predicted - held_y).mean()
+    return {"palestra": ours, "scikit-learn": float(value)}
+
+
+def rows_config(file: Path, names: list[str], kind: str, seed: int) -> Data:
+    net = {"name": "mlp", "net_arch": [HIDDEN], "activation": "relu"}
+    model = {"name": "classifier", "num_classes": 2, "label_smoothing": 0.0, "class_weights": None}
+    if kind == "number":
+        model = {"name": "regressor", "num_outputs": 1, "loss": "squared", "huber_delta": None}
+    held_out = {"name": "fraction", "fraction": 0.25, "seed": seed}
+    rows = {
+        "name": "rows", "num_items": None, "file": str(file), "label": "label", "label_kind": kind, "sees": names,
+        "categorical": [], "held_out": held_out, "standardize": True,
+    }  # fmt: skip
+    config: Data = load_yaml(ROOT / "docs" / "examples" / "digits.yml")
+    config |= {"seed": seed, "model": {**model, "net": net}, "best": None}
+    config["data"] = {"train": {**rows, "part": "train"}, "valid": {**rows, "part": "held_out"}}
+    config["learning"] |= {"batch_size": BATCH}
+    config["learning"]["groups"][0]["learning_rate"] = {"name": "constant", "value": RATE}
+    config["evaluations"][0] |= {"name": "valid", "data": "valid", "interval": None}
+    config["stop"] = {"after": NUM_EPOCHS, "unit": "epochs"}
+    config["output"] |= {"display": "quiet"}
+    return config
+
+
+def last_score(config: Data, run: Path, score: str) -> float:
+    palestra.make_trainer(config, run=run).fit()
+    return last_result(run, score)
+
+
+def last_result(run: Path, score: str) -> float:
+    *_, last = (record for record in read_records(run / "records.jsonl") if record["kind"] == "evaluation")
+    return float(last["pairs"][0]["scores"][score])
+
+
+ROWS: dict[str, tuple[str, Callable[[int], dict[str, float]]]] = {
+    "L1": ("docs/examples/digits.yml: accuracy on the 360 held-out images", digits),
+    "L2": ("breast cancer: accuracy on a quarter of the rows", lambda seed: table(seed, "class")),
+    "L3": ("diabetes: mean absolute error, in standard deviations, on a quarter", lambda seed: table(seed, "number")),
+}
+
+
+def interval(values: list[float]) -> str:
+    if len(values) < 2:
+        return f"{values[0]:.3f}"
+    half = T95[len(values)] * stdev(values) / len(values) ** 0.5
+    return f"{fmean(values):.3f} +- {half:.3f}"
+
+
+def report(results: Data) -> str:
+    """Markdown: means over the seeds with 95% intervals, and the mean of the differences seed by seed."""
+    lines = ["| row | what is measured | palestra | scikit-learn | difference |", "|---|---|---|---|---|"]
+    for row, values in results.items():
+        ours, theirs = values["palestra"], values.get("scikit-learn")
+        apart = interval([a - b for a, b in zip(ours, theirs, strict=True)]) if theirs else ""
+        lines.append(f"| {row} | {ROWS[row][0]} | {interval(ours)} | {interval(theirs) if theirs else ''} | {apart} |")
+    num = len(next(iter(results.values()))["palestra"])
+    return "\n".join([*lines, "", f"Means over {num} seeds, with 95% intervals (Student's t)."])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=lambda text: text.split(","), default=list(ROWS), metavar="L1,L2")
+    parser.add_argument("--seeds", type=int, default=5, choices=T95)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "models")
+    options = parser.parse_args()
+    unknown = [row for row in options.rows if row not in ROWS]
+    if unknown:
+        parser.error(f"--rows: {unknown[0]} is none of {', '.join(ROWS)}")
+    torch.set_num_threads(1)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "docs" / "examples"), os.environ.get("PYTHONPATH", "")])
+    results: Data = {}
+    for row in options.rows:
+        for seed in range(options.seeds):
+            for name, value in ROWS[row][1](seed).items():
+                results.setdefault(row, {}).setdefault(name, []).append(value)
+            print(f"{row} seed {seed}: {results[row]}", file=sys.stderr, flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "learning.md").write_text(report(results) + "\n")
+    (options.out / "learning.json").write_text(json.dumps(results, indent=1) + "\n")
+    print(report(results))
+
+
+if __name__ == "__main__":
+    main()
