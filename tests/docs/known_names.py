@@ -10,28 +10,29 @@ from pydantic import BaseModel
 from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.cli import app
 from palestra.config.places import _models_in, fields_under, kind_of_extras
-from palestra.runs.config import RunConfig
+from palestra.runs.kinds import KINDS
 from palestra.runs.shipped_configs import shipped_configs
 
 Model = type[BaseModel]
+KINDS_OF_RUN = frozenset(KINDS.values())
 
 
 @cache
 def models() -> frozenset[Model]:
-    return frozenset(model for model, _, _ in fields_under(RunConfig))
+    return frozenset(model for kind in KINDS_OF_RUN for model, _, _ in fields_under(kind))
 
 
 @cache
 def variants() -> frozenset[str]:
     """The values of every `name`, or of another key with a list of words."""
-    found = (get_args(field.annotation) for _, _, field in fields_under(RunConfig))
+    found = (get_args(field.annotation) for kind in KINDS_OF_RUN for _, _, field in fields_under(kind))
     return frozenset(value for values in found for value in values if isinstance(value, str))
 
 
 def is_key(path: str) -> bool:
     """Whether a dotted path is a key of a run, from the top of its file or below a player's `algorithm`."""
     algorithms = {model for model in models() if issubclass(model, AlgorithmConfig)}
-    return any(_leads(path.split("."), start) for start in ({RunConfig}, algorithms))
+    return any(_leads(path.split("."), start) for start in (KINDS_OF_RUN, algorithms))
 
 
 def _leads(path: list[str], start: Iterable[Model]) -> bool:

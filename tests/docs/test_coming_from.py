@@ -57,7 +57,7 @@ def test_a_name_that_does_not_exist_is_found(name: str) -> None:
 
 
 def test_every_library_has_its_table_and_what_is_not_there() -> None:
-    assert len(SOURCES) == 7
+    assert len(SOURCES) == 10
     for section in re.split(r"^## ", PAGE, flags=re.M)[1:]:
         assert "| palestra |" in section
         assert "\nNot there: " in section
