@@ -75,7 +75,7 @@ class Profiling:
         self.seconds: Mapping[str, float] = {}
         self.profiler: profile | None = None
         self.result: Profile | None = None
-        trainer.use_time_log(self.time_log)
+        trainer.run.count_time_in(self.time_log, trainer.buffers())
         trainer.watcher = self
 
     def before_safe_point(self) -> None:
@@ -88,7 +88,7 @@ class Profiling:
     def _begin_next_part(self) -> None:
         here, opt_steps = self.trainer.mark(), self.trainer.opt_steps
         if self.first is None:
-            self.num_warm += self.trainer.has_learned()
+            self.num_warm += all(learner.opt_steps for learner in self.trainer.learners or [self.trainer])
             if self.num_warm == NUM_WARM:
                 self.first = here
                 self.time_log.take()

@@ -2,7 +2,7 @@
 
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from palestra.buffers.replay import ReplayBuffer
 from palestra.config import ConfigError, below, render, user_class_hashes
 from palestra.recording import Logger, check_recorders, make_recorders
 from palestra.recording.display import Display, make_display
@@ -205,6 +206,16 @@ class Run:
         """A context in which seconds count as training."""
         with self.clock.running(), self.time_log.running():
             yield
+
+    def count_time_in(self, time_log: TimeLog, buffers: Mapping[str, ReplayBuffer]) -> None:
+        """Count the seconds of training, and of its replay buffers, in a time log."""
+        self.time_log = time_log
+        for buffer in buffers.values():
+            buffer.time_log = time_log
+
+    def unfiled(self) -> dict[str, Recorder]:
+        """The recorders that lack records, or the end of the run."""
+        return {name: self.recorders[name] for name in self.records.unfiled() if name in self.recorders}
 
     @contextmanager
     def aside(self, phase: Phase) -> Iterator[None]:

@@ -14,6 +14,7 @@ from palestra.runs.branching import branched_config, change_bitless, changes_sin
 from palestra.runs.kinds import read_stored_config
 from palestra.runs.user_nets import Models, Nets, by_role, calls_of
 from palestra.runtime.console import VisibleConsole
+from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.disk import RunFolderError
 from palestra.storage.fetching import fetch, is_url
 from palestra.storage.loaded_checkpoint import checkpoint_folder
@@ -147,3 +148,14 @@ def restore_or_begin(training: Any) -> None:
         run.display.log(f"{run.folder.path} branches off {origin}, opt step {training.opt_steps}")
     elif run.resumed:
         run.display.log(f"{run.folder.path} has no checkpoint: it starts at 0")
+
+
+def restore_callbacks(callbacks: Sequence[Callback], states: Sequence[dict[str, Any]]) -> None:
+    """Give each callback its state. Raises CheckpointError where their number is another."""
+    if len(states) != len(callbacks):
+        raise CheckpointError(
+            f"expected {len(states)} callbacks, as when the run was saved, got {len(callbacks)}; "
+            "give Trainer.load or Trainer.branch those that the run was started with"
+        )
+    for callback, state in zip(callbacks, states, strict=True):
+        callback.load_state_dict(state)

@@ -21,7 +21,7 @@ class StoredTraining(Stored):
         super().__init__(folder, config)
         self._make(config)
         if not getattr(config, "evaluations", ()):
-            raise RunFolderError(f"{folder.path}: expected a run with evaluations, got {config.in_words} without any")
+            raise RunFolderError(f"{folder.path}: expected a run with evaluations, got one without")
 
     def _make(self, config: Any) -> None:
         self.training = named_classes(config)[0](config, run=self.folder)

@@ -113,7 +113,7 @@ class Trainer(Training):
                 self.run.warm_starts.append(start)
         self.fused_game: Any = fuse(self.game)  # a FusedGame or a SoloGame, each with worlds of its own kind
         self.worlds = self._make_worlds()
-        self.use_time_log(run.time_log)
+        run.count_time_in(run.time_log, self.buffers())
         self.turn = 0  # the index in `learners` of the player whose turn it is
         self.metrics = PendingMetrics(self.config.output, self.learners)
         self.evaluations = build_evaluations(self.parts)
@@ -152,12 +152,9 @@ class Trainer(Training):
         player = self.player_of(role)
         config = take_nets(player, self.config, nets)
         self.run.config, self.parts = config, replace(self.parts, config=config)
-        self.use_time_log(self.run.time_log)
+        self.run.count_time_in(self.run.time_log, self.buffers())
         for call in calls_of({first_role(config, player.name): nets}):
             self.run.note_call(call)
-
-    def has_learned(self) -> bool:
-        return all(player.opt_steps for player in self.learners)
 
     def require_ready(self) -> None:
         check_scratch_folders(self.config)

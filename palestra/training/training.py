@@ -28,8 +28,6 @@ from palestra.runtime.clock import Mark
 from palestra.runtime.counter import count, set_counts
 from palestra.runtime.intervals import Agenda, Counters, Interval, is_due, read_limit
 from palestra.runtime.signals import Interrupted
-from palestra.runtime.timing import TimeLog
-from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import RunFolder
 from palestra.training import opening
@@ -61,11 +59,10 @@ class Training(TrainerBase):
     `choose_kernels` and `_close`; and every hook (`before_train`, `before_epoch`, `after_evaluation`, `after_save`,
     `after_epoch`, `after_train`); an override calls its parent.
 
-    May be set: `run_config`, the model of its files; `recurs`, what is alike each time, epochs or opt_steps: `palestra
-    profile` times whole ones; `counter_names`, the counters, each an integer attribute, in the
-    order in which records have them; `rated`, those whose rates per second are recorded; `epoch_counter_names`, the
-    keys of `epoch_counts`, which are 0 when an epoch begins; `failures`, exceptions of parts that end the run as
-    failed.
+    May be set: `run_config`, the model of its files; `recurs`, epochs or opt_steps, whole ones of which `palestra
+    profile` times; `counter_names`, the counters, each an integer attribute, in the order in which records have them;
+    `rated`, those whose rates per second are recorded; `epoch_counter_names`, the keys of `epoch_counts`, which are 0
+    when an epoch begins; `failures`, exceptions of parts that end the run as failed.
 
     run: its config, folder, records, display, clock and signals. checkpoints, evaluating, progress: its other
     components. during, show: those of `progress`. set_logger: that of `run`. extra_state: what a `_train` of your own
@@ -229,8 +226,7 @@ class Training(TrainerBase):
         unsent = self._file_end()
         self.run.conclude(self.progress.now(), with_plot=self.finished and self.run.signals.received is None)
         unkept = self.evaluating.unkept_best() if self.finished else None
-        failure = self.checkpoints.failure or unkept or unsent
-        if failure is not None:
+        if (failure := self.checkpoints.failure or unkept or unsent) is not None:
             raise failure from None
 
     def _file_end(self) -> RemoteError | None:
@@ -338,11 +334,9 @@ class Training(TrainerBase):
         self.require_finite(with_parameters=True)
         is_best, self.evaluating.is_best = self.evaluating.is_best, False
         with self.during("saving", []), self.run.aside("saving"):
-            state, buffers = self.state_dict(), self.buffers()
-            if self.checkpoints.leaves_out_rows(buffers, self.finished):
-                folder = self.checkpoints.save(self.without_rows(state), self.counts(), None, is_best, is_due)
-            else:
-                folder = self.checkpoints.save(state, self.counts(), buffers, is_best, is_due)
+            leaves_rows = self.checkpoints.leaves_out_rows(buffers := self.buffers(), self.finished)
+            state = self.without_rows(self.state_dict()) if leaves_rows else self.state_dict()
+            folder = self.checkpoints.save(state, self.counts(), None if leaves_rows else buffers, is_best, is_due)
             if folder is not None:
                 self.after_save(folder)
             elif is_best:
@@ -357,22 +351,22 @@ class Training(TrainerBase):
 
     def before_train(self) -> None:
         """Restore the last checkpoint, or evaluate and write checkpoint 0; a second `fit` needs neither."""
-        run, records = self.run, self.run.records
+        run = self.run
         if is_fresh := not any(self.counts().values()):
             opening.restore_or_begin(self)
             self._recorded = self.mark()
         self.progress.begin({"train": self.train_stage(self.config), "test": self.test_stage(self.config)})
         for callback in self.callbacks:
             callback.before_train(self)
-        if self.finished:  # but a recorder may lack the end
+        if self.finished:
             if not is_fresh:
                 self.log(f"{run.folder.path}: {run.finished_line(self.end_reason)}")
-            records.feed({name: run.recorders[name] for name in records.unfiled() if name in run.recorders}, run.config)
+            run.records.feed(run.unfiled(), run.config)
             self.checkpoints.catch_up_mirror()
             if (unsent := self._file_end()) is not None:
                 raise unsent
             return
-        records.feed(run.recorders, run.config)
+        run.records.feed(run.recorders, run.config)
         self.choose_kernels()
         if is_fresh and not self.checkpoints.stored.numbers():
             try:
@@ -411,16 +405,6 @@ class Training(TrainerBase):
 
     def _begin_run(self, folder: RunFolder) -> None:
         """Write what a new run needs in its folder besides its config."""
-
-    def has_learned(self) -> bool:
-        """Whether everything that learns has made an opt step."""
-        return self.opt_steps > 0
-
-    def use_time_log(self, time_log: TimeLog) -> None:
-        """Count the time of training and of replay buffers in this log."""
-        self.run.time_log = time_log
-        for buffer in self.buffers().values():
-            buffer.time_log = time_log
 
     def choose_kernels(self) -> None:
         """Decide what computes all players in this `fit`, after the callbacks' `before_train`, before any play."""
@@ -479,13 +463,7 @@ class Training(TrainerBase):
         self.end_reason = state["end_reason"]
         is_over = self.end_reason is not None or self.config.stop.share(self.checked) >= 1.0  # or it was extended
         self.finished = state["finished"] and is_over
-        if len(state["callbacks"]) != len(self.callbacks):
-            raise CheckpointError(
-                f"expected {len(state['callbacks'])} callbacks, as when the run was saved, got {len(self.callbacks)}; "
-                "give Trainer.load or Trainer.branch those that the run was started with"
-            )
-        for callback, callback_state in zip(self.callbacks, state["callbacks"], strict=True):
-            callback.load_state_dict(callback_state)
+        opening.restore_callbacks(self.callbacks, state["callbacks"])
 
     def without_rows(self, state: dict[str, Any]) -> dict[str, Any]:
         """The state without what belongs to the rows of replay buffers."""
@@ -493,8 +471,8 @@ class Training(TrainerBase):
 
     def state_of_branch(self, state: dict[str, Any]) -> dict[str, Any]:
         """The state with which a branch from a checkpoint begins. state: that of the checkpoint."""
-        new_callbacks = self.callbacks[len(state["callbacks"]) :]
-        callbacks = [*state["callbacks"], *(callback.state_dict() for callback in new_callbacks)]
+        new = self.callbacks[len(state["callbacks"]) :]
+        callbacks = [*state["callbacks"], *(callback.state_dict() for callback in new)]
         return state | {"evaluating": self.evaluating.state_of_branch(), "end_reason": None, "callbacks": callbacks}
 
     # ---- counters, and what callbacks may use --------------------------------------------------------------

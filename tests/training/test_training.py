@@ -136,7 +136,7 @@ def test_a_training_without_games_that_is_killed_goes_on_from_the_shell(config: 
     result = CliRunner().invoke(app, ["verify", "run"])
     assert result.exit_code == 0, result.output
     result = CliRunner().invoke(app, ["evaluate", "run"])
-    assert (result.exit_code, result.output) == (2, "expected a run in which players play, got run\n")
+    assert (result.exit_code, result.output) == (2, "run: expected a run with evaluations, got one without\n")
 
 
 def test_a_training_without_games_is_checked_and_described(config: dict[str, Any]) -> None:
