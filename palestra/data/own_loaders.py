@@ -8,12 +8,12 @@ reads the epoch again up to its batch, and compares the hash of these batches wi
 import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from typing import Any, ClassVar
+from contextlib import contextmanager, suppress
+from typing import Annotated, Any, ClassVar
 
 import torch
 
-from palestra.config import ConfigError, NonEmptyStr, OwnFunctionConfig, PositiveInt, failure
+from palestra.config import ConfigError, InBranch, NonEmptyStr, OwnFunctionConfig, PositiveInt, failure
 from palestra.data.loading import Batches
 from palestra.data.reading import BatchKey, DataFailed, hash_of
 from palestra.data.workers import end_workers_with_run, next_of
@@ -33,7 +33,7 @@ class LoaderConfig(OwnFunctionConfig):
     key: ClassVar = "loader"
     usual: ClassVar[Any] = {"num_batches": None}
 
-    loader: NonEmptyStr
+    loader: Annotated[NonEmptyStr, InBranch.FIXED]
     """a function of your own, as package.module:function, that gives an iterable of batches"""
     num_batches: PositiveInt | None
     """batches of an epoch; null: all that the loader gives before it ends"""
@@ -79,12 +79,19 @@ class OwnLoader(Batches):
         self.loader: Any = self._made(0)
         self.is_stateful = all(callable(getattr(self.loader, each, None)) for each in ("state_dict", "load_state_dict"))
         self.going: Iterator[Any] | None = None  # over the batches of a loader with state
+        self.place = (0, 0)  # the epoch and the number of the next batch
         self.state: Any = None  # of a loader with state that was closed
         self.hash = ""  # of the batches of this epoch that were read from a loader without state
 
-    def _made(self, epoch: int) -> Any:
+    @contextmanager
+    def _seeded(self, epoch: int, number: int) -> Iterator[None]:
+        """A context of what may draw random numbers just before the batch of a number."""
         with restored_global_states():
-            seed_global_states(int(fold(self.key, epoch)) % 2**63)
+            seed_global_states(int(fold(fold(self.key, epoch), number)) % 2**63)
+            yield
+
+    def _made(self, epoch: int) -> Any:
+        with self._seeded(epoch, 0):
             return self.config.made(self.seed, epoch)
 
     def first_batch(self) -> Any:
@@ -114,8 +121,8 @@ class OwnLoader(Batches):
 
     def _next(self, batches: Iterator[Any], key: BatchKey) -> Any:
         """Read a batch; END if there is none."""
-        with restored_global_states():
-            seed_global_states(int(fold(fold(self.key, key.epoch), key.number + 1)) % 2**63)
+        with self._seeded(key.epoch, key.number):
+            self.place = (key.epoch, key.number + 1)
             try:
                 return next_of(batches)
             except StopIteration:
@@ -151,7 +158,8 @@ class OwnLoader(Batches):
     def state_dict(self) -> dict[str, Any]:
         if not self.is_stateful:
             return {"hash": self.hash}
-        state = self.state if self.loader is None else self.loader.state_dict()
+        with self._seeded(*self.place):  # torchdata's begins to read if it has not yet
+            state = self.state if self.loader is None else self.loader.state_dict()
         try:
             encode(state, "", {})
         except TypeError as error:
