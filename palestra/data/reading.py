@@ -108,7 +108,7 @@ class Reader(Dataset[Any]):
                     items.append(self.data[index])
             else:
                 items.extend(map(self.data.__getitem__, key.items))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             hint = f", although its length is {len(self.data)}" if isinstance(error, IndexError) else ""
             return _failed(f"{self.name}: item {key.items[len(items)]} cannot be read{hint}", key, error)
         try:
@@ -134,7 +134,7 @@ class Reader(Dataset[Any]):
         return f"some item or `collate` draws random numbers, in {key}"
 
 
-def _failed(what: str, key: BatchKey, error: Exception, remedy: str = "") -> Unread:
+def _failed(what: str, key: BatchKey, error: BaseException, remedy: str = "") -> Unread:
     why = f"{type(error).__name__}: {error}".splitlines()[0]
     return Unread(f"{what}: {why}; {key}{remedy}", traceback.format_exc())
 

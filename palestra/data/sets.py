@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from torch.utils.data import IterableDataset
+
 from palestra.config import Config, ConfigError, PositiveInt, UserConfig, below, failure
 from palestra.data.files import require_same_files
 
@@ -47,9 +49,12 @@ class UserDataConfig(UserConfig, DataConfig):
     """
 
     def build(self, *arguments: Any, **named: Any) -> Any:
-        """Make the data set. Raises ConfigError if it fails, is empty, or lacks a length."""
+        """Make the data set. Raises ConfigError if it fails, is empty, lacks a length, or is a stream."""
         try:
             data = UserConfig.build(self)
+            if isinstance(data, IterableDataset):
+                remedy = "a function that gives batches of it may stand as {loader: module:function, num_batches: null}"
+                raise ConfigError.at("name", f"expected items by index, got the stream {self.name!r}; {remedy}")
             num = len(data)
         except ConfigError:
             raise
