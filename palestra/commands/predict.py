@@ -5,7 +5,7 @@ Letters: N items; D numbers of an item.
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from palestra.config import ConfigError, below
 from palestra.data.sets import num_items
-from palestra.models.labelled import LABEL
+from palestra.models.labelled import LABEL, Classifier
 from palestra.report.page import write_page
 from palestra.runs.models import PredictionFailed, StoredModel, joined, named_tensors
 
@@ -29,7 +29,8 @@ def predict(model: StoredModel, name: str, out: Path, batch_size: int) -> int:
     """Write the predictions for all items of one of the run's data sets; returns how many items there are.
 
     out: a file that ends in .csv, .parquet or .npz. A table has a column for each number. An array of an .npz file has
-    a row for each item. Raises ConfigError for a file that cannot be written, before anything is computed.
+    a row for each item. Where a data set has `classes`, the labels and classes of a classifier are those. Raises
+    ConfigError for a file that cannot be written, before anything is computed.
     """
     _check(out)
     data = model.data_set(name)
@@ -45,6 +46,8 @@ def predict(model: StoredModel, name: str, out: Path, batch_size: int) -> int:
         columns[LABEL] = np.concatenate([label for label in labels if label is not None])
     outputs = named_tensors(joined(found), "output")
     columns |= {each: (value.float() if value.dtype in HALVES else value).numpy() for each, value in outputs.items()}
+    if isinstance(model.model, Classifier) and isinstance(classes := getattr(data, "classes", None), list | tuple):
+        columns |= {each: _named(columns[each], classes) for each in (LABEL, "class") if each in columns}
     write_page(out, _npz(columns) if out.suffix == ".npz" else _table(columns, out))
     return num
 
@@ -71,6 +74,12 @@ def _label(batch: Any, num: int) -> np.ndarray[Any, Any] | None:
     if isinstance(label, list | tuple) and len(label) == num and all(isinstance(each, str) for each in label):
         return np.array(label)
     return None
+
+
+def _named(numbers: np.ndarray[Any, Any], classes: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """Return the classes of their numbers: texts, or whole numbers."""
+    named = np.array(classes)
+    return (named.astype(np.int64) if named.dtype.kind == "f" else named)[numbers]
 
 
 def _npz(columns: Columns) -> bytes:

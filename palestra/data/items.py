@@ -12,18 +12,19 @@ LABEL = "label"  # the entry of an item that is to be predicted
 class TensorItems(Dataset[dict[str, Tensor]]):
     """Items that are rows of tensors.
 
-    entries: (N, ...) by name. label: int64 (N,) of classes, float32 (N,) or (N, numbers) of numbers.
+    entries: (N, ...) by name. label: int64 (N,) of classes, float32 (N,) or (N, numbers) of numbers;
+    None: they have none.
 
     num_classes: of the labels; None where they are numbers.
     """
 
     num_classes: int | None = None
 
-    def __init__(self, entries: Mapping[str, Tensor], label: Tensor) -> None:
-        self.entries = {**entries, LABEL: label}
+    def __init__(self, entries: Mapping[str, Tensor], label: Tensor | None) -> None:
+        self.entries = {**entries, **({} if label is None else {LABEL: label})}
 
     def __len__(self) -> int:
-        return len(self.entries[LABEL])
+        return len(next(iter(self.entries.values())))
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         return {name: value[index] for name, value in self.entries.items()}

@@ -33,8 +33,8 @@ class RowsDataConfig(DataConfig):
     """the labelled rows of a file; those of all sets of a run are shown as the training rows of `train` say"""
     file: NonEmptyStr
     """a .csv, .parquet or .npz file on this machine; a relative path begins at the working directory"""
-    label: NonEmptyStr
-    """the column with the labels"""
+    label: NonEmptyStr | None
+    """the column with the labels; null: these items have none, and are predicted alone; not of `train`"""
     label_kind: Literal["class", "number"]
     """class: numbered 0, 1, ... in the order of the values that the file of `train` has, whole numbers by size, texts
     by their characters; number: as in the file, float32"""
@@ -110,31 +110,37 @@ class RowsData(TensorItems):
             raise ConfigError.at("held_out", f"expected rows that are not held out, got none of {len(table)}")
         self.encodings = table.encodings(~is_held_out) if train is None else train.encodings
         ConfigError.require_none(self._unlike_arrays())
+        if config.label is None and train is None:
+            raise ConfigError.at("label", "expected a column, because the model learns from these labels, got null")
         wanted = {"train": ~is_held_out, "held_out": is_held_out, "all": np.ones(len(table), dtype=bool)}[config.part]
         self.rows = np.flatnonzero(wanted)
         if len(self.rows) == 0:
             raise ConfigError.at(
                 "part", f"expected rows that are held out, got none of {len(table)}; choose other ones"
             )
-        label = self._labels(table.columns[config.label], train)
+        label = None
+        if config.label is not None:
+            label = self._labels(config.label, table.columns[config.label], train)[self.rows]
+        elif train is not None:
+            self.classes, self.num_classes = train.classes, train.num_classes
         shown = table.shown(self.encodings)
         entries = {TABLE: shown.table} if shown.ranges else {}
         entries |= shown.arrays
-        super().__init__({n: torch.from_numpy(each[self.rows]) for n, each in entries.items()}, label[self.rows])
+        super().__init__({n: torch.from_numpy(each[self.rows]) for n, each in entries.items()}, label)
 
-    def _labels(self, column: Column, train: "RowsData | None") -> torch.Tensor:
+    def _labels(self, name: str, column: Column, train: "RowsData | None") -> torch.Tensor:
         """Return the labels of all rows: int64 (N,) of classes, float32 (N, ...) of numbers."""
-        config, is_class = self.config, self.config.label_kind == "class"
+        is_class = self.config.label_kind == "class"
         self.classes = None
         with below("label"):
             remedy = "if it is a class, write label_kind: class"
             if column.ndim > 1 and is_class:
-                raise ConfigError.at("", f"expected a class in each row of {config.label!r}, got an array")
-            check_column(config.label, column, is_class, remedy)
+                raise ConfigError.at("", f"expected a class in each row of {name!r}, got an array")
+            check_column(name, column, is_class, remedy)
             if not is_class:
                 with np.errstate(over="ignore"):
                     numbers = column.astype(np.float32)
-                check_finite(numbers, "", f"numbers that float32 holds in the column {config.label!r}")
+                check_finite(numbers, "", f"numbers that float32 holds in the column {name!r}")
                 return torch.from_numpy(numbers)
             self.classes = _classes(column) if train is None else train.classes
             assert self.classes is not None
@@ -192,6 +198,6 @@ def _faults(config: RowsDataConfig) -> Iterator[ConfigErrorItem]:
 def _unlike(config: RowsDataConfig, train: RowsDataConfig) -> Iterator[ConfigErrorItem]:
     for key in AS_IN_TRAIN:
         own, there = getattr(config, key), getattr(train, key)
-        if own != there:
+        if own != there and (key, own) != ("label", None):
             message = f"expected the same as in data.train, whose rows say how the model sees a row ({there!s:.80})"
             yield ConfigErrorItem(key, f"{message}, got {own!s:.80}")

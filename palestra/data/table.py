@@ -46,7 +46,7 @@ class TableKeys(Protocol):
     @property
     def file(self) -> str: ...
     @property
-    def label(self) -> str: ...
+    def label(self) -> str | None: ...
     @property
     def categorical(self) -> list[str]: ...
     @property
@@ -111,7 +111,8 @@ class Table:
         self.files = {config.file: file.sha256}
         how = config.held_out
         held_out = [("held_out.column", how.column)] if isinstance(how, HeldOutColumnConfig) else []
-        named = [("label", config.label), *held_out, *shown]
+        label = [] if config.label is None else [("label", config.label)]
+        named = [*label, *held_out, *shown]
         ConfigError.require_none(_unknown_columns(config.file, named, file))
         self.names = list(dict.fromkeys(name for _, name in shown))
         self.paths = {name: path for path, name in reversed(shown)}
@@ -119,7 +120,7 @@ class Table:
         self._check(named, reserved)
 
     def __len__(self) -> int:
-        return len(self.columns[self.config.label])
+        return len(next(iter(self.columns.values())))
 
     def _check(self, named: Sequence[tuple[str, str]], reserved: Sequence[str]) -> None:
         num = len(self)
@@ -128,7 +129,7 @@ class Table:
         for path, name in named:
             column = self.columns[name]
             if len(column) != num:
-                raise ConfigError.at(path, f"expected {num} rows in {name!r}, as the label has, got {len(column)}")
+                raise ConfigError.at(path, f"expected {num} rows in {name!r}, as in {named[0][1]!r}, got {len(column)}")
             if name in self.paths and path not in ("label", "held_out.column"):
                 with below(path):
                     if column.ndim > 1 and name in reserved:

@@ -99,6 +99,10 @@ class BaseRunConfig(Config):
         """Name what learns in a run, as algorithms. data: its config as plain data."""
         return []
 
+    def kept(self) -> Mapping[str, str]:
+        """Return the keys below the changeable ones that stay as they are, each with the reason."""
+        return {}
+
     def judged_by(self, evaluation: str) -> Sequence[Config]:
         """Return the sections by which an evaluation is made; one by other sections has another result."""
         return []

@@ -103,12 +103,17 @@ def changed_stored_config(folder: RunFolder, overrides: Sequence[str]) -> Any:
         raise ConfigError.at(overrides[0], f"expected no change, because the run is {config.in_words}")
     changed = read_stored_config(folder.config, overrides)
     expected = f"expected a change of {', '.join(config.changeable)} alone, because the run has learned by its config"
-    ConfigError.require_none(
-        ConfigErrorItem(key, expected)
-        for key, *_ in differences(config, changed)
-        if not any(f"{key}.".startswith(f"{each}.") for each in config.changeable)
-    )
+    keys, kept = [change.key for change in differences(config, changed)], config.kept()
+    faults = {key: expected for key in keys if not _is_below(key, config.changeable)}
+    faults |= {
+        key: f"expected no change, because {kept[each]}" for key in keys for each in kept if _is_below(key, [each])
+    }
+    ConfigError.require_none(ConfigErrorItem(*fault) for fault in faults.items())
     return changed
+
+
+def _is_below(key: str, keys: Sequence[str]) -> bool:
+    return any(f"{key}.".startswith(f"{each}.") for each in keys)
 
 
 @contextmanager

@@ -218,6 +218,13 @@ class FitConfig(BaseRunConfig):
         scores = [score.name for score in (kind.scores if kind is not None else ())]
         return [MeasuredSet(each.name, each.interval, scores) for each in self.evaluations]
 
+    def kept(self) -> dict[str, str]:
+        train = self.data[TRAIN]
+        if not isinstance(train, RowsDataConfig):
+            return {}
+        why = "its training rows say how the model sees all others; put other rows into another set, as data.new.file"
+        return {f"data.{TRAIN}.{key}": why for key in RowsDataConfig.model_fields if key != "num_items"}
+
     def judged_by(self, evaluation: str) -> list[Config]:
         found = [each for each in self.evaluations if each.name == evaluation]
         return [section for each in found for section in (each, self.data[each.data], self.data[TRAIN])]

@@ -19,12 +19,13 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
+from palestra.config import ConfigError
 from palestra.data.reading import DataFailed
 from palestra.models.model import Model
 from palestra.runs.models import PredictionFailed
 from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.disk import RunFolderError
-from tests.fitted import CLASSIFIER, EVALUATION, PAIR, REGRESSOR, fitted, working_in
+from tests.fitted import CLASSIFIER, EVALUATION, MLP, PAIR, REGRESSOR, fitted, working_in
 
 
 def shell(*arguments: str, code: int = 0) -> str:
@@ -260,3 +261,78 @@ def test_a_run_is_evaluated_with_other_data_or_weights_beside_its_own_results(he
     assert score("execution.loading.num_workers=1")[0] == own
     (line,) = shell("evaluate", "sides", "learning.batch_size=3", code=2).splitlines()
     assert line.startswith("learning.batch_size: expected a change of data, evaluations, execution, learning.precision")
+
+
+# ---- rows of a file ------------------------------------------------------------------------------------------
+
+
+def rows(kind: str, file: str = "train.csv", label: str | None = "kind") -> dict[str, Any]:
+    return {
+        "name": "rows",
+        "file": file,
+        "label": label,
+        "label_kind": kind,
+        "sees": ["length", "colour"],
+        "categorical": ["colour"],
+        "held_out": None,
+        "part": "all",
+        "standardize": True,
+        "num_items": None,
+    }
+
+
+def test_rows_without_labels_are_predicted_as_the_training_rows_say(here: Path) -> None:
+    lengths, colours = torch.linspace(-3, 5, 40).tolist(), ["red", "blue"] * 20
+    kinds = ["oak" if length > 1 else "ash" for length in lengths]
+    lines = [f"{x:.6f},{colour},{kind}" for x, colour, kind in zip(lengths, colours, kinds, strict=True)]
+    Path("train.csv").write_text("\n".join(["length,colour,kind", *lines]))
+    swapped = [",".join(reversed(line.split(",")[:2])) for line in lines]
+    Path("new.csv").write_text("\n".join(["colour,length", *swapped]))
+    model = CLASSIFIER | {"net": MLP | {"net_arch": []}}
+    fitted("trees", model, data={"train": rows("class"), "test": rows("class")}, stop={"after": 20, "unit": "epochs"})
+    shell("predict", "trees", "train", "--out", "known.csv")
+    told = shell("predict", "trees", "test", "data.test.file=new.csv", "data.test.label=null", "--out", "new_out.csv")
+    assert "40 items" in told
+    known, new = (list(csv.DictReader(Path(name).read_text().splitlines())) for name in ("known.csv", "new_out.csv"))
+    assert [row["label"] for row in known] == kinds
+    assert {row["class"] for row in known} == {"oak", "ash"}
+    assert "label" not in new[0]
+    assert [{**row, "label": kind} for row, kind in zip(new, kinds, strict=True)] == [
+        {name: row[name] for name in (*new[0], "label")} for row in known
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "predict trees train data.train.file=new.csv",
+            "data.train.file: expected no change, because its training rows",
+        ),
+        (
+            "predict trees test data.test.file=new.csv",
+            "data.test.label: expected a column of new.csv (colour, length), got 'kind'",
+        ),
+        (
+            "predict trees test data.test.file=other.csv",
+            "data.test.label: expected one of the classes in the file of dat",
+        ),
+        (
+            "evaluate judged data.test.label=null",
+            "data.test: item 0 has no entry 'label' that is a number",
+        ),
+    ],
+)
+def test_rows_that_do_not_fit_are_told_in_one_line(here: Path, words: str, told: str) -> None:
+    if not Path("other.csv").exists():
+        Path("other.csv").write_text(Path("train.csv").read_text().replace("oak", "elm"))
+        data = {"train": rows("class"), "test": rows("class")}
+        fitted("judged", CLASSIFIER, data=data, evaluations=[EVALUATION])
+    command = [*words.split(), *(["--out", "a.csv"] if "predict" in words else [])]
+    (line,) = shell(*command, code=2).splitlines()
+    assert line.startswith(told), line
+
+
+def test_a_model_does_not_learn_from_rows_without_labels(here: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^data.train.label: expected a column, because the model learns from these"):
+        fitted("unlabelled", CLASSIFIER, data={"train": rows("class", label=None)})

@@ -368,7 +368,7 @@ CASES: dict[str, tuple[Callable[[], None], Data, str, str]] = {
         arrays(b=np.zeros(39)),
         NPZ,
         "sees.prover.2",
-        "expected 40 rows in 'b', as the label has, got 39",
+        "expected 40 rows in 'b', as in 'y', got 39",
     ),
     "channels last": (
         arrays(a=np.zeros((40, 8, 8, 3), np.uint8)),
