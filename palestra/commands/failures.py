@@ -29,13 +29,15 @@ def one_line_errors(quiet: bool = True) -> Iterator[None]:
         import palestra.training  # noqa: F401 (it imports nearly all that the commands do)
         from palestra.data.reading import DataFailed
         from palestra.games.world import EnvironmentFailed
+        from palestra.models.gradients import ModelFailed
         from palestra.runs.models import PredictionFailed
         from palestra.runs.stored import EvaluationFailed
         from palestra.storage.checkpoints import CheckpointError
         from palestra.storage.stored_files import MissingCheckpointError
         from palestra.training.checks import TrainingFailed
 
-    failed = (TrainingFailed, EvaluationFailed, EnvironmentFailed, CheckpointError, DataFailed, PredictionFailed)
+    failed: tuple[type[Exception], ...] = (TrainingFailed, EvaluationFailed, EnvironmentFailed, CheckpointError)
+    failed += (DataFailed, ModelFailed, PredictionFailed)
     with one_line_errors_of_reading():
         try:
             yield

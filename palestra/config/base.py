@@ -28,6 +28,9 @@ class Config(BaseModel):
     usual: ClassVar[Any] = {}
     """what a first file says of this part (palestra.config.usual): values by key, or a function that gives them"""
 
+    absent: ClassVar[Mapping[str, str]] = {}
+    """keys that a file might say here in vain, each with the reason why there is none"""
+
     def user_names(self) -> list[str]:
         """The classes and functions of the user's own that this config itself names, as package.module:name."""
         return []

@@ -169,6 +169,8 @@ def _unknown_key(fault: _Fault, meant: _Fault | None) -> str:
         return f"unknown key; did you mean {key!r}, which is missing (expected {describe(meant.place)})?"
     known = list(fault.parent.kind.model_fields)
     key = str(fault.path[-1])
+    if (why := getattr(fault.parent.kind, "absent", {}).get(key)) is not None:
+        return f"unknown key: {why}"
     near = _meant_key(key, known, at_least=0.6)
     if near is not None:
         return f"unknown key; the nearest known key is {near!r}"

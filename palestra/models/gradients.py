@@ -11,11 +11,22 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from palestra.config import failure
 from palestra.models.model import WEIGHT, Model, Terms
 
 
 class TermsError(ValueError):
     """The terms of a loss are not such as learning needs: they have no loss_*, or are not per item."""
+
+
+class ModelFailed(Exception):
+    """A model, or a step of a trainer of the user's own, fails on a batch."""
+
+
+def told(error: Exception, what: str, key: object) -> ModelFailed:
+    """Return the error of a model that raises on a batch. what: computes. key: tells which batch it is."""
+    why = str(error) if isinstance(error, TermsError) else f"{what} fails: {failure(error)}"
+    return ModelFailed(f"{why}; {key}")
 
 
 def num_items(batch: Any) -> int:

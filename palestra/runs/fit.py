@@ -70,11 +70,19 @@ def model_class(config: ClassifierConfig | RegressorConfig | UserConfig) -> type
             return load_class(config.name, Model)  # type: ignore[type-abstract]
 
 
+NO_GAMES = "trainer fit learns from data, and has no games"
+
+
 class FitExecutionConfig(MachineConfig):
+    absent = dict.fromkeys(("kernel", "step_within_s", "gradients", "compile"), NO_GAMES)
     usual: ClassVar[Any] = {"device": "cpu", "num_threads": 1}
 
     loading: LoadingConfig
     """how data are read; it changes no bit"""
+
+
+class FitOutputConfig(RunOutputConfig):
+    absent = dict.fromkeys(("layer_norms", "info", "replay_in_checkpoints"), NO_GAMES)
 
 
 class SetEvaluationConfig(Config):
@@ -119,6 +127,7 @@ class FitConfig(BaseRunConfig):
     axes = ("opt_steps", "items")
     bitless = ("loading",)
     changeable = ("data", "evaluations", "execution", "learning.precision")
+    absent = dict.fromkeys(("game", "num_worlds", "roles", "players"), NO_GAMES)
     usual: ClassVar[Any] = {
         "trainer": "fit",
         "stop": {"after": 20, "unit": "epochs"},
@@ -145,7 +154,7 @@ class FitConfig(BaseRunConfig):
     """processes that judge the model while training goes on; null: training waits for each evaluation"""
     execution: FitExecutionConfig
     """where and how the run is computed; equal bits are promised only while device and num_threads are unchanged"""
-    output: RunOutputConfig
+    output: FitOutputConfig
     """what is shown and stored; it changes no bit of the results"""
     _given: type[Model] | None = PrivateAttr(default=None)  # the class of the model that a program has handed over
 

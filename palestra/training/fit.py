@@ -14,11 +14,11 @@ from palestra.config import ConfigError, below
 from palestra.data.items import TensorItems
 from palestra.data.loading import Batches, Loader, in_order
 from palestra.data.own_loaders import LoaderConfig, OwnLoader
-from palestra.data.reading import DataFailed, Reader
+from palestra.data.reading import BatchKey, DataFailed, Reader
 from palestra.data.sets import TRAIN, files_of, make_sets, num_items, require_same_sets
 from palestra.data.workers import deaths_held
 from palestra.evaluation.evaluator import Watch
-from palestra.models.gradients import TermsError
+from palestra.models.gradients import ModelFailed, told
 from palestra.models.gradients import num_items as items_of
 from palestra.models.labelled import ClassifierConfig, LabelledConfig, class_fault, spaces_of
 from palestra.models.learning import Learner
@@ -62,7 +62,7 @@ class FitTrainer(Training):
     counter_names = FitConfig.counters
     rated = ("opt_steps", "items")
     recurs = "opt_steps"
-    failures = (DataFailed, TermsError)
+    failures = (DataFailed, ModelFailed)
     is_counted = True
     opt_steps = Counter("fit")
     items = Counter("fit")
@@ -80,6 +80,7 @@ class FitTrainer(Training):
         self.batch = 0  # the number of the next one in its epoch
         self.epoch_is_over = False  # and `after_epoch` not yet called
         self.terms = Aggregates(config.output.statistics)
+        self._unchecked: list[tuple[Any, int, BatchKey]] = []  # losses, each with its opt step, since `fault` looked
         self.keys = world_keys(base_key(config.seed, "model/step"), 1, torch.device("cpu"))
         self._is_given = False  # whether `set_model` has handed the model over
         if config.model is not None:
@@ -224,9 +225,13 @@ class FitTrainer(Training):
         for key, batch in self.loader.batches(self.epochs, self.batch):
             self.run.time_log.switch("update")
             self.before_step()
-            with seeded_global_state(int(fold(self.keys, self.opt_steps))):
-                self.step_terms = self.train_step(self.moved(batch), key.number)
-            self.terms.add(self.step_terms)
+            try:
+                with seeded_global_state(int(fold(self.keys, self.opt_steps))):
+                    self.step_terms = self.train_step(self.moved(batch), key.number)
+                self.terms.add(self.step_terms)
+            except Exception as error:
+                raise told(error, type(self.model).__name__, key) from error
+            self._unchecked.append((self.step_terms.get("loss", 0.0), self.opt_steps, key))
             if self.opt_steps == 0:
                 self._tell_unreached()
             self.batch = key.number + 1
@@ -291,8 +296,11 @@ class FitTrainer(Training):
     # ---- what is recorded, and the state ---------------------------------------------------------------------
 
     def fault(self, with_parameters: bool) -> str | None:
-        if not math.isfinite(self.terms.means().get("loss", 0.0)):
-            return f"the loss is no finite number at opt step {self.opt_steps}"
+        unchecked, self._unchecked = self._unchecked, []
+        losses = torch.stack([torch.as_tensor(loss) for loss, _, _ in unchecked]).tolist() if unchecked else []
+        for loss, (_, number, key) in zip(losses, unchecked, strict=True):
+            if not math.isfinite(loss):
+                return f"the loss is {loss} at opt step {number}, counted from 0: {key}"
         if with_parameters and not all(vector.weights.isfinite().all() for vector in self.learner.vectors):
             return f"a weight is no finite number at opt step {self.opt_steps}"
         return None
@@ -383,8 +391,12 @@ class SetEvaluations:
         with weights, seeded_global_state(key_of_draws):
             for key, batch in self.loaders[name].batches(0):
                 found = trainer.moved(batch)
-                with trainer.learner.context():
-                    scores.add(model.evaluation_step(found), items_of(found))
+                try:
+                    with trainer.learner.context():
+                        scores.add(model.evaluation_step(found), items_of(found))
+                except Exception as error:
+                    what = f"evaluation_step of {type(model).__name__}"
+                    raise told(error, what, f"evaluation {name}, {key}") from error
                 num_done += len(key.items)
                 watch(num_done, 0)
         estimates = scores.estimates()

@@ -476,8 +476,12 @@ def test_every_command_of_a_run_knows_a_model(config: dict[str, Any]) -> None:
         ({"learning.ema": None}, "evaluations.0.weights: expected 'latest', because learning.ema is null"),
         ({"best.measure": "acuracy"}, "best.measure: expected one of 'accuracy', .*did you mean 'accuracy'"),
         ({"learning.groups.0.weights": "first.*"}, r"learning.groups.0.weights: expected weights among .*, got 'first"),
-        ({"num_worlds": 4}, "num_worlds: unknown key"),
-        ({"execution.kernel": "numba"}, "execution.kernel: unknown key"),
+        ({"num_worlds": 4}, "num_worlds: unknown key: trainer fit learns from data, and has no games"),
+        (
+            {"execution.kernel": "numba"},
+            "execution.kernel: unknown key: trainer fit learns from data, and has no games",
+        ),
+        ({"output.info": []}, "output.info: unknown key: trainer fit learns from data, and has no games"),
         ({"learning.precision": "float16"}, "learning.precision: expected float32 or bfloat16, because execution.dev"),
         ({"stop.unit": "env_steps"}, "stop.unit: expected one of 'opt_steps', 'items', 'epochs', 'minutes', got"),
     ],
@@ -511,6 +515,51 @@ def test_the_traceback_of_an_item_is_in_failure_txt(config: dict[str, Any]) -> N
     with pytest.raises(TrainingFailed, match=told):
         fit(config, "run")
     assert broken in Path("run/failure.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (
+            'return self.layers(batch["point"])',
+            'return self.layers(batch["point"][:, :1])',
+            r"^Net fails: RuntimeError: mat1 and mat2 shapes .* \(broken_net.py, line \d+\); batch 0 of "
+            r"epoch 0 \(items \d+, .*\); ",
+        ),
+        (
+            'reduction="none")}',
+            'reduction="none") / (batch["point"][:, 0] < 0.4)}',
+            r"^the loss is (inf|nan) at opt step 0, counted from 0: batch 0 of epoch 0 \(items .*; a resumed run would",
+        ),
+        (
+            '"loss_label"',
+            '"label"',
+            r"^expected at least one term named loss_\*, .* got label; batch 0 of epoch 0 \(it",
+        ),
+        (
+            '{"accuracy": (self',
+            '{"right": (self',
+            r"^expected the declared score 'accuracy' from evaluation_step, got "
+            r"right; evaluation test, batch 0 of epoch 0 \(items 0, 1",
+        ),
+        (
+            ".float()}",
+            ".float()[3:]}",
+            r"^expected one number per item, \(7,\), as the score 'accuracy', got \(4,\); eval",
+        ),
+    ],
+)
+def test_a_model_that_fails_is_told_with_batch_and_items(
+    config: dict[str, Any], before: str, after: str, told: str
+) -> None:
+    assert before in MODULE
+    Path("broken_net.py").write_text(MODULE.replace(before, after))
+    sys.modules.pop("broken_net", None)
+    config["model"]["name"] = "broken_net:Net"
+    config["evaluations"][0]["at_start"] = "evaluation_step" in told or "score" in told
+    with pytest.raises(TrainingFailed, match=told):
+        fit(config, "run")
+    assert Path("run/failure.txt").exists() == ("the loss is" not in told)
 
 
 def test_tied_and_frozen_weights_are_saved_and_loaded(config: dict[str, Any]) -> None:
