@@ -56,6 +56,22 @@ class Pair(Model):
 
     def loss(self, outputs, batch):
         return {"loss_label": cross_entropy(outputs[0], batch["label"], reduction="none")}
+
+
+class Sums(Pair):
+    """Numbers in sequences, whose lengths differ from batch to batch."""
+
+    def forward(self, batch):
+        return self.layers(batch.mean(dim=1, keepdim=True).expand(-1, 4))
+
+    def loss(self, outputs, batch):
+        return {"loss_sum": (outputs[:, 0] - batch.sum(dim=1)).square()}
+
+
+class Sequences(Points):
+    def collate(self, items):
+        length = 3 + int(items[0]["label"])
+        return torch.stack([item["observation"][:1].expand(length) for item in items])
 '''
 MLP = {"name": "mlp", "net_arch": [8], "activation": "tanh"}
 CLASSIFIER = {"name": "classifier", "net": MLP, "num_classes": 2, "label_smoothing": 0.0, "class_weights": None}

@@ -94,9 +94,9 @@ def entry_of(value: Tensor) -> dict[str, Any]:
 def example_of(library: str, entry: Mapping[str, Any]) -> str:
     """Write an array of one world or item as Python: legal actions are all true, everything else is 0.
 
-    library: np or torch. entry: as `entry_of` gives it.
+    library: np or torch. entry: as `entry_of` gives it; a size may be `any`.
     """
-    sizes, kind = (1, *entry["shape"][1:]), entry["dtype"]
+    sizes, kind = (1, *(1 if size == "any" else size for size in entry["shape"][1:])), entry["dtype"]
     make = "ones" if kind == "bool" else "zeros"
     if library == "np":
         return f"np.{make}({sizes}, {'bool' if kind == 'bool' else f'np.{kind}'})"

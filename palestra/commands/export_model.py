@@ -10,7 +10,7 @@ import json
 import logging
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,8 @@ def _batches(loaded: StoredModel, module: nn.Module) -> list[Any]:
     """Return batches of the training data, without labels unless the model reads them."""
     data = loaded.data_set(TRAIN)
     reader = loaded.reader(data, f"data.{TRAIN}")
-    batches = [reader[BatchKey(0, 0, tuple(place % len(data) for place in range(size)))] for size in SIZES]
+    places = [tuple(-place % len(data) for place in range(1, size + 1)) for size in SIZES]  # from the last item on
+    batches = [reader[BatchKey(0, 0, items)] for items in places]
     for batch in batches:
         if isinstance(batch, Unread):
             raise DataFailed(*batch)
@@ -97,8 +98,8 @@ def _write(
     for name, value in inputs.items():
         if not isinstance(value, Tensor):
             raise ExportError(f"expected batches of tensors alone, got {name!r} of type {type(value).__name__}")
-    axis = torch.export.Dim("batch", min=1)
-    shapes = (pytree.tree_map(lambda leaf: {0: axis} if leaf.dim() > 0 and len(leaf) == SIZES[0] else None, example),)
+    shapes = (_dynamic_shapes(batches),)
+    sizes = [_sizes(each) for each in zip(*map(pytree.tree_leaves, batches), strict=True)]
     path = folder / "model.pt2"
     with redirect_stderr(io.StringIO()):  # to which torch prints the graph of what it cannot export
         program = write_program(module, (example,), shapes, path)
@@ -108,7 +109,9 @@ def _write(
         "model": loaded.config.model.name,
         "opt_steps": loaded.opt_steps,
         "weights": loaded.weights,
-        "inputs": {name: entry_of(value) for name, value in inputs.items()},
+        "inputs": {
+            name: entry_of(value) | {"shape": shape} for (name, value), shape in zip(inputs.items(), sizes, strict=True)
+        },
         "batch": _in_python(example),
         "outputs": {name: entry_of(value) for name, value in outputs.items()},
     }
@@ -128,6 +131,22 @@ def _write(
         checked[path.name] = _compare(run, module, batches, path)
     write_bytes(folder / "model.json", to_json(description).encode())
     return checked
+
+
+def _dynamic_shapes(batches: list[Any]) -> Any:
+    """Return which sizes of a batch may differ, as torch.export has them: those in which the batches differ."""
+    kinds = {"batch": torch.export.Dim("batch", min=1), "any": torch.export.Dim.AUTO}
+
+    def axes(*tensors: Tensor) -> dict[int, Any]:
+        return {axis: kinds[size] for axis, size in enumerate(_sizes(tensors)) if isinstance(size, str)}
+
+    return pytree.tree_map(axes, *batches)
+
+
+def _sizes(tensors: Sequence[Tensor]) -> list[int | str]:
+    """Return the sizes of a tensor of all batches: `batch` for their number of items, `any` for one that differs."""
+    found = zip(*(each.shape for each in tensors), strict=True)
+    return ["batch" if each == SIZES else each[0] if len(set(each)) == 1 else "any" for each in found]
 
 
 def _compare(run: Callable[[Any], Any], module: nn.Module, batches: list[Any], path: Path) -> int:

@@ -150,7 +150,7 @@ class TrainedModel:
                 learner.take_averages()
         except NOT_OURS as error:
             expected = f"expected a model {type(model).__name__} with the weights that {self.place} holds"
-            raise RunFolderError(f"{expected}, got another one: {error}") from error
+            raise RunFolderError(f"{expected}, got another one: {' '.join(str(error).split())}") from error
         return model.to(device).eval().requires_grad_(False)
 
 
