@@ -50,9 +50,12 @@ class Forbidden(Pair):
         return torch.full((len(legal),), 2)
 
 
-class Draws(Pair):
+class Changes(Pair):
+    num_asked = 0
+
     def select_action(self, observation, legal):
-        return torch.randint(2, (len(legal),))
+        self.num_asked += 1
+        return torch.full((len(legal),), self.num_asked % 2)
 '''
 SELECTED = {"from_model": "source", "checkpoint": "latest", "acts": "selected"}
 MODULE = {"torch_module": "sitters:build", "weights": "net.safetensors"}
@@ -66,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (path / "sitters.py").write_text(SITTERS)
         fitted("source")
         fitted("three", CLASSIFIER | {"num_classes": 3})
-        for name in ("Leans", "Forbidden", "Draws"):
+        for name in ("Leans", "Forbidden", "Changes"):
             fitted(name, PAIR | {"name": f"sitters:{name}"})
         fitted("pair", PAIR)
         weights = palestra.load_model("source").model.state_dict()
@@ -110,6 +113,9 @@ def test_a_model_in_a_seat_plays_the_games_of_a_torch_module_with_its_weights(he
     trainer.fit(num_steps=1, unit="opt_steps")
     shutil.rmtree("gone")
     Trainer.load("run").fit()  # the run has its own copy
+    Trainer.branch("run/checkpoints/latest", ["stop.after=3"], run="branch").fit()
+    for file in ("json", "yml", "safetensors"):
+        assert Path(f"branch/players/moved.{file}").read_bytes() == Path(f"run/players/moved.{file}").read_bytes()
     games = [each["pairs"] for each in read_records(Path("run/records.jsonl")) if each["kind"] == "evaluation"]
     assert len(games) == 2
     for one, other, moved in games:
@@ -187,8 +193,8 @@ def test_models_meet_in_a_tournament(here: Path) -> None:
             "expected a legal action (flags [0, 1] in world 0) of 'agent' from",
         ),
         (
-            {"from_model": "Draws"},
-            "expected the same choices of 'Draws' for the same view, legal actions and keys",
+            {"from_model": "Changes"},
+            "expected the same choices of 'Changes' for the same view, legal actions and keys",
         ),
     ],
 )
