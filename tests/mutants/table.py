@@ -2,6 +2,7 @@
 
 from tests.mutants.algorithms import ALGORITHMS
 from tests.mutants.buffers import BUFFERS
+from tests.mutants.data import DATA
 from tests.mutants.evaluation import EVALUATION
 from tests.mutants.learning import LEARNING
 from tests.mutants.losses import LOSSES
@@ -11,4 +12,16 @@ from tests.mutants.storage import STORAGE
 from tests.mutants.sweeps import SWEEPS
 from tests.mutants.training import TRAINING
 
-MUTANTS = [*ALGORITHMS, *LOSSES, *LEARNING, *BUFFERS, *ROLLOUTS, *STORAGE, *EVALUATION, *PARTS, *SWEEPS, *TRAINING]
+MUTANTS = [
+    *ALGORITHMS,
+    *LOSSES,
+    *LEARNING,
+    *BUFFERS,
+    *ROLLOUTS,
+    *STORAGE,
+    *EVALUATION,
+    *PARTS,
+    *SWEEPS,
+    *TRAINING,
+    *DATA,
+]

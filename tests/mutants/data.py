@@ -1,0 +1,52 @@
+"""Mistakes in reading data."""
+
+from tests.mutants.mutant import mutants
+
+RUNS = "training/test_fit_data.py"
+LOADING = "data/test_loading.py"
+ROWS = "data/test_rows.py"
+
+DATA = [
+    *mutants(
+        "data/reading.py",
+        LOADING,
+        ("numbers = fold(fold(self.key, key.epoch), torch", "numbers = fold(self.key, torch"),
+        ("numbers = fold(fold(self.key, key.epoch), torch", "numbers = fold(fold(self.key, key.number), torch"),
+        ("COLLATING + key.number", "COLLATING"),
+    ),
+    *mutants(
+        "data/loading.py",
+        LOADING,
+        ("BatchKey(epoch, start + at, tuple", "BatchKey(epoch, at, tuple"),
+    ),
+    *mutants(
+        "data/rows.py",
+        ROWS,
+        ("table.encodings(~is_held_out) if train is None else train.encodings", "table.encodings(~is_held_out)"),
+        ("_classes(column) if train is None else train.classes", "_classes(column)"),
+        ("table.encodings(~is_held_out)", "table.encodings(is_held_out | True)"),
+    ),
+    *mutants(
+        "data/own_loaders.py",
+        RUNS,
+        ("if start and self.hash != before:", "if False:"),
+        ("self.place = (key.epoch, key.number + 1)", "self.place = (0, 0)"),
+        ("start == 0 and self.config.num_batches is None", "start == 0"),
+        ("is END and self.is_stateful and (number == 0 or limit is not None)", "is END and False"),
+        (
+            '        if self.is_stateful:\n            self.loader.load_state_dict(state["loader"])\n',
+            "        if False:\n            pass\n",
+        ),
+    ),
+    *mutants(
+        "data/workers.py",
+        RUNS,
+        ("            if self.is_awaited:\n                raise\n", "            raise\n"),
+        ("        loader.worker_init_fn = partial(_begin_both, loader.worker_init_fn)\n", "        pass\n"),
+    ),
+    *mutants(
+        "data/files.py",
+        f"{RUNS} games/dialogue/test_rows.py",
+        ("if now.get(path, sha256) != sha256:", "if False:"),
+    ),
+]
