@@ -7,6 +7,7 @@ from torch.utils.data import IterableDataset
 
 from palestra.config import Config, ConfigError, PositiveInt, UserConfig, below, failure
 from palestra.data.files import require_same_files
+from palestra.randomness import base_key, restored_global_states, seed_global_states
 
 TRAIN = "train"  # the set from which a model learns
 
@@ -48,10 +49,16 @@ class UserDataConfig(UserConfig, DataConfig):
     items come from, by its path: a run is not resumed once one of them has changed.
     """
 
-    def build(self, *arguments: Any, **named: Any) -> Any:
-        """Make the data set. Raises ConfigError if it fails, is empty, lacks a length, or is a stream."""
+    def build(self, train: Any, seed: int) -> Any:
+        """Make the data set. Raises ConfigError if it fails, is empty, lacks a length, or is a stream.
+
+        The generators of Python, NumPy and torch are seeded by the run's seed alone, so that sets which draw how they
+        are split draw the same, also when the run is resumed; afterwards they are as they were.
+        """
         try:
-            data = UserConfig.build(self)
+            with restored_global_states():
+                seed_global_states(base_key(seed, "data") % 2**63)
+                data = UserConfig.build(self)
             if isinstance(data, IterableDataset):
                 remedy = "a function that gives batches of it may stand as {loader: module:function, num_batches: null}"
                 raise ConfigError.at("name", f"expected items by index, got the stream {self.name!r}; {remedy}")

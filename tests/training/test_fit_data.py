@@ -74,6 +74,17 @@ class Classes(Points):
         return {"x": torch.zeros(3), "label": index // 30 * 5}
 
 
+class Split(Points):
+    """Points of which some are drawn when the set is made."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.points = self.points[torch.randperm(40)[:20]]
+
+    def __len__(self):
+        return 20
+
+
 class Keys(LoaderConfig):
     size: PositiveInt
     """items of a batch"""
@@ -293,6 +304,16 @@ def test_a_resume_reads_one_batch_again_at_most_and_what_is_prefetched(num_worke
 
 def read_items() -> list[str]:
     return Path("reads.txt").read_text().split()
+
+
+def test_what_a_set_draws_when_it_is_made_follows_from_the_seed() -> None:
+    split = {"name": "loaders:Split", "num_items": None}
+    config = small_fit(split)
+    config["data"]["other"] = split
+    first, again = make_trainer(config, run="run"), make_trainer(config, run="again")
+    sets = [*first.data.values(), *again.data.values()]
+    assert all(torch.equal(each.points, sets[0].points) for each in sets)
+    assert not torch.equal(make_trainer(config | {"seed": 4}, run="other").data["train"].points, sets[0].points)
 
 
 def test_a_label_that_is_no_class_is_told_with_its_item() -> None:
