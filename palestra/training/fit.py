@@ -157,7 +157,8 @@ class FitTrainer(Training):
         model = self.config.model
         if not isinstance(model, ClassifierConfig):
             return None
-        for name, data in self.data.items():
+        for name in {TRAIN, *(each.data for each in self.config.evaluations)}:  # others may lack labels
+            data = self.data.get(name)
             if isinstance(data, TensorItems) and (fault := class_fault(model.num_classes, data.entries)) is not None:
                 raise ConfigError.at(f"data.{name}", f"item {fault[0]} has {fault[1]}")
         return partial(class_fault, model.num_classes)

@@ -325,6 +325,10 @@ def test_a_label_that_is_no_class_is_told_with_its_item() -> None:
     train |= {"held_out": None, "part": "train", "standardize": False, "num_items": None}
     with pytest.raises(ConfigError, match=r"^data.train: item 2 has the label 2; expected 0 to 1"):
         make_trainer(small_fit(train), run="other")
+    Path("data.csv").write_text("x,y\n1,a\n2,b\n3,b\n")
+    config = small_fit(train)
+    config["data"]["unlabelled"] = train | {"label": None}  # to be predicted
+    make_trainer(config, run="other")
 
 
 def test_a_run_is_refused_once_a_file_of_its_data_has_changed() -> None:
