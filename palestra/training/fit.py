@@ -157,7 +157,7 @@ class FitTrainer(Training):
         model = self.config.model
         if not isinstance(model, ClassifierConfig):
             return None
-        for name in {TRAIN, *(each.data for each in self.config.evaluations)}:  # others may lack labels
+        for name in dict.fromkeys([TRAIN, *(each.data for each in self.config.evaluations)]):  # others may lack labels
             data = self.data.get(name)
             if isinstance(data, TensorItems) and (fault := class_fault(model.num_classes, data.entries)) is not None:
                 raise ConfigError.at(f"data.{name}", f"item {fault[0]} has {fault[1]}")
