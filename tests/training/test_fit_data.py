@@ -115,13 +115,14 @@ class Stream:
     num, extra = 5, None
 
     def __init__(self):
-        self.given, self.passes, self.has_ended, self.items = 0, 0, False, Points()
+        self.given, self.passes, self.has_ended, self.is_loaded, self.items = 0, -1, False, False, Points()
 
     def __iter__(self):
-        if self.has_ended:
+        if self.has_ended or not self.is_loaded:
             self.given, self.passes, self.has_ended = 0, self.passes + 1, False
+        self.is_loaded = False
         while self.given < self.num:
-            generator = torch.Generator().manual_seed(100 * self.passes + self.given)
+            generator = torch.Generator().manual_seed(100 * self.passes + self.given + 1000)
             items = [self.items[index] for index in torch.randint(40, (8,), generator=generator)]
             self.given += 1
             yield {key: torch.stack([item[key] for item in items]) for key in items[0]}
@@ -132,6 +133,7 @@ class Stream:
 
     def load_state_dict(self, state):
         self.given, self.passes, self.has_ended = state["given"], state["passes"], state["has_ended"]
+        self.is_loaded = self.passes >= 0
 
 
 class Odd(Stream):
