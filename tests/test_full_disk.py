@@ -115,7 +115,10 @@ def test_a_recorder_on_a_full_disk_is_told_once_and_gets_what_it_misses(
     """In one thread, and no other: that of torch's writer would die with a traceback, or be waited for without end."""
     monkeypatch.setattr(feed, "FIRST_PAUSE_S", 0.01)
     jsonl = JsonlRecorder(tmp_path / "records.jsonl")
-    fed, news = feed.Feed(name, RECORDERS[name](), RunCard(disk, {}), tmp_path / "records.jsonl"), list[str]()
+    fed, news = (
+        feed.Feed(name, RECORDERS[name](), RunCard(disk, {}, "env_steps"), tmp_path / "records.jsonl"),
+        list[str](),
+    )
     for step in range(100):
         if step == num_filled:
             until(lambda: fed.num_filed == num_filled)

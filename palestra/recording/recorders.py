@@ -1,6 +1,6 @@
 """Recorders: where the records of a run go.
 
-A record is a nested dict with `env_steps`, `opt_steps` and metrics. Values that depend on the clock or the machine
+A record is a nested dict with counters, such as opt_steps, and metrics. Values that depend on the clock or the machine
 (time, rates, memory) lie under its key "clock", so that all others are equal in equal runs. All records are written to
 records.jsonl; the other recorders read them from there (palestra.recording.feed).
 """
@@ -26,10 +26,15 @@ Param = bool | int | float | str | None
 
 @dataclass(frozen=True)
 class RunCard:
-    """What recorders see of a run. folder: its folder. params: its config, with each key as a dotted path."""
+    """What recorders see of a run.
+
+    folder: its folder. params: its config, with each key as a dotted path. axis: the counter of records over which
+    curves go.
+    """
 
     folder: Path
     params: Mapping[str, Param]
+    axis: str
 
     @property
     def name(self) -> str:

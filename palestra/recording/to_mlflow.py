@@ -1,4 +1,4 @@
-"""A recorder of metrics of an MLflow run, at step `env_steps`; what is no number becomes an artifact."""
+"""A recorder of metrics of an MLflow run, at the env step or opt step; what is no number becomes an artifact."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""A recorder of TensorBoard's scalars, histograms, images and texts, at step `env_steps`.
+"""A recorder of TensorBoard's scalars, histograms, images and texts, at the env step or opt step.
 
 TensorBoard sorts scalars by name. Up to NUM_MAIN of them, those that matter most, stand under `at_a_glance/`, all
 others under `detail/`, and the last scores under `final/`. Hyperparameters appear in its HPARAMS tab.

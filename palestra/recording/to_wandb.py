@@ -1,4 +1,4 @@
-"""A recorder of the history of a Weights & Biases run: one row for each record, with `env_steps` as the axis."""
+"""A recorder of the history of a Weights & Biases run: one row for each record, over env steps or opt steps."""
 
 import re
 import secrets
@@ -80,7 +80,7 @@ class WandbRecorder(Recorder):
             reinit="create_new",
             settings=quiet,
         )
-        self._run.define_metric("*", step_metric="env_steps")
+        self._run.define_metric("*", step_metric=run.axis)
         return int(self._run.starting_step)
 
     def write(self, number: int, record: Mapping[str, Any]) -> None:

@@ -55,7 +55,7 @@ def plot_tables(
         for fault in run.faults:
             tell(fault)
     groups = group_runs(runs)
-    series = [Series(group, "env_steps", tell) for group in groups]
+    series = [Series(group, "opt_steps", tell) for group in groups]
     with matplotlib.rc_context({**STYLE, "savefig.bbox": "tight"}):
         if kind == "learning-table":
             figure = _draw_learning_table(series)

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from palestra.config import Config
 from palestra.recording.display import Display
 from palestra.recording.feed import Feed
 from palestra.recording.history import History
 from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd, Status, flat_params, plain, step_of
 from palestra.recording.results import Evaluation, by_name, is_after_training, pair_label, standings
 from palestra.recording.values import Image, Video, file_media
+from palestra.runs.base import BaseRunConfig
 from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.disk import writing
 from palestra.storage.loaded_checkpoint import NOT_OURS
@@ -73,10 +73,10 @@ class RunRecords:
             except NOT_OURS as error:
                 self._report_fault(f"{self.folder.records}: an evaluation differs from what was written: {error!r}")
 
-    def feed(self, recorders: Mapping[str, Recorder], config: Config) -> None:
+    def feed(self, recorders: Mapping[str, Recorder], config: BaseRunConfig) -> None:
         """Hand all records, past and future, to recorders. config: the run's."""
         self._note_unfiled(list(recorders))
-        card = RunCard(self.folder.path, flat_params(config.model_dump()))
+        card = RunCard(self.folder.path, flat_params(config.model_dump()), config.axes[0])
         self.feeds = [Feed(name, recorder, card, self.folder.records) for name, recorder in recorders.items()]
 
     def finish(self, status: Status) -> None:

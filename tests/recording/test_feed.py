@@ -71,7 +71,7 @@ def jsonl(tmp_path: Path) -> Iterator[JsonlRecorder]:
 
 
 def fed(recorder: Recorder, tmp_path: Path) -> Feed:
-    return Feed("kept", recorder, RunCard(tmp_path, {}), tmp_path / "records.jsonl")
+    return Feed("kept", recorder, RunCard(tmp_path, {}, "env_steps"), tmp_path / "records.jsonl")
 
 
 def finish(feed: Feed) -> None:

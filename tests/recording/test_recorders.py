@@ -140,7 +140,8 @@ def read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def card(folder: Path) -> RunCard:
-    return RunCard(folder, {"players.host.gamma": 0.9, "players.host.net": "mlp", "seed": 3, "warm_start": None})
+    params = {"players.host.gamma": 0.9, "players.host.net": "mlp", "seed": 3, "warm_start": None}
+    return RunCard(folder, params, "env_steps")
 
 
 def read_hparams(folder: Path) -> tuple[dict[str, object], int | None]:

@@ -61,7 +61,7 @@ def file_records(recorder: Recorder, folder: Path, numbers: range, status: Statu
     """Append records to the run's records.jsonl, and feed all that stand there, as one process of a run does."""
     jsonl = JsonlRecorder(folder / "records.jsonl")
     file_media(folder, numbers)
-    feed = Feed("recorder", recorder, RunCard(folder, PARAMS), folder / "records.jsonl")
+    feed = Feed("recorder", recorder, RunCard(folder, PARAMS, "env_steps"), folder / "records.jsonl")
     for number in numbers:
         jsonl.write(record(number))
         feed.notify(jsonl.length)
@@ -292,7 +292,7 @@ def test_mlflow_sends_many_records_in_one_request(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(mlflow.MlflowClient, "log_batch", counted)
     recorder = MlflowRecorder(mlflow_config(f"sqlite:///{tmp_path}/mlflow.db"))
-    recorder.open(RunCard(tmp_path, {}))
+    recorder.open(RunCard(tmp_path, {}, "env_steps"))
     for number in range(400):  # of three metrics each
         recorder.write(number, record(number))
     recorder.write(400, {"env_steps": 4000, **{f"m{i}": i for i in range(1500)}})
@@ -315,7 +315,7 @@ def test_an_mlflow_server_that_hangs_up_is_reported(tmp_path: Path, monkeypatch:
     with ThreadingHTTPServer(("127.0.0.1", 0), HangingUp) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         recorder = MlflowRecorder(mlflow_config(f"http://127.0.0.1:{server.server_port}"))
-        feed = Feed("mlflow", recorder, RunCard(tmp_path, PARAMS), tmp_path / "records.jsonl")
+        feed = Feed("mlflow", recorder, RunCard(tmp_path, PARAMS, "env_steps"), tmp_path / "records.jsonl")
         feed.end(RunEnd("complete", 0, {}))
         feed.wait()
         server.shutdown()
