@@ -237,6 +237,7 @@ TINY_FIT: Data = {
             "interval": {"every": 4, "unit": "opt_steps"},
             "at_start": True,
             "weights": "averaged",
+            "metrics": [],
         }
     ],
     "best": {"evaluation": "valid", "pairing": None, "measure": "loss", "goal": "min"},

@@ -86,6 +86,7 @@ EVALUATION = {
     "interval": None,
     "at_start": False,
     "weights": "latest",
+    "metrics": [],
 }
 
 

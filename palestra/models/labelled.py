@@ -121,7 +121,8 @@ class Classifier(LabelledModel):
     def evaluation_step(self, batch: Mapping[str, Tensor]) -> Terms:
         outputs, label = self(batch), batch[LABEL]
         entropy = functional.cross_entropy(outputs, label, reduction="none")
-        return {"accuracy": (outputs.argmax(dim=1) == label).float(), "loss": entropy}
+        scores = {"accuracy": (outputs.argmax(dim=1) == label).float(), "loss": entropy}
+        return scores | {"outputs": outputs, "label": label}
 
     def predict(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the likeliest class of each item, `class` (B,), and the `probability` of every class (B, K)."""
@@ -179,5 +180,7 @@ class Regressor(LabelledModel):
         return {"loss_label": loss.mean(dim=1), "absolute_error": error.mean(dim=1)}
 
     def evaluation_step(self, batch: Mapping[str, Tensor]) -> Terms:
-        terms = self.loss(self(batch), batch)
-        return {"loss": terms["loss_label"], "absolute_error": terms["absolute_error"]}
+        outputs = self(batch)
+        terms = self.loss(outputs, batch)
+        scores = {"loss": terms["loss_label"], "absolute_error": terms["absolute_error"]}
+        return scores | {"outputs": outputs, "label": batch[LABEL]}

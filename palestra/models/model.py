@@ -63,7 +63,10 @@ class Model(nn.Module):
         return self.loss(self(batch), batch)
 
     def evaluation_step(self, batch: Any) -> Terms:
-        """Return the numbers per item, (B,), of which the scores are the means; `weight` as in `loss`."""
+        """Return the numbers per item, (B,), of which the scores are the means; `weight` as in `loss`.
+
+        Metrics of an evaluation take two further entries: `outputs` and `label`, (B, ...).
+        """
         terms = self.loss(self(batch), batch)
         summed = {name: term for name, term in terms.items() if name.startswith("loss_")}
         loss: Any = sum(summed.values())

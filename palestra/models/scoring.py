@@ -4,26 +4,26 @@ Letters: B items of a batch; N items of the set.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from palestra.models.gradients import TermsError
 from palestra.models.model import WEIGHT
-from palestra.runtime.scores import Estimate
+from palestra.runtime.scores import DeclaredScore, Estimate
 from palestra.runtime.statistics import Z95
+
+NUM_EXTREMES = 8  # items that a record names as the best, and as the worst
 
 
 class ItemScores:
-    """Collects the numbers of items, batch by batch.
+    """Collects the numbers of items, batch by batch. declared: the scores that the model declares."""
 
-    declared: the names of the scores that the model declares.
-    """
-
-    def __init__(self, declared: tuple[str, ...]) -> None:
+    def __init__(self, declared: Sequence[DeclaredScore]) -> None:
         self.declared = declared
-        self.values: dict[str, list[Tensor]] = {name: [] for name in declared}
+        self.values: dict[str, list[Tensor]] = {score.name: [] for score in declared}
         self.weights: list[Tensor] = []
 
     def add(self, numbers: Mapping[str, Tensor], size: int) -> None:
@@ -31,7 +31,7 @@ class ItemScores:
 
         Raises TermsError for a declared score that is missing, and for one that is not per item.
         """
-        for name in self.declared:
+        for name in self.values:
             if name not in numbers:
                 known = ", ".join(numbers) or "none"
                 raise TermsError(f"expected the declared score {name!r} from evaluation_step, got {known}")
@@ -46,6 +46,15 @@ class ItemScores:
         """Return the weighted mean of each score over all items, with its 95% interval."""
         weight = torch.cat(self.weights) if self.weights else torch.zeros(0, dtype=torch.float64)
         return {name: weighted_estimate(torch.cat(values), weight) for name, values in self.values.items() if values}
+
+    def extremes(self) -> dict[str, Any]:
+        """Return the items with the best and the worst loss, or first score: each as its index and its number."""
+        score = next((each for each in self.declared if each.name == "loss"), self.declared[0])
+        values = torch.cat(self.values[score.name])
+        order = values.argsort(descending=bool(score.high_for), stable=True)
+        best, worst = order[:NUM_EXTREMES], order.flip(0)[:NUM_EXTREMES]
+        pairs = [[[int(item), float(values[item])] for item in items] for items in (best, worst)]
+        return {"score": score.name, "best": pairs[0], "worst": pairs[1]}
 
 
 def weighted_estimate(values: Tensor, weight: Tensor) -> Estimate:

@@ -34,6 +34,7 @@ from palestra.evaluation.measures import BestConfig, GameMeasures, best_errors
 from palestra.games.dialogue.items import ScenarioDataConfig
 from palestra.models.labelled import Classifier, ClassifierConfig, LabelledConfig, Regressor, RegressorConfig
 from palestra.models.learning import LearningConfig
+from palestra.models.metrics import AnyMetricConfig, score_of
 from palestra.models.model import Model
 from palestra.models.sources import AnyModelStart
 from palestra.runs.base import BaseRunConfig, TrainerBase
@@ -93,6 +94,7 @@ class SetEvaluationConfig(Config):
         "interval": {"every": 1, "unit": "epochs"},
         "at_start": True,
         "weights": "latest",
+        "metrics": [],
     }
 
     name: NonEmptyStr
@@ -107,6 +109,8 @@ class SetEvaluationConfig(Config):
     """whether it is also judged before it learns"""
     weights: Literal["latest", "averaged"]
     """averaged: with the averages of learning.ema"""
+    metrics: list[AnyMetricConfig]
+    """what is computed of the whole set besides the model's scores: by name, or classes of your own; []: nothing"""
 
 
 class MeasuredSet(NamedTuple):
@@ -165,8 +169,16 @@ class FitConfig(BaseRunConfig):
 
     def _best_errors(self) -> Iterator[ConfigErrorItem]:
         is_known = self._given is not None if self.model is None else not has_unread(self.model)
+        is_known = is_known and not any(has_unread(metric) for each in self.evaluations for metric in each.metrics)
         if is_known:  # else the scores are known once a model is handed over, or its class may be imported
+            yield from self._score_errors()
             yield from best_errors(self.best, self.evaluations, self.measure_errors)
+
+    def _score_errors(self) -> Iterator[ConfigErrorItem]:
+        for place, each in enumerate(self.measured()):
+            for name in {name for name in each.own_scores if each.own_scores.count(name) > 1}:
+                message = f"expected other names than those of the model's scores, each once, got {name!r} twice"
+                yield ConfigErrorItem(f"evaluations.{place}.metrics", message)
 
     def _data_errors(self) -> Iterator[ConfigErrorItem]:
         if TRAIN not in self.data:
@@ -225,7 +237,10 @@ class FitConfig(BaseRunConfig):
     def measured(self) -> list[MeasuredSet]:
         kind = self._given if self.model is None else model_class(self.model)
         scores = [score.name for score in (kind.scores if kind is not None else ())]
-        return [MeasuredSet(each.name, each.interval, scores) for each in self.evaluations]
+        return [
+            MeasuredSet(each.name, each.interval, [*scores, *(s.name for m in each.metrics if (s := score_of(m)))])
+            for each in self.evaluations
+        ]
 
     def kept(self) -> dict[str, str]:
         train = self.data[TRAIN]

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -12,18 +11,16 @@ from torch.utils import _pytree as pytree
 
 from palestra.config import ConfigError, below
 from palestra.data.items import TensorItems
-from palestra.data.loading import Batches, Loader, in_order
+from palestra.data.loading import Batches, Loader
 from palestra.data.own_loaders import LoaderConfig, OwnLoader
 from palestra.data.reading import BatchKey, DataFailed, Reader
 from palestra.data.sets import TRAIN, files_of, make_sets, num_items, require_same_sets
 from palestra.data.workers import deaths_held
-from palestra.evaluation.evaluator import Watch
 from palestra.models.gradients import ModelFailed, told
 from palestra.models.gradients import num_items as items_of
 from palestra.models.labelled import ClassifierConfig, LabelledConfig, class_fault, spaces_of
 from palestra.models.learning import Learner
 from palestra.models.model import SEAT, Model, Terms
-from palestra.models.scoring import ItemScores
 from palestra.nets.modes import evaluation_mode, in_evaluation, set_in_evaluation
 from palestra.randomness import base_key, fold, seeded_global_state, world_keys
 from palestra.recording.aggregates import Aggregates
@@ -39,6 +36,7 @@ from palestra.runtime.intervals import Counters
 from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
 from palestra.training.async_evaluations import AsyncEvaluating
+from palestra.training.judging import SetEvaluations
 from palestra.training.training import Training
 
 
@@ -347,67 +345,3 @@ class FitTrainer(Training):
         set_in_evaluation(self.model, state["in_evaluation"])
         self.learner.load_state_dict(state["learner"])
         self.terms.load_state_dict(state["terms"], self.device)
-
-
-class SetEvaluations:
-    """Judges a model by data sets."""
-
-    counted = "items"
-
-    def __init__(self, trainer: FitTrainer) -> None:
-        self.trainer = trainer
-        evaluations = trainer.config.evaluations
-        self.configs = {each.name: each for each in evaluations}
-        self.sizes = {each.name: trainer._num_items(each.data) for each in evaluations}
-        self.loaders = {
-            each.name: trainer._loader(each.data, in_order(self.sizes[each.name]), each.batch_size)
-            for each in evaluations
-        }
-
-    def num(self, name: str, is_final: bool) -> int:
-        return self.sizes[name]
-
-    def snapshot(self) -> dict[str, Any]:
-        averages = list(self.trainer.learner.averages)
-        return {"model": dict(self.trainer.model.state_dict()), "learner": {"averages": averages}}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `snapshot` gave, or the state of a checkpoint."""
-        require_same_sets(state.get("files", {}), self.trainer.data)
-        self.trainer.model.load_state_dict(state["model"])
-        self.trainer.learner.load_averages(state["learner"]["averages"])
-
-    def pairings(self, name: str, with_scripted: bool) -> list[dict[str, str]]:
-        return [{SEAT: SEAT}]
-
-    def most_rounds(self, name: str) -> int | None:
-        return None
-
-    def play(self, name: str, num: int, with_scripted: bool, watch: Watch) -> dict[str, Any]:
-        """Judge the model by all items of a set, and return the evaluation's record."""
-        trainer, config = self.trainer, self.configs[name]
-        model, scores = trainer.model, ItemScores(tuple(score.name for score in trainer.model.scores))
-        num_done, key_of_draws = 0, base_key(trainer.config.seed, f"evaluation/{name}")
-        weights = trainer.learner.averaged() if config.weights == "averaged" else nullcontext()
-        with weights, seeded_global_state(key_of_draws):
-            for key, batch in self.loaders[name].batches(0):
-                found = trainer.moved(batch)
-                try:
-                    with trainer.learner.context():
-                        scores.add(model.evaluation_step(found), items_of(found))
-                except Exception as error:
-                    what = f"evaluation_step of {type(model).__name__}"
-                    raise told(error, what, f"evaluation {name}, {key}") from error
-                num_done += len(key.items)
-                watch(num_done, 0)
-        estimates = scores.estimates()
-        pair = {
-            "players": {SEAT: SEAT},
-            "learned": [SEAT],
-            "items": num,
-            "scores": {name: each.value for name, each in estimates.items()},
-            "intervals": {name: [each.low, each.high] for name, each in estimates.items()},
-        }
-        declared = [asdict(score) for score in model.scores]
-        said = {"evaluation": name, "roles": [SEAT], "declared_scores": declared}
-        return said | {"counted": self.counted, "pairs": [pair], "ratings": None}

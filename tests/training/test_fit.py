@@ -1,7 +1,7 @@
 """A model that learns from data, in the lifecycle of every run: records, kills, workers, commands.
 
 Covers palestra.data.sets, palestra.models.labelled, palestra.models.scoring, palestra.runs.base, palestra.runs.fit,
-palestra.runs.kinds.
+palestra.runs.kinds, palestra.training.judging.
 """
 
 import sys
@@ -25,7 +25,8 @@ from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
 from palestra.training import make_trainer
 from palestra.training.checks import TrainingFailed
-from palestra.training.fit import FitTrainer, SetEvaluations
+from palestra.training.fit import FitTrainer
+from palestra.training.judging import SetEvaluations
 from palestra.training.training import Training
 from tests.forked import Forked
 
@@ -120,6 +121,7 @@ def config(in_tmp_path: Path) -> dict[str, Any]:
                 "interval": {"every": 1, "unit": "epochs"},
                 "at_start": True,
                 "weights": "averaged",
+                "metrics": [],
             }
         ],
         "best": {"evaluation": "test", "pairing": None, "measure": "accuracy", "goal": "max"},
@@ -293,13 +295,26 @@ MLP = {"name": "mlp", "net_arch": [16], "activation": "relu"}
 )
 def test_the_shipped_models_learn_labels(config: dict[str, Any], model: dict[str, Any]) -> None:
     measure, goal = ("accuracy", "max") if model["name"] == "classifier" else ("absolute_error", "min")
-    config["best"] |= {"measure": measure, "goal": goal}
+    of_set = "auc" if measure == "accuracy" else "r_squared"
+    names = ["auc", "confusion_matrix"] if measure == "accuracy" else ["r_squared"]
+    config["evaluations"][0]["metrics"] = [{"name": name} for name in names]
+    config["best"] |= {"measure": of_set, "goal": "max"}
     config |= {"model": model | {"net": MLP}, "stop": {"after": 12, "unit": "epochs"}}
     trainer = fit(config, "run")
     found = [each for each in read_records(Path("run/records.jsonl")) if each["kind"] == "evaluation"]
     first, last = (each["pairs"][0]["scores"][measure] for each in (found[0], found[-1]))
     assert last >= 0.9 if goal == "max" else last < first / 2
     assert trainer.finished
+    pair = found[-1]["pairs"][0]
+    assert pair["scores"][of_set] > 0.75
+    assert of_set not in pair["intervals"]
+    assert [each["name"] for each in found[-1]["declared_scores"]][-1] == of_set
+    matrix = pair["tables"].get("confusion_matrix", [])
+    assert sum(map(sum, matrix)) == (45 if measure == "accuracy" else 0)
+    extremes = pair["extremes"]
+    assert extremes["score"] == "loss"
+    assert len({item for item, _ in extremes["worst"]}) == len(extremes["best"]) == 8
+    assert extremes["best"][0][1] <= extremes["best"][7][1] < extremes["worst"][7][1] <= extremes["worst"][0][1]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -476,6 +491,11 @@ def test_every_command_of_a_run_knows_a_model(config: dict[str, Any]) -> None:
         ({"learning.ema": None}, "evaluations.0.weights: expected 'latest', because learning.ema is null"),
         ({"best.measure": "acuracy"}, "best.measure: expected one of 'accuracy', .*did you mean 'accuracy'"),
         ({"learning.groups.0.weights": "first.*"}, r"learning.groups.0.weights: expected weights among .*, got 'first"),
+        ({"best.measure": "auc"}, "best.measure: expected one of 'accuracy', or a function"),
+        (
+            {"evaluations.0.metrics": [{"name": "auc"}, {"name": "auc"}]},
+            "evaluations.0.metrics: expected other names than those of the model's scores, each once",
+        ),
         ({"num_worlds": 4}, "num_worlds: unknown key: trainer fit learns from data, and has no games"),
         (
             {"execution.kernel": "numba"},

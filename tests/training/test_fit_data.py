@@ -336,7 +336,7 @@ def test_a_label_that_is_no_class_is_told_with_its_item() -> None:
 def test_a_run_is_refused_once_a_file_of_its_data_has_changed() -> None:
     evaluation = {"name": "own", "data": "train", "batch_size": 9, "interval": None, "at_start": False}
     points = {"name": "loaders:Points", "num_items": None}
-    fit(small_fit(points, evaluations=[evaluation | {"weights": "latest"}]), "run")
+    fit(small_fit(points, evaluations=[evaluation | {"weights": "latest", "metrics": []}]), "run")
     Path("points.txt").write_text("2")
     told = "data.train: expected 'points.txt' as it was when the run began (SHA-256 6b86b273ff34...), got another"
     for words in (
@@ -377,7 +377,7 @@ def test_a_solo_verifier_comes_to_the_enumerated_accuracy_of_witness() -> None:
 
 def last_accuracy(train: dict[str, Any], test: dict[str, Any], batch_size: int, epochs: int) -> float:
     evaluation = {"name": "test", "data": "test", "batch_size": 500, "interval": None, "at_start": False}
-    config = small_fit(train, evaluations=[evaluation | {"weights": "latest"}], stop={"after": epochs})
+    config = small_fit(train, evaluations=[evaluation | {"weights": "latest", "metrics": []}], stop={"after": epochs})
     config["data"]["test"], config["learning"]["batch_size"] = test, batch_size
     fit(config, "run")
     [*_, last] = [each for each in read_records(Path("run/records.jsonl")) if each["kind"] == "evaluation"]

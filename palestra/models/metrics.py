@@ -1,0 +1,271 @@
+"""Metrics that are defined on a whole data set, such as F1 or a confusion matrix, whatever the batches are.
+
+Letters: B items of a batch; N items of the set; K classes; D numbers to predict.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from palestra.config import ByName, Config, LibraryClass, UserConfig, load_class
+from palestra.models.gradients import TermsError
+from palestra.models.model import SEAT, score
+from palestra.runtime.scores import DeclaredScore
+
+
+class Metric(ABC):
+    """Base of metrics. A class of your own derives from it, and may carry its keys as `Config`, a UserConfig.
+
+    score: what the number is, declared by `score`; None: the metric gives a table.
+    """
+
+    Config: ClassVar[type[Config]] = UserConfig
+    score: ClassVar[DeclaredScore | None] = None
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget all items, because a set begins."""
+
+    @abstractmethod
+    def update(self, outputs: Tensor, label: Tensor) -> None:
+        """Take a batch: the entries `outputs` and `label` of what `evaluation_step` gives, (B, ...), on the CPU."""
+
+    @abstractmethod
+    def compute(self) -> Any:
+        """Return the number of the set, or the table as a list of rows."""
+
+
+class _Collecting(Metric):
+    """Keeps outputs and labels of all items, in float64."""
+
+    def reset(self) -> None:
+        self.outputs: list[Tensor] = []
+        self.labels: list[Tensor] = []
+
+    def update(self, outputs: Tensor, label: Tensor) -> None:
+        self.outputs.append(outputs.double())
+        self.labels.append(label)
+
+    def collected(self) -> tuple[Tensor, Tensor]:
+        return torch.cat(self.outputs), torch.cat(self.labels)
+
+
+class ConfusionMatrix(Metric):
+    """Counts items by their class, a row, and by the class that is predicted, a column."""
+
+    def reset(self) -> None:
+        self.counts: Tensor | None = None
+
+    def update(self, outputs: Tensor, label: Tensor) -> None:
+        num = require_classes(self.config.name, outputs, label)
+        codes = label.long() * num + outputs.argmax(dim=1)
+        counts = torch.bincount(codes, minlength=num * num).reshape(num, num)
+        self.counts = counts if self.counts is None else self.counts + counts
+
+    def compute(self) -> Any:
+        assert self.counts is not None, "a set has items"
+        return self.counts.tolist()
+
+
+class F1(ConfusionMatrix):
+    """The harmonic mean of precision and recall, 2 TP / (2 TP + FP + FN) of a class."""
+
+    score = score("f1", "harmonic mean of precision and recall", "share", better="high")
+
+    def compute(self) -> float:
+        assert self.counts is not None, "a set has items"
+        counts = self.counts.double()
+        right, rows, columns = counts.diagonal(), counts.sum(dim=1), counts.sum(dim=0)
+        each = 2 * right / (rows + columns).clamp(min=1)
+        match self.config.average:
+            case "binary":
+                return float(each[1])
+            case "micro":
+                return float(right.sum() / counts.sum())
+            case "weighted":
+                return float((each * rows).sum() / rows.sum())
+            case _:
+                return float(each[rows + columns > 0].mean())  # of the classes that occur
+
+
+class AUC(_Collecting):
+    """The area under the receiver operating characteristic; of several classes the mean of each against the others.
+
+    It is the share of pairs of an item in the class and one that is not, in which the former has the higher probability
+    (a tie is half a pair). It is nan if all items or none are in a class.
+    """
+
+    score = score("auc", "area under the receiver operating characteristic", "share", better="high")
+
+    def update(self, outputs: Tensor, label: Tensor) -> None:
+        require_classes(self.config.name, outputs, label)
+        super().update(outputs, label)
+
+    def compute(self) -> float:
+        outputs, label = self.collected()
+        probabilities = outputs.softmax(dim=1)
+        num = probabilities.shape[1]
+        areas = [_area(probabilities[:, k], label == k) for k in (range(num) if num > 2 else [1])]
+        return sum(areas) / len(areas)
+
+
+def _area(ranked: Tensor, is_in: Tensor) -> float:
+    """Return the share of pairs in which the item that is in a class ranks above the other (Mann and Whitney 1947)."""
+    _, place, num = ranked.unique(return_inverse=True, return_counts=True)
+    below = num.cumsum(0) - num
+    ranks = (below + (num + 1) / 2)[place]
+    num_in, num_out = int(is_in.sum()), int((~is_in).sum())
+    if num_in == 0 or num_out == 0:
+        return float("nan")
+    return float(ranks[is_in].sum() - num_in * (num_in + 1) / 2) / (num_in * num_out)
+
+
+class RSquared(_Collecting):
+    """The share of the variance of the labels that predictions explain; of several numbers the mean of their shares."""
+
+    score = score("r_squared", "share of the variance of the labels that is explained", "R squared", better="high")
+
+    def compute(self) -> float:
+        outputs, label = self.collected()
+        predicted, wanted = outputs.reshape(len(outputs), -1), label.double().reshape(len(label), -1)
+        if predicted.shape != wanted.shape:
+            expected = f"expected outputs and labels of one shape for {self.config.name}"
+            raise TermsError(f"{expected}, got {tuple(outputs.shape)} and {tuple(label.shape)}")
+        missed = (wanted - predicted).square().sum(dim=0)
+        spread = (wanted - wanted.mean(dim=0)).square().sum(dim=0)
+        constant = torch.where(missed == 0, 1.0, 0.0)  # of labels that are all the same
+        return float(torch.where(spread == 0, constant, 1 - missed / spread).mean())
+
+
+def require_classes(name: str, outputs: Tensor, label: Tensor) -> int:
+    """Return K. Raises TermsError unless outputs are (B, K) and labels whole numbers below K."""
+    if outputs.dim() != 2 or outputs.shape[1] < 2 or label.is_floating_point() or label.shape != outputs.shape[:1]:
+        got = f"{tuple(outputs.shape)} and {str(label.dtype).removeprefix('torch.')} {tuple(label.shape)}"
+        raise TermsError(f"{name}: expected outputs (B, classes) and whole numbers (B,) as labels, got {got}")
+    num = outputs.shape[1]
+    if bool(((label < 0) | (label >= num)).any()):
+        raise TermsError(f"{name}: expected labels from 0 to {num - 1}, got some from {label.min()} to {label.max()}")
+    return num
+
+
+# ---- what a run must say -----------------------------------------------------------------------------
+
+
+class F1Config(Config):
+    usual: ClassVar = {"average": "macro"}
+
+    name: Literal["f1"]
+    """the harmonic mean of precision and recall"""
+    average: Literal["binary", "macro", "micro", "weighted"]
+    """binary: of class 1; macro: mean over the classes that occur; weighted: by their items; micro: over all items"""
+
+    def build(self) -> F1:
+        return F1(self)
+
+
+class AUCConfig(Config):
+    name: Literal["auc"]
+    """the area under the receiver operating characteristic; of several classes the mean of each against the others"""
+
+    def build(self) -> AUC:
+        return AUC(self)
+
+
+class RSquaredConfig(Config):
+    name: Literal["r_squared"]
+    """the share of the variance of the labels that is explained"""
+
+    def build(self) -> RSquared:
+        return RSquared(self)
+
+
+class ConfusionMatrixConfig(Config):
+    name: Literal["confusion_matrix"]
+    """how many items of each class are taken for which class: a table of the record, and no score"""
+
+    def build(self) -> ConfusionMatrix:
+        return ConfusionMatrix(self)
+
+
+class TorchMetricsConfig(LibraryClass):
+    """A metric of torchmetrics, which is no dependency of palestra, or one of your own that derives from it."""
+
+    library = "torchmetrics"
+    base = "torchmetrics:Metric"
+
+    name: str
+    """its path, as torchmetrics.classification:MulticlassCohenKappa"""
+    arguments: dict[str, Any]
+    """what it is made with"""
+
+    def build(self) -> Any:
+        return self.load(self.name)(**self.called_with())
+
+
+AnyMetricConfig = Annotated[
+    F1Config | AUCConfig | RSquaredConfig | ConfusionMatrixConfig | TorchMetricsConfig | UserConfig,
+    ByName(user_class=Metric),
+]
+OURS: dict[str, type[Metric]] = {
+    "f1": F1,
+    "auc": AUC,
+    "r_squared": RSquared,
+    "confusion_matrix": ConfusionMatrix,
+}
+
+
+def score_of(config: Any) -> DeclaredScore | None:
+    """Return the score that the metric of a config declares; None if it gives a table."""
+    if isinstance(config, TorchMetricsConfig):
+        kind = config.load(config.name)
+        high, low = ((SEAT,), ()) if kind.higher_is_better else ((), (SEAT,))
+        is_known = kind.higher_is_better is not None
+        return DeclaredScore(kind.__name__, kind.__name__, "", high if is_known else (), low if is_known else (), True)
+    kind = OURS[config.name] if config.name in OURS else load_class(config.name, Metric)
+    return kind.score
+
+
+class SetMetrics:
+    """The metrics of an evaluation, while a set is judged."""
+
+    def __init__(self, configs: Any) -> None:
+        self.metrics = [(config, score_of(config), config.build()) for config in configs]
+        for _, _, metric in self.metrics:
+            metric.reset()
+
+    def add(self, numbers: Any) -> None:
+        """Add a batch. numbers: what `evaluation_step` gives. Raises TermsError if it lacks what metrics take."""
+        if not self.metrics:
+            return
+        if not {"outputs", "label"} <= numbers.keys():
+            expected = "expected 'outputs' and 'label' from evaluation_step, which metrics take"
+            raise TermsError(f"{expected}, got {', '.join(numbers)}")
+        outputs, label = (numbers[name].detach().cpu() for name in ("outputs", "label"))
+        for _, _, metric in self.metrics:
+            metric.update(outputs, label)
+
+    def declared(self) -> list[DeclaredScore]:
+        """Return the scores that the metrics declare."""
+        return [declared for _, declared, _ in self.metrics if declared is not None]
+
+    def scores(self) -> dict[str, float]:
+        """Return the numbers of the set, by name. Raises TermsError for what is no number."""
+        found: dict[str, float] = {}
+        for config, declared, metric in self.metrics:
+            if declared is not None:
+                value = metric.compute()
+                try:
+                    found[declared.name] = float(value)
+                except (TypeError, ValueError, RuntimeError):
+                    raise TermsError(f"{config.name}: expected a number from compute, got {value!r:.80}") from None
+        return found
+
+    def tables(self) -> dict[str, Any]:
+        """Return the tables of the set, by the name of the metric."""
+        without = {config.name.rpartition(":")[2]: metric for config, declared, metric in self.metrics if not declared}
+        return {name: torch.as_tensor(metric.compute()).tolist() for name, metric in without.items()}

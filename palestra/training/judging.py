@@ -1,0 +1,88 @@
+"""Judges the model of a training by data sets."""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict
+from typing import Any
+
+from palestra.data.loading import in_order
+from palestra.data.sets import require_same_sets
+from palestra.evaluation.evaluator import Watch
+from palestra.models.gradients import num_items as items_of
+from palestra.models.gradients import told
+from palestra.models.metrics import SetMetrics
+from palestra.models.model import SEAT
+from palestra.models.scoring import ItemScores
+from palestra.randomness import base_key, seeded_global_state
+
+
+class SetEvaluations:
+    """Judges a model by data sets."""
+
+    counted = "items"
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        evaluations = trainer.config.evaluations
+        self.configs = {each.name: each for each in evaluations}
+        self.sizes = {each.name: trainer._num_items(each.data) for each in evaluations}
+        self.loaders = {
+            each.name: trainer._loader(each.data, in_order(self.sizes[each.name]), each.batch_size)
+            for each in evaluations
+        }
+
+    def num(self, name: str, is_final: bool) -> int:
+        return self.sizes[name]
+
+    def snapshot(self) -> dict[str, Any]:
+        averages = list(self.trainer.learner.averages)
+        return {"model": dict(self.trainer.model.state_dict()), "learner": {"averages": averages}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `snapshot` gave, or the state of a checkpoint."""
+        require_same_sets(state.get("files", {}), self.trainer.data)
+        self.trainer.model.load_state_dict(state["model"])
+        self.trainer.learner.load_averages(state["learner"]["averages"])
+
+    def pairings(self, name: str, with_scripted: bool) -> list[dict[str, str]]:
+        return [{SEAT: SEAT}]
+
+    def most_rounds(self, name: str) -> int | None:
+        return None
+
+    def play(self, name: str, num: int, with_scripted: bool, watch: Watch) -> dict[str, Any]:
+        """Judge the model by all items of a set, and return the evaluation's record."""
+        trainer, config = self.trainer, self.configs[name]
+        model, scores, metrics = trainer.model, ItemScores(trainer.model.scores), SetMetrics(config.metrics)
+        num_done, key_of_draws = 0, base_key(trainer.config.seed, f"evaluation/{name}")
+        weights = trainer.learner.averaged() if config.weights == "averaged" else nullcontext()
+        with weights, seeded_global_state(key_of_draws):
+            for key, batch in self.loaders[name].batches(0):
+                found = trainer.moved(batch)
+                try:
+                    with trainer.learner.context():
+                        numbers = model.evaluation_step(found)
+                    scores.add(numbers, items_of(found))
+                    metrics.add(numbers)
+                except Exception as error:
+                    what = f"evaluation_step of {type(model).__name__}"
+                    raise told(error, what, f"evaluation {name}, {key}") from error
+                num_done += len(key.items)
+                watch(num_done, 0)
+        try:
+            of_set, tables = metrics.scores(), metrics.tables()
+        except Exception as error:
+            raise told(error, "a metric", f"evaluation {name}") from error
+        estimates = scores.estimates()
+        pair = {
+            "players": {SEAT: SEAT},
+            "learned": [SEAT],
+            "items": num,
+            "scores": {name: each.value for name, each in estimates.items()} | of_set,
+            "intervals": {name: [each.low, each.high] for name, each in estimates.items()},
+            "extremes": scores.extremes(),
+            "tables": tables,
+        }
+        declared = [asdict(score) for score in (*model.scores, *metrics.declared())]
+        said = {"evaluation": name, "roles": [SEAT], "declared_scores": declared}
+        return said | {"counted": self.counted, "pairs": [pair], "ratings": None}
