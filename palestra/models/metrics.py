@@ -3,13 +3,15 @@
 Letters: B items of a batch; N items of the set; K classes; D numbers to predict.
 """
 
+import inspect
 from abc import ABC, abstractmethod
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
-from palestra.config import ByName, Config, LibraryClass, UserConfig, load_class
+from palestra.config import ByName, Config, ConfigError, LibraryClass, UserConfig, load_class
 from palestra.models.gradients import TermsError
 from palestra.models.model import SEAT, score
 from palestra.runtime.scores import DeclaredScore
@@ -201,7 +203,26 @@ class TorchMetricsConfig(LibraryClass):
     name: str
     """its path, as torchmetrics.classification:MulticlassCohenKappa"""
     arguments: dict[str, Any]
-    """what it is made with"""
+    """all that it is made with"""
+
+    @classmethod
+    def module(cls, name: str) -> Any:
+        try:
+            return super().module(name)
+        except ImportError as error:
+            raise ConfigError.at("name", f"{error}; to install it: pip install torchmetrics") from error
+
+    @classmethod
+    def parameters(cls, found: Any) -> dict[str, inspect.Parameter]:
+        """Return the parameters of the class alone: it decides what it hands to its bases."""
+        own = inspect.signature(found.__init__).parameters.values()
+        kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return {each.name: each for each in own if each.kind in kinds and cls.is_said(each)}
+
+    @model_validator(mode="after")
+    def _check_arguments(self) -> Self:
+        self.called_with()
+        return self
 
     def build(self) -> Any:
         return self.load(self.name)(**self.called_with())

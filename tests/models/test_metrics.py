@@ -1,13 +1,14 @@
 """Metrics of a whole set have the values of their formulas, whatever the batches are."""
 
 import math
+import sys
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from palestra.config import Config, check
+from palestra.config import Config, ConfigError, check
 from palestra.models.gradients import TermsError
 from palestra.models.metrics import AnyMetricConfig, Metric, SetMetrics
 from palestra.models.model import score
@@ -87,6 +88,15 @@ def test_a_metric_of_ones_own() -> None:
     found = computed([f"{__name__}:Exact", "confusion_matrix"], outputs, LABEL, 3)
     assert found.scores() == {"exact": 6.0}
     assert [each.high_for for each in found.declared()] == [("model",)]
+
+
+def test_a_library_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchmetrics", None)
+    said = {"name": "torchmetrics.classification:MulticlassCohenKappa", "arguments": {"num_classes": 3}}
+    with pytest.raises(
+        ConfigError, match=r"^metrics.0.name: .*torchmetrics.*; to install it: pip install torchmetrics"
+    ):
+        check({"metrics": [said]}, Held)
 
 
 @pytest.mark.parametrize(
