@@ -70,7 +70,7 @@ class Sums(Pair):
 
 class Sequences(Points):
     def collate(self, items):
-        length = 3 + int(items[0]["label"])
+        length = 3 + len(items) % 4
         return torch.stack([item["observation"][:1].expand(length) for item in items])
 '''
 MLP = {"name": "mlp", "net_arch": [8], "activation": "tanh"}

@@ -72,9 +72,16 @@ def export_model(
 
 
 def _batches(loaded: StoredModel, module: nn.Module) -> list[Any]:
-    """Return batches of the training data, without labels unless the model reads them."""
-    data = loaded.data_set(TRAIN)
-    reader = loaded.reader(data, f"data.{TRAIN}")
+    """Return batches of the training data, without labels unless the model reads them.
+
+    Where a loader gives the training data, they are those of another set.
+    """
+    sets = loaded.config.sets()
+    if not sets:
+        raise ExportError("expected a data set in `data`, of whose items batches are made, got a loader alone")
+    name = TRAIN if TRAIN in sets else next(iter(sets))
+    data = loaded.data_set(name)
+    reader = loaded.reader(data, f"data.{name}")
     places = [tuple(-place % len(data) for place in range(1, size + 1)) for size in SIZES]  # from the last item on
     batches = [reader[BatchKey(0, 0, items)] for items in places]
     for batch in batches:

@@ -25,7 +25,7 @@ from palestra.models.model import Model
 from palestra.runs.models import PredictionFailed
 from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.disk import RunFolderError
-from tests.fitted import CLASSIFIER, EVALUATION, MLP, PAIR, REGRESSOR, fitted, working_in
+from tests.fitted import CLASSIFIER, EVALUATION, MLP, PAIR, REGRESSOR, fit_config, fitted, working_in
 
 
 def shell(*arguments: str, code: int = 0) -> str:
@@ -227,6 +227,28 @@ def test_what_cannot_be_exported_is_told_in_one_line(here: Path, words: str, tol
     (line,) = shell(*words.split(), code=2).splitlines()
     assert line.startswith(told), line
     assert not Path("sums/export").exists()
+
+
+def test_sizes_in_which_batches_differ_may_be_any(here: Path) -> None:
+    data = {"train": {"name": "fitted_parts:Sequences", "num": 20, "seed": 1, "num_items": None}}
+    fitted("sequences", PAIR | {"name": "fitted_parts:Sums"}, data=data)
+    assert "outputs = model(torch.zeros(1, " in shell("export", "sequences")
+    place = here / "sequences/export/model-4"
+    assert json.loads((place / "model.json").read_text())["inputs"]["input"]["shape"] == ["batch", "any"]
+    batch, program = torch.rand(2, 9), torch.export.load(place / "model.pt2").module()
+    assert torch.allclose(program(batch), palestra.load_model("sequences").model(batch), atol=1e-6)
+
+
+def test_a_model_that_learned_from_a_loader_is_exported_by_the_items_of_another_set(here: Path) -> None:
+    Path("loaders.py").write_text(
+        "import torch\ndef make():\n    return [{'observation': torch.ones(3, 4), 'label': torch.tensor([0, 1, 0])}]\n"
+    )
+    train = {"loader": "loaders:make", "num_batches": 1}
+    learning = fit_config()["learning"] | {"order": None, "batch_size": None, "last_batch": None}
+    for name, others in (("alone", {}), ("beside", {"test": fit_config()["data"]["test"]})):
+        fitted(name, data={"train": train, **others}, learning=learning)
+    assert shell("export", "alone", code=2).startswith("expected a data set in `data`, of whose items batches are made")
+    assert "model.pt2: gives the model's outputs" in shell("export", "beside")
 
 
 def test_a_forward_pass_that_cannot_be_exported_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
