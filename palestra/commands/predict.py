@@ -16,6 +16,7 @@ from torch import Tensor
 
 from palestra.config import ConfigError, below
 from palestra.data.sets import num_items
+from palestra.data.workers import deaths_held
 from palestra.models.labelled import LABEL, Classifier
 from palestra.report.page import write_page
 from palestra.runs.models import PredictionFailed, StoredModel, joined, named_tensors
@@ -38,9 +39,10 @@ def predict(model: StoredModel, name: str, out: Path, batch_size: int) -> int:
         num = num_items(data, model.config.sets()[name])
     labels, found = [], []
     loading = model.config.execution.loading
-    for key, batch, predictions in model.batches(data, f"data.{name}", num, batch_size, loading):
-        labels.append(_label(batch, len(key.items)))
-        found.append(predictions)
+    with deaths_held():
+        for key, batch, predictions in model.batches(data, f"data.{name}", num, batch_size, loading):
+            labels.append(_label(batch, len(key.items)))
+            found.append(predictions)
     columns = {"index": np.arange(num)}
     if all(label is not None for label in labels):
         columns[LABEL] = np.concatenate([label for label in labels if label is not None])

@@ -21,10 +21,13 @@ from palestra.runtime.signals import end_with_parent
 
 
 class Deaths:
-    """What is known of the deaths of workers. error: one that was not told yet."""
+    """What is known of the deaths of workers.
+
+    is_held: whether they are told by `next_of` alone. error: one that was not told yet.
+    """
 
     def __init__(self) -> None:
-        self.is_awaited = False
+        self.is_held = self.is_awaited = False
         self.error: RuntimeError | None = None
 
     def hear(self, tell: Callable[..., Any], *arguments: Any) -> None:
@@ -54,18 +57,19 @@ def next_of(batches: Iterator[Any]) -> Any:
 @contextmanager
 def deaths_held() -> Iterator[None]:
     """A context in which the death of a worker is told by `next_of` alone; only the main thread has such handlers."""
-    if threading.current_thread() is not threading.main_thread():
+    if deaths.is_held or threading.current_thread() is not threading.main_thread():
         yield
         return
     signal_handling._set_SIGCHLD_handler()  # which torch itself calls once, at its first loader with workers
     before = signal.getsignal(signal.SIGCHLD)
     assert callable(before)
     signal.signal(signal.SIGCHLD, partial(deaths.hear, before))
+    deaths.is_held = True
     try:
         yield
     finally:
         signal.signal(signal.SIGCHLD, before)
-        deaths.error = None
+        deaths.is_held, deaths.error = False, None
 
 
 def begin_worker(worker: int) -> None:

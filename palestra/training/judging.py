@@ -7,6 +7,7 @@ from typing import Any
 
 from palestra.data.loading import in_order
 from palestra.data.sets import require_same_sets
+from palestra.data.workers import deaths_held
 from palestra.evaluation.evaluator import Watch
 from palestra.models.gradients import num_items as items_of
 from palestra.models.gradients import told
@@ -56,7 +57,7 @@ class SetEvaluations:
         model, scores, metrics = trainer.model, ItemScores(trainer.model.scores), SetMetrics(config.metrics)
         num_done, key_of_draws = 0, base_key(trainer.config.seed, f"evaluation/{name}")
         weights = trainer.learner.averaged() if config.weights == "averaged" else nullcontext()
-        with weights, seeded_global_state(key_of_draws):
+        with weights, seeded_global_state(key_of_draws), deaths_held():
             for key, batch in self.loaders[name].batches(0):
                 found = trainer.moved(batch)
                 try:

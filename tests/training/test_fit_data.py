@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from palestra.cli import app
 from palestra.config import ConfigError
+from palestra.data.reading import DataFailed
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
 from palestra.training import make_trainer
@@ -385,19 +386,20 @@ def last_accuracy(train: dict[str, Any], test: dict[str, Any], batch_size: int, 
     return accuracy
 
 
+def kill_workers(*args: Any) -> None:
+    for each in multiprocessing.active_children():
+        os.kill(each.pid or 0, signal.SIGKILL)
+    time.sleep(0.2)  # in which torch's handler would raise
+
+
 @pytest.mark.parametrize("train", [{"name": "loaders:Points", "num_items": None}, LOADERS["torch's with workers"]])
 def test_a_worker_that_is_killed_while_the_model_computes_is_told_at_the_next_batch(train: dict[str, Any]) -> None:
     config = small_fit(train) if "name" in train else train
     config["execution"]["loading"]["num_workers"] = 2
     trainer = make_trainer(config, run="run")
 
-    def kill_worker(*args: Any) -> None:
-        for each in multiprocessing.active_children():
-            os.kill(each.pid or 0, signal.SIGKILL)
-        time.sleep(0.2)  # in which torch's handler would raise
-
     with (
-        at_call(FitTrainer, "train_step", 2, kill_worker),
+        at_call(FitTrainer, "train_step", 2, kill_workers),
         pytest.raises(TrainingFailed, match=r"^data.train: ") as told,
     ):
         trainer.fit()
@@ -419,3 +421,14 @@ def test_workers_of_a_loader_of_ones_own_end_with_a_run_that_is_killed() -> None
     while folder.is_in_use():
         assert time.monotonic() < end_s
         time.sleep(0.02)
+
+
+def test_a_worker_that_is_killed_in_an_evaluation_is_told() -> None:
+    evaluation = {"name": "own", "data": "train", "batch_size": 4, "interval": None, "at_start": False}
+    points = {"name": "loaders:Points", "num_items": None}
+    config = small_fit(points, evaluations=[evaluation | {"weights": "latest"}])
+    config["execution"]["loading"]["num_workers"] = 1
+    trainer = make_trainer(config, run="run")
+    killing = at_call(type(trainer.model), "evaluation_step", 2, kill_workers)
+    with killing, pytest.raises(DataFailed, match=r"^data.train: .*killed by signal"):
+        trainer.judging.play("own", 40, False, lambda *_: None)
