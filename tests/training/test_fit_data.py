@@ -426,7 +426,7 @@ def test_workers_of_a_loader_of_ones_own_end_with_a_run_that_is_killed() -> None
 def test_a_worker_that_is_killed_in_an_evaluation_is_told() -> None:
     evaluation = {"name": "own", "data": "train", "batch_size": 4, "interval": None, "at_start": False}
     points = {"name": "loaders:Points", "num_items": None}
-    config = small_fit(points, evaluations=[evaluation | {"weights": "latest"}])
+    config = small_fit(points, evaluations=[evaluation | {"weights": "latest", "metrics": []}])
     config["execution"]["loading"]["num_workers"] = 1
     trainer = make_trainer(config, run="run")
     killing = at_call(type(trainer.model), "evaluation_step", 2, kill_workers)
