@@ -162,7 +162,8 @@ EVALUATION = [
     *mutants(
         "runs/evaluating.py",
         "training/test_trainer.py test_resume.py::test_an_evaluation_does_not_hold_up_a_signal",
-        ("return config.final_num_games if self.is_final else config.num_games", "return config.num_games"),
+        ("evaluations.num(name, self.is_final)", "evaluations.num(name, False)"),
+        ("self.evaluations.num(task.name, request.is_final)", "self.evaluations.num(task.name, False)"),
         ("            self.progress.show_or_leave()", "            self.progress.show()"),
     ),
     *mutants(
@@ -174,8 +175,8 @@ EVALUATION = [
         "training/async_evaluations.py",
         ASYNC,
         (
-            'return copied({"players": weights, "game": self.evaluations.game.state_dict()})',
-            'return {"players": weights, "game": self.evaluations.game.state_dict()}',
+            "Batch(request, copied(self.evaluations.snapshot()))",
+            "Batch(request, self.evaluations.snapshot())",
         ),
         (
             "due = [batch for batch in self.batches if request.is_final or now >= self._counts_at(batch)]",
