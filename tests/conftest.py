@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import gc
+import json
 import logging
 import os
 import shutil
@@ -285,6 +286,27 @@ def make_config() -> MakeConfig:
         return config
 
     return make
+
+
+MakeRun = Callable[[Data], Path]
+
+
+@pytest.fixture(scope="session")
+def uninterrupted_run(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
+    """The folder of a run that trained to its end, to be read alone: equal configs share it."""
+    from resuming import fit
+
+    made: dict[str, Path] = {}
+
+    def run_of(config: Data) -> Path:
+        key = json.dumps(config)
+        if key not in made:
+            folder = tmp_path_factory.mktemp("uninterrupted") / "run"
+            fit(folder, config)
+            made[key] = folder
+        return made[key]
+
+    return run_of
 
 
 @pytest.fixture(scope="session", autouse=True)

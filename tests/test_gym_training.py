@@ -25,6 +25,7 @@ from palestra.runs.stored import StoredRun
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.run_folder import RunFolder
 from tests.forked import Forked
+from tests.forked import run as run_forked
 from tests.games.gym_worlds import MODES, cart_pole, gym_data
 from tests.gym_probes import two_states_values
 
@@ -197,7 +198,13 @@ def test_fields_of_info_are_refused_where_the_game_has_none(make_config: MakeCon
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
     make_config: MakeConfig, tmp_path: Path, vectorization: Data
 ) -> None:
-    changes = {"stop.after": 60, "num_worlds": 2, "evaluations.0.num_games": 2, "evaluations.0.final_num_games": 3}
+    changes: Data = {
+        "stop.after": 40,
+        "num_worlds": 2,
+        "evaluations.0.num_games": 2,
+        "evaluations.0.final_num_games": 3,
+    }
+    changes["evaluations.0.interval"] = {"every": 20, "unit": "opt_steps"}  # each starts processes
     config = lone_agent(make_config, cart_pole(vectorization=vectorization, **NORMALIZE), changes)
 
     class Stop(palestra.Callback):
@@ -343,15 +350,12 @@ for name in ("ppo-cartpole", "sac-pendulum"):
 
 
 def test_two_processes_with_one_seed_write_the_same_records(tmp_path: Path) -> None:
+    """Which have hash seeds of their own: an interpreter's, and that of the process in which forks begin."""
     root = Path(__file__).parent.parent
     folders = [tmp_path / "some", tmp_path / "others"]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", TWO_RUNS, str(folder)], cwd=root, env=os.environ | {"PYTHONHASHSEED": salt}
-        )
-        for folder, salt in zip(folders, ("1", "2"), strict=True)
-    ]
-    assert [process.wait() for process in processes] == [0, 0]
+    one, other = ([sys.executable, "-c", TWO_RUNS, str(folder)] for folder in folders)
+    subprocess.run(one, cwd=root, env=os.environ | {"PYTHONHASHSEED": "1"}, check=True)
+    run_forked(other, cwd=root, check=True)
     for name in ("ppo-cartpole", "sac-pendulum"):
         some, others = (records(folder / name) for folder in folders)
         assert len(some) >= 4

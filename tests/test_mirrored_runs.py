@@ -15,7 +15,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from conftest import S3_SECRET
+from conftest import S3_SECRET, MakeRun
 from rich.console import Console
 from test_resume import LONG, PALESTRA, PATIENCE_S, fit, pointed_at, records, start, stopping_at, write_config
 
@@ -89,9 +89,9 @@ def test_a_run_fetched_after_a_stop_anywhere_ends_in_the_same_bits(make_config: 
 
 
 def test_a_run_goes_on_from_s3_in_another_process_and_the_credentials_are_in_no_file(
-    bucket: str, make_config: MakeConfig, tmp_path: Path
+    bucket: str, make_config: MakeConfig, tmp_path: Path, uninterrupted_run: MakeRun
 ) -> None:
-    fit(tmp_path / "uninterrupted", make_config())
+    uninterrupted = uninterrupted_run(make_config())
     file = write_config(make_config(mirror(f"{bucket}/deep/runs")), tmp_path)
     with stopping_at(25):
         trainer = Trainer(file, run=tmp_path / "run")
@@ -100,7 +100,7 @@ def test_a_run_goes_on_from_s3_in_another_process_and_the_credentials_are_in_no_
     process = start("resume", f"{bucket}/deep/runs/run", "--run", tmp_path / "again", "--quiet")
     output, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, output, errors) == (0, "", "")
-    assert_ends_in_the_same_bits(tmp_path / "again", tmp_path / "uninterrupted")
+    assert_ends_in_the_same_bits(tmp_path / "again", uninterrupted)
     fs, place = fsspec.url_to_fs(bucket, skip_instance_cache=True)
     contents = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     contents += [fs.cat_file(path) for path in fs.find(place)]
@@ -192,8 +192,10 @@ def writes_refused(refused: Callable[[str], bool]) -> Iterator[None]:
         yield
 
 
-def test_an_upload_that_fails_is_told_and_changes_nothing_else(make_config: MakeConfig, tmp_path: Path) -> None:
-    fit(tmp_path / "uninterrupted", make_config())
+def test_an_upload_that_fails_is_told_and_changes_nothing_else(
+    make_config: MakeConfig, tmp_path: Path, uninterrupted_run: MakeRun
+) -> None:
+    uninterrupted = uninterrupted_run(make_config())
     shown = io.StringIO()
     config = make_config(mirror(f"file://{tmp_path}/mirrors") | {"output.display": "plain"})
     with writes_refused(lambda path: "/00000000-" in path and path.endswith("manifest.json")):
@@ -203,7 +205,7 @@ def test_an_upload_that_fails_is_told_and_changes_nothing_else(make_config: Make
     assert trainer.finished
     assert "error: file://" in shown.getvalue()
     assert "503 slow down; the mirror lacks what is new until an upload succeeds" in shown.getvalue()
-    assert_ends_in_the_same_bits(tmp_path / "run", tmp_path / "uninterrupted")
+    assert_ends_in_the_same_bits(tmp_path / "run", uninterrupted)
     assert fit(tmp_path / "run").finished
     assert numbers_there(Remote(f"file://{tmp_path}/mirrors/run", {}, 1, 0.0)) == [0, 1, 2, 3]
 

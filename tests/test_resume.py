@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from combinations import C51, IMPLICIT_QUANTILE, KL_PENALTY, PPO, PRIORITIZED, QUANTILE, RECURRENT, SAC, TD3
-from conftest import PLAIN, TINY, TINY_FIT
+from conftest import PLAIN, TINY, TINY_FIT, MakeRun
 from resuming import (
     Killed,
     all_checkpoints,
@@ -320,10 +320,10 @@ def test_a_run_killed_at_any_call_to_the_disk_ends_in_the_same_bits(make_config:
 
 
 def test_the_best_checkpoint_stays_the_best_after_a_kill_before_it_is_marked(
-    make_config: MakeConfig, tmp_path: Path
+    make_config: MakeConfig, tmp_path: Path, uninterrupted_run: MakeRun
 ) -> None:
     run, config = tmp_path / "run", make_config()
-    fit(tmp_path / "uninterrupted", config)
+    uninterrupted = uninterrupted_run(config)
     num_best = 0
     with at_call(palestra.runs.run_checkpoints.Checkpoints, "mark_best", 1, kill), pytest.raises(Killed):
         fit(run, config)
@@ -337,20 +337,20 @@ def test_the_best_checkpoint_stays_the_best_after_a_kill_before_it_is_marked(
                     break
         except Killed:
             pass
-    assert_same_bits(run, tmp_path / "uninterrupted")
+    assert_same_bits(run, uninterrupted)
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_at_0_and_says_so(
-    make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str], uninterrupted_run: MakeRun
 ) -> None:
     run, config = tmp_path / "run", make_config({"output.display": "plain"})
-    fit(tmp_path / "uninterrupted", config)
+    uninterrupted = uninterrupted_run(config)
     with at_call(Trainer, "save", 1, kill), pytest.raises(Killed):
         fit(run, config)
     capfd.readouterr()
     fit(run)
     assert f"{run} has no checkpoint: it starts at 0" in capfd.readouterr().out
-    assert_same_bits(run, tmp_path / "uninterrupted")
+    assert_same_bits(run, uninterrupted)
 
 
 def test_a_run_that_saves_nothing_has_no_checkpoint_and_starts_at_0(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -388,18 +388,18 @@ def test_a_finished_run_says_so_and_nothing_changes(
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_leads_to_the_same_bits(
-    make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str], uninterrupted_run: MakeRun
 ) -> None:
     run, config = tmp_path / "run", make_config({"output.display": "plain"})
-    fit(tmp_path / "uninterrupted", config)
+    uninterrupted = uninterrupted_run(config)
     fit(run, config)
     latest = run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip()
     (latest / "tensors.safetensors").write_bytes(b"?")
     capfd.readouterr()
     fit(run)
     assert f"checkpoint {latest} is damaged: tensors.safetensors" in capfd.readouterr().out
-    assert records(run) == records(tmp_path / "uninterrupted")
-    assert pointed_at(run, "latest") == pointed_at(tmp_path / "uninterrupted", "latest")
+    assert records(run) == records(uninterrupted)
+    assert pointed_at(run, "latest") == pointed_at(uninterrupted, "latest")
 
 
 @pytest.mark.parametrize(("kind", "key"), [("versions", "torch"), ("machine", "processor")])
@@ -589,13 +589,13 @@ def rows_in(run: Path) -> dict[int, bool]:
 
 @pytest.mark.parametrize("which", ["all", "resumable", "none"])
 def test_checkpoints_hold_the_rows_that_the_config_says_and_the_run_is_the_same(
-    which: str, make_config: MakeConfig, tmp_path: Path
+    which: str, make_config: MakeConfig, tmp_path: Path, uninterrupted_run: MakeRun
 ) -> None:
-    fit(tmp_path / "whole", make_config())
+    uninterrupted = uninterrupted_run(make_config())
     run = tmp_path / "run"
     fit(run, make_config({"output.replay_in_checkpoints": which}))
     fit(run)  # it is finished
-    assert records(run) == records(tmp_path / "whole")
+    assert records(run) == records(uninterrupted)
     assert rows_in(run) == {0: False, 1: which != "none", 2: which != "none", 3: which == "all"}
     if which == "none":
         assert list((run / "buffers").iterdir()) == []
@@ -603,14 +603,14 @@ def test_checkpoints_hold_the_rows_that_the_config_says_and_the_run_is_the_same(
 
 @pytest.mark.parametrize("stop", [5, 12, 19, 26, 33])
 def test_a_run_with_rows_in_its_resumable_checkpoints_ends_in_the_same_bits(
-    stop: int, make_config: MakeConfig, tmp_path: Path
+    stop: int, make_config: MakeConfig, tmp_path: Path, uninterrupted_run: MakeRun
 ) -> None:
     config = make_config({"output.replay_in_checkpoints": "resumable"})
-    fit(tmp_path / "whole", config)
+    uninterrupted = uninterrupted_run(config)
     with at_call(Trainer, "safe_point", stop, kill), pytest.raises(Killed):
         fit(tmp_path / "run", config)
     fit(tmp_path / "run")
-    assert_same_bits(tmp_path / "run", tmp_path / "whole")
+    assert_same_bits(tmp_path / "run", uninterrupted)
 
 
 @pytest.mark.parametrize("stop", range(2, 34, 3))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY
+from conftest import TINY, MakeRun
 from resuming import (
     Killed,
     ask_to_leave,
@@ -260,12 +260,12 @@ def test_a_command_that_cannot_be_started_is_a_failed_evaluation(
 
 @pytest.mark.parametrize("stop", range(4, 44, 4))
 def test_a_run_stopped_or_killed_with_evaluations_pending_comes_to_the_same_records(
-    stop: int, fakes: Fakes, make_config: MakeConfig, tmp_path: Path
+    stop: int, fakes: Fakes, make_config: MakeConfig, tmp_path: Path, uninterrupted_run: MakeRun
 ) -> None:
     changes: Data = {"output.save": {"every": 5, "unit": "opt_steps"}, "callbacks": [REDUCING]}
     changes["players.host.algorithm.learning_rate"] = {"name": "constant", "value": 0.01}
     config = with_evaluators(make_config, changes)
-    fit(tmp_path / "uninterrupted", config)
+    uninterrupted = uninterrupted_run(config)
     if stop % 8:
         with stopping_at(stop):
             fit(tmp_path / "run", config)
@@ -275,7 +275,7 @@ def test_a_run_stopped_or_killed_with_evaluations_pending_comes_to_the_same_reco
     trainer = fit(tmp_path / "run")
     assert trainer.finished
     assert trainer.host_lr_scheduler(0) == 0.01 / 8  # 8, 16 and 24 improved on nothing
-    assert_same_bits(tmp_path / "run", tmp_path / "uninterrupted")
+    assert_same_bits(tmp_path / "run", uninterrupted)
 
 
 def test_a_run_killed_again_and_again_at_any_moment_comes_to_the_same_records(
@@ -303,10 +303,16 @@ def test_a_run_killed_again_and_again_at_any_moment_comes_to_the_same_records(
 
 @pytest.mark.parametrize(("evaluation", "wait", "left_at"), [("main/8", 2, 11), ("main/24", 4, 24)])
 def test_a_signal_does_not_wait_for_an_evaluation_that_training_waits_for(
-    evaluation: str, wait: int, left_at: int, fakes: Fakes, make_config: MakeConfig, tmp_path: Path
+    evaluation: str,
+    wait: int,
+    left_at: int,
+    fakes: Fakes,
+    make_config: MakeConfig,
+    tmp_path: Path,
+    uninterrupted_run: MakeRun,
 ) -> None:
     config = with_evaluators(make_config, timeout_s=600.0)
-    fit(tmp_path / "uninterrupted", config)
+    uninterrupted = uninterrupted_run(config)
     fakes.will({evaluation: ["hang"]})
     with at_call(async_evaluations, "_wait", wait, lambda *_: send_signal()):
         trainer = fit(tmp_path / "run", config)
@@ -315,7 +321,7 @@ def test_a_signal_does_not_wait_for_an_evaluation_that_training_waits_for(
     assert trainer.opt_steps == left_at
     assert alive(tmp_path / "run") == []
     fit(tmp_path / "run")
-    assert_same_bits(tmp_path / "run", tmp_path / "uninterrupted")
+    assert_same_bits(tmp_path / "run", uninterrupted)
 
 
 @pytest.mark.parametrize("wait", [3, 4, 5])

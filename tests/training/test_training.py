@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from combinations import PPO
-from conftest import MakeConfig
+from conftest import MakeConfig, MakeRun
 from resuming import Killed, assert_same_bits, at_call, fit, kill, records
 from typer.testing import CliRunner
 
@@ -189,20 +189,22 @@ EVALUATORS = {"num_processes": 1, "results": {"after": 3, "unit": "opt_steps"}, 
 @pytest.mark.usefixtures("forked_evaluators")
 @pytest.mark.parametrize("changes", [{}, GYMNASIUM, {"evaluators": EVALUATORS}])
 def test_a_run_that_is_trained_piece_by_piece_ends_in_the_bits_of_one_piece(
-    changes: dict[str, Any], make_config: MakeConfig, tmp_path: Path
+    changes: dict[str, Any], make_config: MakeConfig, tmp_path: Path, uninterrupted_run: MakeRun
 ) -> None:
-    fit(tmp_path / "whole", make_config(changes))
+    uninterrupted = uninterrupted_run(make_config(changes))
     trainer = Trainer(make_config(changes), run=tmp_path / "run")
     reached = []
     while not trainer.finished:
         trainer.fit(num_steps=7, unit="opt_steps")
         reached.append(trainer.opt_steps)
     assert reached == [7, 14, 21, 24]
-    assert_same_bits(tmp_path / "run", tmp_path / "whole")
+    assert_same_bits(tmp_path / "run", uninterrupted)
 
 
-def test_a_fit_of_some_steps_is_saved_and_another_process_goes_on(make_config: MakeConfig, tmp_path: Path) -> None:
-    fit(tmp_path / "whole", make_config())
+def test_a_fit_of_some_steps_is_saved_and_another_process_goes_on(
+    make_config: MakeConfig, tmp_path: Path, uninterrupted_run: MakeRun
+) -> None:
+    uninterrupted = uninterrupted_run(make_config())
     Trainer(make_config(), run=tmp_path / "run").fit(num_steps=5, unit="opt_steps")
     loaded = Trainer.load(tmp_path / "run")
     with at_call(Training, "safe_point", 4, kill), pytest.raises(Killed):  # of the 6 steps, 3 are lost
@@ -212,7 +214,7 @@ def test_a_fit_of_some_steps_is_saved_and_another_process_goes_on(make_config: M
     assert (loaded.opt_steps, loaded.finished) == (11, False)
     loaded.fit()
     assert loaded.finished
-    assert_same_bits(tmp_path / "run", tmp_path / "whole")
+    assert_same_bits(tmp_path / "run", uninterrupted)
 
 
 def test_a_fit_of_some_steps_takes_each_unit_and_says_what_is_none(make_config: MakeConfig, tmp_path: Path) -> None:

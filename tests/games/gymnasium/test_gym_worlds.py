@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from palestra.games.world import EnvironmentFailed
 from palestra.players import make_script
 from palestra.randomness import base_key, fold
 from palestra.rollouts.solo import SoloGame
+from tests.forked import run as run_forked
 from tests.games.gym_worlds import CPU, MODES, assert_sound, cart_pole, gym_game, played, rows, same_rows
 
 KEY = base_key(0, "play")
@@ -137,28 +139,24 @@ def test_every_episode_begins_from_its_own_seed(way: str, mode: str) -> None:
         assert begun == [int(np.random.default_rng(seed).integers(1 << 20)) for seed in seeds]
 
 
+DIGEST = """
+import hashlib, sys
+sys.path[:0] = ["tests/games", "."]
+from gym_worlds import gym_game, played, rows
+game = gym_game("async", "same_step", id="tests.gym_probes:Samples-v0")
+found = rows(played(game.make_world(3, 5, True), 40))
+game.close()
+print(hashlib.sha256(b"".join(value.numpy().tobytes() for value in found.values())).hexdigest())
+"""
+
+
 def test_two_processes_with_one_seed_play_the_same_bits() -> None:
-    program = (
-        "import sys; sys.path[:0] = ['tests/games', '.'];"
-        "from gym_worlds import gym_game, played, rows; import hashlib;"
-        "game = gym_game('async', 'same_step', id='tests.gym_probes:Samples-v0');"
-        "found = rows(played(game.make_world(3, 5, True), 40)); game.close();"
-        "print(hashlib.sha256(b''.join(value.numpy().tobytes() for value in found.values())).hexdigest())"
-    )
-    root = Path(__file__).parents[3]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program],
-            cwd=root,
-            env=os.environ | {"PYTHONHASHSEED": salt},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for salt in ("1", "2")
-    ]
-    digests = [process.communicate()[0] for process in processes]
-    assert digests[0] == digests[1]
-    assert len(digests[0]) == 65
+    """Which have hash seeds of their own: an interpreter's, and that of the process in which forks begin."""
+    command = [sys.executable, "-c", DIGEST]
+    options: Any = {"cwd": Path(__file__).parents[3], "capture_output": True, "text": True, "check": True}
+    one = subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": "1"}, **options).stdout
+    assert one == run_forked(command, **options).stdout
+    assert len(one) == 65
 
 
 # ---- store and go on ---------------------------------------------------------------------------------
