@@ -97,10 +97,9 @@ def _resampled_ranks(n: int) -> Tensor:
     """
     num_draws = min(max(400_000 // n, 200), 1000)
     gaps = torch.empty(num_draws, n + 1, dtype=torch.float64)
-    gaps.exponential_(generator=torch.Generator().manual_seed(0))
-    sums = gaps.cumsum(dim=1)
-    middle = sums[:, n // 4 : n - n // 4] / sums[:, -1:]
-    return (middle * n).long().clamp(max=n - 1)
+    sums = gaps.exponential_(generator=torch.Generator().manual_seed(0)).cumsum_(dim=1)  # in place: n may be large
+    middle = sums[:, n // 4 : n - n // 4].div_(sums[:, -1:])
+    return middle.mul_(n).long().clamp_(max=n - 1)
 
 
 # ---- scores of several runs on several tasks (Agarwal et al. 2021, section 4) ----------------------------
