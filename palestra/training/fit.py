@@ -226,7 +226,10 @@ class FitTrainer(Training):
             self.before_step()
             try:
                 with seeded_global_state(int(fold(self.keys, self.opt_steps))):
-                    self.step_terms = self.train_step(self.moved(batch), key.number)
+                    terms = self.train_step(self.moved(batch), key.number)
+                self.step_terms = {
+                    name: term.detach() if isinstance(term, torch.Tensor) else term for name, term in terms.items()
+                }
                 self.terms.add(self.step_terms)
             except Exception as error:
                 raise told(error, type(self.model).__name__, key) from error
