@@ -134,6 +134,7 @@ class Learner:
         self.device = self.weights[0].device
         self.scale = LossScale(self.device) if config.precision == "float16" else None
         self.nets, self.optimizers = {SEAT: model}, {SEAT: self}
+        model.learner = self
         self.changed_schedules: dict[str, Schedule] = {}
         self._frozen: list[tuple[Tensor, list[Tensor]]] = []  # the masks of callbacks, each with that of every vector
 

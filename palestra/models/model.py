@@ -39,6 +39,7 @@ class Model(nn.Module):
     that declares none the loss is its score.
     """
 
+    learner: Any = None  # makes its opt steps, where a trainer has it (palestra.models.learning)
     Config: ClassVar[type[Keys]] = UserConfig
     scores: ClassVar[tuple[DeclaredScore, ...]] = (score("loss", "mean loss of an item", "loss", better="low"),)
 
@@ -75,6 +76,28 @@ class Model(nn.Module):
     def predict(self, batch: Any) -> Any:
         """Return what is told of each item where the model is used: tensors (B, ...), alone or in dicts and tuples."""
         return self(batch)
+
+    def state_dict(self, *arguments: Any, optimizers: bool = False, **named: Any) -> Any:
+        """Return the weights by name, as torch does; with `optimizers` also the state by which their learning goes on.
+
+        Raises RuntimeError for `optimizers` of a model that no trainer has.
+        """
+        weights = super().state_dict(*arguments, **named)
+        return {"weights": weights, "learner": self._require_learner().state_dict()} if optimizers else weights
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave, with or without optimizers. Raises RuntimeError for what does not fit."""
+        if "learner" not in state:
+            self.load_state_dict(state)
+            return
+        learner = self._require_learner()
+        self.load_state_dict(state["weights"])
+        learner.load_state_dict(state["learner"])
+
+    def _require_learner(self) -> Any:
+        if self.learner is None:
+            raise RuntimeError("expected a model of a trainer, which has optimizers, got one without")
+        return self.learner
 
     def select_action(self, observation: Mapping[str, Tensor], legal: Tensor) -> Tensor:
         """Return the action in each of B worlds, without chance. legal: bool (B, flags)."""

@@ -191,6 +191,22 @@ def test_a_learner_goes_on_to_the_same_bits(ema: dict[str, float] | None) -> Non
     assert all(torch.equal(a, b) for a, b in zip(one.averages, three.averages, strict=True))
 
 
+def test_a_model_has_its_state_with_and_without_optimizers() -> None:
+    model, other = net(), Net({})
+    with pytest.raises(RuntimeError, match="expected a model of a trainer, which has optimizers, got one without"):
+        model.state_dict(optimizers=True)
+    learners = [Learner(each, learning([adamw("*", 0.01, 0.1)])) for each in (model, other)]
+    opt_step(learners[0], batch(0))
+    assert list(model.state_dict()) == list(nn.Module.state_dict(model))
+    other.load(model.state_dict(optimizers=True))
+    for learner in learners:
+        opt_step(learner, batch(1))
+    assert all(torch.equal(*each) for each in zip(model.parameters(), other.parameters(), strict=True))
+    other.load(net().state_dict())
+    assert torch.equal(other.first.weight, net().first.weight)
+    assert learners[1].opt_steps == 2
+
+
 def test_types_and_memory_formats_may_be_mixed() -> None:
     conv = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
     parameters = [conv.weight, nn.Parameter(torch.randn(2, 3).T), nn.Parameter(torch.randn(()))]
