@@ -7,3 +7,4 @@ from palestra.testing.algorithms import check_algorithm
 from palestra.testing.data import check_data
 from palestra.testing.environments import check_environment
 from palestra.testing.games import check_game
+from palestra.testing.models import check_model
