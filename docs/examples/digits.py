@@ -55,4 +55,5 @@ class Net(Model):
         return {"loss_digit": cross_entropy(outputs, batch["label"], reduction="none")}
 
     def evaluation_step(self, batch):
-        return {"accuracy": (self(batch).argmax(dim=1) == batch["label"]).float()}
+        outputs, label = self(batch), batch["label"]
+        return {"accuracy": (outputs.argmax(dim=1) == label).float(), "outputs": outputs, "label": label}
