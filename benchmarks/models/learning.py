@@ -1,6 +1,7 @@
-"""What `fit` learns, on five seeds: scikit-learn's digits, and its tables beside its own network of the same size.
+"""What `fit` learns, on five seeds: scikit-learn's digits, its tables beside its own network of the same size, and
+players that begin with what models have learned beside players that begin with nothing.
 
-    python -m benchmarks.models.learning [--rows L1,L2,L3] [--seeds 5] [--out FOLDER]
+    python -m benchmarks.models.learning [--rows L1,L2,L3,L4] [--seeds 5] [--out FOLDER]
 
 README.md says what the rows are.
 """
@@ -24,6 +25,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 import palestra
 from benchmarks.measuring import ROOT
 from palestra.config import load_yaml
+from palestra.runs.kinds import read_config
 from palestra.storage.records_file import read_records
 
 Data = dict[str, Any]
@@ -97,6 +99,44 @@ def rows_config(file: Path, names: list[str], kind: str, seed: int) -> Data:
     return config
 
 
+SOLO_STEPS, NIP_STEPS, NUM_BITS = 2000, 4000, 16
+
+
+def dialogue(seed: int) -> dict[str, float]:
+    """The accuracy of `nip` on `witness` with n = 16, of players whose bodies were trained alone, and of new ones."""
+    config: Data = read_config("nip-witness").model_dump()
+    config["game"]["scenario"]["num_bits"] = NUM_BITS
+    config |= {"seed": seed, "stop": {"after": NIP_STEPS, "unit": "opt_steps"}, "best": None}
+    config["output"] |= {"display": "quiet", "recorders": [], "save": None}
+    config["evaluations"] = [config["evaluations"][0] | {"interval": None, "at_start": False}]
+    found = {}
+    with TemporaryDirectory() as place:
+        for name in ("pretrained", "new"):
+            for role, player in config["players"].items():
+                if name == "pretrained":
+                    solo = Path(place) / role
+                    palestra.make_trainer(solo_config(config, role), run=solo).fit()
+                    player["warm_start"] = {"from_model": str(solo), "checkpoint": "latest", "take": "body"}
+                else:
+                    player["warm_start"] = None
+            found[name] = last_score(config, Path(place) / name, "accuracy")
+    return found
+
+
+def solo_config(dialogue: Data, role: str) -> Data:
+    """A run in which a classifier learns the labels from what a role observes before anything is said."""
+    config: Data = load_yaml(ROOT / "docs" / "examples" / "digits.yml")
+    net = dialogue["players"][role]["algorithm"]["body"]["policy"]
+    model = {"name": "classifier", "net": net, "num_classes": 2, "label_smoothing": 0.0, "class_weights": None}
+    game = {key: dialogue["game"][key] for key in ("protocol", "scenario")}
+    train = {"name": "scenario", **game, "role": role, "held_out": False, "num_items": 20_000}
+    config |= {"seed": dialogue["seed"], "model": model, "data": {"train": train}, "evaluations": [], "best": None}
+    config["learning"]["groups"][0]["learning_rate"] = {"name": "constant", "value": RATE}
+    config["stop"] = {"after": SOLO_STEPS, "unit": "opt_steps"}
+    config["output"] |= {"display": "quiet"}
+    return config
+
+
 def last_score(config: Data, run: Path, score: str) -> float:
     palestra.make_trainer(config, run=run).fit()
     return last_result(run, score)
@@ -111,6 +151,7 @@ ROWS: dict[str, tuple[str, Callable[[int], dict[str, float]]]] = {
     "L1": ("docs/examples/digits.yml: accuracy on the 360 held-out images", digits),
     "L2": ("breast cancer: accuracy on a quarter of the rows", lambda seed: table(seed, "class")),
     "L3": ("diabetes: mean absolute error, in standard deviations, on a quarter", lambda seed: table(seed, "number")),
+    "L4": (f"nip on witness, n = {NUM_BITS}: accuracy after {NIP_STEPS:,} opt steps of each player", dialogue),
 }
 
 
@@ -123,12 +164,15 @@ def interval(values: list[float]) -> str:
 
 def report(results: Data) -> str:
     """Markdown: means over the seeds with 95% intervals, and the mean of the differences seed by seed."""
-    lines = ["| row | what is measured | palestra | scikit-learn | difference |", "|---|---|---|---|---|"]
+    lines = ["| row | what is measured | who | beside | difference |", "|---|---|---|---|---|"]
     for row, values in results.items():
-        ours, theirs = values["palestra"], values.get("scikit-learn")
-        apart = interval([a - b for a, b in zip(ours, theirs, strict=True)]) if theirs else ""
-        lines.append(f"| {row} | {ROWS[row][0]} | {interval(ours)} | {interval(theirs) if theirs else ''} | {apart} |")
-    num = len(next(iter(results.values()))["palestra"])
+        (name, ours), *others = values.items()
+        cells = [row, ROWS[row][0], f"{name}: {interval(ours)}"]
+        for other, theirs in others:
+            apart = interval([a - b for a, b in zip(ours, theirs, strict=True)])
+            cells += [f"{other}: {interval(theirs)}", apart]
+        lines.append(f"| {' | '.join(cells + [''] * (5 - len(cells)))} |")
+    num = len(next(iter(next(iter(results.values())).values())))
     return "\n".join([*lines, "", f"Means over {num} seeds, with 95% intervals (Student's t)."])
 
 
