@@ -99,7 +99,7 @@ def rows_config(file: Path, names: list[str], kind: str, seed: int) -> Data:
     return config
 
 
-SOLO_STEPS, NIP_STEPS, NUM_BITS = 2000, 4000, 16
+SOLO_STEPS, NIP_STEPS, NUM_BITS = 2000, 16_000, 16
 
 
 def dialogue(seed: int) -> dict[str, float]:

@@ -17,6 +17,7 @@ from palestra.report.evaluation_tables import evaluations_section
 from palestra.report.figures import Figures
 from palestra.report.game_scores import scores_section
 from palestra.report.groups import Group, group_runs
+from palestra.report.judged_items import judged_items_section
 from palestra.report.learning import curves_section, metrics_section
 from palestra.report.media import media_section
 from palestra.report.overview import checkpoints_section, runs_section, setting_section
@@ -87,6 +88,7 @@ def _sections_of_training(groups: Sequence[Group], figures: Figures) -> list[Sec
         *([comparison_section(groups)] if len(groups) > 1 else []),
         evaluations_section(groups),
         *samples_section([group for group in groups if group.runs[0].kind.is_played], figures),
+        *judged_items_section([group for group in groups if not group.runs[0].kind.is_played]),
         *media_section(groups),
         time_section(groups, figures),
         metrics_section(groups, figures),
