@@ -55,6 +55,7 @@ SHORT = {
     "alternating": ["stop.after=40", "trainer.num_turns=2"],
     "labels": ["stop.after=40"],
     "double": ["stop.after=40", *(f"players.{name}.algorithm.warmup_env_steps=512" for name in ("host", "agent"))],
+    "digits": ["stop.after=2", "data.train.num_items=200"],
     "gan": ["stop.after=2"],
     "visits": ["stop.after=40", "players.player.algorithm.warmup_env_steps=256"],
 }
@@ -111,7 +112,7 @@ def test_every_path_of_the_choice_is_a_complete_example_of_fewer_than_60_lines()
     paths = re.findall(
         r"^\| [^|]+ \| [^|]+ \| \[(\w+)\]\(examples/\w+\.py\) \| (\d+) \| \[(\S+)\]\(\S+\) \|$", text, flags=re.M
     )
-    assert len(paths) == sum(line.startswith("| ") for line in text.splitlines()) - 1 == 9
+    assert len(paths) == sum(line.startswith("| ") for line in text.splitlines()) - 1 == 10
     indexed = {name: (lines, page) for name, _, lines, page, _ in ROWS}
     for name, lines, page in paths:
         assert (lines, page) == indexed[name]
@@ -235,6 +236,12 @@ def test_the_recorder_files_what_lies_above_its_limit(place: Path) -> None:
     ]
     assert Path("run/alarms.txt").read_text().splitlines() == [*expected, "complete"]
     assert expected
+
+
+def test_the_digits_are_read(place: Path) -> None:
+    train("digits", "stop.after=16", "learning.groups.0.learning_rate.num_steps=368", "evaluations.0.interval=null")
+    *_, last = (each for each in read_records(Path("run/records.jsonl")) if each["kind"] == "evaluation")
+    assert last["pairs"][0]["scores"]["accuracy"] > 0.94
 
 
 def test_a_generator_learns_the_circle(place: Path) -> None:

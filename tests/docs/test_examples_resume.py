@@ -84,6 +84,8 @@ def test_every_class_of_the_documents_takes_part() -> None:
     }
     helpers = {"Sampling", "EpsilonGreedy", "Remembering", "Segments"}  # of Reinforce, Sarsa and RetraceDQN
     helpers |= {"SoftDQN", "MunchausenDQN"}  # which keep nothing: tests/docs/test_targets.py
+    helpers |= {"Digits", "Net"}  # tests/docs/test_examples.py
+    helpers |= {"Points", "LoaderKeys", "Exact"}  # tests/docs/test_models.py
     helpers |= {"Ring", "GAN", "Adversaries"}  # tests/docs/test_examples.py
     helpers |= {"Minority"}  # tests/docs/test_documents.py
     helpers |= {"Gaussian"}  # a search, which keeps nothing: tests/docs/test_sweeps.py
