@@ -162,7 +162,6 @@ EVALUATION = [
     *mutants(
         "runs/evaluating.py",
         "training/test_trainer.py test_resume.py::test_an_evaluation_does_not_hold_up_a_signal",
-        ("evaluations.num(name, self.is_final)", "evaluations.num(name, False)"),
         ("self.evaluations.num(task.name, request.is_final)", "self.evaluations.num(task.name, False)"),
         ("            self.progress.show_or_leave()", "            self.progress.show()"),
     ),
