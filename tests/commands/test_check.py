@@ -349,6 +349,12 @@ def test_what_a_shipped_config_does_is_said_in_words(file: Path, monkeypatch: py
     monkeypatch.syspath_prepend(EXAMPLES)
     train, test, *turns = dry_run(file, []).plan
     config = read_config(file)
+    if not config.is_played:
+        size = config.learning.batch_size
+        end = f"train: {config.stop.after:g} epochs, in each epoch"
+        assert train == f"{end} the model learns from data.train, in batches of {size} items"
+        assert (test, turns) == (f"test: the final evaluations: {config.evaluations[0].name}", [])
+        return
     words = TRAIN.fullmatch(train)
     if file.stem == "double":
         assert train.startswith("train: 2,000 opt steps, as DoubleDQN says: One epoch: each player rolls out")
