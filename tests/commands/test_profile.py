@@ -33,14 +33,14 @@ def test_the_trace_holds_the_phases_as_ranges(make_config: MakeConfig, in_tmp_pa
     assert {name: ranges.count(f"palestra.{name}") for name in ("play", "update")} == {"play": 6, "update": 24}
     assert ranges.count("palestra.memory") == 6 + 12  # what comes of each roll-out; each batch
     assert {"aten::copy_", "palestra.other"} <= {event["name"] for event in events if "name" in event}
-    assert "12 opt steps, 24 env steps in" in result.output
+    assert "24 env steps, 12 opt steps in" in result.output
     assert "aten::" in result.output
 
 
 def test_the_phases_are_timed_without_the_profiler(make_config: MakeConfig, in_tmp_path: Path) -> None:
     found = profile_config(make_config(), [], 4, in_tmp_path / "t.json")
     assert not isinstance(found, int)
-    assert (found.opt_steps, found.profiled_opt_steps) == (4, 4)
+    assert (found.counts["opt_steps"], found.profiled_opt_steps) == (4, 4)
     assert set(found.seconds) == set(PHASES)
     assert all(found.seconds[phase] > 0.0 for phase in ("play", "memory", "update"))
     assert found.seconds["saving"] == found.seconds["evaluation"] == 0.0
