@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, default_collate
 
 from palestra.data.items import TensorItems
+from palestra.data.workers import packed, unpacked
 from palestra.randomness import base_key, fold, global_states, restored_global_states, seed_global_states, world_keys
 
 Seeding = Literal["per_item"]
@@ -80,6 +81,12 @@ class Reader(Dataset[Any]):
         self.name, self.data, self.collate, self.seeding = name, data, collate or default_collate, seeding
         self.key = world_keys(base_key(seed, f"data/{name}"), 1, torch.device("cpu"))
         self.reads_at_once = collate is None and getattr(type(data), "__getitem__", None) is TensorItems.__getitem__
+
+    def __getstate__(self) -> Any:
+        return packed(self.__dict__)
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(unpacked(state))
 
     def __getitem__(self, key: BatchKey) -> Any:
         """Return the batch of a key, or Unread."""

@@ -4,6 +4,7 @@ torch tells of the death of a worker by a RuntimeError that its handler of SIGCH
 then, so also while a model computes. Inside `deaths_held`, that error waits for `next_of`.
 """
 
+import io
 import os
 import signal
 import threading
@@ -11,13 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import parent_process
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
 from palestra.runtime.signals import end_with_parent
+
+MOST_SHARED = 100  # memories of tensors that a worker shares; each takes a file descriptor, and some 250 can be sent
 
 
 class Deaths:
@@ -95,3 +100,50 @@ def _begin_both(own: Callable[[int], Any] | None, worker: int) -> None:
     begin_worker(worker)
     if own is not None:
         own(worker)
+
+
+def packed(state: Any) -> bytes:
+    """Return what a worker is sent in place of a state with any number of tensors; `unpacked` makes the state of it.
+
+    The first memories of tensors are shared, as torch does it, and all others are copied.
+    """
+    file = io.BytesIO()
+    _Packing(file).dump(state)
+    return file.getvalue()
+
+
+def unpacked(sent: bytes) -> Any:
+    """Return the state of which `packed` made what was sent."""
+    return ForkingPickler.loads(sent)
+
+
+class _Packing(ForkingPickler):
+    """Sends a plain tensor as a view of a memory, which several tensors may have in common.
+
+    memories: each as bytes, uint8, by the address of the storage.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.memories: dict[int, Tensor] = {}
+
+    def reducer_override(self, thing: Any) -> Any:
+        if type(thing) is not Tensor or thing.layout != torch.strided or thing.device.type != "cpu":
+            return NotImplemented
+        if thing.requires_grad or thing.is_quantized or thing.is_conj() or thing.is_neg():
+            return NotImplemented
+        storage = thing.untyped_storage()
+        if (memory := self.memories.get(storage._cdata)) is None:
+            memory = self.memories[storage._cdata] = torch.empty(0, dtype=torch.uint8).set_(storage)
+        if thing is not memory:
+            return _view, (memory, thing.dtype, thing.storage_offset(), tuple(thing.shape), thing.stride())
+        is_shared = len(self.memories) <= MOST_SHARED
+        return NotImplemented if is_shared else (_memory, (memory.numpy().tobytes(),))
+
+
+def _view(memory: Tensor, dtype: torch.dtype, *where: Any) -> Tensor:
+    return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), *where)
+
+
+def _memory(content: bytes) -> Tensor:
+    return torch.tensor(bytearray(content), dtype=torch.uint8)

@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from multiprocessing import reduction
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 
 from palestra.data.loading import Loader, LoadingConfig
 from palestra.data.reading import DataFailed, Reader, Seeding
+from palestra.data.workers import packed, unpacked
 from palestra.randomness import global_states
 
 
@@ -183,3 +185,24 @@ def test_ctrl_c_does_not_end_workers() -> None:
     loaded = loader(Plain(0, lambda: os.kill(os.getpid(), signal.SIGINT)), num_workers=1)
     assert len(list(loaded.batches(0))) == 4
     loaded.close()
+
+
+def test_a_set_of_many_tensors_is_sent_without_a_file_descriptor_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palestra.data.workers.MOST_SHARED", 2)
+    sent = list[int]()
+    send = reduction.DupFd
+    monkeypatch.setattr(reduction, "DupFd", lambda descriptor: sent.append(descriptor) or send(descriptor))
+    rows = torch.arange(90.0).view(30, 3)
+    state = {"rows": list(rows), "turned": rows.t(), "items": [torch.tensor([index]) for index in range(300)]}
+    state |= {"none": torch.zeros(0), "weight": torch.nn.Parameter(torch.ones(2)), "half": torch.ones(2).bfloat16()}
+    found = unpacked(packed(state))
+    assert len(sent) <= 3  # rows have one memory in common; torch sends the parameter
+    assert torch.equal(torch.stack(found["rows"]), rows)
+    assert torch.equal(torch.cat(found["items"]), torch.arange(300))
+    assert torch.equal(found["turned"], rows.t())
+    assert torch.equal(found["weight"], state["weight"])
+    assert found["weight"].requires_grad
+    assert torch.equal(found["half"], state["half"])
+    assert found["none"].shape == (0,)
+    found["rows"][0].fill_(7.0)
+    assert found["turned"][0, 0] == 7.0
