@@ -42,17 +42,24 @@ def num_items(batch: Any) -> int:
 def pieces(batch: Any, num: int) -> Iterator[Any]:
     """Cut a batch into `num` pieces of consecutive items, whose sizes differ by one at most.
 
-    Tensors of B items, and lists and tuples of B entries beside them, are cut; everything else goes with each piece.
+    Tensors of B items, and lists and tuples of B entries, such as texts, are cut; everything else goes with each piece.
     """
     size = num_items(batch)
     bounds = [size * at // num for at in range(num + 1)]
     for start, stop in itertools.pairwise(bounds):
         if stop > start:
-            yield pytree.tree_map(lambda leaf, a=start, b=stop: leaf[a:b] if _has_items(leaf, size) else leaf, batch)
+            yield pytree.tree_map(
+                lambda part, a=start, b=stop: part[a:b] if _has_items(part, size) else part,
+                batch,
+                is_leaf=lambda part: _has_items(part, size),
+            )
 
 
-def _has_items(leaf: Any, size: int) -> bool:
-    return isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == size
+def _has_items(part: Any, size: int) -> bool:
+    """Return whether a part of a batch has an entry for each item; a pair of tensors with two items each has not."""
+    if isinstance(part, Tensor):
+        return part.dim() > 0 and len(part) == size
+    return isinstance(part, list | tuple) and len(part) == size and not all(_has_items(each, size) for each in part)
 
 
 def checked(terms: Terms, size: int, num_pieces: int) -> Terms:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from palestra.config import ConfigError, check
-from palestra.models.gradients import TermsError, added, find_gradient
+from palestra.models.gradients import TermsError, added, find_gradient, pieces
 from palestra.models.groups import Vector
 from palestra.models.learning import Learner, LearningConfig, LossScale
 from palestra.models.model import Model, Terms
@@ -144,6 +144,19 @@ def test_microbatches_change_rounding_alone() -> None:
             torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
         again = gradient(num, rows)
         assert all(torch.equal(one, other) for one, other in zip(gradient(num, rows), again, strict=True))
+
+
+def test_texts_are_cut_as_tensors_are() -> None:
+    x = torch.arange(2)
+    texts = list(
+        pieces({"text": ["a", "b"], "inputs": (x, x + 2), "ragged": (torch.ones(1), torch.ones(3)), "all": "ab"}, 2)
+    )
+    for at, text in enumerate("ab"):
+        assert texts[at]["text"] == [text]
+        assert [each.tolist() for each in texts[at]["inputs"]] == [[at], [at + 2]]
+        assert [len(each) for each in texts[at]["ragged"]] == [1 + 2 * at]
+        assert texts[at]["all"] == "ab"
+    assert [piece[0] for piece in pieces([("a", "b"), x], 2)] == [("a",), ("b",)]
 
 
 def test_gradients_are_added_in_one_tree() -> None:
