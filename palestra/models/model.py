@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from palestra.config import Config, UserConfig, check, import_path
+from palestra.config import Config, ConfigError, UserConfig, check, import_path
+from palestra.config.errors import shown
 from palestra.runtime.scores import DeclaredScore
 
 Keys = Config  # of a model; a class of its own names them `Config`
@@ -112,6 +113,9 @@ def keys_of(kind: type[Model], config: Keys | Mapping[str, Any]) -> Keys:
     """Return the keys of a model as an object of its `Config`. Raises ConfigError for keys that do not fit."""
     if isinstance(config, Keys):
         return config
+    if not isinstance(config, Mapping):
+        expected = f"expected a mapping of the keys of {kind.__name__}, or an object of its Config"
+        raise ConfigError.at("model", f"{expected}, got {shown(config)}")
     try:
         name = import_path(kind)
     except ValueError:  # of a notebook, or inside a function

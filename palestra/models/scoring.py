@@ -29,18 +29,20 @@ class ItemScores:
     def add(self, numbers: Mapping[str, Tensor], size: int) -> None:
         """Add the numbers of a batch of `size` items, by score; `weight` says how much each counts.
 
-        Raises TermsError for a declared score that is missing, and for one that is not per item.
+        Raises TermsError for a declared score that is missing, and for one, or a weight, that is not per item.
         """
+        if not isinstance(numbers, Mapping):
+            raise TermsError(f"expected a dict of tensors from evaluation_step, got {type(numbers).__name__}")
         for name in self.values:
             if name not in numbers:
                 known = ", ".join(numbers) or "none"
                 raise TermsError(f"expected the declared score {name!r} from evaluation_step, got {known}")
-            if numbers[name].shape != (size,):
-                got = tuple(numbers[name].shape)
-                raise TermsError(f"expected one number per item, ({size},), as the score {name!r}, got {got}")
-            self.values[name].append(numbers[name].detach().double().cpu())
+            self.values[name].append(_per_item(numbers[name], f"the score {name!r}", size))
         weight = numbers.get(WEIGHT)
-        self.weights.append(torch.ones(size, dtype=torch.float64) if weight is None else weight.detach().double().cpu())
+        ones = torch.ones(size, dtype=torch.float64)
+        self.weights.append(
+            ones if weight is None else _per_item(weight, f"the entry {WEIGHT!r} of evaluation_step", size)
+        )
 
     def estimates(self) -> dict[str, Estimate]:
         """Return the weighted mean of each score over all items, with its 95% interval."""
@@ -55,6 +57,13 @@ class ItemScores:
         best, worst = order[:NUM_EXTREMES], order.flip(0)[:NUM_EXTREMES]
         pairs = [[[int(item), float(values[item])] for item in items] for items in (best, worst)]
         return {"score": score.name, "best": pairs[0], "worst": pairs[1]}
+
+
+def _per_item(value: Any, what: str, size: int) -> Tensor:
+    if not isinstance(value, Tensor) or value.shape != (size,):
+        got = tuple(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise TermsError(f"expected one number per item, ({size},), as {what}, got {got}")
+    return value.detach().double().cpu()
 
 
 def weighted_estimate(values: Tensor, weight: Tensor) -> Estimate:

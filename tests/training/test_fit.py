@@ -567,6 +567,11 @@ def test_the_traceback_of_an_item_is_in_failure_txt(config: dict[str, Any]) -> N
             ".float()[3:]}",
             r"^expected one number per item, \(7,\), as the score 'accuracy', got \(4,\); eval",
         ),
+        (
+            ".float()}",
+            '.float(), "weight": torch.ones(7, 1)}',
+            r"^expected one number per item, \(7,\), as the entry 'weight' of evaluation_step, got \(7, 1\); eval",
+        ),
     ],
 )
 def test_a_model_that_fails_is_told_with_batch_and_items(
