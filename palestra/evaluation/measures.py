@@ -43,12 +43,13 @@ class BestConfig(Config):
     evaluation: NonEmptyStr
     """which of the evaluations, by name"""
     pairing: NonNegativeInt | None
-    """which of its pairings, counted from 0; null: an evaluation of your own, which has none, or a function of your
-    own, which gets the record of all pairings"""
+    """which of its pairings, counted from 0; null: an evaluation of your own or of a model, which has none, or a
+    function of your own, which gets the record of all pairings"""
     measure: MeasureName
-    """a score that the game declares (return/ROLE in every game, rho in polyhedra, accuracy in dialogues), length,
-    won/ROLE, info/FIELD or final_info/FIELD; after return/ROLE, length and fields of info with /iqm, /median, /std,
-    /min or /max another statistic than the mean; or a function of your own, package.module:function"""
+    """a score that the game or the model declares (return/ROLE in every game, rho in polyhedra, accuracy in dialogues),
+    a metric of a model, length, won/ROLE, info/FIELD or final_info/FIELD; after return/ROLE, length and fields of info
+    with /iqm, /median, /std, /min or /max another statistic than the mean; or a function of your own,
+    package.module:function"""
     goal: Literal["max", "min"]
     """whether a higher (max) or a lower (min) value is better"""
 
@@ -165,7 +166,7 @@ def measure_errors(
 
 def _pairing_fault(keys: MeasureKeys, evaluation: AnyEvaluationConfig, learners: Collection[str]) -> str | None:
     if evaluation.own_scores is not None:
-        message = f"expected null, because {evaluation.name!r}, an evaluation of your own, has no pairings"
+        message = f"expected null, because the evaluation {evaluation.name!r} has no pairings"
         return None if keys.pairing is None else f"{message}, got {keys.pairing}"
     pairings = evaluation.pairings
     learning = [index for index, pairing in enumerate(pairings) if any(name in learners for name in pairing.values())]

@@ -17,7 +17,7 @@ class Interval(Config):
     every: PositiveFloat
     """the length of the interval"""
     unit: NonEmptyStr
-    """opt_steps, env_steps, epochs or minutes (of training alone)"""
+    """opt_steps, epochs, minutes (of training alone), env_steps where players play, items where a model learns"""
 
     def next(self, after: Counters) -> float:
         """Return the first multiple above `after`."""
@@ -32,7 +32,7 @@ class Limit(Config):
     after: PositiveFloat
     """the limit, as a count of `unit`"""
     unit: NonEmptyStr
-    """opt_steps, env_steps, epochs or minutes (of training alone)"""
+    """opt_steps, epochs, minutes (of training alone), env_steps where players play, items where a model learns"""
 
     def share(self, now: Counters) -> float:
         """Return the fraction of the limit that has been reached, 0 to 1."""

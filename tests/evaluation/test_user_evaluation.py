@@ -156,7 +156,7 @@ def test_what_it_gives_must_be_its_scores(kind: str, message: str, config: dict[
             "best.measure: expected one of 'drawn', 'weight', or a function of your own",
         ),
         ("best", {"measure": "rho"}, "best.measure: expected one of 'drawn', 'weight', or"),
-        ("best", {"pairing": 0}, "best.pairing: expected null, because 'own', an evaluation of your own, has no"),
+        ("best", {"pairing": 0}, "best.pairing: expected null, because the evaluation 'own' has no"),
         ("played_by", {"kind": 1}, "evaluations.1.played_by.kind: expected a string, got the integer 1"),
         (
             "played_by",
