@@ -93,7 +93,7 @@ def rows_config(file: Path, names: list[str], kind: str, seed: int) -> Data:
     config["data"] = {"train": {**rows, "part": "train"}, "valid": {**rows, "part": "held_out"}}
     config["learning"] |= {"batch_size": BATCH}
     config["learning"]["groups"][0]["learning_rate"] = {"name": "constant", "value": RATE}
-    config["evaluations"][0] |= {"name": "valid", "data": "valid", "interval": None}
+    config["evaluations"][0] |= {"name": "valid", "data": "valid", "interval": None, "metrics": []}
     config["stop"] = {"after": NUM_EPOCHS, "unit": "epochs"}
     config["output"] |= {"display": "quiet"}
     return config
@@ -171,15 +171,16 @@ def interval(values: list[float]) -> str:
 def report(results: Data) -> str:
     """Markdown: means over the seeds with 95% intervals, and the mean of the differences seed by seed."""
     lines = ["| row | what is measured | who | beside | difference |", "|---|---|---|---|---|"]
-    for row, values in results.items():
+    for row, values in sorted(results.items()):
         (name, ours), *others = values.items()
         cells = [row, ROWS[row][0], f"{name}: {interval(ours)}"]
         for other, theirs in others:
             apart = interval([a - b for a, b in zip(ours, theirs, strict=True)])
             cells += [f"{other}: {interval(theirs)}", apart]
         lines.append(f"| {' | '.join(cells + [''] * (5 - len(cells)))} |")
-    num = len(next(iter(next(iter(results.values())).values())))
-    return "\n".join([*lines, "", f"Means over {num} seeds, with 95% intervals (Student's t)."])
+    numbers = sorted({len(each) for values in results.values() for each in values.values()})
+    seeds = " or ".join(map(str, numbers))
+    return "\n".join([*lines, "", f"Means over {seeds} seeds, with 95% intervals (Student's t)."])
 
 
 def main() -> None:
@@ -193,15 +194,17 @@ def main() -> None:
         parser.error(f"--rows: {unknown[0]} is none of {', '.join(ROWS)}")
     torch.set_num_threads(1)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "docs" / "examples"), os.environ.get("PYTHONPATH", "")])
-    results: Data = {}
+    file = options.out / "learning.json"
+    results: Data = json.loads(file.read_text()) if file.exists() else {}  # rows that are not measured now are kept
     for row in options.rows:
+        results[row] = {}
         for seed in range(options.seeds):
             for name, value in ROWS[row][1](seed).items():
-                results.setdefault(row, {}).setdefault(name, []).append(value)
+                results[row].setdefault(name, []).append(value)
             print(f"{row} seed {seed}: {results[row]}", file=sys.stderr, flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "learning.md").write_text(report(results) + "\n")
-    (options.out / "learning.json").write_text(json.dumps(results, indent=1) + "\n")
+    file.write_text(json.dumps(results, indent=1) + "\n")
     print(report(results))
 
 

@@ -163,11 +163,19 @@ def apply_overrides(
         try:
             value = _parse(text, path)
             if not _add(data, path, value, model):
+                _require_present(data, path, model)
                 _replace(data, full_key(data, path), value, model)
         except ConfigError as error:
             faults.extend(error.errors)
     ConfigError.require_none(faults)
     return data
+
+
+def _require_present(data: Any, path: str, model: type[Config] | None) -> None:
+    """Raise ConfigError for a key that files of this model lack for a reason, such as `game` where nobody plays."""
+    why = None if model is None else model.absent.get(path.partition(".")[0])
+    if why is not None and find_key(data, path) is None:
+        raise ConfigError.at(path, f"no such key: {why}")
 
 
 def replace_values(data: dict[str, Any], values: Mapping[str, Any], model: type[Config] | None) -> dict[str, Any]:

@@ -206,6 +206,9 @@ def seat_overrides(checkpoint: Path, freeze: Sequence[str], replace: Mapping[str
     """
     run = run_of(checkpoint)
     stored = read_stored_config(run.config)
+    if (freeze or replace) and not stored.is_played:
+        key = "--freeze" if freeze else "--replace"
+        raise ConfigError.at(key, f"expected none, because the run is {stored.in_words}")
     players: Mapping[str, Config] = getattr(stored, "players", {})
     learning = [name for name, player in players.items() if hasattr(player, "algorithm")]
     faults = [

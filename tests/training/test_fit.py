@@ -518,6 +518,12 @@ def test_what_does_not_fit_is_told_with_its_key(config: dict[str, Any], changes:
     assert not Path("run").exists()
 
 
+def test_an_override_of_a_game_is_told_as_a_key_of_a_file_is(config: dict[str, Any]) -> None:
+    for key in ("game", "num_worlds", "players.agent"):
+        with pytest.raises(ConfigError, match=rf"^{key}: no such key: trainer fit learns from data, and has no games$"):
+            make_trainer(config, overrides=[f"{key}=1"])
+
+
 def test_an_item_that_cannot_be_read_ends_the_run_in_a_line(config: dict[str, Any]) -> None:
     config["learning"]["seeding"] = None
     with pytest.raises(
