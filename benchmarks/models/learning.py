@@ -13,7 +13,6 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -26,10 +25,10 @@ import palestra
 from benchmarks.measuring import ROOT
 from palestra.config import load_yaml
 from palestra.runs.kinds import read_config
+from palestra.runtime.statistics import estimate_mean_of_few
 from palestra.storage.records_file import read_records
 
 Data = dict[str, Any]
-T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 8: 2.36, 10: 2.26}  # Student's t, by the number of seeds
 HIDDEN, BATCH, RATE, NUM_EPOCHS = 32, 32, 1e-3, 100
 
 
@@ -162,10 +161,9 @@ ROWS: dict[str, tuple[str, Callable[[int], dict[str, float]]]] = {
 
 
 def interval(values: list[float]) -> str:
-    if len(values) < 2:
-        return f"{values[0]:.3f}"
-    half = T95[len(values)] * stdev(values) / len(values) ** 0.5
-    return f"{fmean(values):.3f} +- {half:.3f}"
+    """The mean with half of its 95% interval."""
+    found = estimate_mean_of_few(values)
+    return f"{found.value:.3f} +- {found.high - found.value:.3f}"
 
 
 def report(results: Data) -> str:
@@ -186,7 +184,7 @@ def report(results: Data) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=lambda text: text.split(","), default=list(ROWS), metavar="L1,L2")
-    parser.add_argument("--seeds", type=int, default=5, choices=T95)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "models")
     options = parser.parse_args()
     unknown = [row for row in options.rows if row not in ROWS]
