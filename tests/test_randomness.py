@@ -19,6 +19,7 @@ from palestra.players import make_script
 from palestra.randomness import (
     base_key,
     fold,
+    fold_number,
     random_bits,
     random_choice,
     random_floats,
@@ -61,6 +62,12 @@ def drawn(keys: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("seed", REFERENCE)
 def test_bits_are_those_of_splitmix64(seed: int) -> None:
     assert tuple(unsigned(random_bits(torch.tensor([seed]), 4)[0])) == REFERENCE[seed]
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1))
+@settings(deadline=None)
+def test_a_number_is_folded_as_a_tensor_is(key: int, data: int) -> None:
+    assert fold_number(key, data) == int(fold(torch.tensor([key]), data))
 
 
 def test_fold_is_the_number_of_that_index() -> None:

@@ -47,10 +47,9 @@ def train(work: Work) -> dict[str, Any]:
         use_cpu=True,
         remove_unused_columns=False,
     )
-    trainer = Trainer(Net(work["hidden"]), arguments, train_dataset=Digits(), callbacks=[Watch(epochs)])
-    trainer.train()
-    data = Digits()
-    assert trainer.model(data.images, data.labels)["loss"] < 0.5, "it does not learn"
+    net, data = Net(work["hidden"]), Digits()
+    Trainer(net, arguments, train_dataset=data, callbacks=[Watch(epochs)]).train()
+    assert net(data.images, data.labels)["loss"] < 0.5, "it does not learn"
     return epochs.result() | {"versions": versions_of("torch", "transformers")}
 
 

@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any, ClassVar
 
-import torch
-
 from palestra.config import ConfigError, InBranch, NonEmptyStr, OwnFunctionConfig, PositiveInt, failure
 from palestra.data.loading import Batches
 from palestra.data.reading import BatchKey, DataFailed, hash_of
 from palestra.data.workers import end_workers_with_run, next_of
-from palestra.randomness import base_key, fold, restored_global_states, seed_global_states, world_keys
+from palestra.randomness import base_key, fold_number, restored_global_states, seed_global_states
 from palestra.storage.states import encode
 
 ARGUMENTS = ("config", "seed", "epoch")
@@ -75,7 +73,7 @@ class OwnLoader(Batches):
     def __init__(self, config: LoaderConfig, name: str, seed: int, warn: Callable[[str], None]) -> None:
         self.config, self.name, self.seed, self.warn = config, name, seed, warn
         self.num = config.num_batches
-        self.key = world_keys(base_key(seed, name), 1, torch.device("cpu"))
+        self.key = fold_number(base_key(seed, name), 0)
         self.loader: Any = self._made(0)
         self.is_stateful = all(callable(getattr(self.loader, each, None)) for each in ("state_dict", "load_state_dict"))
         self.going: Iterator[Any] | None = None  # over the batches of a loader with state
@@ -87,7 +85,7 @@ class OwnLoader(Batches):
     def _seeded(self, epoch: int, number: int) -> Iterator[None]:
         """A context of what may draw random numbers just before the batch of a number."""
         with restored_global_states():
-            seed_global_states(int(fold(fold(self.key, epoch), number)) % 2**63)
+            seed_global_states(fold_number(fold_number(self.key, epoch), number) % 2**63)
             yield
 
     def _made(self, epoch: int) -> Any:

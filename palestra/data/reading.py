@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, default_collate
 
 from palestra.data.items import TensorItems
 from palestra.data.workers import packed, unpacked
-from palestra.randomness import base_key, fold, global_states, restored_global_states, seed_global_states, world_keys
+from palestra.randomness import base_key, fold, fold_number, global_states, restored_global_states, seed_global_states
 
 Seeding = Literal["per_item"]
 MOST_NAMED = 8  # items that a message names
@@ -79,7 +79,7 @@ class Reader(Dataset[Any]):
         self, name: str, data: Any, collate: Callable[[list[Any]], Any] | None, seeding: Seeding | None, seed: int
     ) -> None:
         self.name, self.data, self.collate, self.seeding = name, data, collate or default_collate, seeding
-        self.key = world_keys(base_key(seed, f"data/{name}"), 1, torch.device("cpu"))
+        self.key = fold_number(base_key(seed, f"data/{name}"), 0)
         self.reads_at_once = collate is None and getattr(type(data), "__getitem__", None) is TensorItems.__getitem__
 
     def __getstate__(self) -> Any:
@@ -109,7 +109,8 @@ class Reader(Dataset[Any]):
         before = None if self.seeding else global_states()
         try:
             if self.seeding:
-                numbers = fold(fold(self.key, key.epoch), torch.tensor(key.items)).tolist()
+                of_epoch = torch.tensor(fold_number(self.key, key.epoch))
+                numbers = fold(of_epoch, torch.tensor(key.items)).tolist()
                 for index, number in zip(key.items, numbers, strict=True):
                     seed_global_states(number % 2**63)
                     items.append(self.data[index])
@@ -120,7 +121,7 @@ class Reader(Dataset[Any]):
             return _failed(f"{self.name}: item {key.items[len(items)]} cannot be read{hint}", key, error)
         try:
             if self.seeding and self.collate is not default_collate:
-                seed_global_states(int(fold(fold(self.key, key.epoch), COLLATING + key.number)) % 2**63)
+                seed_global_states(fold_number(fold_number(self.key, key.epoch), COLLATING + key.number) % 2**63)
             batch = self.collate(items)
         except Exception as error:
             remedy = "" if self.collate is not default_collate else f"; {REMEDY}"

@@ -22,7 +22,7 @@ from palestra.models.labelled import ClassifierConfig, LabelledConfig, class_fau
 from palestra.models.learning import Learner
 from palestra.models.model import SEAT, Model, Terms
 from palestra.nets.modes import evaluation_mode, in_evaluation, set_in_evaluation
-from palestra.randomness import base_key, fold, seeded_global_state, world_keys
+from palestra.randomness import base_key, fold_number, seeded_global_state
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage, Task
 from palestra.runs.copied_modules import read_given, write_given
@@ -79,7 +79,7 @@ class FitTrainer(Training):
         self.epoch_is_over = False  # and `after_epoch` not yet called
         self.terms = Aggregates(config.output.statistics)
         self._unchecked: list[tuple[Any, int, BatchKey]] = []  # losses, each with its opt step, since `fault` looked
-        self.keys = world_keys(base_key(config.seed, "model/step"), 1, torch.device("cpu"))
+        self.key = fold_number(base_key(config.seed, "model/step"), 0)
         self._is_given = False  # whether `set_model` has handed the model over
         if config.model is not None:
             self._take(self._make_model())
@@ -225,7 +225,7 @@ class FitTrainer(Training):
             self.run.time_log.switch("update")
             self.before_step()
             try:
-                with seeded_global_state(int(fold(self.keys, self.opt_steps))):
+                with seeded_global_state(fold_number(self.key, self.opt_steps)):
                     terms = self.train_step(self.moved(batch), key.number)
                 self.step_terms = {
                     name: term.detach() if isinstance(term, torch.Tensor) else term for name, term in terms.items()
