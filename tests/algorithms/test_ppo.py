@@ -348,9 +348,9 @@ def opt_step(ppo: PPO, experience: Experience, index: Tensor, number: int) -> An
 @each_action
 def test_compiled_opt_steps_are_those_of_eager_ones(actions: str, setting: str) -> None:
     eager, compiled = prepared(actions, setting), prepared(actions, setting, compiled=True, by_hand=False)
-    assert eager.experience is not None
+    assert eager.passes.experience is not None
     for step, index in enumerate(torch.arange(300).split(100)):
-        found, expected = (opt_step(ppo, eager.experience, index, step) for ppo in (compiled, eager))
+        found, expected = (opt_step(ppo, eager.passes.experience, index, step) for ppo in (compiled, eager))
         assert found == pytest.approx(expected, rel=1e-3, abs=1e-4)
     assert torch.allclose(compiled.weights, eager.weights, atol=1e-4)
 

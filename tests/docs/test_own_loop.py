@@ -48,7 +48,7 @@ def test_the_loop_stores_what_was_decided_and_opens_a_new_world_for_each_that_en
 
 @pytest.mark.slow
 def test_the_host_of_the_loop_learns() -> None:
-    rho = names_after(LOOP)["scores"]["rho"]
+    rho = names_after(LOOP)["rho"]
     assert len(rho) == 6
     assert rho[-1] > 1.2 * rho[0]
 

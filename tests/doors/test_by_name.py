@@ -76,7 +76,10 @@ def test_version_help_and_list(shell: Shell) -> None:
     [
         (("train", "ppo-cartpole", "game.id=Pendulum-v1"), "palestra config ppo Pendulum-v1 > x.yml"),
         (("train", "ppo-cartpole", "execution.device=gpu"), "are cuda"),
-        (("train", "ppo-cartpole", "algorithm.name=a2c"), "expected one of 'sac', 'dqn', 'ppo', 'td3', or a class of "),
+        (
+            ("train", "ppo-cartpole", "algorithm.name=a2c"),
+            "expected one of 'sac', 'on_policy', 'off_policy', 'dqn', 'ppo', 'td3', or a class of ",
+        ),
         (("train", "ppo-cartpole", "gamma=0,98"), "write 0.98, with a decimal point"),
         (("train", "ppo-cartpol"), "did you mean 'ppo-cartpole'?"),
         (("ask", "palestra:polyhedra", "--board", "[0,3]"), "such as [[0,1,2],[2,1,0]], got [0, 3]"),

@@ -86,7 +86,7 @@ def test_compare_evaluate_and_watch_a_mirror(shell: Shell, bucket: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("measure", ["return/agent/iqm", "length/median", "info/tilt", "scores:middle"])
 def test_best_by_any_statistic_and_by_a_function(measure: str, shell: Shell) -> None:
-    shell.write("scores.py", "def middle(pair):\n    return -abs(pair['returns']['agent'] - 20)\n")
+    shell.write("scores.py", "def middle(pair):\n    return -abs(pair['scores']['return/agent'] - 20)\n")
     shell.write("tilted.py", TILTED)
     best = f"best={{evaluation: main, pairing: 0, measure: {measure}, goal: max}}"
     tilt = ("game.wrappers=[{name: tilted:Tilted}]", "output.info=[tilt]")
