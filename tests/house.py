@@ -15,6 +15,7 @@ ORDER = (
     ("training",),
     ("runs",),
     ("callbacks",),
+    ("text",),
     ("algorithms",),
     ("evaluation",),
     ("players",),

@@ -1,0 +1,1 @@
+"""Language models: how they answer prompts, and how they learn from answers."""
