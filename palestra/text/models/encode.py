@@ -1,0 +1,133 @@
+"""Prompts as tokens: by the model's own chat template, from which alone the special tokens come.
+
+A tokenizer turns the text `<|end|>` into the special token wherever it stands, also in a message. So the template
+renders the messages with stand-ins (characters that stand nowhere else) for those of their characters that occur in
+special tokens: the special tokens that it then contains are the template's. They get names that nobody can write, the
+stand-ins become what they stand for, and a tokenizer that knows the special tokens by these names alone does the rest.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from palestra.text.chat import Prompt
+from palestra.text.models.extra import library
+from palestra.text.models.templates import ChatTemplate
+
+Messages = list[dict[str, str]]
+STAND_INS = range(0xF0000, 0xFFFFE)  # of private use
+
+
+class Encoder:
+    """Encodes prompts and answers, and decodes answers.
+
+    tokenizer: a fast one of transformers, with a chat template. special: the texts that are no text where the template
+    writes them: the special tokens, and other added tokens that the template itself contains. stops: the tokens that
+    end an answer. Raises TemplateError for a chat template that is no program, ValueError for a tokenizer whose special
+    tokens cannot be told from text.
+    """
+
+    def __init__(self, tokenizer: Any, stops: Sequence[int]) -> None:
+        self.tokenizer, self.stops = tokenizer, tuple(stops)
+        source = tokenizer.get_chat_template()
+        self.template = ChatTemplate(source, tokenizer.special_tokens_map)
+        added = tokenizer.added_tokens_decoder.values()
+        is_special = (token.special or (token.content in source and not token.content.isspace()) for token in added)
+        self.special = sorted({t.content for t, is_one in zip(added, is_special, strict=True) if is_one and t.content})
+        self.special.sort(key=len, reverse=True)
+        backend = tokenizer.backend_tokenizer
+        nonce = secrets.token_hex(16)
+        self._names = {token: f"\U0010fffd{nonce}.{place}\U0010fffd" for place, token in enumerate(self.special)}
+        self._textual = _renamed(backend.to_str(), self._names)
+        for token, name in self._names.items():
+            if self._textual.token_to_id(name) != backend.token_to_id(token):
+                raise ValueError(f"expected a tokenizer in which {token!r} can be told from text, got another")
+
+    # ---- prompts -----------------------------------------------------------------------------------------
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Return the tokens of a prompt, with those that begin an answer. Raises TemplateError."""
+        messages = [{"role": message.role, "content": message.content} for message in prompt]
+        plain = self.template(messages)
+        stand_ins, restore = _stand_ins([plain, *(m["content"] for m in messages)], set("".join(self.special)))
+        marked = self.template(_changed(messages, lambda text: text.translate(stand_ins)))
+        if marked.translate(restore) != plain:  # the template looks into messages: hide no more than must be
+            marked = self.template(_changed(messages, lambda text: self._hide(text, stand_ins)))
+        pieces, end = [], 0
+        for start, token in self._spans(marked):
+            pieces += [marked[end:start].translate(restore), self._names[token]]
+            end = start + len(token)
+        return self._ids("".join([*pieces, marked[end:].translate(restore)]))
+
+    def _spans(self, text: str) -> list[tuple[int, str]]:
+        """Return where special tokens stand in a text, from left to right; of several at one place the longest."""
+        found, start = [], 0
+        while start < len(text):
+            hits = [(at, token) for token in self.special if (at := text.find(token, start)) >= 0]
+            if not hits:
+                break
+            at, token = min(hits, key=lambda hit: (hit[0], -len(hit[1])))
+            found.append((at, token))
+            start = at + len(token)
+        return found
+
+    def _hide(self, text: str, stand_ins: dict[int, str]) -> str:
+        """Put a stand-in for the first character of each special token in a text, in upper or lower case."""
+        for token in self.special:
+            folded, wanted, start = text.lower(), token.lower(), 0
+            if len(folded) != len(text):  # a letter that becomes two
+                folded, wanted = text, token
+            while (at := folded.find(wanted, start)) >= 0:
+                text = text[:at] + text[at].translate(stand_ins) + text[at + 1 :]
+                start = at + 1
+        return text
+
+    # ---- answers -----------------------------------------------------------------------------------------
+
+    def encode_answer(self, text: str) -> list[int]:
+        """Return the tokens of an answer that somebody else has written, with the one that ends it."""
+        return [*self._ids(text), self.stops[0]]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of an answer, without the token that ends it."""
+        own = ids[:-1] if ids and ids[-1] in self.stops else ids
+        text: str = self.tokenizer.backend_tokenizer.decode(list(own), skip_special_tokens=False)
+        return text
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._textual.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def _changed(messages: Messages, change: Callable[[str], str]) -> Messages:
+    return [{**message, "content": change(message["content"])} for message in messages]
+
+
+def _stand_ins(texts: Sequence[str], characters: Iterable[str]) -> tuple[dict[int, str], dict[int, str]]:
+    """Return what stands for each of some characters, none of which occurs in any of the texts, and the way back.
+
+    White space stands for itself, because templates trim it.
+    """
+    used = set().union(*texts)
+    free = (chr(code) for code in STAND_INS if chr(code) not in used)
+    pairs = [(each, next(free)) for each in sorted(characters) if not each.isspace()]
+    return {ord(a): b for a, b in pairs}, {ord(b): a for a, b in pairs}
+
+
+def _renamed(source: str, names: dict[str, str]) -> Any:
+    """Return a tokenizer, given as JSON, in which some tokens have other names, by which alone they are found."""
+    data = json.loads(source)
+    for token in data["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    model = data["model"]
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, dict):
+        model["vocab"] = {names.get(token, token): number for token, number in vocabulary.items()}
+    else:
+        model["vocab"] = [[names.get(token, token), score] for token, score in vocabulary]
+    if "unk_token" in model:
+        model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+    data |= {"truncation": None, "padding": None}
+    data["post_processor"] = None  # it adds the special tokens that begin and end a text, and knows them by name
+    return library("tokenizers").Tokenizer.from_str(json.dumps(data))

@@ -1,0 +1,180 @@
+"""A model in this process: its weights or an adapter's learn, and its answers are sampled here."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from jinja2 import TemplateError
+from torch import Tensor, nn
+
+from palestra.config import ConfigError
+from palestra.models.learning import Learner
+from palestra.text.chat import Prompt
+from palestra.text.models.encode import Encoder
+from palestra.text.models.model import Answer, Job, PromptRefused, Request, SamplingConfig, TextModel
+from palestra.text.models.network import Network
+from palestra.text.models.sampling import draw_answers
+from palestra.text.models.tuning import LocalTuning, TuningConfig
+
+Weights = dict[str, Tensor]
+
+
+class Learning(Protocol):
+    """The weights of a network that one model may change.
+
+    parameters: by name. base_sha256: of what it may not change.
+    """
+
+    parameters: dict[str, nn.Parameter]
+    base_sha256: str
+
+    def activate(self) -> None:
+        """Let the network compute with these weights, and let them alone have gradients."""
+
+    def initial(self) -> Weights:
+        """Return the values with which they began, by name."""
+
+    def whole(self) -> Weights:
+        """Return the weights of the whole network as it computes now, by their names in a folder of transformers."""
+
+
+class LocalModel(TextModel):
+    """A network, of which some weights are this model's, with an encoder of its prompts."""
+
+    def __init__(self, network: Network, encoder: Encoder, learning: Learning) -> None:
+        self.network, self.encoder, self.learning = network.eval(), encoder, learning
+        self.reference: Weights | None = None
+        self._initial: Weights | None = None
+        self._optimizer: dict[str, Any] | None = None
+
+    # ---- answers -----------------------------------------------------------------------------------------
+
+    def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Answer]:
+        if not requests:
+            return []
+        read: dict[Prompt, list[int]] = {}
+        for index, request in enumerate(requests):
+            if request.prompt not in read:
+                read[request.prompt] = self._encode(request.prompt, index)
+        self.activate()
+        prompts = [read[request.prompt] for request in requests]
+        keys = torch.tensor([request.key for request in requests], device=self.network.device)
+        stops = self.encoder.stops
+        drawn = draw_answers(self.network, prompts, keys, sampling, stops, self.network.context)
+        return [
+            Answer(self.encoder.decode(each.ids), tuple(prompt), tuple(each.ids), tuple(each.log_probs), each.stop)
+            for prompt, each in zip(prompts, drawn, strict=True)
+        ]
+
+    def written(self, prompt: Prompt, text: str) -> Answer:
+        read, ids = self._encode(prompt, 0), self.encoder.encode_answer(text)
+        context = self.network.context
+        if context is not None and len(read) + len(ids) > context:
+            message = f"expected at most {context:,} tokens of a prompt with its answer, which is all that the model"
+            raise PromptRefused(f"{message} reads, got {len(read) + len(ids):,}", 0)
+        return Answer(text, tuple(read), tuple(ids), (), "stop")
+
+    def _encode(self, prompt: Prompt, index: int) -> list[int]:
+        """Return the tokens of the prompt of the request of that index. Raises PromptRefused."""
+        try:
+            ids = self.encoder.encode(prompt)
+        except TemplateError as error:
+            raise PromptRefused(f"the chat template of the model refuses the prompt: {error}", index) from error
+        context = self.network.context
+        if not ids or (context is not None and len(ids) >= context):
+            most = "" if context is None else f" and at most {context - 1:,}"
+            raise PromptRefused(f"expected a prompt of at least 1{most} tokens, got {len(ids):,}", index)
+        return ids
+
+    # ---- learning ----------------------------------------------------------------------------------------
+
+    def tuning(self, job: Job, config: TuningConfig, key: int) -> LocalTuning:
+        return LocalTuning(self, job, config, key)
+
+    def activate(self) -> None:
+        """Let the network, which several models may share, compute with the weights of this one."""
+        self.learning.activate()
+
+    def keep_reference(self) -> None:
+        self.reference = self._values()
+
+    @contextmanager
+    def as_reference(self, name: str) -> Iterator[None]:
+        """A context in which the network has the weights of the base, or those that `keep_reference` has kept."""
+        reference = self.reference if name == "imitated" and self.reference is not None else self._base()
+        held = self._values()
+        self._fill(reference)
+        try:
+            yield
+        finally:
+            self._fill(held)
+
+    def reset(self) -> None:
+        """Give the weights the values with which they began, and forget the optimizer."""
+        self._fill(self.learning.initial() if self._initial is None else self._initial)
+        self._optimizer = None
+
+    def take_optimizer(self, signature: str) -> dict[str, Any] | None:
+        """Hand over the state of the optimizer of the job before, if that was of the same kind."""
+        kept, self._optimizer = self._optimizer, None
+        return kept["state"] if kept is not None and kept["signature"] == signature else None
+
+    def keep_optimizer(self, signature: str, learner: Learner) -> None:
+        """Keep the state of a job's optimizer for the job after it. signature: says which jobs are of its kind."""
+        self._optimizer = {"signature": signature, "state": learner.state_dict()}
+
+    def _base(self) -> Weights:
+        if self._initial is None:
+            self._initial = self.learning.initial()
+        return self._initial
+
+    def _values(self) -> Weights:
+        return {name: each.detach().clone() for name, each in self.learning.parameters.items()}
+
+    @torch.no_grad()
+    def _fill(self, values: Mapping[str, Tensor]) -> None:
+        for name, each in self.learning.parameters.items():
+            each.copy_(values[name])
+
+    # ---- state -------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "base": self.learning.base_sha256,
+            "weights": {name: each.detach() for name, each in self.learning.parameters.items()},
+            "reference": self.reference,
+            "optimizer": self._optimizer,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        own = self.learning.base_sha256
+        if state["base"] != own:
+            expected = f"expected the model with which the run began (SHA-256 {state['base'][:12]}...)"
+            raise ConfigError.at("path", f"{expected}, got another one ({own[:12]}...); put that one back")
+        self._fill(state["weights"])
+        self.reference, self._optimizer = state["reference"], state["optimizer"]
+
+    def export(self, folder: Path) -> None:
+        self.activate()
+        self.network.causal_lm.save_pretrained(folder, state_dict=self.learning.whole())
+        self.encoder.tokenizer.save_pretrained(folder)
+
+
+class AllWeights:
+    """All weights of a network that no other model has. make: makes the network anew, as it began."""
+
+    def __init__(self, network: Network, base_sha256: str, make: Callable[[], Network]) -> None:
+        self.network, self.base_sha256, self._make = network, base_sha256, make
+        self.parameters: dict[str, nn.Parameter] = dict(network.causal_lm.named_parameters())
+
+    def activate(self) -> None:
+        pass
+
+    def initial(self) -> Weights:
+        return {name: each.detach() for name, each in self._make().causal_lm.named_parameters()}
+
+    def whole(self) -> Weights:
+        state: Weights = self.network.causal_lm.state_dict()
+        return state

@@ -1,0 +1,166 @@
+"""What a text model does: it answers prompts, and learns from answers. A server may stand behind it as well."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from palestra.config import Config, PositiveFloat, PositiveInt
+from palestra.models.model import Terms
+from palestra.text.chat import Prompt
+
+# ---- answers -----------------------------------------------------------------------------------------
+
+
+class SamplingConfig(Config):
+    """How the tokens of an answer are drawn."""
+
+    usual: ClassVar[Any] = {"temperature": 1.0, "top_p": None, "top_k": None, "max_tokens": 64}
+
+    temperature: PositiveFloat
+    """by which the logits are divided; below 1 likely tokens become likelier; top_k 1 draws the likeliest"""
+    top_p: Annotated[float, Field(gt=0, lt=1)] | None
+    """draw from the fewest likeliest tokens that together have at least this probability; null: from all"""
+    top_k: PositiveInt | None
+    """draw from this many likeliest tokens, before top_p; null: from all"""
+    max_tokens: PositiveInt
+    """the most tokens of an answer, with the one that ends it"""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt that is to be answered. key: an int64 of which token t of the answer is drawn, by `fold(key, t)`."""
+
+    prompt: Prompt
+    key: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model has written.
+
+    text: without the token that ends it. prompt_ids: the tokens that the model has read. ids: those that it has drawn,
+    the one that ends the answer included. log_probs: the logarithm of each drawn token's probability in the softmax of
+    the logits divided by the temperature, before top_k and top_p leave tokens out. stop: whether the model has ended
+    the answer, or the limit of tokens has.
+    """
+
+    text: str
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    stop: Literal["stop", "length"]
+
+
+class PromptRefused(ValueError):
+    """A prompt that the model cannot read: it is too long, or the chat template refuses it.
+
+    index: of its request.
+    """
+
+    def __init__(self, message: str, index: int) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+# ---- learning ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Example:
+    """An answer to learn from: tokens as they were read and drawn.
+
+    weight: how much the answer counts, for a supervised loss; its advantage, for a policy gradient. log_probs: those of
+    the answer; () for a loss that does not ask.
+    """
+
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    weight: float
+    log_probs: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, answer: Answer, weight: float) -> "Example":
+        """Make the example of a sampled answer."""
+        return cls(answer.prompt_ids, answer.ids, weight, answer.log_probs)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One tuning of one model.
+
+    loss: the config of a loss. begin_from: the weights that the first opt step changes: those of the model before, or
+    those of the base, with a new optimizer. temperature: by which logits are divided in the loss, that of the sampling;
+    1 for answers that others have written.
+    """
+
+    examples: Sequence[Example]
+    loss: Any
+    begin_from: Literal["base", "before"]
+    temperature: float
+
+
+class Tuning(ABC):
+    """A job that is under way: one opt step after the other, between which it may be saved.
+
+    num_steps: opt steps in all. num_done: those that are done.
+    """
+
+    num_steps: int
+    num_done: int
+
+    @property
+    def is_done(self) -> bool:
+        return self.num_done == self.num_steps
+
+    @abstractmethod
+    def step(self) -> Terms:
+        """Make one opt step; return the means of the loss's terms, with `loss` and `grad_norm`."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where `state_dict` was made; the model's own state is loaded before."""
+
+
+class TextModel(ABC):
+    """A model that answers prompts."""
+
+    @abstractmethod
+    def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Answer]:
+        """Answer all requests, computed together. The answers follow from the list alone. Raises PromptRefused."""
+
+    @abstractmethod
+    def written(self, prompt: Prompt, text: str) -> Answer:
+        """Return an answer that somebody else has written, as if the model had, without log-probabilities.
+
+        Raises PromptRefused.
+        """
+
+    @abstractmethod
+    def tuning(self, job: Job, config: Any, key: int) -> Tuning:
+        """Prepare a tuning, of which the first step is still to be made.
+
+        config: a TuningConfig. key: an int64 of which the order of the examples is drawn.
+        """
+
+    @abstractmethod
+    def keep_reference(self) -> None:
+        """Keep the present weights as those to which a loss may be told to stay near (`imitated`)."""
+
+    @abstractmethod
+    def export(self, folder: Path) -> None:
+        """Write a folder that transformers loads."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return what tuning changes, and the SHA-256 of what it does not."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave. Raises ConfigError for the state of a model with another base."""

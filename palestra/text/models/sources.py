@@ -1,0 +1,160 @@
+"""Where a local model comes from: a folder as transformers saves it, or sizes of which a small one is made."""
+
+import hashlib
+import weakref
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from jinja2 import TemplateError
+from pydantic import model_validator
+
+from palestra.config import Config, ConfigError, NonEmptyStr, PositiveFloat, PositiveInt
+from palestra.randomness import seeded_global_state
+from palestra.text.models.byte_tokens import byte_tokenizer
+from palestra.text.models.encode import Encoder
+from palestra.text.models.extra import library
+from palestra.text.models.folder import check_folder, sha256_of
+from palestra.text.models.local import AllWeights, LocalModel
+from palestra.text.models.lora import Adapter, LoRAConfig, SharedNetwork
+from palestra.text.models.network import Network
+
+# ---- from a folder -----------------------------------------------------------------------------------
+
+
+class FolderConfig(Config):
+    usual: ClassVar[Any] = {"adapter": None, "dtype": "float32"}
+
+    name: Literal["folder"]
+    """a causal language model as transformers saves it, with its tokenizer and chat template; safetensors alone"""
+    path: NonEmptyStr
+    """the folder"""
+    adapter: LoRAConfig | None
+    """what learns, beside weights that stay; null: the weights themselves"""
+    dtype: Literal["float32", "bfloat16"]
+    """of the weights"""
+
+    def build(self, key: int, device: torch.device) -> LocalModel:
+        """Return the model. key: an int64 of which an adapter is drawn. Raises ConfigError, at keys of this config."""
+        path = Path(self.path).expanduser().absolute()
+        check_folder(path)
+        base_sha256 = sha256_of(path)
+        if self.adapter is None:
+            network = self._load(path, device)
+            learning: Any = AllWeights(network, base_sha256, lambda: self._load(path, device))
+        else:
+            shared = self._shared(path, base_sha256, device)
+            network, learning = shared.network, Adapter(shared, self.adapter, key)
+        return LocalModel(network, self._encoder(path, network), learning)
+
+    def _shared(self, path: Path, base_sha256: str, device: torch.device) -> SharedNetwork:
+        place = (base_sha256, self.dtype, str(device))
+        if (shared := _shared_networks.get(place)) is None:
+            shared = _shared_networks[place] = SharedNetwork(self._load(path, device), base_sha256)
+        return shared
+
+    def _load(self, path: Path, device: torch.device) -> Network:
+        auto = library("transformers").AutoModelForCausalLM
+        options = {**OFFLINE, "use_safetensors": True, "dtype": getattr(torch, self.dtype), "output_loading_info": True}
+        failed: Exception | None = None
+        for attention in ("sdpa", "eager"):  # said, because a folder might name one of another machine
+            try:
+                with seeded_global_state(0):
+                    causal_lm, info = auto.from_pretrained(path, attn_implementation=attention, **options)
+            except Exception as error:
+                failed = failed or error
+                continue
+            if missing := sorted(info["missing_keys"]):
+                message = f"expected all weights of the model in {self.path!r}, got none of {missing[0]}"
+                raise ConfigError.at("path", message)
+            return Network(causal_lm.to(device))
+        message = f"expected a causal language model that transformers loads from {self.path!r}"
+        raise ConfigError.at("path", f"{message}, got {type(failed).__name__}: {failed!s:.300}") from failed
+
+    def _encoder(self, path: Path, network: Network) -> Encoder:
+        try:
+            tokenizer = library("transformers").AutoTokenizer.from_pretrained(path, **OFFLINE)
+        except Exception as error:
+            message = f"expected a tokenizer that transformers loads from {self.path!r}"
+            raise ConfigError.at("path", f"{message}, got {type(error).__name__}: {error!s:.300}") from error
+        if not tokenizer.is_fast:
+            message = f"expected a tokenizer in {self.path!r} that its tokenizer.json describes, got another kind"
+            raise ConfigError.at("path", message)
+        if not tokenizer.chat_template:
+            raise ConfigError.at("path", f"expected a chat template of the tokenizer in {self.path!r}, got none")
+        said = network.causal_lm.generation_config.eos_token_id
+        ends = [tokenizer.eos_token_id, *(said if isinstance(said, list) else [said])]
+        stops = list(dict.fromkeys(each for each in ends if each is not None))
+        if not stops:
+            raise ConfigError.at("path", f"expected a token that ends an answer (eos_token) in {self.path!r}, got none")
+        try:
+            return Encoder(tokenizer, stops)
+        except (TemplateError, ValueError) as error:
+            message = f"expected a chat template that works, in {self.path!r}, got an error: {error!s:.300}"
+            raise ConfigError.at("path", message) from error
+
+
+OFFLINE = {"local_files_only": True, "trust_remote_code": False}
+_shared_networks: weakref.WeakValueDictionary[tuple[str, str, str], SharedNetwork] = weakref.WeakValueDictionary()
+
+
+# ---- made in place -----------------------------------------------------------------------------------
+
+
+class NewConfig(Config):
+    usual: ClassVar[Any] = {
+        "num_layers": 2,
+        "width": 64,
+        "num_heads": 4,
+        "mlp_width": 256,
+        "context": 512,
+        "init_std": 0.1,
+    }
+
+    name: Literal["new"]
+    """a small Llama that reads and writes bytes; its weights are random"""
+    num_layers: PositiveInt
+    """blocks of attention and mlp"""
+    width: PositiveInt
+    """numbers by which a byte is represented between blocks"""
+    num_heads: PositiveInt
+    """heads of attention; each has width / num_heads numbers, an even number"""
+    mlp_width: PositiveInt
+    """hidden units of an mlp"""
+    context: PositiveInt
+    """the most bytes of a prompt with its answer"""
+    init_std: PositiveFloat
+    """standard deviation of the random weights; a small model learns far quicker from 0.1 than from the usual 0.02"""
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        if self.width % (2 * self.num_heads):
+            message = f"expected a divisor of {self.width} / 2, which is half the width, got {self.num_heads}"
+            raise ConfigError.at("num_heads", message)
+        return self
+
+    def build(self, key: int, device: torch.device) -> LocalModel:
+        """Return the model. key: an int64 of which its weights are drawn."""
+        network, tokenizer = self._make(key, device), byte_tokenizer()
+        base_sha256 = hashlib.sha256(f"{key} {self.model_dump_json()}".encode()).hexdigest()
+        learning = AllWeights(network, base_sha256, lambda: self._make(key, device))
+        return LocalModel(network, Encoder(tokenizer, [tokenizer.eos_token_id]), learning)
+
+    def _make(self, key: int, device: torch.device) -> Network:
+        transformers, tokenizer = library("transformers"), byte_tokenizer()
+        config = transformers.LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=self.width,
+            intermediate_size=self.mlp_width,
+            num_hidden_layers=self.num_layers,
+            num_attention_heads=self.num_heads,
+            num_key_value_heads=self.num_heads,
+            max_position_embeddings=self.context,
+            initializer_range=self.init_std,
+            tie_word_embeddings=False,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=None,
+        )
+        with seeded_global_state(key):
+            return Network(transformers.LlamaForCausalLM(config).to(device))
