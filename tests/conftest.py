@@ -196,6 +196,7 @@ _SCENARIO: Data = {
     "protocol": {
         "name": "nip",
         "rewards": {"right": 1.0, "wrong": -1.0, "out_of_time": -1.0, "go_on": 0.0, "prover": 1.0, "shared": False},
+        "stance": "accept",
         "first": "verifier",
         "min_rounds": 1,
         "max_rounds": 8,

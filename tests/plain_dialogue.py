@@ -34,14 +34,14 @@ def rounds_of(protocol: dict[str, Any]) -> tuple[int, int]:
 
 
 def rewards_at_the_end(
-    protocol: dict[str, Any], roles: tuple[str, ...], verdict: int | None, label: int
+    protocol: dict[str, Any], roles: tuple[str, ...], verdict: int | None, label: int, coin: int
 ) -> list[float]:
     pay = protocol["rewards"]
     of_verifier = pay["out_of_time"] if verdict is None else pay["right"] if verdict == label else pay["wrong"]
     opposed = protocol["name"] in ("debate", "merlin_arthur")
     found = []
     for role in roles:
-        side = 0 if opposed and role == "prover0" else 1
+        side = coin if protocol.get("stance") == "drawn" else 0 if opposed and role == "prover0" else 1
         if role == "verifier" or pay["shared"]:
             found.append(of_verifier)
         else:
@@ -80,6 +80,6 @@ class PlainDialogue:
         self.round += 1
         self.over = self.verdict is not None or self.round == self.most
         if self.over:
-            return rewards_at_the_end(self.protocol, self.roles, self.verdict, self.label)
+            return rewards_at_the_end(self.protocol, self.roles, self.verdict, self.label, self.coin)
         go_on = self.protocol["rewards"]["go_on"] if active else 0.0
         return [go_on if role == "verifier" or self.protocol["rewards"]["shared"] else 0.0 for role in self.roles]

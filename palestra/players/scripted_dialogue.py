@@ -40,7 +40,8 @@ class WitnessOptimal(ScriptedPolicy):
         game, role = self.game, self.role
         bits = view[f"{INSTANCE}bits"]
         is_verifier = role in game.protocol.verifiers
-        wanted = bits == (0 if not is_verifier and game.protocol.sides[role] == REJECT else 1)
+        sides = [1 if is_verifier else game.protocol.side(role, k) for k in range(game.protocol.num_variants)]
+        wanted = bits == torch.tensor(sides, device=bits.device)[view["variant"]].unsqueeze(1)
         token = wanted.to(torch.int8).argmax(dim=1)  # the first; bit 0 where there is none
         if is_verifier:
             token = torch.zeros_like(token)  # it must say something, and tells nothing

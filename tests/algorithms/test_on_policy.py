@@ -155,7 +155,14 @@ def test_the_critic_s_error_counts_by_its_coefficient(coefficient: float) -> Non
 REWARDS: Data = {"right": 1.0, "wrong": -1.0, "out_of_time": -0.5, "go_on": -0.1, "prover": 0.7, "shared": False}
 NIP: Data = {
     "name": "dialogue",
-    "protocol": {"name": "nip", "first": "verifier", "min_rounds": 1, "max_rounds": 3, "rewards": REWARDS},
+    "protocol": {
+        "name": "nip",
+        "stance": "accept",
+        "first": "verifier",
+        "min_rounds": 1,
+        "max_rounds": 3,
+        "rewards": REWARDS,
+    },
     "scenario": {"name": "witness", "num_bits": 2, "num_seen": 0},
     "observation": PLAIN,
 }

@@ -16,6 +16,11 @@ TRAINING = [
         ("        if role not in protocol.roles\n", "        if False\n"),
         ('for name in names if "/" in name]', "for name in names if False]"),
         ("    if not 1 <= protocol.min_rounds <= protocol.max_rounds:", "    if False:"),
+        (
+            "return side[variant] if isinstance(side, tuple) else side",
+            "return side[0] if isinstance(side, tuple) else side",
+        ),
+        ("self.rewards.shared and verifier == self.verifiers[0]", "self.rewards.shared"),
         ("    if not protocol.verifiers:", "    if False:"),
     ),
     *mutants(

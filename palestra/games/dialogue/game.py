@@ -25,10 +25,10 @@ from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.dialogue.rows import RowsConfig
 from palestra.games.dialogue.rules import Rules
 from palestra.games.dialogue.scenario import INSTANCE, Scenario, instance_of
-from palestra.games.dialogue.scores import declared_scores, mutual_information, verdict_scores
+from palestra.games.dialogue.scores import declared_scores, message_slots, mutual_information, verdict_scores
 from palestra.games.dialogue.transcripts import message_tables, transcript_of
 from palestra.games.dialogue.tryout import make_protocol, make_scenario
-from palestra.games.dialogue.turns import turns_in_words
+from palestra.games.dialogue.turns import drawn_sides, turns_in_words
 from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.dialogue.words import ActionWords
 from palestra.games.game import Kernel, Observation, State, TensorGame
@@ -98,16 +98,6 @@ def scores_of(protocol: Protocol) -> tuple[DeclaredScore, ...]:
     return declared_scores(protocol, [name for name, _, _ in message_slots(protocol)])
 
 
-def message_slots(protocol: Protocol) -> list[tuple[str, int, int]]:
-    """List where messages may stand: the score's name (information/CHANNEL/ROUND), the round, the channel's number."""
-    return [
-        (f"information/{channel}/{round}", round, index)
-        for index, channel in enumerate(protocol.channels)
-        for round in range(protocol.max_rounds)
-        if any(protocol.speaks(r, channel, round, k) for r in protocol.roles for k in range(protocol.num_variants))
-    ]
-
-
 class DialogueGame(TensorGame):
     """A dialogue by the rules of a protocol about the instances of a scenario.
 
@@ -120,9 +110,10 @@ class DialogueGame(TensorGame):
     verifier has decided, or out of time.
 
     A role observes what the scenario shows it, `messages`, float32 (T, its channels, tokens), one-hot and 0 where
-    nothing was said, and `round`, one-hot. It does not observe who sent a message. Critics of every role are shown
-    the same beside that: critic/label, float32 (1,); critic/variant, one-hot; critic/messages, of all channels; and as
-    critic/ROLE/NAME what the scenario shows each role.
+    nothing was said, and `round`, one-hot; a prover whose side the variant decides also `side`, one-hot. Nobody
+    observes who sent a message. Critics of every role are shown the same beside that: critic/label, float32 (1,);
+    critic/variant, one-hot; critic/messages, of all channels; and, as critic/ROLE/NAME, what the scenario shows the
+    roles.
 
     The kernel ("numba" on CPUs, "torch" anywhere) changes speed, never a result.
     """
@@ -165,7 +156,8 @@ class DialogueGame(TensorGame):
         num_channels, rounds = len(self.seen_channels[role]), self.protocol.max_rounds
         if num_channels:
             spaces["messages"] = Space((rounds, num_channels, self.scenario.num_tokens), torch.float32, padded=False)
-        return spaces | {"round": Space((rounds,), torch.float32, padded=False)}
+        numbers = {"round": rounds, "side": 2} if self.protocol.sees_side(role) else {"round": rounds}
+        return spaces | {name: Space((num,), torch.float32, padded=False) for name, num in numbers.items()}
 
     def _spaces_of_critics(self) -> dict[str, Space]:
         protocol, num_tokens = self.protocol, self.scenario.num_tokens
@@ -236,13 +228,10 @@ class DialogueGame(TensorGame):
         time = self._time(state)
         has_turn = self.rules.speaks[time].any(dim=2)
         active = self.rules.active[time]
-        columns = []
-        for r, role in enumerate(self.roles):
-            if role in self.protocol.verifiers:
-                v = self.protocol.verifiers.index(role)
-                columns.append((has_turn[:, r] | active[:, v]) & (state["verdicts"][:, v] < 0))
-            else:
-                columns.append(has_turn[:, r])
+        columns = list(has_turn.unbind(1))
+        for v, verifier in enumerate(self.protocol.verifiers):
+            r = self.roles.index(verifier)
+            columns[r] = (columns[r] | active[:, v]) & (state["verdicts"][:, v] < 0)
         return torch.stack(columns, dim=1)
 
     def observe(self, state: State, role: str) -> Observation:
@@ -251,7 +240,10 @@ class DialogueGame(TensorGame):
             messages = state["messages"][:, :, self.seen_channels[role]]
             seen["messages"] = self._one_hot(messages, self.scenario.num_tokens)
         rounds = self.protocol.max_rounds
-        return seen | {"round": self._one_hot(state["round"].clamp(max=rounds - 1), rounds)}
+        seen["round"] = self._one_hot(state["round"].clamp(max=rounds - 1), rounds)
+        if role in self.rules.sides:
+            seen["side"] = self._one_hot(self.rules.sides[role][state["variant"]], 2)
+        return seen
 
     def _one_hot(self, numbers: Tensor, num: int) -> Tensor:
         """Encode numbers one-hot: float32 (*numbers.shape, num); -1, which stands for nothing, becomes zeros."""
@@ -324,13 +316,14 @@ class DialogueGame(TensorGame):
 
     def _rewards(self, new: State, time: tuple[Tensor, Tensor], running: Tensor, over: Tensor) -> Tensor:
         """Return the rewards (B, R) of the move that led to `new`. time: round and variant of that move."""
-        verdicts, num_verifiers = new["verdicts"], len(self.protocol.verifiers)
+        verdicts = new["verdicts"]
         digits = torch.where(verdicts < 0, len(VERDICTS) - 1, verdicts)
-        places = 3 ** torch.arange(num_verifiers - 1, -1, -1, device=self.device)
-        rewards = self.rules.payoffs[(digits * places).sum(dim=1), new["label"]] * over.unsqueeze(1)
+        places = 3 ** torch.arange(len(self.protocol.verifiers) - 1, -1, -1, device=self.device)
+        payoffs = self.rules.payoffs[time[1], (digits * places).sum(dim=1), new["label"]]
+        rewards = payoffs * over.unsqueeze(1)
         goes_on = self.rules.active[time] & (verdicts < 0) & ~over.unsqueeze(1)
-        for v in range(num_verifiers):
-            for r in self.rules.paid_for[v]:
+        for v, paid in enumerate(self.rules.paid_for):
+            for r in paid:
                 rewards[:, r] += self.protocol.rewards.go_on * goes_on[:, v]
         return rewards * running.unsqueeze(1)
 
@@ -372,10 +365,12 @@ class DialogueGame(TensorGame):
         seen, messages = self.seen_channels[role], state["messages"].unsqueeze(0)
         instances = {name: value.unsqueeze(0) for name, value in instance_of(state).items()}
         view = self.scenario.describe_view(instances, role, messages[:, :, seen])
-        return "\n".join([f"{view}; round {int(state['round'])}", *self._said(state, seen)])
+        side = drawn_sides(self.protocol, (role,), int(state["variant"]))
+        return "\n".join([f"{view}; round {int(state['round'])}{side}", *self._said(state, seen)])
 
     def describe_board(self, state: State) -> str:
         head = f"{self.scenario.describe(instance_of(state))}; label {int(state['label'])}; round {int(state['round'])}"
+        head += drawn_sides(self.protocol, self.roles, int(state["variant"]))
         decided = [
             f"{verifier} decides: {DECISIONS[verdict]}"
             for verifier, verdict in zip(self.protocol.verifiers, state["verdicts"].tolist(), strict=True)

@@ -191,7 +191,7 @@ def end_round(
 ) -> None:
     """Write what a round has led to into the last four arguments.
 
-    rows: of the round that was played. payoffs: float32 (3^V, 2, R). paid_for: bool (V, R), which roles get `go_on`
+    rows: of the round that was played. payoffs: float32 (K, 3^V, 2, R). paid_for: bool (V, R), which roles get `go_on`
     when a verifier goes on. Raises IndexError for a verdict that is none.
     """
     max_rounds, num_verifiers = len(active) - 1, verdicts.shape[1]
@@ -206,7 +206,7 @@ def end_round(
         undecided[world] = is_over and verdicts[world, 0] < 0
         ran = np.float32(rows[world] < max_rounds)
         for r in range(rewards.shape[1]):
-            reward = payoffs[number, label[world], r] * np.float32(is_over)
+            reward = payoffs[variant[world], number, label[world], r] * np.float32(is_over)
             for v in range(num_verifiers):
                 if paid_for[v, r]:
                     goes_on = active[rows[world], variant[world], v] and verdicts[world, v] < 0 and not is_over

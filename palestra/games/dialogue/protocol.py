@@ -41,9 +41,13 @@ class Protocol(ABC):
     """The rules of a dialogue. Rounds and variants count from 0; in a round everyone speaks who may, at once.
 
     Must be set: `roles`; `verifiers`, those of them that decide; `channels`, each with the roles that see it; `sides`,
-    by prover the verdict for which it argues (REJECT or ACCEPT). In each round of each variant at most one role speaks
-    in a channel. May be set: `num_variants`; each is as likely as the others, it is drawn for every game, and nobody
-    sees it. Must be implemented: `speaks`; may be: `is_active`, `reward`.
+    by prover the verdict for which it argues (REJECT or ACCEPT), or one for each variant, as a tuple. In each round of
+    each variant at most one role speaks in a channel. May be set: `num_variants`; each is as likely as the others, it
+    is drawn for every game, and nobody sees it; a prover whose side depends on it sees its own side. Must be
+    implemented: `speaks`; may be: `is_active`, `reward`, `paid_for`.
+
+    A verifier takes part until it has decided, and the dialogue lasts until all have decided: `has_turn`, `is_over` and
+    `goes_on` say this once, for dialogues of tensors and of text.
 
     `__init__` is called with the config, whose `rewards` are a RewardsConfig, and sets `min_rounds` and `max_rounds`. A
     protocol of your own carries its keys as `Config`, a UserConfig.
@@ -52,7 +56,7 @@ class Protocol(ABC):
     roles: tuple[str, ...]
     verifiers: tuple[str, ...]
     channels: Mapping[str, tuple[str, ...]]
-    sides: Mapping[str, int]
+    sides: Mapping[str, int | tuple[int, ...]]
     num_variants: int = 1
 
     def __init__(self, config: Any, min_rounds: int, max_rounds: int) -> None:
@@ -76,14 +80,45 @@ class Protocol(ABC):
         """Tell whether a decision of a verifier counts in this round."""
         return round + 1 >= self.min_rounds and self.is_active(verifier, round, variant)
 
-    def reward(self, role: str, verdicts: Mapping[str, Verdict], label: int) -> float:
+    def has_turn(self, role: str, round: int, variant: int, verdict: Verdict) -> bool:
+        """Tell whether a role has its turn. verdict: its own so far, with which a verifier's part has ended."""
+        if verdict is not None:
+            return False
+        if role in self.verifiers and self.is_active(role, round, variant):
+            return True
+        return any(self.speaks(role, channel, round, variant) for channel in self.channels)
+
+    def is_over(self, round: int, verdicts: Mapping[str, Verdict]) -> bool:
+        """Tell whether the dialogue is over before a round: all verifiers have decided, or it is out of time."""
+        return round >= self.max_rounds or None not in verdicts.values()
+
+    def side(self, prover: str, variant: int) -> int:
+        """Return the verdict for which a prover argues."""
+        side = self.sides[prover]
+        return side[variant] if isinstance(side, tuple) else side
+
+    def sees_side(self, role: str) -> bool:
+        """Tell whether a role is shown its side in every game, because the variant decides it."""
+        return role not in self.verifiers and isinstance(self.sides[role], tuple)
+
+    def reward(self, role: str, verdicts: Mapping[str, Verdict], label: int, variant: int) -> float:
         """Return what a role gets when the dialogue is over. verdicts: by verifier. label: 0 or 1."""
         if role in self.verifiers or self.rewards.shared:
             verdict = verdicts[role if role in self.verifiers else self.verifiers[0]]
             if verdict is None:
                 return self.rewards.out_of_time
             return self.rewards.right if verdict == label else self.rewards.wrong
-        return self.rewards.prover if self.sides[role] in verdicts.values() else 0.0
+        return self.rewards.prover if self.side(role, variant) in verdicts.values() else 0.0
+
+    def paid_for(self, verifier: str) -> tuple[str, ...]:
+        """Return the roles that get `go_on` each time that a verifier could have decided and the dialogue goes on."""
+        shares = self.rewards.shared and verifier == self.verifiers[0]
+        return tuple(role for role in self.roles if role == verifier or (shares and role not in self.verifiers))
+
+    def goes_on(self, verifier: str, round: int, variant: int, verdicts: Mapping[str, Verdict]) -> bool:
+        """Tell whether a verifier has had its turn in a round and goes on. verdicts: after the round."""
+        is_active = verdicts[verifier] is None and self.is_active(verifier, round, variant)
+        return is_active and not self.is_over(round + 1, verdicts)
 
     def speakers(self, channel: str) -> list[str]:
         """Return the roles that ever speak in a channel, in the order of `roles`."""
@@ -114,9 +149,14 @@ def faults_of_names(protocol: Protocol) -> list[str]:
         got = f"min_rounds {protocol.min_rounds} and max_rounds {protocol.max_rounds}"
         faults.append(f"expected 1 <= min_rounds <= max_rounds, got {got}")
     for role in protocol.roles:
-        if role not in protocol.verifiers and (side := protocol.sides.get(role)) not in (REJECT, ACCEPT):
-            got = "none" if side is None else repr(side)
-            faults.append(f"sides: expected 0 (reject) or 1 (accept) of the prover {role!r}, got {got}")
+        side = protocol.sides.get(role)
+        sides = side if isinstance(side, tuple) else (side,) * protocol.num_variants
+        if role not in protocol.verifiers and (
+            len(sides) != protocol.num_variants or any(each not in (REJECT, ACCEPT) for each in sides)
+        ):
+            expected = "expected 0 (reject) or 1 (accept)"
+            expected += f", or a tuple of {protocol.num_variants}," if isinstance(side, tuple) else ""
+            faults.append(f"sides: {expected} of the prover {role!r}, got {'none' if side is None else repr(side)}")
     return faults
 
 

@@ -15,6 +15,7 @@ ONE_CHANNEL_FOR_THREE: Channels = {"main": THREE}
 PUBLIC_CHANNELS: Channels = {"prover0": THREE, "prover1": THREE}
 PRIVATE_CHANNELS: Channels = {"prover0": ("prover0", "verifier"), "prover1": ("prover1", "verifier")}
 ACCEPTING = {"prover": ACCEPT}
+DRAWN = {"prover": (REJECT, ACCEPT)}  # by variant
 OPPOSED = {"prover0": REJECT, "prover1": ACCEPT}
 BOTH_ACCEPTING = {"prover0": ACCEPT, "prover1": ACCEPT}
 NONE: Mapping[str, Any] = {}
@@ -22,13 +23,30 @@ NONE: Mapping[str, Any] = {}
 # ---- a prover and a verifier -------------------------------------------------------------------------------
 
 
-class Nip(Protocol):
-    """A prover and a verifier take turns (Hammond & Adam-Day 2025)."""
+class LoneProver(Protocol):
+    """Base of the protocols with one prover, who argues for accepting, or for a side that a coin draws."""
 
     roles = TWO
     verifiers = ("verifier",)
     channels = ONE_CHANNEL
-    sides = ACCEPTING
+    sides: Mapping[str, int | tuple[int, ...]] = ACCEPTING
+
+    def __init__(self, config: "LoneProverConfig", min_rounds: int, max_rounds: int) -> None:
+        super().__init__(config, min_rounds, max_rounds)
+        if config.stance == "drawn":
+            self.sides, self.num_variants = DRAWN, len(DRAWN["prover"])
+
+
+class LoneProverConfig(ProtocolConfig):
+    usual: ClassVar[Any] = {"stance": "accept"}
+
+    stance: Literal["accept", "drawn"]
+    """for which verdict the prover argues: accept; drawn: for every game a fair coin says which, and the prover sees it
+    as `side`"""
+
+
+class Nip(LoneProver):
+    """A prover and a verifier take turns (Hammond & Adam-Day 2025)."""
 
     def __init__(self, config: "NipConfig") -> None:
         super().__init__(config, config.min_rounds, config.max_rounds)
@@ -37,12 +55,12 @@ class Nip(Protocol):
         return (role == self.config.first) == (round % 2 == 0)
 
 
-class NipConfig(ProtocolConfig):
+class NipConfig(LoneProverConfig):
     made = Nip
-    usual: ClassVar = {"first": "verifier", "min_rounds": 1, "max_rounds": 8}
+    usual: ClassVar[Any] = {"first": "verifier", "min_rounds": 1, "max_rounds": 8}
 
     name: Literal["nip"]
-    """a prover, who wants the verifier to accept, and a verifier take turns"""
+    """a prover and a verifier take turns"""
     first: Literal["verifier", "prover"]
     """who speaks in the first round"""
     min_rounds: PositiveInt
@@ -51,13 +69,8 @@ class NipConfig(ProtocolConfig):
     """the dialogue is over after so many rounds, with or without a decision"""
 
 
-class Adp(Protocol):
+class Adp(LoneProver):
     """The prover sends one message, the verifier decides (Anil et al. 2021)."""
-
-    roles = TWO
-    verifiers = ("verifier",)
-    channels = ONE_CHANNEL
-    sides = ACCEPTING
 
     def __init__(self, config: "AdpConfig") -> None:
         super().__init__(config, min_rounds=1, max_rounds=2)
@@ -66,7 +79,7 @@ class Adp(Protocol):
         return role == self.roles[round]
 
 
-class AdpConfig(ProtocolConfig):
+class AdpConfig(LoneProverConfig):
     made = Adp
 
     name: Literal["adp"]

@@ -14,12 +14,12 @@ from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr, P
 from palestra.data.columns import read_columns
 from palestra.data.table import TABLE, AnyHeldOutConfig, Table, cell_text, flags, suggested
 from palestra.games.dialogue.protocol import Protocol
-from palestra.games.dialogue.scenario import Instances, Scenario
+from palestra.games.dialogue.scenario import OWN_ENTRIES, Instances, Scenario
 from palestra.games.game import value_text
 from palestra.games.spaces import Space
 from palestra.randomness import fold, random_integers
 
-RESERVED = (TABLE, "messages", "round")
+RESERVED = (TABLE, *OWN_ENTRIES)
 
 # ---- what a run must say -------------------------------------------------------------------------------
 

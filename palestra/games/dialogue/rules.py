@@ -17,8 +17,9 @@ class Rules:
 
     spoken: by role, the numbers of the channels in which it ever speaks. speaks: bool (T + 1, K, R, C). active,
     decides: bool (T + 1, K, V), whether a verifier has its turn, and whether a decision counts. legal_flags: by role,
-    its legal actions, bool (T + 1, K, F). payoffs: float32 (3^V, 2, R), by the verdicts as digits and the label.
-    paid_for: by verifier, the numbers of the roles that get `go_on` when it goes on.
+    its legal actions, bool (T + 1, K, F). payoffs: float32 (K, 3^V, 2, R), by the verdicts as digits and the label.
+    paid_for: by verifier, the numbers of the roles that get `go_on` when it goes on. sides: by prover who sees it, the
+    verdict for which it argues, int64 (K,).
     """
 
     def __init__(
@@ -35,14 +36,18 @@ class Rules:
             for v, verifier in enumerate(verifiers):
                 self.active[t, k, v] = protocol.is_active(verifier, t, k)
                 self.decides[t, k, v] = protocol.may_decide(verifier, t, k)
-        self.payoffs = torch.zeros(3**V, 2, R, device=device)
+        self.payoffs = torch.zeros(K, 3**V, 2, R, device=device)
         for number, verdicts in enumerate(product(VERDICTS, repeat=V)):
             by_verifier = dict(zip(verifiers, verdicts, strict=True))
-            for label, (r, role) in product((0, 1), enumerate(roles)):
-                self.payoffs[number, label, r] = protocol.reward(role, by_verifier, label)
+            for k, label, (r, role) in product(range(K), (0, 1), enumerate(roles)):
+                self.payoffs[k, number, label, r] = protocol.reward(role, by_verifier, label, k)
         self.legal_flags = {role: self._legal_flags(role, roles, verifiers, num_tokens) for role in roles}
-        provers = [r for r, role in enumerate(roles) if role not in verifiers] if protocol.rewards.shared else []
-        self.paid_for = [[roles.index(role), *(provers if v == 0 else [])] for v, role in enumerate(verifiers)]
+        self.paid_for = [[roles.index(role) for role in protocol.paid_for(verifier)] for verifier in verifiers]
+        self.sides = {
+            role: torch.tensor([protocol.side(role, k) for k in range(K)], device=device)
+            for role in roles
+            if protocol.sees_side(role)
+        }
 
     def _legal_flags(self, role: str, roles: Sequence[str], verifiers: Sequence[str], num_tokens: int) -> Tensor:
         """Return the legal actions of a role in each round of each variant: bool (T + 1, K, F)."""

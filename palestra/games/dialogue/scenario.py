@@ -15,6 +15,7 @@ from palestra.games.game import value_text
 from palestra.games.spaces import Space
 
 Instances = dict[str, Tensor]
+OWN_ENTRIES = ("messages", "round", "side")  # which the game adds to what a role sees
 INSTANCE = "instance."  # before the name of an instance's tensor in a state of the game
 
 

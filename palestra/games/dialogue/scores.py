@@ -24,6 +24,16 @@ MEANINGS = {  # of the scores of the first verifier
 }
 
 
+def message_slots(protocol: Protocol) -> list[tuple[str, int, int]]:
+    """List where messages may stand: the score's name (information/CHANNEL/ROUND), the round, the channel's number."""
+    return [
+        (f"information/{channel}/{round}", round, index)
+        for index, channel in enumerate(protocol.channels)
+        for round in range(protocol.max_rounds)
+        if any(protocol.speaks(r, channel, round, k) for r in protocol.roles for k in range(protocol.num_variants))
+    ]
+
+
 def declared_scores(protocol: Protocol, information: Sequence[str]) -> tuple[DeclaredScore, ...]:
     """Declare the scores of a dialogue.
 

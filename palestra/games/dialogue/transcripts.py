@@ -8,6 +8,7 @@ from torch import Tensor
 from palestra.games.dialogue.protocol import DECISIONS, GO_ON, Protocol
 from palestra.games.dialogue.scenario import Scenario, instance_of
 from palestra.games.dialogue.scores import mutual_information
+from palestra.games.dialogue.turns import drawn_sides
 from palestra.games.trace import Choice, ShareTable, Trace, Transcript, Utterance
 
 MOST_TOKENS = 12  # rows of a table; the others count together
@@ -20,7 +21,7 @@ def transcript_of(
 
     spoken: by role the channels in which it ever speaks, in the order of its choices.
     """
-    label = int(trace.end["label"])
+    label, sides = int(trace.end["label"]), drawn_sides(protocol, protocol.roles, int(trace.end["variant"]))
     utterances = [each for choice in trace.choices for each in _utterances(protocol, scenario, spoken, choice)]
     verdicts = trace.end["verdicts"].tolist()
     ends = []
@@ -33,7 +34,7 @@ def transcript_of(
         ends.append(f"{verifier} {how}")
     returns = ", ".join(f"{role} {value:+g}" for role, value in trace.returns.items())
     return Transcript(
-        title=f"{scenario.describe(instance_of(trace.end))}; label {label}",
+        title=f"{scenario.describe(instance_of(trace.end))}; label {label}{sides}",
         kind=f"label {label}",
         roles=protocol.roles,
         deciders=protocol.verifiers,

@@ -16,13 +16,12 @@ from torch import Tensor
 
 from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure
 from palestra.games.dialogue.protocol import VERDICTS, Protocol, RewardsConfig, faults_of_names, faults_of_turns
-from palestra.games.dialogue.scenario import Scenario
+from palestra.games.dialogue.scenario import OWN_ENTRIES, Scenario
 from palestra.games.spaces import Space
 from palestra.games.tryout_calls import CannotGoOn, CheckedCalls, described, num_worlds_unlike
 from palestra.randomness import base_key, fold, random_integers, restored_global_states, world_keys
 
 NUM_DRAWS = 500  # of which the labels are looked at
-OWN_ENTRIES = ("messages", "round")  # which the game adds to what a role sees
 
 
 def make_protocol(config: Any) -> Protocol:
@@ -91,7 +90,10 @@ def _attribute_faults(protocol: Protocol) -> Iterator[tuple[str, str]]:
             "a mapping from names of channels to tuples of roles",
             lambda v: isinstance(v, Mapping) and all(isinstance(c, str) and is_roles(s) for c, s in v.items()),
         ),
-        "sides": ("a mapping from provers to 0 (reject) or 1 (accept)", lambda v: isinstance(v, Mapping)),
+        "sides": (
+            "a mapping from provers to 0 (reject) or 1 (accept), or a tuple of one for each variant",
+            lambda v: isinstance(v, Mapping),
+        ),
         "num_variants": ("an integer >= 1", is_count),
         "min_rounds": ("an integer >= 1 (super().__init__ sets it)", is_count),
         "max_rounds": ("an integer >= 1 (super().__init__ sets it)", is_count),
@@ -112,11 +114,15 @@ def _method_faults(protocol: Protocol) -> Iterator[tuple[str, str]]:
             yield from _answer_fault(protocol, "speaks", (role, channel, t, k), flag, f"{role!r} in {channel!r} {when}")
         for verifier, method in product(protocol.verifiers, ("is_active", "may_decide")):
             yield from _answer_fault(protocol, method, (verifier, t, k), flag, f"{verifier!r} {when}")
-    for verdicts, label in product(product(VERDICTS, repeat=len(protocol.verifiers)), (0, 1)):
+    for verifier in protocol.verifiers:
+        yield from _answer_fault(protocol, "paid_for", (verifier,), "a tuple of roles", repr(verifier))
+    variants = range(protocol.num_variants)
+    for verdicts, label, k in product(product(VERDICTS, repeat=len(protocol.verifiers)), (0, 1), variants):
         by_verifier = dict(zip(protocol.verifiers, verdicts, strict=True))
         for role in protocol.roles:
             where = f"{role!r} with the verdicts {by_verifier} and the label {label}"
-            yield from _answer_fault(protocol, "reward", (role, by_verifier, label), number, where)
+            where += f" in variant {k}" if len(variants) > 1 else ""
+            yield from _answer_fault(protocol, "reward", (role, by_verifier, label, k), number, where)
 
 
 def _answer_fault(
@@ -127,8 +133,11 @@ def _answer_fault(
     except Exception as error:
         yield method, f"raises {failure(error)} for {where}"
         return
-    is_number = isinstance(first, int | float) and not isinstance(first, bool) and math.isfinite(first)
-    if not (is_number if method == "reward" else isinstance(first, bool)):
+    fits = {
+        "reward": lambda: isinstance(first, int | float) and not isinstance(first, bool) and math.isfinite(first),
+        "paid_for": lambda: isinstance(first, tuple) and all(role in protocol.roles for role in first),
+    }.get(method, lambda: isinstance(first, bool))
+    if not fits():
         yield method, f"expected {expected} for {where}, got {first!r:.80}"
     elif first != second:
         yield method, f"expected the same answer at every call for {where}, got {first!r} and {second!r}"
@@ -170,7 +179,7 @@ class ScenarioTryOut(CheckedCalls):
             raise CannotGoOn
         for name in OWN_ENTRIES:
             if name in found:
-                self.fault("spaces", f"other entries than {' and '.join(OWN_ENTRIES)}, which the game adds", repr(name))
+                self.fault("spaces", f"other entries than {', '.join(OWN_ENTRIES)}, which the game adds", repr(name))
                 raise CannotGoOn
         return found
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from palestra.config.errors import enumerated
-from palestra.games.dialogue.protocol import Protocol
+from palestra.games.dialogue.protocol import DECISIONS, Protocol
 
 MOST_LISTED = 4  # rounds; of more, if equally far apart, only the first two and the last are named
 
@@ -18,7 +18,16 @@ def turns_in_words(name: str, protocol: Protocol) -> list[str]:
     drawn = f", in {variants} variants, one of which is drawn for every game" if variants > 1 else ""
     head = f"dialogue {name}: {'at most ' * (rounds > 1)}{rounds} round{'s' * (rounds != 1)}{drawn}"
     channels = [f"  channel {channel}: seen by {enumerated(seen)}" for channel, seen in protocol.channels.items()]
+    for role in filter(protocol.sees_side, protocol.roles):
+        sides = [f"{DECISIONS[protocol.side(role, k)]} in variant {k}" for k in range(variants)]
+        channels.append(f"  {role} argues for {enumerated(sides)}, and sees for which")
     return [head, *channels, *(f"  {when}: {turn}" for when, turn in _turns(protocol))]
+
+
+def drawn_sides(protocol: Protocol, roles: Sequence[str], variant: int) -> str:
+    """Say for which verdicts those of some roles argue whose sides are drawn, as "; prover argues for accept"."""
+    told = [(role, protocol.side(role, variant)) for role in roles if protocol.sees_side(role)]
+    return "".join(f"; {role} argues for {DECISIONS[side]}" for role, side in told)
 
 
 def _turns(protocol: Protocol) -> Iterator[tuple[str, str]]:

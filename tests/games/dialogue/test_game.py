@@ -16,7 +16,7 @@ from plain_dialogue import PlainDialogue
 from palestra.config import ConfigError, check
 from palestra.games import OneGame, make_game
 from palestra.games.dialogue.game import DialogueGame
-from palestra.games.dialogue.protocol import faults_of_names, faults_of_turns
+from palestra.games.dialogue.protocol import RewardsConfig, faults_of_names, faults_of_turns
 from palestra.games.dialogue.protocols import Nip, NipConfig
 from palestra.games.spaces import Discrete, MultiDiscrete
 from palestra.games.tryout import try_game
@@ -28,9 +28,11 @@ REWARDS: Data = {"right": 1.0, "wrong": -1.0, "out_of_time": -1.0, "go_on": 0.0,
 TWO_PROVERS: Data = {"order": "at_once", "first": "provers", "first_prover": None, "min_rounds": 2, "max_rounds": 4}
 IN_SEQUENCE: Data = TWO_PROVERS | {"order": "in_sequence", "first_prover": "prover1", "min_rounds": 3, "max_rounds": 6}
 PROTOCOLS: dict[str, Data] = {
-    "nip": {"name": "nip", "first": "verifier", "min_rounds": 2, "max_rounds": 5},
-    "nip, prover first": {"name": "nip", "first": "prover", "min_rounds": 4, "max_rounds": 4},
-    "adp": {"name": "adp"},
+    "nip": {"name": "nip", "stance": "accept", "first": "verifier", "min_rounds": 2, "max_rounds": 5},
+    "nip, prover first": {"name": "nip", "stance": "accept", "first": "prover", "min_rounds": 4, "max_rounds": 4},
+    "nip, side drawn": {"name": "nip", "stance": "drawn", "first": "prover", "min_rounds": 1, "max_rounds": 4},
+    "adp": {"name": "adp", "stance": "accept"},
+    "adp, side drawn": {"name": "adp", "stance": "drawn"},
     "debate": {"name": "debate", **TWO_PROVERS},
     "debate, verifier first": {"name": "debate", **TWO_PROVERS, "first": "verifier", "max_rounds": 5},
     "debate in sequence": {"name": "debate", **IN_SEQUENCE},
@@ -150,6 +152,27 @@ def test_the_coin_of_merlin_arthur_is_fair_and_unseen() -> None:
         assert torch.equal(value, game.observe(flipped, "verifier")[name])
 
 
+def test_a_prover_whose_side_is_drawn_sees_it_and_nobody_else_does() -> None:
+    game = dialogue(PROTOCOLS["nip, side drawn"])
+    state = game.reset(world_keys(base_key(0, "test"), 10_000, game.device))
+    assert abs(float(state["variant"].double().mean()) - 0.5) < 0.02
+    side = game.observe(state, "prover")["side"]
+    assert torch.equal(side, torch.nn.functional.one_hot(state["variant"], 2).float())
+    assert game.spaces["prover"]["side"].shape == (2,)
+    assert "side" not in game.observe(state, "verifier").keys() | game.spaces["verifier"].keys()
+    for name in ("nip", "adp", "debate", "merlin_arthur"):
+        assert all("side" not in spaces for spaces in dialogue(PROTOCOLS[name]).spaces.values())
+
+
+def test_people_read_for_which_side_a_prover_argues() -> None:
+    game = dialogue(PROTOCOLS["nip, side drawn"])
+    state = {name: value[0] for name, value in game.reset(world_keys(base_key(0, "test"), 1, game.device)).items()}
+    word = ("reject", "accept")[int(state["variant"])]
+    assert game.describe_seen(state, "prover").endswith(f"; round 0; prover argues for {word}")
+    assert "argues" not in game.describe_seen(state, "verifier")
+    assert game.describe_board(state).endswith(f"; round 0; prover argues for {word}")
+
+
 def test_a_role_with_one_choice_has_a_discrete_action() -> None:
     """So that algorithms for discrete actions alone can play it."""
     tokens = 4
@@ -243,7 +266,18 @@ def test_merlin_and_arthur_are_right_as_often_as_by_enumeration(n: int) -> None:
     assert exact_accuracy(dialogue(PROTOCOLS["merlin_arthur"], n, 0), n) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name in PROTOCOLS if name not in ("merlin_arthur", "solo_verifier")])
+@pytest.mark.parametrize("name", [name for name in PROTOCOLS if "drawn" in name])
+def test_beside_a_prover_whose_side_is_drawn_a_verifier_is_right_as_often_as_by_enumeration(name: str) -> None:
+    """Always, if the prover argues for accepting; else as if the verifier were alone."""
+    n, k = 5, 2
+    alone = 1 / 2 + (2**n - 2 ** (n - k)) / (2 * (2**n - 1))
+    assert exact_accuracy(dialogue(PROTOCOLS[name], n, k), n) == pytest.approx((1 + alone) / 2, abs=1e-12)
+
+
+WILLING = [name for name in PROTOCOLS if name not in ("merlin_arthur", "solo_verifier") and "drawn" not in name]
+
+
+@pytest.mark.parametrize("name", WILLING)
 def test_with_a_prover_who_wants_it_a_verifier_is_always_right(name: str) -> None:
     assert exact_accuracy(dialogue(PROTOCOLS[name], 5, 1), 5) == pytest.approx(1.0, abs=1e-12)
 
@@ -255,13 +289,13 @@ def test_with_a_prover_who_wants_it_a_verifier_is_always_right(name: str) -> Non
     ("protocol", "path", "message"),
     [
         (
-            {"name": "nip", "first": "prover", "min_rounds": 1, "max_rounds": 1},
+            {"name": "nip", "stance": "accept", "first": "prover", "min_rounds": 1, "max_rounds": 1},
             "protocol",
             "expected a round in which 'verifier' can decide (from round 0 on, wherever `is_active` is true: where it "
             "speaks, unless overridden), got none in 1 rounds",
         ),
         (
-            {"name": "nip", "first": "prover", "min_rounds": 5, "max_rounds": 4},
+            {"name": "nip", "stance": "accept", "first": "prover", "min_rounds": 5, "max_rounds": 4},
             "protocol",
             "expected 1 <= min_rounds <= max_rounds, got min_rounds 5 and max_rounds 4",
         ),
@@ -301,7 +335,14 @@ class Odd(Nip):
 
     def __init__(self, how: str) -> None:
         self.how = how
-        rules = {"name": "nip", "first": "prover", "min_rounds": 2, "max_rounds": 4, "rewards": REWARDS}
+        rules = {
+            "name": "nip",
+            "stance": "accept",
+            "first": "prover",
+            "min_rounds": 2,
+            "max_rounds": 4,
+            "rewards": REWARDS,
+        }
         super().__init__(NipConfig(**rules))
         if how == "blind":
             self.channels = {"main": ("prover",)}
@@ -309,6 +350,8 @@ class Odd(Nip):
             self.sides = {}
         if how == "other side":
             self.sides = {"prover": 3}
+        if how == "three sides":
+            self.sides = {"prover": (0, 1, 1)}
         if how == "stranger":
             self.verifiers = ("verifier", "judge")
         if how == "nobody":
@@ -340,6 +383,10 @@ class Odd(Nip):
         ),
         ("no side", ["sides: expected 0 (reject) or 1 (accept) of the prover 'prover', got none"]),
         ("other side", ["sides: expected 0 (reject) or 1 (accept) of the prover 'prover', got 3"]),
+        (
+            "three sides",
+            ["sides: expected 0 (reject) or 1 (accept), or a tuple of 1, of the prover 'prover', got (0, 1, 1)"],
+        ),
         ("stranger", ["verifiers: expected one of the roles prover, verifier, got 'judge'"]),
         ("nobody", ["verifiers: expected at least one, because somebody must decide, got none"]),
         ("slash", ["channels: expected names without '/', got 'left/1'"]),
@@ -348,3 +395,11 @@ class Odd(Nip):
 )
 def test_what_is_wrong_with_a_protocol_is_told(how: str, faults: list[str]) -> None:
     assert (faults_of_names(Odd(how)) or list(faults_of_turns(Odd(how)))) == faults
+
+
+def test_with_shared_rewards_provers_are_paid_as_the_first_verifier_is_each_time_that_it_goes_on() -> None:
+    protocol = Odd("as it is")
+    protocol.roles, protocol.verifiers = ("prover", "first", "second"), ("first", "second")
+    assert [protocol.paid_for(verifier) for verifier in protocol.verifiers] == [("first",), ("second",)]
+    protocol.rewards = RewardsConfig(**REWARDS | {"shared": True})
+    assert [protocol.paid_for(verifier) for verifier in protocol.verifiers] == [("prover", "first"), ("second",)]

@@ -12,7 +12,7 @@ from palestra.randomness import base_key, world_keys
 from palestra.runs.fit import AnySetConfig
 
 REWARDS = {"right": 1.0, "wrong": -1.0, "out_of_time": -1.0, "go_on": 0.0, "prover": 1.0, "shared": False}
-NIP = {"name": "nip", "min_rounds": 1, "max_rounds": 4, "first": "verifier", "rewards": REWARDS}
+NIP = {"name": "nip", "stance": "accept", "min_rounds": 1, "max_rounds": 4, "first": "verifier", "rewards": REWARDS}
 WITNESS = {"name": "witness", "num_bits": 6, "num_seen": 2}
 
 

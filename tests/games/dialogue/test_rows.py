@@ -61,7 +61,7 @@ def scenario(**changes: Any) -> Data:
 def rules(protocol: str = "adp", **changes: Any) -> Data:
     return {
         "name": "dialogue",
-        "protocol": {"name": protocol, "rewards": REWARDS},
+        "protocol": {"name": protocol, "rewards": REWARDS} | ({"stance": "accept"} if protocol == "adp" else {}),
         "scenario": scenario(**changes),
         "observation": PLAIN,
     }

@@ -48,7 +48,7 @@ def sizes(game: DialogueGame, role: str) -> list[int]:
 
 
 def test_a_game_with_one_channel_in_words() -> None:
-    game = dialogue(name="nip", first="prover", min_rounds=1, max_rounds=4)
+    game = dialogue(name="nip", stance="accept", first="prover", min_rounds=1, max_rounds=4)
     told = game.transcript(
         played(game, [0, 1, 0], [{"prover": 2}, {"verifier": [0, 2]}, {"prover": 1}, {"verifier": [1, 1]}])
     )
@@ -78,7 +78,7 @@ def test_a_game_with_several_channels_names_them() -> None:
 
 
 def test_who_never_decides_and_who_says_nothing_is_told() -> None:
-    game = dialogue(name="adp")
+    game = dialogue(name="adp", stance="accept")
     told = game.transcript(played(game, [1, 0, 0], [{"prover": 0}, {"verifier": [0, 2]}]))
     assert told.end == "verifier never decides. Returns: prover +0, verifier -0.5."
     alone = dialogue(name="solo_verifier")
@@ -89,7 +89,7 @@ def test_who_never_decides_and_who_says_nothing_is_told() -> None:
 
 
 def test_tables_are_shares_of_the_games_with_each_label() -> None:
-    game = dialogue(name="adp")
+    game = dialogue(name="adp", stance="accept")
     label = torch.tensor([0, 0, 1, 1, 1, 1])
     said = torch.tensor([2, 2, 2, 0, 0, 0])
     messages = torch.stack([said, torch.full_like(said, -1)], dim=1).unsqueeze(2)
@@ -101,7 +101,7 @@ def test_tables_are_shares_of_the_games_with_each_label() -> None:
 
 def test_rare_messages_count_together_and_what_is_unknown_is_none(monkeypatch: Any) -> None:
     monkeypatch.setattr("palestra.games.dialogue.transcripts.MOST_TOKENS", 1)
-    game = dialogue(name="adp")
+    game = dialogue(name="adp", stance="accept")
     label, said = torch.ones(4, dtype=torch.int64), torch.tensor([1, 1, 0, 2])
     messages = torch.stack([said, said], dim=1).unsqueeze(2)
     tables = game.tables({"label": label, "messages": messages, "verdicts": label.unsqueeze(1)})

@@ -23,6 +23,8 @@ EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 
 class OwnAdp(Adp):
     class Config(UserConfig):
+        stance: str
+        """as in adp"""
         rewards: RewardsConfig
         """what verifiers and provers get"""
 
@@ -54,7 +56,7 @@ def protocol(**changes: Any) -> Any:
         def build(self) -> Any:
             return made(self)
 
-    return Config(name="mine:Odd", rewards=RewardsConfig(**RewardsConfig.usual))
+    return Config(name="mine:Odd", stance="accept", rewards=RewardsConfig(**RewardsConfig.usual))
 
 
 def scenario(**changes: Any) -> Any:
@@ -112,6 +114,10 @@ def random_answers() -> Any:
             "Odd.reward: expected a finite number for 'prover' with the verdicts {'verifier': 0} and the label 0, got "
             "None",
         ),
+        (
+            {"paid_for": lambda *_: ["verifier"]},
+            "Odd.paid_for: expected a tuple of roles for 'verifier', got ['verifier']",
+        ),
         ({"reward": lambda *_: float("nan")}, "Odd.reward: expected a finite number for 'prover' with the verdicts"),
         ({"reward": random_answers()}, "Odd.reward: expected the same answer at every call for 'prover' with the "),
         ({"roles": ["prover", "verifier"]}, "Odd.roles: expected a tuple of different names, got ['prover', 'verif"),
@@ -150,7 +156,7 @@ def test_a_sound_protocol_passes() -> None:
         ({"spaces": lambda *_: None}, "Odd.spaces: expected for 'prover' a dict of Space by name, got None"),
         (
             then("spaces", lambda found, role: {"round": found["coin"]}),
-            "Odd.spaces: expected other entries than messages and round, which the game adds, got 'round'",
+            "Odd.spaces: expected other entries than messages, round, side, which the game adds, got 'round'",
         ),
         ({"draw": raising}, "Odd.draw: raises ArithmeticError: no such place (test_tryout.py, line "),
         (

@@ -25,6 +25,7 @@ CONFIGS = {
     "nip": protocol("nip"),
     "long nip": protocol("nip", min_rounds=4, max_rounds=100, first="prover"),
     "adp": protocol("adp"),
+    "adp, side drawn": protocol("adp", stance="drawn"),
     "merlin_arthur": protocol("merlin_arthur"),
     "debate": protocol("debate"),
     "debate in sequence": protocol("debate", **TWO, min_rounds=4),
@@ -44,6 +45,13 @@ EXACT = {
           rounds 0, 2, ..., 98: prover speaks in main
           round 1: verifier speaks in main
           rounds 3, 5, ..., 99: verifier speaks in main, may decide
+        """,
+    "adp, side drawn": """
+        dialogue adp: at most 2 rounds, in 2 variants, one of which is drawn for every game
+          channel main: seen by prover and verifier
+          prover argues for reject in variant 0 and accept in variant 1, and sees for which
+          round 0: prover speaks in main
+          round 1: verifier speaks in main, may decide
         """,
     "merlin_arthur": """
         dialogue merlin_arthur: at most 2 rounds, in 2 variants, one of which is drawn for every game
