@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from palestra.commands.export_check import TOLERANCE, ExportError
 from palestra.commands.export_files import entry_of, example_of, free_names, write_onnx, write_program
 from palestra.config import failure
+from palestra.config.errors import typed
 from palestra.data.reading import BatchKey, DataFailed, Unread
 from palestra.models.labelled import LABEL
 from palestra.runs.fit import TRAIN
@@ -100,11 +101,10 @@ def _batches(loaded: StoredModel, module: nn.Module) -> list[Any]:
 def _write(
     loaded: StoredModel, module: nn.Module, batches: list[Any], folder: Path, onnx: bool, tell: Callable[[str], None]
 ) -> dict[str, int]:
-    example = batches[0]
-    inputs, outputs = named_tensors(example, "input"), named_tensors(module(example), "output")
-    for name, value in inputs.items():
-        if not isinstance(value, Tensor):
-            raise ExportError(f"expected batches of tensors alone, got {name!r} of type {type(value).__name__}")
+    example, found = batches[0], module(batches[0])
+    _require_tensors(example, "a batch of the training data", "batch")
+    _require_tensors(found, "what forward returns", "outputs")
+    inputs, outputs = named_tensors(example, "input"), named_tensors(found, "output")
     shapes = (_dynamic_shapes(batches),)
     sizes = [_sizes(each) for each in zip(*map(pytree.tree_leaves, batches), strict=True)]
     path = folder / "model.pt2"
@@ -138,6 +138,14 @@ def _write(
         checked[path.name] = _compare(run, module, batches, path)
     write_bytes(folder / "model.json", to_json(description).encode())
     return checked
+
+
+def _require_tensors(tree: Any, what: str, name: str) -> None:
+    """Raise ExportError for the first leaf that is no tensor, by its place in what is called `name`."""
+    for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
+        if not isinstance(leaf, Tensor):
+            expected = f"expected tensors alone in {what}, because no file can hold anything else"
+            raise ExportError(f"{expected}, got {typed(leaf):.80} as {name}{pytree.keystr(path)}")
 
 
 def _dynamic_shapes(batches: list[Any]) -> Any:

@@ -22,12 +22,13 @@ from palestra.recording.summary import render_seeds_summary
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
 from palestra.runtime.signals import StopSignals, exit_text
+from palestra.runtime.threads import available_cores
 from palestra.storage.disk import Folder, RunFolderError, plain_path, written_name
 from palestra.storage.lock import Lock, in_use
 from palestra.storage.records_file import iterate_records
 from palestra.sweeps.config import Seeds
 from palestra.sweeps.folder import SEEDS, default_path, make_new
-from palestra.sweeps.places import Job, LocalConfig, LocalPlace, available_cores, last_line
+from palestra.sweeps.places import Job, LocalConfig, LocalPlace, last_line
 from palestra.sweeps.seed_runs import arguments_for
 from palestra.sweeps.watching import Growing
 

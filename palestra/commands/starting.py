@@ -16,11 +16,11 @@ from palestra.games.dialogue.game import AnyScenarioConfig
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.config import AnyAlgorithm, RunConfig
-from palestra.runs.fit import AnyDataConfig, AnyModelConfig, FitConfig
+from palestra.runs.fit import AnyDataConfig, AnyModelConfig
 from palestra.runs.kinds import read_config
 from palestra.runs.shipped_configs import shipped_configs
 from palestra.runs.starting import following, remedies, starting_data
-from palestra.runs.starting_fit import starting_fit_data
+from palestra.runs.starting_fit import starting_fit
 from palestra.training import make_trainer
 from palestra.training.trainable import apart_from_this_machine
 
@@ -84,9 +84,7 @@ def _starting_fit(words: Sequence[str]) -> BaseRunConfig:
     if len(about) > 1:
         said = {"name": "scenario", "protocol": {"name": about[0]}, "scenario": {"name": about[1]}}
     overrides = [word for word in words if "=" in word]
-    data = starting_fit_data(model, said, overrides)
-    with remedies(data, FitConfig):
-        config: BaseRunConfig = read_config(data, overrides)
+    config = starting_fit(model, said, overrides)
     make_trainer(apart_from_this_machine(config))
     return config
 

@@ -17,7 +17,7 @@ from palestra.config.base import Config
 from palestra.config.errors import GLUED, ConfigError, ConfigErrorItem, below, initials, likeness, shown, typed
 from palestra.config.other_names import ours_of
 from palestra.config.places import Place
-from palestra.config.usual import in_full, with_another_name
+from palestra.config.usual import in_full, lacking, with_another_name
 
 INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
 FLOAT = re.compile(
@@ -164,7 +164,7 @@ def apply_overrides(
             value = _parse(text, path)
             if not _add(data, path, value, model):
                 _require_present(data, path, model)
-                _replace(data, full_key(data, path), value, model)
+                _replace(data, full_key(data, path, model), value, model)
         except ConfigError as error:
             faults.extend(error.errors)
     ConfigError.require_none(faults)
@@ -185,23 +185,23 @@ def replace_values(data: dict[str, Any], values: Mapping[str, Any], model: type[
     """
     data = copy.deepcopy(data)
     for path, value in values.items():
-        _replace(data, full_key(data, path), copy.deepcopy(value), model)
+        _replace(data, full_key(data, path, model), copy.deepcopy(value), model)
     return data
 
 
-def full_key(data: Any, path: str) -> str:
+def full_key(data: Any, path: str, model: type[Config] | None = None) -> str:
     """The dotted key that a path means: the path itself, or the one key that ends in it.
 
     Raises ConfigError if there is none, or if several keys end in the path. `policy_learning_rate`, too, counts as
-    ending in `learning_rate`.
+    ending in `learning_rate`. model: that of the data, of whose keys the error may name one that the data lack.
     """
     if (found := find_key(data, path)) is not None:
         return found
-    known = list(_paths(data))
-    above = path.rpartition(".")[0]
-    if above in known and not isinstance(value := value_at(data, above), dict | list):
+    present, above = list(_paths(data)), path.rpartition(".")[0]
+    if above in present and not isinstance(value := value_at(data, above), dict | list):
         raise ConfigError.at(path, f"no such key; did you mean {above!r}, which is {shown(value)} here and no mapping?")
-    ours = ours_of(path)
+    known = [*present, *(() if model is None else lacking(data, Place(model)))]
+    ours = ours_of(path, model)
     if meant := _meant_paths(known, path, ours):
         raise ConfigError.at(path, f"no such key; did you mean {' or '.join(map(repr, meant))}?")
     like = f"nor {' or '.join(ours)}, as it is called here" if ours else "and none like it"

@@ -4,16 +4,28 @@ import re
 from functools import cache
 from pathlib import Path
 
+from pydantic import BaseModel
+
+from palestra.config.places import fields_under
+
 PACKAGE = Path(__file__).parents[1]
 PAGES = (PACKAGE / "coming-from.md", PACKAGE.parent / "docs" / "coming-from.md")  # installed, and in a checkout
 CODE = re.compile(r"`([^`]+)`")
 OURS = re.compile(r"([a-z_]\w*(?:\.\w+)*)(?:=\S+)?")
 
 
-def ours_of(key: str) -> tuple[str, ...]:
-    """Our keys for what another library calls by the last word of `key`; () if none does, or if we call it so, too."""
+def ours_of(key: str, model: type[BaseModel] | None) -> tuple[str, ...]:
+    """Our keys for what another library calls by the last word of `key`; () if none does, or if we call it so, too.
+
+    model: that of the file, which may have none of these keys; None: any.
+    """
     ours = other_names().get(name := _name(key), ())
-    return () if name in (each.rpartition(".")[2] for each in ours) else ours
+    if name in (each.rpartition(".")[2] for each in ours):
+        return ()
+    if model is not None and ours:
+        known = {field for _, field, _ in fields_under(model)}
+        ours = tuple(each for each in ours if each.rpartition(".")[2] in known)
+    return ours
 
 
 @cache

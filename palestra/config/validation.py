@@ -97,12 +97,13 @@ def checked(said: Any, union: Any) -> Any:
 
 
 class _Fault(NamedTuple):
-    """One error as pydantic found it, with the place where it lies and the place above it."""
+    """One error as pydantic found it, with the place where it lies, the place above it, and the model of the file."""
 
     details: ErrorDetails
     path: tuple[str | int, ...]
     place: Place
     parent: Place
+    root: type[Config]
 
     @classmethod
     def at(cls, details: ErrorDetails, data: Any, model: type[Config]) -> "_Fault":
@@ -120,7 +121,7 @@ class _Fault(NamedTuple):
             parent, place = place.chosen(value), place.below(key, value)
             value = _value_at(value, key)
             path.append(key)
-        return cls(details, tuple(path), place, parent)
+        return cls(details, tuple(path), place, parent, model)
 
 
 def _value_at(value: Any, key: str | int) -> Any:
@@ -156,7 +157,7 @@ def _misspelt(faults: list[_Fault]) -> dict[tuple[str | int, ...], _Fault]:
     for fault in faults:
         if fault.details["type"] in UNKNOWN_KEY:
             siblings = {str(other.path[-1]): other for other in missing if other.path[:-1] == fault.path[:-1]}
-            key = _meant_key(str(fault.path[-1]), siblings, at_least=0.75)
+            key = _meant_key(fault, siblings, at_least=0.75)
             if key is not None:
                 meant[fault.path] = siblings[key]
                 missing.remove(siblings[key])
@@ -171,22 +172,30 @@ def _unknown_key(fault: _Fault, meant: _Fault | None) -> str:
     key = str(fault.path[-1])
     if (why := getattr(fault.parent.kind, "absent", {}).get(key)) is not None:
         return f"unknown key: {why}"
-    near = _meant_key(key, known, at_least=0.6)
+    near = _meant_key(fault, known, at_least=0.6)
     if near is not None:
         return f"unknown key; the nearest known key is {near!r}"
-    ours = ours_of(key)
+    ours = ours_of(key, fault.root)
     elsewhere = f"; elsewhere {key!r} stands for what is {' or '.join(ours)} here" if ours else ""
     return f"unknown key{elsewhere}; known keys: {', '.join(known)}"
 
 
-def _meant_key(key: str, known: Iterable[str], at_least: float) -> str | None:
-    """The known key that was probably meant: by its name in other libraries, by its initials, or by likeness.
+def _meant_key(fault: _Fault, known: Iterable[str], at_least: float) -> str | None:
+    """The known key that an unknown one probably means: by its name in other libraries, by its initials, or likeness.
 
-    If another library's name means a key below others, such as `objective.epsilon`, the first of them is found.
+    If another library's name means a key below others, such as `objective.epsilon`, the first of them is found that is
+    not among the keys above the unknown one.
     """
-    known, ours = list(known), [each.partition(".")[0] for each in ours_of(key)]
+    *above, key = map(str, fault.path)
+    known, ours = list(known), [_next_key(above, each.split(".")) for each in ours_of(key, fault.root)]
     named = [each for each in known if each in ours] or [each for each in known if initials(each) == key]
     return named[0] if named else nearest(key, known, at_least)
+
+
+def _next_key(above: list[str], keys: list[str]) -> str:
+    """The first of dotted keys that does not stand in a path already: `b` of `a.b` below `x.a`."""
+    num = next((num for num in range(len(keys) - 1, 0, -1) if above[-num:] == keys[:num]), 0)
+    return keys[num]
 
 
 def _message(fault: _Fault) -> str:
@@ -206,6 +215,8 @@ def _message(fault: _Fault) -> str:
         near = nearest(value, [str(known) for known in place.kind.__args__])
         return f"{expected}, got {value!r}{f'; did you mean {near!r}?' if near else ''}"
     if any(word in kind for word in OUT_OF_RANGE):
+        if isinstance(value, list):
+            return f"{expected}, got one of length {len(value)}"
         return f"{expected}, got {shown(value)}"
     if kind == "int_type" and isinstance(value, float) and value.is_integer():
         expected += f" (write {int(value)})"

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from palestra.config import Config, NonNegativeInt, PositiveFloat, PositiveInt
 from palestra.data.reading import BatchKey, DataFailed, Reader, Unread
 from palestra.data.workers import begin_worker, next_of
+from palestra.runtime.threads import available_cores
 
 
 class LoadingConfig(Config):
@@ -26,6 +27,13 @@ class LoadingConfig(Config):
     """how workers start; fork is the quickest, and not safe where threads run; a class in a notebook needs it"""
     batch_within_s: PositiveFloat | None
     """seconds that workers may take for a batch, else the run ends with an error; null: any time"""
+
+    def note(self) -> str | None:
+        """Return a line for the user if there are more workers than this machine has processors for; else None."""
+        if self.num_workers <= (cores := available_cores()):
+            return None
+        here = f"expected at most {cores}, one for each processor that this process may use"
+        return f"execution.loading.num_workers: {here}, got {self.num_workers}; more of them may be slower"
 
 
 class Batches:
@@ -79,7 +87,7 @@ class Loader(Batches):
 
     def _open(self) -> DataLoader[Any]:
         loading, has_workers = self.loading, self.loading.num_workers > 0
-        return DataLoader(
+        return _Workers(
             self.reader,
             batch_size=None,  # the reader makes batches
             sampler=self._keys,
@@ -132,6 +140,11 @@ class Loader(Batches):
 
     def close(self) -> None:
         self._batches = None
+
+
+class _Workers(DataLoader[Any]):
+    def check_worker_number_rationality(self) -> None:
+        """Do not warn of too many workers in several lines, as torch does: `LoadingConfig.note` says it."""
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -6,14 +6,16 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from palestra.config import Config, ConfigError, apply_overrides, below, check
+from palestra.config import Config, ConfigError, ConfigErrorItem, apply_overrides, below, check
 from palestra.config.places import Place
-from palestra.config.usual import completed
+from palestra.config.usual import completed, lacking
+from palestra.config.variants import UNSAID
 from palestra.data.reading import DataFailed, Reader
 from palestra.data.sets import TRAIN, make_sets
 from palestra.games.spaces import Discrete, RoleSpaces
 from palestra.models.labelled import LabelledConfig, spaces_of
 from palestra.runs.fit import AnyModelConfig, AnySetConfig, FitConfig, model_class
+from palestra.runs.kinds import read_config
 from palestra.runs.starting import remedies
 
 VALID = "valid"  # the set by which a first file judges a model, besides `train`
@@ -30,28 +32,39 @@ class _Learner(Config):
     """what learns"""
 
 
-def starting_fit_data(model: str, said: Data, overrides: Sequence[str]) -> Data:
-    """A file in which a model learns from a data set; keys for which no part has a value are left out.
+def starting_fit(model: str, said: Data, overrides: Sequence[str]) -> FitConfig:
+    """Return the config of a run in which a model learns from a data set, with the usual keys of both.
 
     said: of the key `data.train`. overrides: those of the data count before these are made; one such as
     data.test.part=test adds a set of that name. A set by which the model is judged stands beside `train` if the data
-    set can hold items out. Raises ConfigError if the data cannot be made.
+    set can hold items out. Raises ConfigError with all faults at once: of data, of the model, and of other overrides.
     """
-    sets = _sets(said, overrides)
-    made = make_sets(sets.data, seed=0)
-    data: Data = {"model": _model(model, made[TRAIN], overrides), "data": sets.model_dump()["data"]}
-    names = [name for name in data["data"] if name != TRAIN] or [TRAIN]
-    with remedies(data, FitConfig):
-        scores = model_class(check({"model": data["model"]}, _Learner).model).scores
-    data["evaluations"] = [{"name": name, "data": name} for name in names]
-    goal = "max" if scores[0].high_for else "min"
-    data["best"] = {"evaluation": names[0], "pairing": None, "measure": scores[0].name, "goal": goal}
-    found: Data = completed(data, Place(FitConfig))
-    return found
+    sets, faults = {TRAIN: said}, list[ConfigErrorItem]()
+    follows = set[str]()  # keys that follow from the data: nobody knows whether they are missing while there are none
+    try:
+        follows = {f"data.{key}" for key in lacking(sets, Place(_Sets).below("data", {}))}
+        sets, follows = _sets(said, overrides), set()
+        train = make_sets(check({"data": sets}, _Sets).data, seed=0)[TRAIN]
+        learner = _model(model, train, overrides)
+    except ConfigError as error:
+        faults, learner = error.errors, _model(model, None, overrides)
+        if _is_labelled(learner):
+            follows |= {f"model.{key}" for key in lacking(learner, Place(_Learner).below("model", {}))}
+    data = {"model": learner, "data": sets} | _judged(learner, [name for name in sets if name != TRAIN] or [TRAIN])
+    data = completed(data, Place(FitConfig))
+    try:
+        with remedies(data, FitConfig):
+            config: FitConfig = read_config(data, overrides)
+    except ConfigError as error:
+        told = [each for each in error.errors if each.path not in follows]
+        paths = {each.path for each in told}
+        faults = [*told, *(each for each in faults if each.path not in paths)]
+    ConfigError.require_none(faults)
+    return config
 
 
-def _sets(said: Data, overrides: Sequence[str]) -> _Sets:
-    """The key `data`, with the overrides that are about it. Raises ConfigError."""
+def _sets(said: Data, overrides: Sequence[str]) -> Data:
+    """Return the key `data`, with the overrides that are about it. Raises ConfigError."""
     own = [override for override in overrides if override.strip().startswith("data.")]
     names = [override.split("=")[0].strip().split(".")[1] for override in own]
     data: Data = {"data": dict.fromkeys([TRAIN, *names], said)}
@@ -64,17 +77,18 @@ def _sets(said: Data, overrides: Sequence[str]) -> _Sets:
         judged_by = check({"data": {TRAIN: train}}, _Sets).data[TRAIN].judged_by
         if judged_by and len(data["data"]) == 1:
             data["data"][VALID] = train | judged_by
-    data = apply_overrides(data, own, _Sets)
-    with remedies(data, _Sets):
-        return check(data, _Sets)
+    for override in own:
+        with suppress(ConfigError):  # the user gets this error when the file is read
+            data = apply_overrides(data, [override], _Sets)
+    sets: Data = data["data"]
+    return sets
 
 
-def _model(name: str, train: Dataset[Any], overrides: Sequence[str]) -> Data:
-    """The key `model`, of a model with keys that fit a data set."""
+def _model(name: str, train: Dataset[Any] | None, overrides: Sequence[str]) -> Data:
+    """Return the key `model`, of a model with keys that fit a data set; None: without those that follow from data."""
     said: Data = {"name": name}
-    shipped: Any = Place(_Learner).below("model", {"model": said}).model_of(said)
-    about: RoleSpaces | None = None
-    if shipped is not None and issubclass(shipped, LabelledConfig):
+    about: Any = None if train is not None else UNSAID
+    if train is not None and (shipped := _is_labelled(said)):
         try:
             batch = Reader(f"data.{TRAIN}", train, getattr(train, "collate", None), "per_item", 0).first_batch()
         except DataFailed as error:
@@ -91,3 +105,19 @@ def _model(name: str, train: Dataset[Any], overrides: Sequence[str]) -> Data:
                 data = apply_overrides(data, [override], _Learner)
     model: Data = completed(data, Place(_Learner), about)["model"]
     return model
+
+
+def _is_labelled(model: Data) -> Any:
+    """Return the config model of a shipped model, whose keys fit the data; else None."""
+    found = Place(_Learner).below("model", {"model": model}).model_of(model)
+    return found if found is not None and issubclass(found, LabelledConfig) else None
+
+
+def _judged(model: Data, names: Sequence[str]) -> Data:
+    """Return the keys `evaluations` and `best` for a model; none while its own keys do not fit. names: of the sets."""
+    try:
+        first, *_ = model_class(check({"model": model}, _Learner).model).scores
+    except ConfigError:
+        return {"evaluations": [], "best": None}
+    best = {"evaluation": names[0], "pairing": None, "measure": first.name, "goal": "max" if first.high_for else "min"}
+    return {"evaluations": [{"name": name, "data": name} for name in names], "best": best}

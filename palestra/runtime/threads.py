@@ -1,6 +1,7 @@
 """Settings of the process while it trains: threads, garbage collection, a message about compilation."""
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,11 @@ from numba.core.event import Event, Listener, install_listener
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 COMPILING = "compiling kernels; this takes up to twenty seconds, the first time only"
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

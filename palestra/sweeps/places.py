@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 
 from palestra.config import Config, ConfigError, NonEmptyStr, PositiveInt
 from palestra.runs.base import BaseRunConfig
+from palestra.runtime.threads import available_cores
 from palestra.storage.disk import Folder
 
 COMMAND = [sys.executable, "-P", "-m", "palestra.sweeps.leashed"]
@@ -86,11 +87,6 @@ class LocalConfig(Config):
 
     def build(self) -> "LocalPlace":
         return LocalPlace(self)
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class LocalPlace(Place):

@@ -135,6 +135,10 @@ class FitTrainer(Training):
             raise ConfigError.at("model", f"{expected}, {only}")
         super().require_ready()
 
+    def choose_kernels(self) -> None:
+        if (note := self.config.execution.loading.note()) is not None:
+            self.run.display.warn(note)
+
     def _begin_run(self, folder: RunFolder) -> None:
         if self._is_given:
             write_given(self.model.state_dict(), folder.players)

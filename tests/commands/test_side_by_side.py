@@ -18,10 +18,11 @@ from palestra.commands.failures import silent
 from palestra.commands.side_by_side import resume_side_by_side, train_side_by_side
 from palestra.config import ConfigError, load_yaml
 from palestra.runs.kinds import read_config
+from palestra.runtime.threads import available_cores
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.lock import Lock
 from palestra.sweeps.folder import runs_in
-from palestra.sweeps.places import LocalPlace, available_cores
+from palestra.sweeps.places import LocalPlace
 from tests.sweeps.made_runs import made_runs, tree
 from tests.sweeps.small_runs import done, palestra, write_base
 

@@ -19,6 +19,7 @@ from palestra.data.loading import Loader, LoadingConfig
 from palestra.data.reading import DataFailed, Reader, Seeding
 from palestra.data.workers import packed, unpacked
 from palestra.randomness import global_states
+from palestra.runtime.threads import available_cores
 
 
 class Numbers:
@@ -206,3 +207,13 @@ def test_a_set_of_many_tensors_is_sent_without_a_file_descriptor_for_each(monkey
     assert found["none"].shape == (0,)
     found["rows"][0].fill_(7.0)
     assert found["turned"][0, 0] == 7.0
+
+
+def test_more_workers_than_processors_are_told_in_a_line_of_ours(recwarn: pytest.WarningsRecorder) -> None:
+    most = available_cores()
+    assert loader(Numbers(), num_workers=most).loading.note() is None
+    many = loader(Numbers(), num_workers=most + 1)
+    assert (note := many.loading.note()) is not None
+    assert note.startswith(f"execution.loading.num_workers: expected at most {most}, one for each processor")
+    iter(many._open())  # as torch has it, two warnings of some lines
+    assert not recwarn.list

@@ -3,6 +3,7 @@
 Covers palestra.config.other_names.
 """
 
+import copy
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
+from conftest import TINY_FIT
 
 import palestra
 from palestra.config import load_yaml
 from palestra.config.other_names import other_names
 from palestra.players import SCRIPTED
+from palestra.runs.fit import FitConfig
+from palestra.runs.kinds import read_config
 from tests.docs.known_names import is_command, is_in_python, is_key, variants
 
 ROOT = Path(__file__).parents[2]
@@ -115,3 +119,16 @@ def test_an_unknown_key_of_a_file_is_told_by_its_name_here() -> None:
     told = {error.path.rpartition(".")[2]: error.message for error in caught.value.errors}
     assert told["lr"].startswith("unknown key; did you mean 'learning_rate', which is missing (")
     assert told["vf_coef"] == "unknown key; the nearest known key is 'value_coefficient'"
+
+
+def test_a_name_of_another_library_means_keys_that_the_kind_of_run_has() -> None:
+    data = copy.deepcopy(TINY_FIT)
+    data["learning"]["accumulate_grad_batches"] = data["learning"].pop("num_microbatches")
+    data |= {"batch_size": 3}  # of PPO elsewhere, that is num_minibatches here
+    with pytest.raises(palestra.ConfigError) as caught:
+        read_config(data)
+    assert str(caught.value).splitlines() == [
+        "learning.accumulate_grad_batches: unknown key; did you mean 'num_microbatches', which is missing "
+        "(expected an integer >= 1)?",
+        f"batch_size: unknown key; known keys: {', '.join(FitConfig.model_fields)}",
+    ]

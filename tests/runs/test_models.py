@@ -261,6 +261,20 @@ def test_a_forward_pass_that_cannot_be_exported_is_told(here: Path, monkeypatch:
     assert not Path("pairs/export/model-8").exists()
 
 
+def test_what_no_file_can_hold_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def collate(self: Any, items: list[Any]) -> Any:
+        return {"observation": torch.stack([item["observation"] for item in items]), "text": ["a"] * len(items)}
+
+    told = "expected tensors alone in what forward returns, because no file can hold anything else, got null as outputs"
+    with monkeypatch.context() as patch:
+        patch.setattr("fitted_parts.Pair.forward", lambda self, batch: (batch["observation"], {"said": None}))
+        assert shell("export", "pairs", code=2) == f"{told}[1]['said']\n"
+    monkeypatch.setattr("fitted_parts.Points.collate", collate, raising=False)
+    told = "expected tensors alone in a batch of the training data, because no file can hold anything else, got the "
+    assert shell("export", "pairs", code=2) == f"{told}string 'a' as batch['text'][0]\n"
+    assert not Path("pairs/export/model-8").exists()
+
+
 # ---- judged again ------------------------------------------------------------------------------------------
 
 

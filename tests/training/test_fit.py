@@ -211,6 +211,16 @@ class Hooked(FitTrainer):
         self.called.append("after_train")
 
 
+def test_a_run_says_that_it_has_more_workers_than_processors(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config["execution"]["loading"]["num_workers"] = 1000
+    trainer, told = make_trainer(config), list[str]()
+    monkeypatch.setattr(trainer.run.display, "warn", told.append)
+    trainer.choose_kernels()
+    assert [line.partition(": ")[0] for line in told] == ["execution.loading.num_workers"]
+
+
 def test_hooks_are_called_in_their_order(config: dict[str, Any]) -> None:
     config |= {"stop": {"after": 2, "unit": "epochs"}, "best": None}
     config["data"]["train"]["num_items"] = 20

@@ -1,8 +1,5 @@
 """A model is judged in other processes and again afterwards to the same bits; every command takes its run or says why
-it does not.
-
-Covers palestra.runs.starting_fit.
-"""
+it does not."""
 
 import copy
 import json
