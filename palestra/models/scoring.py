@@ -13,9 +13,10 @@ from torch import Tensor
 from palestra.models.gradients import TermsError
 from palestra.models.model import WEIGHT
 from palestra.runtime.scores import DeclaredScore, Estimate
-from palestra.runtime.statistics import Z95
+from palestra.runtime.statistics import Z95, estimate_share
 
 NUM_EXTREMES = 8  # items that a record names as the best, and as the worst
+ROUNDING = 1e-3  # by which the share of an item may be below 0 or above 1
 
 
 class ItemScores:
@@ -29,15 +30,20 @@ class ItemScores:
     def add(self, numbers: Mapping[str, Tensor], size: int) -> None:
         """Add the numbers of a batch of `size` items, by score; `weight` says how much each counts.
 
-        Raises TermsError for a declared score that is missing, and for one, or a weight, that is not per item.
+        Raises TermsError for a declared score that is missing, for one, or a weight, that is not per item, and for a
+        share that is not between 0 and 1.
         """
         if not isinstance(numbers, Mapping):
             raise TermsError(f"expected a dict of tensors from evaluation_step, got {type(numbers).__name__}")
-        for name in self.values:
-            if name not in numbers:
+        for score in self.declared:
+            if score.name not in numbers:
                 known = ", ".join(numbers) or "none"
-                raise TermsError(f"expected the declared score {name!r} from evaluation_step, got {known}")
-            self.values[name].append(_per_item(numbers[name], f"the score {name!r}", size))
+                raise TermsError(f"expected the declared score {score.name!r} from evaluation_step, got {known}")
+            values = _per_item(numbers[score.name], f"the score {score.name!r}", size)
+            if score.is_share and bool((outside := (values < -ROUNDING) | (values > 1 + ROUNDING)).any()):
+                expected = f"expected numbers between 0 and 1 as the score {score.name!r}, whose unit is share"
+                raise TermsError(f"{expected}, got {values[outside][0]:g}")
+            self.values[score.name].append(values)
         weight = numbers.get(WEIGHT)
         ones = torch.ones(size, dtype=torch.float64)
         self.weights.append(
@@ -47,7 +53,11 @@ class ItemScores:
     def estimates(self) -> dict[str, Estimate]:
         """Return the weighted mean of each score over all items, with its 95% interval."""
         weight = torch.cat(self.weights) if self.weights else torch.zeros(0, dtype=torch.float64)
-        return {name: weighted_estimate(torch.cat(values), weight) for name, values in self.values.items() if values}
+        found = {score: torch.cat(values) for score in self.declared if (values := self.values[score.name])}
+        return {
+            score.name: (share_estimate if score.is_share else weighted_estimate)(values, weight)
+            for score, values in found.items()
+        }
 
     def extremes(self) -> dict[str, Any]:
         """Return the items with the best and the worst loss, or first score: each as its index and its number."""
@@ -81,3 +91,18 @@ def weighted_estimate(values: Tensor, weight: Tensor) -> Estimate:
     deviations = (weight * (values - mean)).square().sum()
     half = Z95 * math.sqrt(float(deviations) * num / (num - 1)) / total
     return Estimate(mean, mean - half, mean + half)
+
+
+def share_estimate(values: Tensor, weight: Tensor) -> Estimate:
+    """Estimate a weighted mean of independent values between 0 and 1, (N,), with a 95% interval that stays there.
+
+    If every value is 0 or 1, it is Wilson's interval of a share, with (sum of w)^2 / sum of w^2 as the number of items
+    (Kish, Survey Sampling, 1965, section 11.7); otherwise the interval of a weighted mean, cut off at 0 and 1.
+    """
+    found = weighted_estimate(values, weight)
+    if bool(((values == 0) | (values == 1)).all()):
+        squares = float(weight.square().sum())
+        return estimate_share(found.value, float(weight.sum()) ** 2 / squares if squares else 0.0)
+    if math.isnan(found.value):
+        return found
+    return Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0))

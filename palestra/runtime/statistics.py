@@ -53,13 +53,21 @@ class Share(NamedTuple):
     games: int
 
     def estimate(self) -> Estimate:
-        """Estimate the share with its 95% score interval (Wilson 1927), which is never empty, even if none is a hit."""
-        if self.games == 0:
-            return Estimate(math.nan, math.nan, math.nan)
-        share, weight = self.hits / self.games, Z95**2 / self.games
-        middle = (share + weight / 2) / (1 + weight)
-        half = math.sqrt(weight * (share * (1 - share) + weight / 4)) / (1 + weight)
-        return Estimate(share, max(middle - half, 0.0), min(middle + half, 1.0))
+        """Estimate the share with its 95% interval."""
+        return estimate_share(self.hits / self.games if self.games else math.nan, self.games)
+
+
+def estimate_share(share: float, num: float) -> Estimate:
+    """Estimate a share with its 95% score interval (Wilson 1927), which is never empty, even if none is a hit.
+
+    num: of independent things, of which it is a share; of weighted ones the effective number. All is nan without any.
+    """
+    if num == 0 or math.isnan(share):
+        return Estimate(math.nan, math.nan, math.nan)
+    weight = Z95**2 / num
+    middle = (share + weight / 2) / (1 + weight)
+    half = math.sqrt(weight * (share * (1 - share) + weight / 4)) / (1 + weight)
+    return Estimate(share, max(middle - half, 0.0), min(middle + half, 1.0))
 
 
 def describe(values: Tensor) -> dict[str, float]:

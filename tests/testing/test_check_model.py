@@ -52,7 +52,7 @@ class Centred(Sound):
 
 class Ranked(Sound):
     def evaluation_step(self, batch: Any) -> dict[str, Tensor]:
-        return {"accuracy": torch.arange(len(batch["x"])).float()}
+        return {"accuracy": torch.arange(len(batch["x"])) / 9}
 
 
 class Silent(Sound):

@@ -1,6 +1,6 @@
 """A model that learns from data, in the lifecycle of every run: records, kills, workers, commands.
 
-Covers palestra.data.sets, palestra.models.labelled, palestra.models.scoring, palestra.runs.base, palestra.runs.fit,
+Covers palestra.data.sets, palestra.models.labelled, palestra.runs.base, palestra.runs.fit,
 palestra.runs.kinds, palestra.training.judging.
 """
 
@@ -18,9 +18,7 @@ from typer.testing import CliRunner
 from palestra.cli import app
 from palestra.config import ConfigError
 from palestra.data.reading import DataFailed
-from palestra.models.scoring import weighted_estimate
 from palestra.recording import Logger
-from palestra.runtime.statistics import estimate_mean
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
 from palestra.training import make_trainer
@@ -615,14 +613,3 @@ def test_tied_and_frozen_weights_are_saved_and_loaded(config: dict[str, Any]) ->
     assert resumed.model.again is resumed.model.layers[0]
     assert_same_bits(Path("cut"), Path("whole"))
     assert torch.equal(whole.model.again.weight, resumed.model.layers[0].weight)
-
-
-def test_a_weighted_mean_has_the_interval_of_a_ratio() -> None:
-    values, ones = torch.tensor([1.0, 0.0, 1.0, 1.0], dtype=torch.float64), torch.ones(4, dtype=torch.float64)
-    plain = estimate_mean(values)
-    found = weighted_estimate(values, ones)
-    assert found.value == plain.value
-    assert found.low == pytest.approx(plain.low)
-    doubled = weighted_estimate(values, 2 * ones)
-    assert (doubled.value, doubled.high) == pytest.approx((found.value, found.high))
-    assert weighted_estimate(values, torch.tensor([1.0, 1.0, 0.0, 0.0])).value == 0.5
