@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -18,7 +18,6 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from palestra.recording.results import count_text, label
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
-from palestra.runtime.clock import Mark
 from palestra.runtime.intervals import Limit
 from palestra.runtime.timing import Phase, TimeLog
 from palestra.training import make_trainer
@@ -42,6 +41,13 @@ class Profile:
     counts: Mapping[str, int]
     operators: Sequence[Any]
     profiled_opt_steps: int
+
+
+class Moment(NamedTuple):
+    """How much was done at one moment. counts: by the counters whose rates are recorded."""
+
+    counts: Mapping[str, int]
+    opt_steps: int
 
 
 class Ranges(TimeLog):
@@ -70,8 +76,8 @@ class Profiling:
         self.trainer, self.num_opt_steps, self.trace = trainer, num_opt_steps, trace
         self.time_log = Ranges(trainer.run.device)
         self.num_warm = 0
-        self.first: Mark | None = None  # the counts at the beginning of the second stretch
-        self.timed: Mark | None = None  # at its end
+        self.first: Moment | None = None  # the beginning of the second stretch
+        self.timed: Moment | None = None  # its end
         self.seconds: Mapping[str, float] = {}
         self.profiler: profile | None = None
         self.result: Profile | None = None
@@ -86,14 +92,15 @@ class Profiling:
             self._begin_next_part()
 
     def _begin_next_part(self) -> None:
-        here, opt_steps = self.trainer.mark(), self.trainer.opt_steps
+        opt_steps = self.trainer.opt_steps
+        here = Moment(self.trainer.mark().counts, opt_steps)
         if self.first is None:
             self.num_warm += all(learner.opt_steps for learner in self.trainer.learners or [self.trainer])
             if self.num_warm == NUM_WARM:
                 self.first = here
                 self.time_log.take()
         elif self.timed is None:
-            if opt_steps - self.first.counts["opt_steps"] >= self.num_opt_steps:
+            if opt_steps - self.first.opt_steps >= self.num_opt_steps:
                 self.timed, self.seconds = here, self.time_log.take()
                 is_cuda = self.trainer.run.device.type == "cuda"
                 self.profiler = profile(
@@ -103,11 +110,11 @@ class Profiling:
                 self.profiler.start()
                 self.time_log.is_profiled = True
                 self.time_log.switch("other")
-        elif opt_steps - self.timed.counts["opt_steps"] >= self.num_opt_steps:
+        elif opt_steps - self.timed.opt_steps >= self.num_opt_steps:
             self._conclude(self.first, self.timed)
             raise TrainingEnds
 
-    def _conclude(self, first: Mark, timed: Mark) -> None:
+    def _conclude(self, first: Moment, timed: Moment) -> None:
         assert self.profiler is not None
         self.time_log.is_profiled = False
         self.time_log.switch("other")  # which ends the last range
@@ -117,7 +124,7 @@ class Profiling:
         operators.sort(key=lambda each: -(each.self_device_time_total or each.self_cpu_time_total))
         self.profiler = None
         counts = {name: count - first.counts[name] for name, count in timed.counts.items()}
-        self.result = Profile(self.seconds, counts, operators, self.trainer.opt_steps - timed.counts["opt_steps"])
+        self.result = Profile(self.seconds, counts, operators, self.trainer.opt_steps - timed.opt_steps)
 
 
 def profile_config(
@@ -132,13 +139,13 @@ def profile_config(
     """
     run_config = read_config(config, tuple(overrides))
     output: dict[str, Any] = {"display": "quiet", "record": None, "recorders": [], "save": None, "mirror": None}
-    changes: dict[str, Any] = {"stop": NEVER, "evaluations": [], "best": None, "evaluators": None}
-    changes = {key: value for key, value in changes.items() if key in type(run_config).model_fields}
-    changes |= {"output": run_config.output.model_copy(update=output)}
+    changes: dict[str, Any] = {"stop": NEVER, "output": run_config.output.model_copy(update=output)}
     was_there = trace.exists()
     open(trace, "ab").close()  # raise now, not after the work, if it cannot be written
     with TemporaryDirectory(prefix="palestra-profile-") as place:
-        trainer: Training = make_trainer(run_config.model_copy(update=changes), run=Path(place) / "run")
+        trainer: Training = make_trainer(
+            run_config.without_evaluations().model_copy(update=changes), run=Path(place) / "run"
+        )
         profiling = Profiling(trainer, num_opt_steps, trace)
         try:
             trainer.fit()

@@ -62,7 +62,7 @@ def _samples(run: RunData, figures: Figures) -> list[Block]:
     if not config.is_played:
         return [Note(f"No game is shown: this is {config.in_words}.")]
     if missing := [f"{path} is {what}" for path, what in _left_out(config, "")]:
-        way = folder.ways_on().to_evaluate(config.roles, bool(config.evaluations))
+        way = folder.ways_on().to_evaluate(config.pairing(), bool(config.evaluations))
         remedy = "" if way is None else f" To play: {way}, with --video to film an environment."
         return [Note(f"No game is shown: {'; '.join(missing)}.{remedy}")]
     execution = config.execution.model_copy(update={"device": "cpu", "compile": False})

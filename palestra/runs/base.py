@@ -4,7 +4,7 @@ There are several kinds of run; the class of the trainer says which kind it trai
 BaseRunConfig with further keys.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import model_validator
@@ -12,8 +12,8 @@ from pydantic import model_validator
 from palestra.callbacks import AnyCallbackConfig
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, InBranch, NonNegativeInt, UserConfig, walk
 from palestra.config.errors import listed
-from palestra.evaluation.config import Delay
-from palestra.evaluation.measures import GameMeasures, Measure, MeasureKeys, measure_errors
+from palestra.evaluation.config import Delay, EvaluatorsConfig
+from palestra.evaluation.measures import BestConfig, GameMeasures, Measure, MeasureKeys, best_errors, measure_errors
 from palestra.runs.sections import MachineConfig, RunOutputConfig
 from palestra.runtime.intervals import Interval, Limit
 
@@ -27,24 +27,29 @@ class TrainerBase:
     run_config: ClassVar[type["BaseRunConfig"]]
 
 
+LAST_KEYS = ("evaluations", "best", "evaluators", "stop", "callbacks", "execution", "output")
+
+
 class BaseRunConfig(Config):
     """The keys of every run, whatever it trains. The keys that a kind of run adds stand between `trainer` and `stop`.
 
     Class variables and the methods below the keys say what else differs between kinds: commands, evaluators, sweeps,
     reports and callbacks ask for these, and not for the kind.
 
-    units: the units that intervals and limits of this kind of run may have. counters: what it counts, in the order in
-    which records have it. axes: those over which its curves go, the usual one first. in_words: what it is, for a user
-    who expected another kind. is_played: whether players play in it, whom one can ask and play against.
-    bitless: keys of `execution` that change no bit, so that a run may be resumed with others. changeable: keys that may
-    be others where a stored run of a training is evaluated, or what has learned there is used.
+    counters: what it counts, in the order in which records have it, `opt_steps` and `epochs` among it. late: those that
+    are counted only when something is recorded, so that nothing can be due by them. axes: those over which its curves
+    go, the usual one first. in_words: what it is, for a user who expected another kind. is_played: whether players play
+    games in it, whom one can ask and play against. options: those of commands that mean something to it alone, as
+    --games. bitless: keys of `execution` that change no bit, so that a run may be resumed with others. changeable: keys
+    that may be others where a stored run of a training is evaluated, or what has learned there is used.
     """
 
-    units: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs", "minutes")
     counters: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs")
+    late: ClassVar[tuple[str, ...]] = ()
     axes: ClassVar[tuple[str, ...]] = ("opt_steps",)
     in_words: ClassVar[str] = "a run in which nobody plays"
     is_played: ClassVar[bool] = False
+    options: ClassVar[tuple[str, ...]] = ()
     bitless: ClassVar[tuple[str, ...]] = ()
     changeable: ClassVar[tuple[str, ...]] = ()
     usual: ClassVar[Any] = {
@@ -68,26 +73,35 @@ class BaseRunConfig(Config):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        for name in ("stop", "callbacks", "execution", "output"):  # last, wherever the keys of the kind were added
-            cls.__pydantic_fields__[name] = cls.__pydantic_fields__.pop(name)
+        for name in LAST_KEYS:
+            if name in cls.__pydantic_fields__:
+                cls.__pydantic_fields__[name] = cls.__pydantic_fields__.pop(name)
 
     @model_validator(mode="after")
-    def _check_units(self) -> Self:
-        counting = ((keys, value) for keys, value in walk(self) if isinstance(value, Interval | Limit | Delay))
-        errors = [
-            ConfigErrorItem(".".join((*keys, "unit")), f"expected one of {listed(known)}, got {value.unit!r}")
-            for keys, value in counting
-            if value.unit not in (known := self.steps() if isinstance(value, Delay) else self.units)
-        ]
-        ConfigError.require_none(errors)
+    def _check(self) -> Self:
+        ConfigError.require_none(self.errors())
         return self
 
     # ---- what a kind of run answers ------------------------------------------------------------------------
 
+    def errors(self) -> Iterator[ConfigErrorItem]:
+        """Find the errors that concern several keys; an override also gives those of its parent."""
+        for keys, value in walk(self):
+            if isinstance(value, Interval | Limit | Delay):
+                known = self.steps() if isinstance(value, Delay) else self.units()
+                if value.unit not in known:
+                    message = f"expected one of {listed(known)}, got {value.unit!r}"
+                    yield ConfigErrorItem(".".join((*keys, "unit")), message)
+
     @classmethod
     def steps(cls) -> tuple[str, ...]:
-        """Return the counters that tell two moments of a run apart: those that may be units."""
-        return tuple(name for name in cls.counters if name in cls.units)
+        """Return the counters that tell two moments of a run apart."""
+        return tuple(name for name in cls.counters if name not in cls.late)
+
+    @classmethod
+    def units(cls) -> tuple[str, ...]:
+        """Return the units that intervals and limits may have."""
+        return (*cls.steps(), "minutes")
 
     @classmethod
     def subject(cls, data: Mapping[str, Any]) -> str:
@@ -111,6 +125,14 @@ class BaseRunConfig(Config):
         """Return the evaluations of the run, as whoever measures by them knows them."""
         return []
 
+    def decisive(self) -> BestConfig | None:
+        """Return what says which of two results of the run is better; None if nothing does."""
+        return None
+
+    def without_evaluations(self) -> Self:
+        """Return the config of the same training without its evaluations."""
+        return self
+
     def measured_roles(self) -> Sequence[str]:
         """Return the roles whose returns an evaluation may measure."""
         return []
@@ -121,6 +143,29 @@ class BaseRunConfig(Config):
 
     def learners(self) -> list[str]:
         """Return the names of the players that learn."""
+        return []
+
+    def pairing(self) -> Mapping[str, str] | None:
+        """Return who sits where, as role -> player; None if no others can be asked to."""
+        return None
+
+    def scratch_folders(self) -> Mapping[str, str]:
+        """Return the folders outside the run's own in which training writes what it needs no more, by dotted key."""
+        return {}
+
+    def allows_in_branch(self, key: str, branched: Self) -> bool:
+        """Return whether a branch may change a key that is otherwise fixed. branched: the config of the branch."""
+        return False
+
+    def seat_overrides(self, origin: Mapping[str, str], freeze: Sequence[str], replace: Mapping[str, str]) -> list[str]:
+        """Return the overrides of a branch in which other players sit. Raises ConfigError.
+
+        origin: run and checkpoint, as `from_run` has them. freeze: learning players that are held fixed as they are
+        there. replace: scripted players, by the names of those whose places they take.
+        """
+        if freeze or replace:
+            key = "--freeze" if freeze else "--replace"
+            raise ConfigError.at(key, f"expected none, because the run is {self.in_words}")
         return []
 
     def learning_keys(self) -> list[str]:
@@ -147,3 +192,34 @@ class BaseRunConfig(Config):
         """Find the errors in what is to be measured, with paths relative to it."""
         of_games = self.measures_of_games()
         return measure_errors(keys, self.measured(), self.measured_roles(), of_games, self.learners())
+
+
+class EvaluatedRunConfig(BaseRunConfig):
+    """The keys of a run with evaluations, each of which has at least `name`, `interval` and `at_start`."""
+
+    evaluations: list[Any]
+    """what is judged apart from training, and when; []: nothing"""
+    best: BestConfig | None
+    """which result makes a checkpoint the best one; null: no checkpoint is marked as best"""
+    evaluators: EvaluatorsConfig | None
+    """processes that evaluate while training goes on; null: training waits for each evaluation"""
+
+    def errors(self) -> Iterator[ConfigErrorItem]:
+        yield from super().errors()
+        if self.evaluators is not None and not self.evaluations:
+            yield ConfigErrorItem("evaluators", "expected null, because there are no evaluations, got a mapping")
+        if self.are_scores_known():
+            yield from best_errors(self.best, self.evaluations, self.measure_errors)
+
+    def are_scores_known(self) -> bool:
+        """Return whether `best` can be checked, because every class that declares scores may be imported."""
+        return True
+
+    def measured(self) -> Sequence[Any]:
+        return self.evaluations
+
+    def decisive(self) -> BestConfig | None:
+        return self.best
+
+    def without_evaluations(self) -> Self:
+        return self.model_copy(update={"evaluations": [], "best": None, "evaluators": None})

@@ -17,7 +17,6 @@ from palestra.config import Config, ConfigError, ConfigErrorItem, InBranch, rend
 from palestra.config.errors import shown
 from palestra.config.places import Place
 from palestra.runs.base import BaseRunConfig
-from palestra.runs.config import RunConfig
 from palestra.runs.kinds import read_stored_config
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.disk import RunFolderError
@@ -157,19 +156,15 @@ def branched_config(checkpoint: Path, overrides: Sequence[str], calls: Sequence[
     folder = run_of(checkpoint)
     folder.require_rebuildable(calls)
     branched: BaseRunConfig = read_stored_config(folder.config, overrides)
-    stored = read_stored_config(folder.config)
-    has_same_worlds = _has_same_worlds(stored, branched)
-    players = getattr(branched, "players", {})
-    not_learning = {name for name, player in players.items() if not hasattr(player, "algorithm")}
+    stored: BaseRunConfig = read_stored_config(folder.config)
+    is_same_kind = type(branched) is type(stored)
     faults = [
         ConfigErrorItem(
             change.key,
             f"expected {_text(change.before)}, on which the state in {checkpoint} depends, got {_text(change.after)}",
         )
         for change in changes_since(checkpoint, branched)
-        if is_fixed(change.key, stored)
-        and not (has_same_worlds and change.key == "num_worlds")
-        and not any(f"{change.key}.".startswith((f"players.{name}.", f"num_worlds.{name}.")) for name in not_learning)
+        if is_fixed(change.key, stored) and not (is_same_kind and stored.allows_in_branch(change.key, branched))
     ]
     ConfigError.require_none(faults)
     return branched
@@ -189,50 +184,11 @@ def is_fixed(path: str, config: Config) -> bool:
     return rule is not InBranch.FREE
 
 
-def _has_same_worlds(before: BaseRunConfig, after: BaseRunConfig) -> bool:
-    """Whether each player that goes on learning has as many worlds as before, however the config writes it."""
-    if not (isinstance(before, RunConfig) and isinstance(after, RunConfig)):
-        return False
-    learning = [name for name in after.learners() if name in before.learners()]
-    return all(before.worlds_of(name) == after.worlds_of(name) for name in learning)
-
-
 def seat_overrides(checkpoint: Path, freeze: Sequence[str], replace: Mapping[str, str]) -> list[str]:
-    """The overrides of a branch in which other players sit.
-
-    freeze: learning players that are held fixed as they are in the checkpoint. replace: scripted players, by the names
-    of those whose places they take. Players that stop learning lose their numbers of worlds. Raises ConfigError for
-    unknown players, and for players to freeze that do not learn.
-    """
+    """The overrides of a branch in which other players sit. The arguments and errors are of the run's kind."""
     run = run_of(checkpoint)
-    stored = read_stored_config(run.config)
-    if (freeze or replace) and not stored.is_played:
-        key = "--freeze" if freeze else "--replace"
-        raise ConfigError.at(key, f"expected none, because the run is {stored.in_words}")
-    players: Mapping[str, Config] = getattr(stored, "players", {})
-    learning = [name for name, player in players.items() if hasattr(player, "algorithm")]
-    faults = [
-        ConfigErrorItem(key, f"expected a player{which} ({', '.join(known)}), got {name!r}")
-        for key, which, names, known in (
-            ("--freeze", " that learns", freeze, learning),
-            ("--replace", "", replace, list(players)),
-        )
-        for name in names
-        if name not in known
-    ]
-    faults += [
-        ConfigErrorItem("--replace", f"expected a player that is not held fixed, got {name!r}")
-        for name in freeze
-        if name in replace
-    ]
-    ConfigError.require_none(faults)
-    configs: dict[str, dict[str, str]] = {name: {"scripted": script} for name, script in replace.items()}
     origin = {"from_run": str(run.path.absolute()), "checkpoint": checkpoint.name}
-    configs |= {name: origin | {"player": name} for name in freeze}
-    overrides = [f"players.{name}={json.dumps(config)}" for name, config in configs.items()]
-    if configs and isinstance(stored, RunConfig) and isinstance(stored.num_worlds, dict):
-        left = {name: number for name, number in stored.num_worlds.items() if name not in configs}
-        overrides.append(f"num_worlds={json.dumps(left)}")
+    overrides: list[str] = read_stored_config(run.config).seat_overrides(origin, freeze, replace)
     return overrides
 
 

@@ -1,10 +1,11 @@
 """The config of a run in which players play games, with the union of all algorithms."""
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator
 
 from palestra.algorithms.algorithm import Algorithm
 from palestra.algorithms.dqn import DQNConfig
@@ -26,8 +27,8 @@ from palestra.config import (
     under,
 )
 from palestra.config.errors import typed
-from palestra.evaluation.config import AnyEvaluationConfig, EvaluatorsConfig, evaluation_errors
-from palestra.evaluation.measures import BestConfig, GameMeasures, best_errors
+from palestra.evaluation.config import AnyEvaluationConfig, evaluation_errors
+from palestra.evaluation.measures import GameMeasures
 from palestra.games import AnyGameConfig, GameConfig
 from palestra.models.sources import BodyStartConfig
 from palestra.players import SCRIPTED, FromRunConfig, WarmStartConfig, own_script_model, script_error, scripts_in
@@ -35,7 +36,7 @@ from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.players.updates import AnyUpdatesConfig, idle_epoch
-from palestra.runs.base import BaseRunConfig, TrainerBase
+from palestra.runs.base import EvaluatedRunConfig, TrainerBase
 from palestra.runs.sections import ExecutionConfig, OutputConfig
 
 AnyAlgorithm = Annotated[
@@ -89,18 +90,19 @@ def _check_num_worlds(value: Any) -> Any:
     return value
 
 
-class RunConfig(BaseRunConfig):
+class RunConfig(EvaluatedRunConfig):
     """A run in which players play games.
 
     The keys from `seed` to `callbacks` are the experiment; `execution` may change results within rounding; `output`
     changes no bit.
     """
 
-    units = ("opt_steps", "env_steps", "epochs", "minutes")
     counters = ("env_steps", "opt_steps", "epochs", "episodes")
+    late = ("episodes",)
     axes = ("env_steps", "opt_steps")
     in_words = "a run in which players play games"
     is_played = True
+    options = ("--pairing", "--games", "--video", "--player", "--role")
     bitless = ("step_within_s",)
     usual: ClassVar[Any] = {"trainer": "in_turn", "num_worlds": 8}
 
@@ -116,39 +118,29 @@ class RunConfig(BaseRunConfig):
     """the players by name: each learns, is scripted, comes from a run, or is a torch module or a model"""
     evaluations: list[AnyEvaluationConfig]
     """games that are played apart from training; []: none"""
-    best: BestConfig | None
-    """which result makes a checkpoint the best one; null: no checkpoint is marked as best"""
-    evaluators: EvaluatorsConfig | None
-    """processes that play the evaluations while training goes on; null: training waits for each evaluation"""
     execution: ExecutionConfig
     """where and how the run is computed; equal bits are promised only while it is unchanged"""
     output: OutputConfig
     """what is shown and stored; it changes no bit of the results"""
 
-    @model_validator(mode="after")
-    def _check_seats(self) -> Self:
+    def are_scores_known(self) -> bool:
         of_evaluations = (part for each in self.evaluations for part in (each.game, getattr(each, "played_by", None)))
-        if any(map(has_unread, (self.game, *of_evaluations))):
-            return self  # roles or scores are unknown
-        scripts = scripts_in(self.players)
-        roles = self.game.declared_roles()
-        errors = [
-            *self._role_errors(roles),
-            *self._worlds_errors(),
-            *self._together_errors(),
-            *self._updates_errors(),
-            *evaluation_errors(self.evaluations, self.game, roles, scripts),
-            *best_errors(self.best, self.evaluations, self.measure_errors),
-        ]
-        if self.evaluators is not None and not self.evaluations:
-            message = "expected null, because there are no evaluations, got a mapping"
-            errors.append(ConfigErrorItem("evaluators", message))
-        games = ((f"evaluations.{number}.game", each.game) for number, each in enumerate(self.evaluations))
-        own_games = {path: game for path, game in games if game is not None}
-        errors += self.execution.step_errors({"game": self.game, **own_games})
-        errors += info_errors("output.info", self.output.info, self.game)
-        ConfigError.require_none(errors)
-        return self
+        return not any(map(has_unread, (self.game, *of_evaluations)))
+
+    def errors(self) -> Iterator[ConfigErrorItem]:
+        if self.are_scores_known():  # else roles are not, either
+            scripts = scripts_in(self.players)
+            roles = self.game.declared_roles()
+            yield from self._role_errors(roles)
+            yield from self._worlds_errors()
+            yield from self._together_errors()
+            yield from self._updates_errors()
+            yield from evaluation_errors(self.evaluations, self.game, roles, scripts)
+            games = ((f"evaluations.{number}.game", each.game) for number, each in enumerate(self.evaluations))
+            own_games = {path: game for path, game in games if game is not None}
+            yield from self.execution.step_errors({"game": self.game, **own_games})
+            yield from info_errors("output.info", self.output.info, self.game)
+        yield from super().errors()
 
     @classmethod
     def subject(cls, data: Mapping[str, Any]) -> str:
@@ -159,9 +151,6 @@ class RunConfig(BaseRunConfig):
         players = under(data, "players")
         names = [under(player, "algorithm", "name") for player in players.values()] if players else []
         return [str(name) for name in names if name]
-
-    def measured(self) -> list[AnyEvaluationConfig]:
-        return self.evaluations
 
     def measured_roles(self) -> Sequence[str]:
         return self.game.declared_roles()
@@ -196,6 +185,48 @@ class RunConfig(BaseRunConfig):
 
     def learning_keys(self) -> list[str]:
         return [f"players.{name}" for name in self.learners()]
+
+    def pairing(self) -> dict[str, str]:
+        return self.roles
+
+    def scratch_folders(self) -> dict[str, str]:
+        buffers = {name: getattr(self.players[name].algorithm, "replay_buffer", None) for name in self.learners()}  # type: ignore[union-attr]
+        folders = {name: getattr(buffer, "scratch_folder", None) for name, buffer in buffers.items()}
+        at = "players.{}.algorithm.replay_buffer.scratch_folder"
+        return {at.format(name): folder for name, folder in folders.items() if folder is not None}
+
+    def allows_in_branch(self, key: str, branched: Self) -> bool:
+        """A player may stop learning; the others have as many worlds as before, however the config writes it."""
+        learning = branched.learners()
+        if key == "num_worlds":
+            return all(self.worlds_of(name) == branched.worlds_of(name) for name in self.learners() if name in learning)
+        others = [name for name in branched.players if name not in learning]
+        return any(f"{key}.".startswith((f"players.{name}.", f"num_worlds.{name}.")) for name in others)
+
+    def seat_overrides(self, origin: Mapping[str, str], freeze: Sequence[str], replace: Mapping[str, str]) -> list[str]:
+        """As in BaseRunConfig; players that stop learning lose their numbers of worlds."""
+        faults = [
+            ConfigErrorItem(key, f"expected a player{which} ({', '.join(known)}), got {name!r}")
+            for key, which, names, known in (
+                ("--freeze", " that learns", freeze, self.learners()),
+                ("--replace", "", replace, list(self.players)),
+            )
+            for name in names
+            if name not in known
+        ]
+        faults += [
+            ConfigErrorItem("--replace", f"expected a player that is not held fixed, got {name!r}")
+            for name in freeze
+            if name in replace
+        ]
+        ConfigError.require_none(faults)
+        configs: dict[str, dict[str, str]] = {name: {"scripted": script} for name, script in replace.items()}
+        configs |= {name: {**origin, "player": name} for name in freeze}
+        overrides = [f"players.{name}={json.dumps(config)}" for name, config in configs.items()]
+        if configs and isinstance(self.num_worlds, dict):
+            left = {name: number for name, number in self.num_worlds.items() if name not in configs}
+            overrides.append(f"num_worlds={json.dumps(left)}")
+        return overrides
 
     def plan(self) -> list[str]:
         """Who acts when in the game, and what ends its episodes."""

@@ -103,8 +103,8 @@ class Evaluating:
         if evaluations is not None:
             config = progress.run.config
             self.configs = list(evaluations.configs.values())
-            if config.best is not None:
-                self.best = BestScore(config.best, config.measure(config.best))
+            if (best := config.decisive()) is not None:
+                self.best = BestScore(best, config.measure(best))
         self._warned_nan = False
         self._why_unkept: CheckpointError | None = None
         self._failed: str | None = None  # why an evaluation that decides has failed

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import PrivateAttr, model_validator
+from pydantic import PrivateAttr
 from torch.utils.data import Dataset
 
 from palestra.config import (
@@ -29,15 +29,14 @@ from palestra.data.loading import LoadingConfig
 from palestra.data.own_loaders import LoaderConfig
 from palestra.data.rows import RowsDataConfig
 from palestra.data.sets import TRAIN, DataConfig, UserDataConfig
-from palestra.evaluation.config import EvaluatorsConfig
-from palestra.evaluation.measures import BestConfig, GameMeasures, best_errors
+from palestra.evaluation.measures import GameMeasures
 from palestra.games.dialogue.items import ScenarioDataConfig
 from palestra.models.labelled import Classifier, ClassifierConfig, LabelledConfig, Regressor, RegressorConfig
 from palestra.models.learning import LearningConfig
 from palestra.models.metrics import AnyMetricConfig, score_of
 from palestra.models.model import Model
 from palestra.models.sources import AnyModelStart
-from palestra.runs.base import BaseRunConfig, TrainerBase
+from palestra.runs.base import EvaluatedRunConfig, TrainerBase
 from palestra.runs.sections import MachineConfig, RunOutputConfig
 from palestra.runtime.intervals import Interval
 
@@ -122,13 +121,13 @@ class MeasuredSet(NamedTuple):
     pairings: Sequence[dict[str, str]] = ()
 
 
-class FitConfig(BaseRunConfig):
+class FitConfig(EvaluatedRunConfig):
     """A run in which a model learns from data."""
 
-    units = ("opt_steps", "items", "epochs", "minutes")
     counters = ("opt_steps", "items", "epochs")
     in_words = "a run in which a model learns from data"
     axes = ("opt_steps", "items")
+    options = ("--weights",)
     bitless = ("loading",)
     changeable = ("data", "evaluations", "execution", "learning.precision")
     absent = dict.fromkeys(("game", "num_worlds", "roles", "players"), NO_GAMES)
@@ -152,27 +151,22 @@ class FitConfig(BaseRunConfig):
     """how it learns"""
     evaluations: list[SetEvaluationConfig]
     """by which data sets it is judged, and when; []: none"""
-    best: BestConfig | None
-    """which result makes a checkpoint the best one; null: no checkpoint is marked as best"""
-    evaluators: EvaluatorsConfig | None
-    """processes that judge the model while training goes on; null: training waits for each evaluation"""
     execution: FitExecutionConfig
     """where and how the run is computed; equal bits are promised only while device and num_threads are unchanged"""
     output: FitOutputConfig
     """what is shown and stored; it changes no bit of the results"""
     _given: type[Model] | None = PrivateAttr(default=None)  # the class of the model that a program has handed over
 
-    @model_validator(mode="after")
-    def _check_names(self) -> Self:
-        ConfigError.require_none([*self._data_errors(), *self._best_errors()])
-        return self
-
-    def _best_errors(self) -> Iterator[ConfigErrorItem]:
-        is_known = self._given is not None if self.model is None else not has_unread(self.model)
-        is_known = is_known and not any(has_unread(metric) for each in self.evaluations for metric in each.metrics)
-        if is_known:  # else the scores are known once a model is handed over, or its class may be imported
+    def errors(self) -> Iterator[ConfigErrorItem]:
+        yield from self._data_errors()
+        if self.are_scores_known():
             yield from self._score_errors()
-            yield from best_errors(self.best, self.evaluations, self.measure_errors)
+        yield from super().errors()
+
+    def are_scores_known(self) -> bool:
+        """Return whether there is a model, whose class may be imported, as those of all metrics."""
+        is_known = self._given is not None if self.model is None else not has_unread(self.model)
+        return is_known and not any(has_unread(metric) for each in self.evaluations for metric in each.metrics)
 
     def _score_errors(self) -> Iterator[ConfigErrorItem]:
         for place, each in enumerate(self.measured()):
@@ -188,8 +182,6 @@ class FitConfig(BaseRunConfig):
             yield ConfigErrorItem("learning.precision", f"{message}; on a GPU, such as cuda, it has a loss scale")
         yield from self._loader_errors()
         names = [each.name for each in self.evaluations]
-        if self.evaluators is not None and not self.evaluations:
-            yield ConfigErrorItem("evaluators", "expected null, because there are no evaluations, got a mapping")
         for place, each in enumerate(self.evaluations):
             path = f"evaluations.{place}"
             if each.name in names[:place]:
@@ -270,7 +262,7 @@ class FitConfig(BaseRunConfig):
                 named = None if path is None else check({"model": {**named.model_dump(), "name": path}}, _Holder).model
         config = self.model_copy(update={"model": named})
         config._given = type(model)
-        ConfigError.require_none(config._best_errors())
+        ConfigError.require_none(config.errors())
         if named is None and self.evaluators is not None:
             message = "expected null, because other processes cannot build a model of set_model, got a mapping"
             raise ConfigError.at("evaluators", message)

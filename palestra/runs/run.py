@@ -292,10 +292,10 @@ class Run:
 
     def _ways_on(self, is_over: bool) -> dict[str, str]:
         """The commands that this run accepts now, by what they do."""
-        ways, roles = self.folder.ways_on(), getattr(self.config, "roles", None)
+        ways = self.folder.ways_on()
         found = {
             "go on from here": None if is_over else ways.to_resume(),
-            "evaluate again": ways.to_evaluate(roles, bool(self.config.measured())),
+            "evaluate again": ways.to_evaluate(self.config.pairing(), bool(self.config.measured())),
             "see it as a page": ways.to_see(),
         }
         return {what: way for what, way in found.items() if way is not None}

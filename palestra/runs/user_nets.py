@@ -8,12 +8,9 @@ from torch import nn
 
 from palestra.config import Config, ConfigError, import_path, replaced, trusting
 from palestra.config.errors import nearest
-from palestra.models.model import SEAT
 from palestra.nets import UserNets, is_net_config
 from palestra.players.player import Player
-from palestra.runs.base import BaseRunConfig
 from palestra.runs.config import RunConfig
-from palestra.runs.fit import FitConfig
 from palestra.runs.kinds import read_config
 from palestra.runs.parts import Parts, build_algorithm
 
@@ -106,19 +103,15 @@ def are_made(nets: Nets) -> bool:
     return any(map(_is_made, nets.values())) if isinstance(nets, Mapping) else _is_made(nets)
 
 
-def by_role(run: BaseRunConfig, models: Models | None) -> dict[str, Nets]:
+def by_role(run: RunConfig, models: Models | None) -> dict[str, Nets]:
     """The networks that are handed over for a stored run, by the first role of each player.
 
-    As in `set_model`, those of the one player that learns, or the model, may come without its role. Raises ValueError
+    As in `set_model`, those of the one player that learns may come without its role. Raises ValueError
     for an unknown role, and without one where several players learn.
     """
     if models is None:
         return {}
     given: Any = models
-    if isinstance(run, FitConfig):
-        return {SEAT: given[SEAT] if isinstance(given, Mapping) and SEAT in given else given}
-    if not isinstance(run, RunConfig):
-        raise ValueError("models: expected none, because no players play in this run")
     names, players = run.learners(), cast(Mapping[str, Any], run.players)
     places = _nets_in(players[names[0]].algorithm) if len(names) == 1 else []
     if isinstance(given, Mapping) and (any(key in run.roles for key in given) or not {*given} <= {*places}):

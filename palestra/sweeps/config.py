@@ -78,7 +78,7 @@ class SweepConfig(Config):
     @classmethod
     def usual(cls, said: Mapping[str, Any], bases: Mapping[str, BaseRunConfig]) -> dict[str, Any]:
         name, first = next(iter(bases.items()))
-        best = getattr(first, "best", None)
+        best = first.decisive()
         if best is None:
             raise ConfigError.at("best", f"expected a mapping in {name}, which says what a sweep compares, got null")
         is_grid = said.get("search") in ("grid", {"name": "grid"})

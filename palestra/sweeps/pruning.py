@@ -38,7 +38,7 @@ def first_step(bases: Mapping[str, BaseRunConfig]) -> dict[str, int]:
     """Return the first evaluation of runs by which they are compared, by its unit; {} where one has no such count."""
     found: dict[str, int] = {}
     for base in bases.values():
-        best = getattr(base, "best", None)
+        best = base.decisive()
         compared = (each.interval for each in base.measured() if best and each.name == best.evaluation)
         interval = next(compared, None)
         if interval is None or interval.unit == "minutes":

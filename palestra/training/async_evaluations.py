@@ -184,6 +184,12 @@ class AsyncEvaluating(Evaluating):
         self._hand_over()
 
 
+def make_evaluating(training: Any, evaluations: AnyEvaluations) -> Evaluating:
+    """The evaluations of a training, made by itself or, if its config names `evaluators`, by other processes."""
+    made_by = Evaluating if training.config.evaluators is None else AsyncEvaluating
+    return made_by(training.progress, training.checkpoints, evaluations)
+
+
 def record_of(name: str, request: EvaluationRequest, answer: Answer) -> dict[str, Any]:
     """The record of an evaluation, or of one that has failed."""
     if answer.result is None:

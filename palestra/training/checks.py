@@ -7,15 +7,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
-from palestra.algorithms.algorithm import AlgorithmConfig
+from palestra.algorithms.algorithm import AlgorithmConfig, Seat
 from palestra.buffers.memory import NoRoom
 from palestra.config import ConfigError, ConfigErrorItem
+from palestra.games.config import NotDeclared
+from palestra.players import FromRunConfig
 from palestra.players.player import Player
+from palestra.players.seated_models import SeatedModelConfig
+from palestra.players.torch_modules import TorchModuleConfig
 from palestra.recording.aggregates import Aggregates
 from palestra.rollouts.fused import Worlds
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.config import LearningPlayerConfig, RunConfig
+from palestra.runs.parts import check_seat
 from palestra.runs.run import Run
+from palestra.runtime.device import find_device
 from palestra.storage.loaded_checkpoint import numbers_in
 from palestra.storage.run_folder import RunFolder, write_traceback
 
@@ -115,6 +121,18 @@ def _fault(player: Player, what: str, fused_game: Any) -> str:
     return f"player {player.name!r}, opt step {player.opt_steps}: {what}"
 
 
+def check(cls: Any, config: Any) -> None:
+    """Raise ConfigError for everything that `fit` would refuse, by making a training. An override may make less."""
+    cls(config).require_ready()
+
+
+def check_keys(cls: Any, config: Any) -> None:
+    """Raise ConfigError for what `check` finds without making anything that needs an extra or an environment."""
+    find_device(config.execution.device)
+    check_scratch_folders(config)
+    check_checkpoint_folder(config)
+
+
 def check_algorithms(config: RunConfig, algorithms: tuple[type[AlgorithmConfig], ...]) -> None:
     """Raise ConfigError for players that learn by other algorithms than these. (): they may learn by any."""
     names = [name for each in algorithms for name in get_args(each.model_fields["name"].annotation)]
@@ -126,6 +144,23 @@ def check_algorithms(config: RunConfig, algorithms: tuple[type[AlgorithmConfig],
     ]
     if names:
         ConfigError.require_none(others)
+
+
+def check_players(cls: Any, config: RunConfig) -> None:
+    """As `check`; raises NotDeclared if networks of other runs need the exact actions of an environment."""
+    fixed = FromRunConfig | TorchModuleConfig | SeatedModelConfig
+    players: list[Any] = list(config.players.values())
+    has_nets = any(isinstance(player, fixed) or getattr(player, "warm_start", None) for player in players)
+    if has_nets and not config.game.declares_actions():
+        raise NotDeclared
+    check(cls, config)
+
+
+def check_player_keys(cls: Any, config: RunConfig) -> None:
+    """As `check_keys`, with the seats of all players that learn."""
+    for name in config.learners():  # a lone agent's environment has one move
+        check_seat(config.players[name].algorithm, name, Seat(config.worlds_of(name), 1, 1))  # type: ignore[union-attr]
+    check_keys(cls, config)
 
 
 def check_checkpoint_folder(config: BaseRunConfig) -> None:
@@ -147,20 +182,8 @@ def check_scratch_folders(config: BaseRunConfig) -> None:
 
     Only training needs these folders; a run can be evaluated on a machine that lacks them.
     """
-    faults = []
-    for name, folder in scratch_folders(config):
-        if not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
-            path = f"players.{name}.algorithm.replay_buffer.scratch_folder"
-            faults.append(ConfigErrorItem(path, f"expected a folder in which files can be made, got {folder!r}"))
-    ConfigError.require_none(faults)
-
-
-def scratch_folders(config: BaseRunConfig) -> Iterator[tuple[str, str]]:
-    """The scratch folders of a config, each with the name of the player that learns from what lies there."""
-    if not isinstance(config, RunConfig):  # nobody plays
-        return
-    players: Mapping[str, Any] = config.players
-    for name in config.learners():
-        buffer = getattr(players[name].algorithm, "replay_buffer", None)
-        if (folder := getattr(buffer, "scratch_folder", None)) is not None:
-            yield name, folder
+    ConfigError.require_none(
+        ConfigErrorItem(key, f"expected a folder in which files can be made, got {folder!r}")
+        for key, folder in config.scratch_folders().items()
+        if not (os.path.isdir(folder) and os.access(folder, os.W_OK))
+    )

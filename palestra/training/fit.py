@@ -26,7 +26,6 @@ from palestra.randomness import base_key, fold_number, seeded_global_state
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage, Task
 from palestra.runs.copied_modules import read_given, write_given
-from palestra.runs.evaluating import Evaluating
 from palestra.runs.fit import FitConfig
 from palestra.runs.models import make_model, spaces_to_store
 from palestra.runs.progress import Standing
@@ -35,7 +34,7 @@ from palestra.runtime.counter import Counter, count
 from palestra.runtime.intervals import Counters
 from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
-from palestra.training.async_evaluations import AsyncEvaluating
+from palestra.training.async_evaluations import make_evaluating
 from palestra.training.judging import SetEvaluations
 from palestra.training.training import Training
 
@@ -57,7 +56,6 @@ class FitTrainer(Training):
     step_terms: Terms
 
     run_config = FitConfig
-    counter_names = FitConfig.counters
     rated = ("opt_steps", "items")
     recurs = "opt_steps"
     failures = (DataFailed, ModelFailed)
@@ -101,8 +99,13 @@ class FitTrainer(Training):
             self.learner = Learner(model, self.config.learning)
         self.learners = [self.learner]
         self.judging = SetEvaluations(self)
-        judged_by = Evaluating if self.config.evaluators is None else AsyncEvaluating
-        self.evaluating = judged_by(self.progress, self.checkpoints, self.judging)
+        self.evaluating = make_evaluating(self, self.judging)
+
+    @classmethod
+    def by_role(cls, config: FitConfig, models: Any) -> Mapping[str, Any]:
+        if models is None:
+            return {}
+        return {SEAT: models[SEAT] if isinstance(models, Mapping) and SEAT in models else models}
 
     def set_model(self, role: str | Model, model: Model | None = None) -> None:
         """Let a model of your own learn, where the config says `model: null`. To be called before `fit`.

@@ -12,14 +12,14 @@ from palestra.config import list_of_overrides, trusting
 from palestra.runs.base import TrainerBase
 from palestra.runs.branching import branched_config, change_bitless, changes_since, note_changes, run_of, seat_overrides
 from palestra.runs.kinds import read_stored_config
-from palestra.runs.user_nets import Models, Nets, by_role, calls_of
+from palestra.runs.user_nets import Models, Nets, calls_of
 from palestra.runtime.console import VisibleConsole
 from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.disk import RunFolderError
 from palestra.storage.fetching import fetch, is_url
 from palestra.storage.loaded_checkpoint import checkpoint_folder
 from palestra.storage.run_folder import RunFolder
-from palestra.training.naming import class_for
+from palestra.training.naming import class_for, named_classes
 
 T = TypeVar("T", bound=TrainerBase)
 
@@ -58,7 +58,7 @@ def load(
             change_bitless(folder, overrides)
         config = read_stored_config(folder.config)
         training = class_for(cls, config, folder)(config, run=folder, callbacks=callbacks, console=console)
-    return _with_models(training, by_role(config, models), folder.path.name)
+    return _with_models(training, training.by_role(config, models), folder.path.name)
 
 
 def branch(
@@ -85,7 +85,8 @@ def branch(
     source = run_of(Path(checkpoint))  # raises if there is no run
     origin = checkpoint_folder(Path(checkpoint))
     with trusting(trust):
-        nets_of = by_role(read_stored_config(source.config), models)
+        stored = read_stored_config(source.config)
+        nets_of = named_classes(stored)[0].by_role(stored, models)
         seats = seat_overrides(origin, freeze, replace or {})
         config = branched_config(origin, [*seats, *list_of_overrides(overrides)], calls_of(nets_of))
         built = class_for(cls, config, source)
@@ -107,6 +108,13 @@ def copy(self: Any, run: str | Path | None = None, models: Models | None = None)
     callbacks = deepcopy(self.callbacks[len(self.config.callbacks) :])
     latest = place.checkpoints.path / "latest"
     return branch(type(self), latest, [], run, callbacks, self.run.console, models=models)
+
+
+def by_role(cls: type[TrainerBase], config: Any, models: Models | None) -> Mapping[str, Nets]:
+    """What `set_model` handed over when a stored run began, by role: nothing. Raises ValueError for `models`."""
+    if models is not None:
+        raise ValueError(f"models: expected none, because this is {config.in_words}")
+    return {}
 
 
 def _with_models(training: Any, nets_of: Mapping[str, Nets], name: str) -> Any:

@@ -20,7 +20,7 @@ class StoredTraining(Stored):
     def __init__(self, folder: RunFolder, config: Any) -> None:
         super().__init__(folder, config)
         self._make(config)
-        if not getattr(config, "evaluations", ()):
+        if not config.measured():
             raise RunFolderError(f"{folder.path}: expected a run with evaluations, got one without")
 
     def _make(self, config: Any) -> None:
@@ -44,7 +44,7 @@ class StoredTraining(Stored):
         return self._judged_by(name) != self.config.judged_by(name)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.counters = {name: state["counters"][name] for name in self.training.counter_names}
+        self.counters = {name: state["counters"][name] for name in self.config.counters}
         self.evaluations.restore(state)
 
     def judge(self, name: str, num: int, with_scripted: bool, watch: Watch) -> dict[str, Any]:

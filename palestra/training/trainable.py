@@ -1,20 +1,14 @@
 """Checks a config for everything that `train` would refuse, without making an environment or importing an extra."""
 
 import tempfile
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from palestra.algorithms.algorithm import Seat
 from palestra.config import ConfigError, ConfigErrorItem, MissingExtra, checking, replaced
 from palestra.games.config import NotDeclared, without_environments
-from palestra.players import FromRunConfig
-from palestra.players.seated_models import SeatedModelConfig
-from palestra.players.torch_modules import TorchModuleConfig
 from palestra.runs.base import BaseRunConfig
-from palestra.runs.config import RunConfig
-from palestra.runs.parts import check_seat
 from palestra.runtime.device import find_device
-from palestra.training import make_trainer
-from palestra.training.checks import check_checkpoint_folder, check_scratch_folders, scratch_folders
+from palestra.training.checks import check_checkpoint_folder, check_scratch_folders
+from palestra.training.naming import named_classes
 
 C = TypeVar("C", bound=BaseRunConfig)
 
@@ -32,16 +26,15 @@ class Unchecked(NamedTuple):
 
 def check_trainable(config: BaseRunConfig) -> Unchecked:
     """Raise ConfigError for everything that `train` would refuse, and say what could not be checked."""
+    trainer = named_classes(config)[0]
     with checking(), without_environments():
         try:
-            if isinstance(config, RunConfig) and not _needs_no_environment(config):
-                raise NotDeclared
-            make_trainer(config).require_ready()
+            trainer.check(config)
         except NotDeclared:
-            _check_apart_from_environment(config)
+            trainer.check_keys(config)
             return Unchecked(True, [])
         except MissingExtra as error:
-            _check_apart_from_environment(config)
+            trainer.check_keys(config)
             return Unchecked(False, list(error.errors))
     return Unchecked(False, [])
 
@@ -69,25 +62,6 @@ def apart_from_this_machine(config: C) -> C:
     execution = config.execution.model_copy(update={"device": "cpu"})
     output = config.output.model_copy(update={"display": "quiet", "checkpoint_folder": None})
     config = config.model_copy(update={"execution": execution, "output": output})
-    for name, _ in scratch_folders(config):
-        place = f"players.{name}.algorithm.replay_buffer.scratch_folder"
-        config = replaced(config, place, tempfile.gettempdir())
+    for key in config.scratch_folders():
+        config = replaced(config, key, tempfile.gettempdir())
     return config
-
-
-def _needs_no_environment(config: RunConfig) -> bool:
-    """Whether a config can be checked without its environment, whose exact actions networks of other runs need."""
-    players: list[Any] = list(config.players.values())
-    fixed = FromRunConfig | TorchModuleConfig | SeatedModelConfig
-    has_nets = any(isinstance(player, fixed) or getattr(player, "warm_start", None) for player in players)
-    return config.game.declares_actions() or not has_nets
-
-
-def _check_apart_from_environment(config: BaseRunConfig) -> None:
-    """Make the checks of a training that need no spaces."""
-    find_device(config.execution.device)
-    if isinstance(config, RunConfig):
-        for name in config.learners():  # a lone agent's environment has one move
-            check_seat(config.players[name].algorithm, name, Seat(config.worlds_of(name), 1, 1))  # type: ignore[union-attr]
-    check_scratch_folders(config)
-    check_checkpoint_folder(config)

@@ -23,16 +23,15 @@ from palestra.rollouts import fuse
 from palestra.rollouts.transitions import Transitions, join_roles
 from palestra.runs.branching import run_of, unequal_bits
 from palestra.runs.config import RunConfig
-from palestra.runs.evaluating import Evaluating
 from palestra.runs.imported_players import copy_players
 from palestra.runs.parts import build_evaluations, build_parts, warm_start
-from palestra.runs.user_nets import Nets, calls_of, first_role, name_in_seat, seat_and_nets, take_nets
+from palestra.runs.user_nets import Nets, by_role, calls_of, first_role, name_in_seat, seat_and_nets, take_nets
 from palestra.runtime.counter import Counter, count
 from palestra.runtime.limits import memory_needed
 from palestra.runtime.threads import limited_threads
 from palestra.storage.run_folder import RunFolder
-from palestra.training.async_evaluations import AsyncEvaluating
-from palestra.training.checks import check_algorithms, check_scratch_folders, fault_of_players
+from palestra.training.async_evaluations import make_evaluating
+from palestra.training.checks import check_algorithms, check_player_keys, check_players, fault_of_players
 from palestra.training.descriptions import final_evaluations, turns_in_words, updates_in_words
 from palestra.training.metrics import PendingMetrics
 from palestra.training.training import Training
@@ -83,11 +82,12 @@ class Trainer(Training):
     """
 
     run_config = RunConfig
-    counter_names = RunConfig.counters
     rated = ("env_steps", "opt_steps")
     epoch_counter_names = ("roll_outs", "updates")
     algorithms: ClassVar[tuple[type[AlgorithmConfig], ...]] = ()  # the only ones by which players learn; (): any
     failures = (EnvironmentFailed,)
+    by_role = staticmethod(by_role)  # type: ignore[assignment]
+    check, check_keys = classmethod(check_players), classmethod(check_player_keys)
     is_counted = True
     env_steps = Counter("_roll_out(role, num_rounds)")
     opt_steps = Counter("after_step(player, metrics)")
@@ -117,8 +117,7 @@ class Trainer(Training):
         self.turn = 0  # the index in `learners` of the player whose turn it is
         self.metrics = PendingMetrics(self.config.output, self.learners)
         self.evaluations = build_evaluations(self.parts)
-        played_by = Evaluating if self.config.evaluators is None else AsyncEvaluating
-        self.evaluating = played_by(self.progress, self.checkpoints, self.evaluations)
+        self.evaluating = make_evaluating(self, self.evaluations)
         self._warned_inexact: set[str] = set()
 
     def _make_worlds(self) -> dict[str, Any]:
@@ -155,10 +154,6 @@ class Trainer(Training):
         self.run.count_time_in(self.run.time_log, self.buffers())
         for call in calls_of({first_role(config, player.name): nets}):
             self.run.note_call(call)
-
-    def require_ready(self) -> None:
-        check_scratch_folders(self.config)
-        super().require_ready()
 
     # ---- the stages of a run, and turns ------------------------------------------------------------------
 

@@ -30,15 +30,8 @@ from palestra.runtime.intervals import Agenda, Counters, Interval, is_due, read_
 from palestra.runtime.signals import Interrupted
 from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import RunFolder
-from palestra.training import opening
-from palestra.training.checks import (
-    TrainingEnds,
-    TrainingFailed,
-    Watcher,
-    branch_hint,
-    check_checkpoint_folder,
-    telling_failures,
-)
+from palestra.training import checks, opening
+from palestra.training.checks import TrainingEnds, TrainingFailed, Watcher, branch_hint, telling_failures
 from palestra.training.descriptions import own_words
 from palestra.training.naming import python_class
 
@@ -53,16 +46,17 @@ class Training(TrainerBase):
     where the display writes. origin: the checkpoint that the run branches off; `branch` passes it. Raises ConfigError.
 
     Must be implemented: `_train`. May be overridden: `_build`, which makes what is trained; `_test`; `train_stage` and
-    `test_stage`, which describe both; the contexts `train_context` and `test_context`; `require_ready`; the state, in
-    `state_dict`, `load_state_dict`, `without_rows`, `state_of_branch` and `buffers`; what is recorded and shown, in
-    `_record_fields`, `_errors_after_record`, `shown_metrics`, `fault` and `differences`; `_begin_run`,
-    `choose_kernels` and `_close`; and every hook (`before_train`, `before_epoch`, `after_evaluation`, `after_save`,
-    `after_epoch`, `after_train`); an override calls its parent.
+    `test_stage`, which describe both; the contexts `train_context` and `test_context`; `require_ready`, `check` and
+    `check_keys`; the state, in `state_dict`, `load_state_dict`, `without_rows`, `state_of_branch` and `buffers`; what
+    is recorded and shown, in `_record_fields`, `_errors_after_record`, `shown_metrics`, `fault` and `differences`;
+    `by_role`, which models a stored run needs; `_begin_run`, `choose_kernels` and `_close`; and every hook
+    (`before_train`, `before_epoch`, `after_evaluation`, `after_save`, `after_epoch`, `after_train`); an override calls
+    its parent.
 
-    May be set: `run_config`, the model of its files; `recurs`, epochs or opt_steps, whole ones of which `palestra
-    profile` times; `counter_names`, the counters, each an integer attribute, in the order in which records have them;
-    `rated`, those whose rates per second are recorded; `epoch_counter_names`, the keys of `epoch_counts`, which are 0
-    when an epoch begins; `failures`, exceptions of parts that end the run as failed.
+    May be set: `run_config`, the model of its files, whose `counters` are integer attributes here; `recurs`, epochs or
+    opt_steps, whole ones of which `palestra profile` times; `rated`, the counters whose rates per second are recorded;
+    `epoch_counter_names`, the keys of `epoch_counts`, which are 0 when an epoch begins; `failures`, exceptions of parts
+    that end the run as failed.
 
     run: its config, folder, records, display, clock and signals. checkpoints, evaluating, progress: its other
     components. during, show: those of `progress`. set_logger: that of `run`. extra_state: what a `_train` of your own
@@ -70,7 +64,6 @@ class Training(TrainerBase):
     """
 
     run_config: ClassVar[type[BaseRunConfig]] = BaseRunConfig
-    counter_names: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs")
     rated: ClassVar[tuple[str, ...]] = ("opt_steps",)
     recurs: ClassVar[str] = "epochs"
     epoch_counter_names: ClassVar[tuple[str, ...]] = ("updates",)
@@ -82,6 +75,9 @@ class Training(TrainerBase):
     load = classmethod(opening.load)  # type: ignore[var-annotated]
     branch = classmethod(opening.branch)  # type: ignore[var-annotated]
     copy = opening.copy
+    by_role = classmethod(opening.by_role)
+    check = classmethod(checks.check)
+    check_keys = classmethod(checks.check_keys)
 
     def __init__(
         self,
@@ -100,7 +96,7 @@ class Training(TrainerBase):
         self.device = self.run.device
         self.callbacks = [*map(make_callback, read.callbacks), *required_callbacks(callbacks)]
         self.watcher: Watcher | None = None
-        set_counts(self, **dict.fromkeys(self.counter_names, 0))
+        set_counts(self, **dict.fromkeys(read.counters, 0))
         self.in_epoch = self.finished = self._has_left = False
         self.epoch_counts = dict.fromkeys(self.epoch_counter_names, 0)
         self.extra_state: dict[str, Any] = {}
@@ -130,7 +126,7 @@ class Training(TrainerBase):
         traceback); RunFolderError or CheckpointError if the disk refuses, at the end if only the last or the best
         checkpoint or the mirror is concerned; ValueError for a number or a unit that is none.
         """
-        self._asked_for = read_limit(num_steps, max_steps, unit, self.config.units)
+        self._asked_for = read_limit(num_steps, max_steps, unit, self.config.units())
         self.require_ready()
         self._has_left = False
         with self._opened(), self.train_context(), telling_failures(self.run, self.failures):
@@ -239,8 +235,9 @@ class Training(TrainerBase):
 
     def require_ready(self) -> None:
         """Raise ConfigError, before anything is written, for what would make training fail."""
+        checks.check_scratch_folders(self.config)
         if not self.run.resumed:
-            check_checkpoint_folder(self.config)
+            checks.check_checkpoint_folder(self.config)
         for callback in self.callbacks:
             try:
                 callback.check(self)
@@ -454,7 +451,7 @@ class Training(TrainerBase):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        set_counts(self, **{name: state["counters"][name] for name in self.counter_names})
+        set_counts(self, **{name: state["counters"][name] for name in self.config.counters})
         self.checked = {**state["checked"], "minutes": self.run.clock.seconds / 60}
         self.in_epoch, self.epoch_counts = state["in_epoch"], state["epoch_counts"]
         self.extra_state = state["extra_state"]
@@ -483,13 +480,15 @@ class Training(TrainerBase):
         return self.run.config
 
     def counts(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.counter_names}
+        return {name: getattr(self, name) for name in self.config.counters}
 
     @property
     def counters(self) -> Counters:
         """The counters that intervals and limits may name as their unit."""
         counts = self.counts()
-        return {unit: self.run.clock.seconds / 60 if unit == "minutes" else counts[unit] for unit in self.config.units}
+        return {
+            unit: self.run.clock.seconds / 60 if unit == "minutes" else counts[unit] for unit in self.config.units()
+        }
 
     def mark(self) -> Mark:
         """The present counts and seconds of training, from which rates are computed."""

@@ -42,7 +42,7 @@ from palestra.training.training import Training
 
 
 class RegressionConfig(BaseRunConfig):
-    units = (*BaseRunConfig.units, "rows")
+    counters = ("rows", *BaseRunConfig.counters)
 
     num_rows: PositiveInt
     """rows of data"""
@@ -52,7 +52,6 @@ class Regression(Training):
     """A linear regression, a row at a time."""
 
     run_config = RegressionConfig
-    counter_names = ("rows", "opt_steps", "epochs")
     rated = ("rows",)
 
     class Config(UserConfig):
@@ -157,7 +156,7 @@ def test_a_training_without_games_is_checked_and_described(config: dict[str, Any
 
 def test_a_kind_of_run_says_which_units_there_are(config: dict[str, Any]) -> None:
     config["stop"]["unit"] = "env_steps"
-    message = r"stop\.unit: expected one of 'opt_steps', 'epochs', 'minutes', 'rows', got 'env_steps'"
+    message = r"stop\.unit: expected one of 'rows', 'opt_steps', 'epochs', 'minutes', got 'env_steps'"
     with pytest.raises(ConfigError, match=message):
         make_trainer(config)
 
@@ -227,7 +226,7 @@ def test_a_fit_of_some_steps_takes_each_unit_and_says_what_is_none(make_config: 
     steps = trainer.opt_steps
     trainer.fit(num_steps=1e-9, unit="minutes")
     assert (trainer.opt_steps, trainer.finished) == (steps, False)
-    units = "unit: expected one of 'opt_steps', 'env_steps', 'epochs', 'minutes'"
+    units = "unit: expected one of 'env_steps', 'opt_steps', 'epochs', 'minutes'"
     for num_steps, unit, message in (
         (0, "epochs", "num_steps: expected a positive number, got 0"),
         (None, "epochs", "num_steps: expected a positive number, got None"),
