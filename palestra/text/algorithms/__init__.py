@@ -1,0 +1,1 @@
+"""The algorithms of text players: which answers a player learns from, a file each."""

@@ -1,0 +1,63 @@
+"""What an algorithm of a text player is: it chooses from roll-outs what the player learns from."""
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor
+
+from palestra.games.dialogue.protocol import Protocol
+from palestra.text.rollouts import DecisionRow, Rollouts
+
+LossName = Literal["supervised", "policy_gradient"]
+
+
+class Example(NamedTuple):
+    """A decision that a player learns from.
+
+    weight: how much the answer counts (supervised), or its advantage (policy gradient). answer: one that it should have
+    given; None: the one that it gave, by the tokens that were sampled.
+    """
+
+    row: DecisionRow
+    weight: float
+    answer: str | None = None
+
+
+class Seat(NamedTuple):
+    """What an algorithm knows of its player and of the dialogues.
+
+    player: its name. protocol: that of the dialogues. verdict_words: the answers by which a verifier rejects, and by
+    which it accepts.
+    """
+
+    player: str
+    protocol: Protocol
+    verdict_words: tuple[str, str]
+
+
+class TextAlgorithm(ABC):
+    """Chooses from roll-outs what one player learns from.
+
+    Must be set: `loss`, by which it learns. Must be implemented: `examples`. May be set: `all_epochs`, whether
+    `examples` gets the roll-outs of every epoch so far, or those of this epoch alone.
+
+    An algorithm of your own carries its keys as `Config`, a UserConfig. `__init__` is called with the config and a
+    Seat.
+    """
+
+    loss: LossName
+    all_epochs: bool = False
+
+    def __init__(self, config: Any, seat: Seat) -> None:
+        self.config, self.seat = config, seat
+
+    @abstractmethod
+    def examples(self, rollouts: Rollouts, keys: Tensor) -> list[Example]:
+        """Return what the player learns from; [] if there is nothing.
+
+        keys: int64 (1,), from which all randomness comes.
+        """
+
+    def is_verdict(self, row: DecisionRow) -> bool:
+        """Tell whether a decision of the player is the verdict of a verifier."""
+        return row.verdict is not None and row.role in self.seat.protocol.verifiers

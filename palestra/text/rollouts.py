@@ -1,0 +1,122 @@
+"""The decisions of finished dialogues: rows, which lie in a Parquet file for each epoch."""
+
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from importlib import import_module
+from itertools import groupby
+from typing import Any, Self
+
+from palestra.games.dialogue.protocol import Verdict
+from palestra.text.chat import Message, Prompt
+
+
+@dataclass(frozen=True)
+class DecisionRow:
+    """A decision of a dialogue: what a role read, what it answered, and what came of it.
+
+    epoch: of the run, from 0. question: its number in the epoch. rollout: the number of the dialogue on this question.
+    variant: that of the protocol, which was drawn for the dialogue. node: the number of the
+    decision in its dialogue; parent: the node after which it was made, None for the first ones. round: of the dialogue,
+    from 0. prompt: the messages that the role read. answer: what it wrote. prompt_ids, answer_ids, log_probs: the
+    tokens of both, and the log-probability of each token of the answer when it was sampled; () of a scripted player.
+    stop: why the answer ended ("stop", "length" or "scripted"). attempts: how many answers were asked for. verdict:
+    what the answer decides; None for a message. label: the question's. reward: what the role got in the whole dialogue.
+    """
+
+    epoch: int
+    question: int
+    rollout: int
+    variant: int
+    node: int
+    parent: int | None
+    round: int
+    role: str
+    player: str
+    prompt: Prompt
+    answer: str
+    prompt_ids: tuple[int, ...]
+    answer_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    stop: str
+    attempts: int
+    verdict: Verdict
+    label: int
+    reward: float
+
+
+class Rollouts:
+    """The decisions of finished dialogues, ordered by epoch, question, roll-out and node."""
+
+    def __init__(self, rows: Iterable[DecisionRow]) -> None:
+        self.rows = sorted(rows, key=lambda row: (*_dialogue_of(row), row.node))
+
+    def of(self, player: str) -> list[DecisionRow]:
+        """Return the decisions of a player, in every role that it has."""
+        return [row for row in self.rows if row.player == player]
+
+    def dialogues(self) -> Iterator[list[DecisionRow]]:
+        """Yield the decisions of each dialogue, in order."""
+        for _, rows in groupby(self.rows, key=_dialogue_of):
+            yield list(rows)
+
+    # ---- files -------------------------------------------------------------------------------------------
+
+    def to_parquet(self) -> bytes:
+        """Return the content of a Parquet file; equal roll-outs give equal bytes."""
+        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+        schema = _schema(arrow)
+        columns = {name: [_plain(getattr(row, name)) for row in self.rows] for name in schema.names}
+        content = io.BytesIO()
+        parquet.write_table(arrow.table(columns, schema=schema), content, compression="zstd")
+        return content.getvalue()
+
+    @classmethod
+    def from_parquet(cls, content: bytes) -> Self:
+        """Read what `to_parquet` gave. Raises ValueError for another content."""
+        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+        try:
+            table = parquet.read_table(io.BytesIO(content))
+        except (arrow.ArrowException, OSError) as error:
+            raise ValueError(f"expected a Parquet file, got another content: {error!s:.200}") from error
+        if not table.schema.equals(_schema(arrow)):
+            expected = f"expected the columns {', '.join(_schema(arrow).names)}, each with its own type"
+            raise ValueError(f"{expected}, got {', '.join(table.column_names)}")
+        return cls(map(_row, table.to_pylist()))
+
+
+def _dialogue_of(row: DecisionRow) -> tuple[int, int, int]:
+    return row.epoch, row.question, row.rollout
+
+
+def _schema(arrow: Any) -> Any:
+    message = arrow.struct([("role", arrow.string()), ("content", arrow.string())])
+    kinds = {
+        "role": arrow.string(),
+        "player": arrow.string(),
+        "answer": arrow.string(),
+        "stop": arrow.string(),
+        "prompt": arrow.list_(message),
+        "prompt_ids": arrow.list_(arrow.int32()),
+        "answer_ids": arrow.list_(arrow.int32()),
+        "log_probs": arrow.list_(arrow.float32()),
+        "reward": arrow.float64(),
+    }
+    return arrow.schema([(each.name, kinds.get(each.name, arrow.int64())) for each in fields(DecisionRow)])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [{"role": each.role, "content": each.content} if isinstance(each, Message) else each for each in value]
+    return value
+
+
+def _row(values: Mapping[str, Any]) -> DecisionRow:
+    prompt = tuple(Message(**message) for message in values["prompt"])
+    numbers = {name: tuple(values[name]) for name in ("prompt_ids", "answer_ids", "log_probs")}
+    return DecisionRow(**{**values, **numbers, "prompt": prompt})
+
+
+def verdicts_of(dialogue: Iterable[DecisionRow]) -> dict[str, Verdict]:
+    """Return the verdicts of a dialogue by role, of those who have decided."""
+    return {row.role: row.verdict for row in dialogue if row.verdict is not None}
