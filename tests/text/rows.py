@@ -13,7 +13,14 @@ WORDS = ("no", "yes")
 
 
 def seat(player: str = "verifier") -> Seat:
-    config = {"name": "nip", "first": "prover", "min_rounds": 1, "max_rounds": 2, "rewards": REWARDS.model_dump()}
+    config = {
+        "name": "nip",
+        "stance": "accept",
+        "first": "prover",
+        "min_rounds": 1,
+        "max_rounds": 2,
+        "rewards": REWARDS.model_dump(),
+    }
     return Seat(player, NipConfig.model_validate(config).build(), WORDS)
 
 

@@ -1,3 +1,5 @@
+"""Covers palestra.text.rollouts and palestra.text.algorithms.algorithm."""
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -99,7 +99,8 @@ class ExpertIteration(TextAlgorithm):
 
     def _parts(self, dialogue: Sequence[DecisionRow], key: Tensor) -> Iterator[Part]:
         """Yield what the player did in a dialogue, by role, with the label as its verdict where this is drawn."""
-        protocol, verdicts, label = self.seat.protocol, verdicts_of(dialogue), dialogue[0].label
+        protocol, verdicts = self.seat.protocol, verdicts_of(dialogue)
+        label, variant = dialogue[0].label, dialogue[0].variant
         is_replaced = float(random_floats(key, 1)) < self.config.truth(dialogue[0].epoch)
         for role in protocol.roles:
             rows = [row for row in dialogue if row.role == role and row.player == self.seat.player]
@@ -110,7 +111,7 @@ class ExpertIteration(TextAlgorithm):
                 paid: dict[str, Verdict] = {**dict.fromkeys(protocol.verifiers), **verdicts}
                 truth = self.seat.verdict_words[label]
                 right: dict[str, Verdict] = {**paid, role: VERDICTS[label]}
-                reward += protocol.reward(role, right, label) - protocol.reward(role, paid, label)
+                reward += protocol.reward(role, right, label, variant) - protocol.reward(role, paid, label, variant)
             yield Part(reward, label, [Example(row, 1.0, truth if row.verdict is not None else None) for row in rows])
 
 

@@ -381,7 +381,7 @@ CASES: dict[str, tuple[Callable[[], None], Data, str, str]] = {
         arrays(round=np.zeros((40, 2))),
         NPZ | {"sees": {"prover": ["round"], "verifier": []}, "categorical": []},
         "sees.prover.0",
-        "expected another name of an array than columns, messages, round, got 'round'",
+        "expected another name of an array than columns, messages, round, side, got 'round'",
     ),
     "an array of categories": (
         arrays(a=np.zeros((40, 2))),
