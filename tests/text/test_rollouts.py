@@ -1,4 +1,4 @@
-"""Covers palestra.text.rollouts and palestra.text.algorithms.algorithm."""
+"""Covers palestra.text.algorithms.algorithm too."""
 
 import pytest
 from hypothesis import given, settings
