@@ -1,4 +1,4 @@
-"""Tables and arrays in files, as columns by name: .csv, .parquet and .npz.
+"""Tables and arrays in files, as columns by name: .csv, .jsonl, .parquet and .npz.
 
 Letters: N rows.
 """
@@ -6,8 +6,9 @@ Letters: N rows.
 import csv
 import hashlib
 import io
+import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 
 from palestra.config import ConfigError
 
-SUFFIXES = (".csv", ".parquet", ".npz")
+SUFFIXES = (".csv", ".jsonl", ".parquet", ".npz")
 SEPARATORS = ";\t|"  # of files that separate cells otherwise than by commas
 Column = np.ndarray[Any, Any]
 
@@ -29,6 +30,7 @@ class ColumnsFile:
     names: tuple[str, ...]
     sha256: str
     _read: Callable[[str], Column]
+    _read_texts: Callable[[str], list[str]]
 
     def column(self, name: str) -> Column:
         """Return a column by its name.
@@ -37,6 +39,13 @@ class ColumnsFile:
         (N, ...) of .npz files have their own dtype. Raises ConfigError, with the path "", for anything else.
         """
         return self._read(name)
+
+    def texts(self, name: str) -> list[str]:
+        """Return the cells of a column as texts, numbers as the file writes them; "" where one is missing.
+
+        Raises ConfigError, with the path "", for arrays.
+        """
+        return self._read_texts(name)
 
 
 def read_columns(path: str) -> ColumnsFile:
@@ -58,11 +67,15 @@ def read_columns(path: str) -> ColumnsFile:
         raise _error(f"expected a file that can be read at {path!r}, got: {error.strerror or error}") from error
     if not content:
         raise _error(f"expected rows in {path!r}, got an empty file")
-    names, read = {".csv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}[place.suffix](content, path)
+    readers = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet, ".npz": _read_npz}
+    names, read, read_texts = readers[place.suffix](content, path)
     for name in names:
         if names.count(name) > 1:
             raise _error(f"expected columns of different names in {path!r}, got {name!r} twice")
-    return ColumnsFile(tuple(names), hashlib.sha256(content).hexdigest(), read)
+    return ColumnsFile(tuple(names), hashlib.sha256(content).hexdigest(), read, read_texts)
+
+
+Readers = tuple[list[str], Callable[[str], Column], Callable[[str], list[str]]]  # names; columns; cells as texts
 
 
 def _error(message: str) -> ConfigError:
@@ -72,7 +85,7 @@ def _error(message: str) -> ConfigError:
 # ---- .csv ----------------------------------------------------------------------------------------------
 
 
-def _read_csv(content: bytes, path: str) -> tuple[list[str], Callable[[str], Column]]:
+def _read_csv(content: bytes, path: str) -> Readers:
     """Read UTF-8 with cells separated by commas; the first line names the columns, empty lines do not count."""
     try:
         reader = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
@@ -94,10 +107,14 @@ def _read_csv(content: bytes, path: str) -> tuple[list[str], Callable[[str], Col
             message = f"expected {len(names)} cells in every line of {path!r}, as in the first one, got {len(cells)}"
             raise _error(f"{message} in line {number}")
     columns = list(zip(*(cells for _, cells in rows), strict=True)) or [()] * len(names)
-    return names, lambda name: _numbers_or_texts(columns[names.index(name)])
+    return (
+        names,
+        lambda name: _numbers_or_texts(columns[names.index(name)]),
+        lambda name: list(columns[names.index(name)]),
+    )
 
 
-def _numbers_or_texts(cells: tuple[str, ...]) -> Column:
+def _numbers_or_texts(cells: Sequence[str]) -> Column:
     """Convert cells to numbers if each is one or empty, else to texts."""
     numbers = [number_of(cell) for cell in cells]
     if any(number is None for number in numbers):
@@ -113,10 +130,42 @@ def number_of(cell: str) -> float | None:
         return None
 
 
+# ---- .jsonl --------------------------------------------------------------------------------------------
+
+
+def _read_jsonl(content: bytes, path: str) -> Readers:
+    """Read UTF-8 with a JSON object in every line; a row lacks the columns that its object lacks."""
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(content.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise _error(f"expected a JSON object in every line of {path!r}, got in line {number}: {error}") from error
+        if not isinstance(row, dict):
+            raise _error(f"expected a JSON object in every line of {path!r}, got {row!r:.80} in line {number}")
+        rows.append(row)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+
+    def texts(name: str) -> list[str]:
+        found = [row.get(name) for row in rows]
+        for number, value in enumerate(found):
+            if isinstance(value, list | dict):
+                message = f"expected a number or text in every row of {name!r}, got an array or object in row {number}"
+                raise _error(f"{message} (counted from 0)")
+        return ["" if each is None else each if isinstance(each, str) else json.dumps(each) for each in found]
+
+    def column(name: str) -> Column:
+        return _numbers_or_texts([{"true": "1", "false": "0"}.get(each, each) for each in texts(name)])
+
+    return names, column, texts
+
+
 # ---- .parquet ------------------------------------------------------------------------------------------
 
 
-def _read_parquet(content: bytes, path: str) -> tuple[list[str], Callable[[str], Column]]:
+def _read_parquet(content: bytes, path: str) -> Readers:
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:
@@ -136,13 +185,16 @@ def _read_parquet(content: bytes, path: str) -> tuple[list[str], Callable[[str],
         numbers = [np.nan if value is None else float(value) for value in column.to_pylist()]
         return np.array(numbers, dtype=np.float64)
 
-    return list(table.column_names), read
+    def texts(name: str) -> list[str]:
+        return ["" if cell is None else str(cell) for cell in table.column(name).to_pylist()]
+
+    return list(table.column_names), read, texts
 
 
 # ---- .npz ----------------------------------------------------------------------------------------------
 
 
-def _read_npz(content: bytes, path: str) -> tuple[list[str], Callable[[str], Column]]:
+def _read_npz(content: bytes, path: str) -> Readers:
     try:
         arrays = np.load(io.BytesIO(content), allow_pickle=False)
         names = list(arrays.files)
@@ -165,4 +217,10 @@ def _read_npz(content: bytes, path: str) -> tuple[list[str], Callable[[str], Col
             return texts.astype(object)
         return found.astype(np.float64) if found.ndim == 1 else found
 
-    return names, read
+    def texts(name: str) -> list[str]:
+        column = read(name)
+        if column.ndim > 1:
+            raise _error(f"expected a number or text in every row of {name!r}, got arrays of shape {column.shape[1:]}")
+        return [cell if isinstance(cell, str) else f"{cell:.17g}" for cell in column.tolist()]
+
+    return names, read, texts

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 
 from palestra.config import ConfigError, ConfigErrorItem, NonEmptyStr, below
-from palestra.data.columns import Column, read_columns
+from palestra.data.columns import Column
 from palestra.data.items import LABEL, TensorItems
 from palestra.data.sets import DataConfig
 from palestra.data.table import (
@@ -23,6 +23,7 @@ from palestra.data.table import (
     check_column,
     check_finite,
     suggested,
+    told_file,
 )
 
 
@@ -32,7 +33,7 @@ class RowsDataConfig(DataConfig):
     name: Literal["rows"]
     """the labelled rows of a file; those of all sets of a run are shown as the training rows of `train` say"""
     file: NonEmptyStr
-    """a .csv, .parquet or .npz file on this machine; a relative path begins at the working directory"""
+    """a .csv, .jsonl, .parquet or .npz file on this machine; a relative path begins at the working directory"""
     label: NonEmptyStr | None
     """the column with the labels; null: these items have none, and are predicted alone; not of `train`"""
     label_kind: Literal["class", "number"]
@@ -64,17 +65,7 @@ class RowsDataConfig(DataConfig):
         held_out = {"name": "fraction", "fraction": 0.2, "seed": 0}
         told: dict[str, Any] = {"label_kind": "class", "held_out": held_out, "part": "train", "standardize": True}
         told |= {"num_items": None, **said}
-        if not isinstance(told.get("file"), str):
-            raise ConfigError.at(
-                "file", "expected a path, but the key is missing; give it, as data.train.file=data.csv"
-            )
-        with below("file"):
-            file = read_columns(told["file"])
-        if "label" in file.names:
-            told.setdefault("label", "label")
-        if "label" not in told:
-            message = f"expected one of the columns ({', '.join(file.names)}), but the key is missing; give it, as"
-            raise ConfigError.at("label", f"{message} data.train.label={file.names[-1] if file.names else 'NAME'}")
+        file = told_file(told, "data.train")
         aside = {told["label"], *(value for key, value in dict(told["held_out"] or {}).items() if key == "column")}
         shown = {name: column for name in file.names if name not in aside and (column := suggested(file, name))}
         told.setdefault("sees", [*shown])

@@ -40,17 +40,22 @@ class HeldOutColumnConfig(Config):
 AnyHeldOutConfig = Annotated[HeldOutFractionConfig | HeldOutColumnConfig, ByName()]
 
 
-class TableKeys(Protocol):
-    """The keys of a config that a table needs."""
+class FileKeys(Protocol):
+    """The keys of a config that say which file is read, and which of its rows are held out."""
 
     @property
     def file(self) -> str: ...
     @property
     def label(self) -> str | None: ...
     @property
-    def categorical(self) -> list[str]: ...
-    @property
     def held_out(self) -> HeldOutFractionConfig | HeldOutColumnConfig | None: ...
+
+
+class TableKeys(FileKeys, Protocol):
+    """The keys of a config that a table needs."""
+
+    @property
+    def categorical(self) -> list[str]: ...
     @property
     def standardize(self) -> bool: ...
 
@@ -94,33 +99,66 @@ class Shown(NamedTuple):
     arrays: dict[str, np.ndarray[Any, Any]]
 
 
-class Table:
-    """The rows of a file.
+class LabelledFile:
+    """A file of rows with its label and what is held out, whatever is shown of the rows.
 
-    config: says which. shown: the columns that are shown, each with its path in the config. reserved: names that a
-    shown array may not have. Raises ConfigError, with paths relative to the config, for what does not fit.
+    config: says which. shown: the columns that are shown, each with its path in the config. Raises ConfigError, with
+    paths relative to the config, for what does not fit.
 
-    columns: those that the config names, as the file has them. names: of the shown ones. files: the SHA-256 of the
-    file, by its path.
+    columns: the label and the column of held-out rows, if the config names them, as the file has them. names: of the
+    shown ones. files: the SHA-256 of the file, by its path.
     """
 
-    def __init__(self, config: TableKeys, shown: Sequence[tuple[str, str]], reserved: Sequence[str]) -> None:
-        self.config = config
+    def __init__(self, config: FileKeys, shown: Sequence[tuple[str, str]]) -> None:
         with below("file"):
-            file = read_columns(config.file)
+            self.file = file = read_columns(config.file)
         self.files = {config.file: file.sha256}
-        how = config.held_out
+        self.how = how = config.held_out
         held_out = [("held_out.column", how.column)] if isinstance(how, HeldOutColumnConfig) else []
-        label = [] if config.label is None else [("label", config.label)]
-        named = [*label, *held_out, *shown]
-        ConfigError.require_none(_unknown_columns(config.file, named, file))
+        self.aside = [*([] if config.label is None else [("label", config.label)]), *held_out]
+        ConfigError.require_none(_unknown_columns(config.file, [*self.aside, *shown], file))
         self.names = list(dict.fromkeys(name for _, name in shown))
         self.paths = {name: path for path, name in reversed(shown)}
-        self.columns = {name: _column(file, name, path) for path, name in named}
-        self._check(named, reserved)
+        self.columns = {name: _column(file, name, path) for path, name in self.aside}
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
+
+    def held_out_rows(self) -> np.ndarray[Any, Any]:
+        """Find the rows that are held out: bool (N,)."""
+        how, num = self.how, len(self)
+        if isinstance(how, HeldOutColumnConfig):
+            return flags(self.columns[how.column], "held_out.column", f"the column {how.column!r}") == 1
+        is_held_out = np.zeros(num, dtype=bool)
+        if how is not None:
+            order = random_permutation(world_keys(base_key(how.seed, "rows/held out"), 1, torch.device("cpu")), num)
+            is_held_out[order[: round(how.fraction * num)].numpy()] = True
+        return is_held_out
+
+    def texts(self) -> dict[str, list[str]]:
+        """Return the shown columns as texts, by name. Raises ConfigError for a row that lacks one."""
+        found = {}
+        for name in self.names:
+            with below(self.paths[name]):
+                found[name] = self.file.texts(name)
+                if "" in found[name]:
+                    where = f"got none in row {found[name].index('')} (counted from 0)"
+                    message = f"expected a text in every row of {name!r}, {where}; fill it, or leave the row out"
+                    raise ConfigError.at("", message)
+        return found
+
+
+class Table(LabelledFile):
+    """The rows of a file as numbers.
+
+    reserved: names that a shown array may not have. columns: all that the config names, as the file has them.
+    """
+
+    def __init__(self, config: TableKeys, shown: Sequence[tuple[str, str]], reserved: Sequence[str]) -> None:
+        super().__init__(config, shown)
+        self.config = config
+        self.columns |= {name: _column(self.file, name, path) for path, name in shown}
+        self._check([*self.aside, *shown], reserved)
 
     def _check(self, named: Sequence[tuple[str, str]], reserved: Sequence[str]) -> None:
         num = len(self)
@@ -136,17 +174,6 @@ class Table:
                         expected = f"expected another name of an array than {', '.join(reserved)}"
                         raise ConfigError.at("", f"{expected}, got {name!r}")
                     check_column(name, column, name in self.config.categorical)
-
-    def held_out_rows(self) -> np.ndarray[Any, Any]:
-        """Find the rows that are held out: bool (N,)."""
-        how, num = self.config.held_out, len(self)
-        if isinstance(how, HeldOutColumnConfig):
-            return flags(self.columns[how.column], "held_out.column", f"the column {how.column!r}") == 1
-        is_held_out = np.zeros(num, dtype=bool)
-        if how is not None:
-            order = random_permutation(world_keys(base_key(how.seed, "rows/held out"), 1, torch.device("cpu")), num)
-            is_held_out[order[: round(how.fraction * num)].numpy()] = True
-        return is_held_out
 
     def encodings(self, is_training: np.ndarray[Any, Any]) -> dict[str, Encoding]:
         """Return how each shown column is shown, by the training rows alone. is_training: bool (N,)."""
@@ -199,6 +226,23 @@ def suggested(file: ColumnsFile, name: str) -> Literal["numbers", "texts"] | Non
         is_complete = column.ndim == 1 and all(column.tolist())
         return "texts" if is_complete and len(set(column.tolist())) <= MOST_CATEGORIES else None
     return "numbers" if np.isfinite(column).all() else None
+
+
+def told_file(told: dict[str, Any], place: str) -> ColumnsFile:
+    """Read the file that a first config names; its column `label` is the label, unless the config says which.
+
+    place: the path of the keys, for messages. Raises ConfigError if the file or the label must be given first.
+    """
+    if not isinstance(told.get("file"), str):
+        raise ConfigError.at("file", f"expected a path, but the key is missing; give it, as {place}.file=data.csv")
+    with below("file"):
+        file = read_columns(told["file"])
+    if "label" in file.names:
+        told.setdefault("label", "label")
+    if "label" not in told:
+        message = f"expected one of the columns ({', '.join(file.names)}), but the key is missing; give it, as"
+        raise ConfigError.at("label", f"{message} {place}.label={file.names[-1] if file.names else 'NAME'}")
+    return file
 
 
 # ---- what does not fit ---------------------------------------------------------------------------------

@@ -68,10 +68,10 @@ class WarmStartConfig(FromRunConfig):
 # ---- scripted players by name ----------------------------------------------------------------------------
 
 
-def own_script_model(data: dict[str, Any]) -> type[ScriptedPlayerConfig] | None:
+def own_script_model(data: dict[str, Any], base: type = ScriptedPolicy) -> type[ScriptedPlayerConfig] | None:
     """Return the model of a mapping whose `scripted` names a class of the user's own: its `Config`.
 
-    None for other mappings. Raises ConfigError if there is no such class.
+    base: what the class must be. None for other mappings. Raises ConfigError if there is no such class.
     """
     name = data.get("scripted")
     if not isinstance(name, str) or ":" not in name:
@@ -79,10 +79,10 @@ def own_script_model(data: dict[str, Any]) -> type[ScriptedPlayerConfig] | None:
     if not admits(name):
         return UnreadScript
     try:
-        model = getattr(load_class(name, ScriptedPolicy), "Config", None)
+        model = getattr(load_class(name, base), "Config", None)
         if not (isinstance(model, type) and issubclass(model, ScriptedPlayerConfig)):
-            base = "a subclass of palestra.players.scripted.ScriptedPlayerConfig"
-            raise ValueError(f"expected an attribute Config of {name!r}, {base}, got {model!r}")
+            kind = "a subclass of palestra.players.scripted.ScriptedPlayerConfig"
+            raise ValueError(f"expected an attribute Config of {name!r}, {kind}, got {model!r}")
     except ValueError as error:
         raise ConfigError.at("scripted", str(error)) from error
     return model

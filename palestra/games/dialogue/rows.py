@@ -4,20 +4,18 @@ Letters: B worlds, N rows of the file, D numbers that a role sees of a row.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr, PositiveInt, below
-from palestra.data.columns import read_columns
-from palestra.data.table import TABLE, AnyHeldOutConfig, Table, cell_text, flags, suggested
+from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr, PositiveInt
+from palestra.data.splits import split_rows
+from palestra.data.table import TABLE, AnyHeldOutConfig, Table, cell_text, flags, suggested, told_file
 from palestra.games.dialogue.protocol import Protocol
 from palestra.games.dialogue.scenario import OWN_ENTRIES, Instances, Scenario
 from palestra.games.game import value_text
 from palestra.games.spaces import Space
-from palestra.randomness import fold, random_integers
 
 RESERVED = (TABLE, *OWN_ENTRIES)
 
@@ -28,7 +26,7 @@ class RowsConfig(Config):
     name: Literal["rows"]
     """the labelled rows of a file; each role sees the columns that are named for it; a message is a symbol"""
     file: NonEmptyStr
-    """a .csv, .parquet or .npz file on this machine; a relative path begins at the working directory"""
+    """a .csv, .jsonl, .parquet or .npz file on this machine; a relative path begins at the working directory"""
     label: NonEmptyStr
     """the column with the labels, 0 and 1"""
     sees: dict[str, list[NonEmptyStr]]
@@ -67,18 +65,7 @@ class RowsConfig(Config):
         """
         held_out = {"name": "fraction", "fraction": 0.2, "seed": 0}
         told: dict[str, Any] = {"num_tokens": 8, "held_out": held_out, "balanced": True, "standardize": True, **said}
-        if not isinstance(told.get("file"), str):
-            raise ConfigError.at(
-                "file", "expected a path, but the key is missing; give it, as game.scenario.file=data.csv"
-            )
-        with below("file"):
-            file = read_columns(told["file"])
-        if "label" in file.names:
-            told.setdefault("label", "label")
-        if "label" not in told:
-            example = f"game.scenario.label={file.names[-1]}" if file.names else "game.scenario.label=NAME"
-            message = f"expected one of the columns ({', '.join(file.names)}), but the key is missing; give it, as"
-            raise ConfigError.at("label", f"{message} {example}")
+        file = told_file(told, "game.scenario")
         aside = {told["label"], *(value for key, value in dict(told["held_out"]).items() if key == "column")}
         shown = {name: column for name in file.names if name not in aside and (column := suggested(file, name))}
         has_provers = set(protocol.roles) > set(protocol.verifiers)
@@ -94,14 +81,6 @@ class RowsConfig(Config):
 # ---- what players see ----------------------------------------------------------------------------------
 
 
-class Split(NamedTuple):
-    """Rows that may be drawn. rows: int64, those with label 0 first. starts, counts: int64 (2,), by label."""
-
-    rows: Tensor
-    starts: Tensor
-    counts: Tensor
-
-
 class Rows(Scenario):
     """Instances are rows of a file, of which the state holds the number; the file lies in tensors on the device.
 
@@ -113,15 +92,15 @@ class Rows(Scenario):
     def __init__(self, config: RowsConfig, protocol: Protocol, device: torch.device) -> None:
         super().__init__(config, protocol, device)
         self.num_tokens = config.num_tokens
-        ConfigError.require_none(ConfigErrorItem(*fault) for fault in _faults_of_sees(config, protocol))
-        shown = [(f"sees.{role}.{at}", name) for role, listed in config.sees.items() for at, name in enumerate(listed)]
-        self.source = source = Table(config, shown, RESERVED)
+        faults = [*faults_of_sees(config.sees, config.label, protocol), *_faults_of_categorical(config)]
+        ConfigError.require_none(ConfigErrorItem(*fault) for fault in faults)
+        self.source = source = Table(config, shown_columns(config.sees), RESERVED)
         self.files = source.files
         label = flags(source.columns[config.label], "label", f"the label {config.label!r}")
         is_held_out = source.held_out_rows()
         self.labels = torch.from_numpy(label).to(device)
-        self.training = self._split(label, ~is_held_out, "training")
-        self.held_out = self._split(label, is_held_out, "held-out")
+        self.training = split_rows(label, ~is_held_out, "training", device)
+        self.held_out = split_rows(label, is_held_out, "held-out", device)
         table, self.ranges, arrays = source.shown(source.encodings(~is_held_out))
         self.table = torch.from_numpy(table).to(device)
         self.arrays = {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
@@ -129,16 +108,6 @@ class Rows(Scenario):
             role: torch.tensor([i for n in listed for i in self.ranges.get(n, ())], dtype=torch.int64, device=device)
             for role, listed in config.sees.items()
         }
-
-    def _split(self, label: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], what: str) -> Split:
-        rows = [np.flatnonzero(wanted & (label == each)) for each in (0, 1)]
-        counts = [len(each) for each in rows]
-        if not all(counts):
-            got = f"{counts[0]} with label 0 and {counts[1]} with label 1"
-            raise ConfigError.at("held_out", f"expected {what} rows with both labels, got {got}; choose other ones")
-        starts = torch.tensor([0, counts[0]], device=self.device)
-        all_rows = torch.from_numpy(np.concatenate(rows)).to(self.device)
-        return Split(all_rows, starts, torch.tensor(counts, device=self.device))
 
     # ---- the scenario ------------------------------------------------------------------------------------
 
@@ -151,13 +120,7 @@ class Rows(Scenario):
         return [name for name in self.config.sees[role] if name in self.arrays]
 
     def draw(self, keys: Tensor, held_out: bool) -> tuple[Instances, Tensor]:
-        split = self.held_out if held_out else self.training
-        if self.config.balanced:
-            label = random_integers(fold(keys, 0), 1, 2).squeeze(1)
-            place = split.starts[label] + random_integers(fold(keys, 1), 1, split.counts[label].unsqueeze(1)).squeeze(1)
-        else:
-            place = random_integers(fold(keys, 1), 1, len(split.rows)).squeeze(1)
-        row = split.rows[place]
+        row = (self.held_out if held_out else self.training).draw(keys, self.config.balanced)
         return {"row": row}, self.labels[row]
 
     def view(self, instances: Instances, role: str, messages: Tensor) -> dict[str, Tensor]:
@@ -189,20 +152,29 @@ class Rows(Scenario):
 # ---- what does not fit ---------------------------------------------------------------------------------
 
 
-def _faults_of_sees(config: RowsConfig, protocol: Protocol) -> Iterator[tuple[str, str]]:
+def shown_columns(sees: Mapping[str, list[str]]) -> list[tuple[str, str]]:
+    """List the columns that roles see, each with its path in the config."""
+    return [(f"sees.{role}.{at}", name) for role, listed in sees.items() for at, name in enumerate(listed)]
+
+
+def faults_of_sees(sees: Mapping[str, list[str]], label: str, protocol: Protocol) -> Iterator[tuple[str, str]]:
+    """Say what is wrong with who sees which columns: paths in the config, and messages."""
     roles = ", ".join(protocol.roles)
     for role in protocol.roles:
-        if role not in config.sees:
+        if role not in sees:
             yield f"sees.{role}", "expected a list of columns ([]: it sees none), but the key is missing"
-    for role, columns in config.sees.items():
+    for role, columns in sees.items():
         if role not in protocol.roles:
             yield f"sees.{role}", f"unknown key; the roles of the protocol are {roles}"
         for place, name in enumerate(columns):
             if name in columns[:place]:
                 yield f"sees.{role}.{place}", f"expected different columns, got {name!r} twice"
-            if name == config.label and role in protocol.verifiers:
+            if name == label and role in protocol.verifiers:
                 message = f"expected another column, because {role!r} is to decide by what it sees, got the label"
                 yield f"sees.{role}.{place}", f"{message} {name!r}"
+
+
+def _faults_of_categorical(config: RowsConfig) -> Iterator[tuple[str, str]]:
     seen = {name for columns in config.sees.values() for name in columns}
     for place, name in enumerate(config.categorical):
         if name not in seen:

@@ -315,7 +315,7 @@ CASES: dict[str, tuple[Callable[[], None], Data, str, str]] = {
         lambda: None,
         {"file": "data.xlsx"},
         "file",
-        "expected a file that ends in .csv, .parquet, .npz, got 'data.xlsx'",
+        "expected a file that ends in .csv, .jsonl, .parquet, .npz, got 'data.xlsx'",
     ),
     "an empty file": (text(""), {}, "file", "expected rows in 'data.csv', got an empty file"),
     "blank lines": (text("\n\n"), {}, "file", "expected rows in 'data.csv', got an empty file"),

@@ -1,0 +1,154 @@
+"""`text_dialogue`: a protocol and a scenario joined into dialogues in words, with prompts and a grammar."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+import torch
+from pydantic import model_validator
+
+from palestra.config import ByName, Config, UnreadConfig, UserConfig, below
+from palestra.config.places import place_of
+from palestra.config.usual import completed
+from palestra.config.validation import checked
+from palestra.games.dialogue.protocol import VERDICTS, Protocol
+from palestra.games.dialogue.protocols import AnyProtocolConfig
+from palestra.games.dialogue.tryout import make_protocol
+from palestra.games.dialogue.turns import turns_in_words
+from palestra.randomness import base_key, random_integers, world_keys
+from palestra.text.chat import Prompt
+from palestra.text.dialogue import Question, TextDialogue
+from palestra.text.grammar import SILENT, Fault, Grammar, GrammarConfig, Move, Turn
+from palestra.text.prompts import Failed, Prompts
+from palestra.text.scenarios.claims import ClaimsConfig
+from palestra.text.scenarios.rows import TextRowsConfig
+from palestra.text.scenarios.scenario import TextScenario
+from palestra.text.scenarios.tryout import make_text_scenario
+from palestra.text.templates import AnyPromptsConfig, Templates
+
+AnyTextScenarioConfig = Annotated[ClaimsConfig | TextRowsConfig | UserConfig, ByName(user_class=TextScenario)]
+
+
+class TextDialogueConfig(Config):
+    name: Literal["text_dialogue"]
+    """provers and verifiers talk in words about labelled questions: any protocol with any scenario"""
+    protocol: AnyProtocolConfig
+    """who speaks when, who decides, and what they get for it"""
+    scenario: AnyTextScenarioConfig
+    """the questions, and what each role sees of them"""
+    prompts: AnyPromptsConfig
+    """what roles are told, and how"""
+    grammar: GrammarConfig
+    """how an answer decides, and how it speaks in several channels"""
+
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], about: Any) -> dict[str, Any]:
+        with below("protocol"):
+            protocol = checked(said.get("protocol", "nip"), AnyProtocolConfig)
+            made = None if protocol is None else make_protocol(protocol)
+        found = {"protocol": "nip", "prompts": "shipped"}
+        for key, usual, kind in (("scenario", "claims", AnyTextScenarioConfig), ("grammar", {}, GrammarConfig)):
+            with below(key):
+                found[key] = completed(said.get(key, usual), place_of(kind), made)
+        return found
+
+    @model_validator(mode="after")
+    def _check_protocol(self) -> Self:
+        if not isinstance(self.protocol, UnreadConfig):
+            with below("protocol"):
+                made = make_protocol(self.protocol)
+            with below("grammar"):
+                Grammar(self.grammar, made)
+        return self
+
+    def build(self) -> "TextGame":
+        """Make the game. Raises ConfigError, with paths relative to this config, for all that does not fit."""
+        return TextGame(self)
+
+    def declared_roles(self) -> tuple[str, ...]:
+        roles: tuple[str, ...] = self.protocol.build().roles
+        return roles
+
+    def describe_turns(self) -> list[str]:
+        return turns_in_words(self.protocol.name, self.protocol.build())
+
+
+class TextGame:
+    """Begins dialogues, and says what their roles read and what their answers mean. It has no state.
+
+    roles: those of the protocol. files: the SHA-256 of each file that questions come from.
+    """
+
+    def __init__(self, config: TextDialogueConfig) -> None:
+        self.config = config
+        self.protocol: Protocol = make_protocol(config.protocol)
+        self.roles = self.protocol.roles
+        with below("grammar"):
+            self.grammar = Grammar(config.grammar, self.protocol)
+        with below("scenario"):
+            self.scenario = make_text_scenario(config.scenario, self.protocol)
+        self.files = self.scenario.files
+        names, fields = (config.protocol.name, config.scenario.name), self.scenario.fields
+        with below("prompts"):
+            self.templates = Templates(config.prompts, *names, self.roles, fields)
+            self.prompts = Prompts(self.templates, self.protocol, self.scenario, self.grammar)
+            for dialogue in self.long_dialogues():
+                for role in dialogue.turns():
+                    self.prompts.write(dialogue, role, [("?", Fault("empty", "The answer is empty."))])
+
+    def questions(self, keys: torch.Tensor, held_out: bool, first: int = 0) -> list[Question]:
+        """Draw a question per key, numbered from `first` on. keys: int64 (B,), on the CPU."""
+        return self.scenario.questions(keys, held_out, first)
+
+    def begin(self, question: Question, key: int) -> TextDialogue:
+        """Begin a dialogue. key: int64, by which the variant of the protocol is drawn."""
+        variant = int(random_integers(torch.tensor([key]), 1, self.protocol.num_variants)[0, 0])
+        return TextDialogue(self.protocol, question, variant)
+
+    def prompt(self, dialogue: TextDialogue, role: str, failed: Failed = ()) -> Prompt:
+        """Return what a role reads at its turn. failed: its answers of this turn that must be asked for again."""
+        return self.prompts.write(dialogue, role, failed)
+
+    def read(self, turn: Turn, answer: str) -> Move | Fault:
+        """Say what an answer means in a turn, or why it must be asked for again."""
+        return self.grammar.read(answer, turn)
+
+    def a_long_dialogue(self, variant: int) -> Sequence[TextDialogue]:
+        """Play a dialogue of a variant in which verifiers decide as late as they can; return it before each round."""
+        key = world_keys(base_key(0, "text/example"), 1, torch.device("cpu"))
+        [question] = self.questions(key, held_out=False)
+        found = [TextDialogue(self.protocol, question, variant)]
+        while not found[-1].is_over:
+            moves = {role: self._said(found[-1], role, turn) for role, turn in found[-1].turns().items()}
+            found.append(found[-1].after(moves))
+        return found
+
+    def _said(self, dialogue: TextDialogue, role: str, turn: Turn) -> Move:
+        question = dialogue.question
+        if dialogue.is_last_chance(role):
+            return Move(self.grammar.words[question.label], VERDICTS[question.label], {})
+        if not turn.channels:
+            return SILENT
+        verdict = question.label if role in self.protocol.verifiers else self.protocol.side(role, dialogue.variant)
+        text = "Why?" if role in self.protocol.verifiers else self.scenario.argue(question, verdict)
+        messages = dict.fromkeys(turn.channels, text)
+        return Move(self.grammar.write(messages), None, messages)
+
+    def long_dialogues(self) -> list[TextDialogue]:
+        """Return a long dialogue of every variant before each of its rounds."""
+        variants = range(self.protocol.num_variants)
+        return [dialogue for variant in variants for dialogue in self.a_long_dialogue(variant)]
+
+    def prompts_in_words(self) -> list[str]:
+        """Write what each role reads in one dialogue, at its last turn, for people to read."""
+        lines: list[str] = []
+        dialogues = self.long_dialogues()
+        for role in self.roles:
+            last = max((d for d in dialogues if role in d.turns()), key=lambda d: (-d.variant, d.round), default=None)
+            if last is None:
+                lines.append(f"{role} never has a turn")
+                continue
+            lines.append(f"{role} reads in round {last.round}:")
+            for message in self.prompt(last, role):
+                first, *others = message.content.split("\n")
+                lines += [f"  {message.role + ':':<10} {first}", *(f"  {'':<10} {line}" for line in others)]
+        return lines

@@ -1,0 +1,1 @@
+"""Scenarios of text: labelled questions in words."""

@@ -1,0 +1,165 @@
+"""The files of prompts: sandboxed Jinja templates, found by role and part, and checked before anything is rendered."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, Literal
+
+from jinja2 import FunctionLoader, StrictUndefined, TemplateError, TemplateSyntaxError, meta, nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonEmptyStr
+from palestra.config.errors import listed, nearest
+
+SUFFIX = ".jinja"
+SHIPPED = "prompts"  # the folder of this package
+COMMON = ("role", "roles", "side", "accept", "reject", "headers", "fields", "min_rounds", "max_rounds")
+PARTS: dict[str, tuple[str, ...]] = {  # each with what it is told besides COMMON and the fields
+    "system": (),
+    "opening": (),
+    "heard": ("name", "channel", "text", "round"),
+    "last_chance": ("round",),
+    "retry": ("fault", "round"),
+}
+
+
+class ShippedPromptsConfig(Config):
+    name: Literal["shipped"]
+    """those that palestra has for the protocol and the scenario"""
+
+    def folders(self, protocol: str, scenario: str) -> list[Traversable]:
+        """Return the folders in which parts are looked for, the first one first."""
+        root = files("palestra.text") / SHIPPED
+        named = [root / protocol / scenario, root / scenario, root / protocol]
+        return [folder for folder in named if folder.is_dir()] + [root]
+
+    def required(self) -> str | None:
+        return None
+
+
+class FolderPromptsConfig(Config):
+    name: Literal["folder"]
+    """files of your own; what is not there, but `system`, comes from the shipped ones"""
+    path: NonEmptyStr
+    """a folder on this machine with files ROLE.PART.jinja, or PART.jinja for all roles; PART is system, opening, heard,
+    last_chance or retry; a relative path begins at the working directory"""
+
+    def folders(self, protocol: str, scenario: str) -> list[Traversable]:
+        """Return the folders in which parts are looked for. Raises ConfigError if there is no such folder."""
+        folder = Path(self.path)
+        if not folder.is_dir():
+            raise ConfigError.at("path", f"expected a folder with prompts, got none (looked in {folder.absolute()})")
+        return [folder, files("palestra.text") / SHIPPED]
+
+    def required(self) -> str | None:
+        """Return the part that must be in the folder."""
+        return "system"
+
+
+AnyPromptsConfig = Annotated[ShippedPromptsConfig | FolderPromptsConfig, ByName(usual="shipped")]
+
+
+class Templates:
+    """The templates of a protocol and a scenario.
+
+    config: where they are. protocol, scenario: their names. roles: those of the protocol. fields: of questions. Raises
+    ConfigError, with paths relative to the config, for files that are missing or wrong.
+
+    files: the text of every file that is used, by its name: a folder that holds these alone gives the same prompts.
+    """
+
+    def __init__(
+        self,
+        config: ShippedPromptsConfig | FolderPromptsConfig,
+        protocol: str,
+        scenario: str,
+        roles: Sequence[str],
+        fields: Sequence[str],
+    ) -> None:
+        self.path = "path" if isinstance(config, FolderPromptsConfig) else ""
+        folders = config.folders(protocol, scenario)
+        self.names: dict[tuple[str, str], str] = {}
+        self.files: dict[str, str] = {}
+        self._places: dict[str, str] = {}
+        if isinstance(config, FolderPromptsConfig):
+            for file in sorted(Path(config.path).glob(f"*{SUFFIX}")):
+                self._add(file)
+        for role in roles:
+            for part in PARTS:
+                among = folders[:1] if part == config.required() else folders
+                self.names[role, part] = self._add(self._find(among, role, part))
+        loader = FunctionLoader(lambda name: self._source(name))
+        self.environment = ImmutableSandboxedEnvironment(
+            loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        )
+        self.environment.globals = {"range": self.environment.globals["range"]}
+        ConfigError.require_none(ConfigErrorItem(self.path, fault) for fault in self._faults(roles, fields))
+
+    def _find(self, folders: Sequence[Traversable], role: str, part: str) -> Traversable:
+        names = [f"{role}.{part}{SUFFIX}", f"{part}{SUFFIX}"]
+        for folder in folders:
+            for name in names:
+                if (folder / name).is_file():
+                    return folder / name
+        raise ConfigError.at(self.path, f"expected {' or '.join(names)} in {folders[0]}, got neither")
+
+    def _add(self, file: Traversable) -> str:
+        try:
+            self.files[file.name] = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError.at(self.path, f"expected a text file in UTF-8 at {file}, got: {error}") from error
+        self._places[file.name] = str(file)
+        return file.name
+
+    def _source(self, name: str) -> tuple[str, str, Any] | None:
+        return (self.files[name], self._places[name], lambda: True) if name in self.files else None
+
+    # ---- what does not fit -----------------------------------------------------------------------------------
+
+    def _faults(self, roles: Sequence[str], fields: Sequence[str]) -> Iterator[str]:
+        every = {*COMMON, *fields, *(name for told in PARTS.values() for name in told)}
+        for name, text in self.files.items():
+            role, _, part = name.removesuffix(SUFFIX).rpartition(".")
+            if part in PARTS and role and role not in roles:
+                yield f"{self._places[name]}: expected one of the roles {', '.join(roles)}, got {role!r}"
+            known = {*COMMON, *fields, *PARTS[part]} if part in PARTS else every
+            yield from self._faults_of_file(name, text, known)
+
+    def _faults_of_file(self, name: str, text: str, known: set[str]) -> Iterator[str]:
+        try:
+            tree = self.environment.parse(text, name)
+        except TemplateSyntaxError as error:
+            yield f"{self._places[name]}, line {error.lineno}: {error.message}"
+            return
+        for unknown in sorted(meta.find_undeclared_variables(tree) - known - self.environment.globals.keys()):
+            line = min(each.lineno for each in tree.find_all(nodes.Name) if each.name == unknown)
+            near = nearest(unknown, known)
+            hint = f"did you mean {near!r}?" if near else f"known ones are {listed(sorted(known))}"
+            yield f"{self._places[name]}, line {line}: unknown field {unknown!r}; {hint}"
+        for used in meta.find_referenced_templates(tree):
+            if used is not None and used not in self.files:
+                yield f"{self._places[name]}: expected a file {used!r} beside it, got none"
+
+    # ---- rendering -------------------------------------------------------------------------------------------
+
+    def render(self, role: str, part: str, values: Mapping[str, Any]) -> str:
+        """Render a part of a role's prompts. The values are inserted as they are. Raises ConfigError in one line."""
+        name = self.names[role, part]
+        try:
+            return self.environment.get_template(name).render(values)
+        except Exception as error:  # a template may do arithmetic
+            kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
+            place = f"{self._places[name]}{_line(error.__traceback__, set(self._places.values()))}"
+            raise ConfigError.at(self.path, f"{place}: for the role {role!r}: {kind}{error}") from error
+
+
+def _line(trace: TracebackType | None, places: set[str]) -> str:
+    """Say in which line of a template something was raised, as ", line 3"; "" if that is not known."""
+    found = ""
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename in places:
+            found = f", line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
