@@ -291,9 +291,7 @@ class Bigram(nn.Module):
         self.logits = nn.Parameter(torch.tensor([[0.3, -0.5, 0.9], [-1.0, 0.2, 0.4], [0.1, 0.0, -0.3]], dtype=dtype))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, use_cache: bool = False, cache: Any = None) -> Any:
-        return SimpleNamespace(
-            logits=self.logits[input_ids], cache=SimpleNamespace(batch_select_indices=lambda i: None)
-        )
+        return SimpleNamespace(logits=self.logits[input_ids], cache=SimpleNamespace(reorder_cache=lambda rows: None))
 
 
 def answers_of_three_tokens(most: int) -> list[tuple[int, ...]]:
@@ -596,6 +594,8 @@ def spoil(path: Path, how: str) -> None:
         case "remote code":
             changed_json(path, "config.json", auto_map={"AutoModelForCausalLM": "evil.Evil"})
             (path / "evil.py").write_text("raise SystemExit('it ran')")
+        case "remote kernels":
+            changed_json(path, "config.json", text_config={"_attn_implementation": "somebody/kernels"})
         case "remote tokenizer":
             changed_json(path, "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.Evil", None]})
         case "an adapter":
@@ -624,6 +624,7 @@ def spoil(path: Path, how: str) -> None:
         ("no weights", "got none"),
         ("pickled shards", "expected safetensors in .*, got 'evil.bin'"),
         ("remote code", "expected a model without code of its own, got auto_map"),
+        ("remote kernels", "expected a model without code of its own, got _attn_implementation"),
         ("remote tokenizer", "expected a model without code of its own, got auto_map"),
         ("an adapter", r"expected a whole model in .*, got an adapter \(adapter_config.json\)"),
         ("no template", "path: expected a chat template of the tokenizer in .*, got none"),

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,9 @@ def check_folder(path: Path) -> None:
         if name not in names:
             raise _error(f"expected {name} in {str(path)!r}, got none")
     for name in sorted({CONFIG, TOKENIZER_CONFIG} & set(names)):
-        if "auto_map" in _read(path / name):
+        if key := next(_foreign(_read(path / name)), None):
             remedy = "remove the key if transformers itself knows the model"
-            raise _error(f"expected a model without code of its own, got auto_map in {str(path / name)!r}; {remedy}")
+            raise _error(f"expected a model without code of its own, got {key} in {str(path / name)!r}; {remedy}")
     for name in weight_files(path):
         if "/" in name or "\\" in name or not name.endswith(".safetensors"):
             raise _error(f"expected safetensors in {str(path / INDEX)!r}, got {name!r}")
@@ -55,6 +56,14 @@ def sha256_of(path: Path) -> str:
         with (path / name).open("rb") as file:
             total.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return total.hexdigest()
+
+
+def _foreign(data: Any) -> Iterator[str]:
+    """Give the keys of a config, at any depth, by which transformers would run code that is not its own."""
+    for key, value in data.items() if isinstance(data, dict) else ():
+        if key == "auto_map" or (key.endswith("attn_implementation") and "/" in str(value)):
+            yield key
+        yield from _foreign(value)
 
 
 def _read(path: Path) -> dict[str, Any]:

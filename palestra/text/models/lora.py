@@ -64,6 +64,8 @@ class Adapter:
                 message = f"expected layers of the model, got {config.targets}: {error!s:.200}"
                 raise ConfigError.at("adapter.targets", message) from error
         self.layers = {name: each for name, each in _layers(causal_lm).items() if self.name in each.lora_A}
+        if others := [name for name, layer in self.layers.items() if not hasattr(layer.get_base_layer(), "weight")]:
+            raise ConfigError.at("adapter.targets", f"expected linear layers alone, got {others[0]}, too; list others")
         self.parameters: dict[str, nn.Parameter] = {
             f"{name}.{part}": getattr(layer, part)[self.name].weight
             for name, layer in self.layers.items()

@@ -11,6 +11,7 @@ from pydantic import Field
 from palestra.config import Config, PositiveFloat, PositiveInt
 from palestra.models.model import Terms
 from palestra.text.chat import Prompt
+from palestra.text.models.losses import PolicyGradientConfig, SupervisedConfig
 
 # ---- answers -----------------------------------------------------------------------------------------
 
@@ -98,7 +99,7 @@ class Job:
     """
 
     examples: Sequence[Example]
-    loss: Any
+    loss: SupervisedConfig | PolicyGradientConfig
     begin_from: Literal["base", "before"]
     temperature: float
 

@@ -48,11 +48,11 @@ class Rows:
 
     def select(self, indices: Tensor) -> None:
         """Keep the rows of these numbers, in this order; a row may be kept several times."""
-        self.cache.batch_select_indices(indices)
+        self.cache.reorder_cache(indices)
         self.mask, self.logits = self.mask[indices], self.logits[indices]
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def draw_answers(
     network: Network,
     prompts: Sequence[Sequence[int]],

@@ -17,7 +17,11 @@ from palestra.text.models.extra import library
 from palestra.text.models.folder import check_folder, sha256_of
 from palestra.text.models.local import AllWeights, LocalModel
 from palestra.text.models.lora import Adapter, LoRAConfig, SharedNetwork
+from palestra.text.models.losses import SupervisedConfig
+from palestra.text.models.model import Example, Job, SamplingConfig
 from palestra.text.models.network import Network
+from palestra.text.models.sampling import draw_answers
+from palestra.text.models.tuning import Tuned, batch_of
 
 # ---- from a folder -----------------------------------------------------------------------------------
 
@@ -67,9 +71,28 @@ class FolderConfig(Config):
             if missing := sorted(info["missing_keys"]):
                 message = f"expected all weights of the model in {self.path!r}, got none of {missing[0]}"
                 raise ConfigError.at("path", message)
-            return Network(causal_lm.to(device))
+            network = Network(causal_lm.to(device).eval())
+            self._require_agreement(network)
+            return network
         message = f"expected a causal language model that transformers loads from {self.path!r}"
         raise ConfigError.at("path", f"{message}, got {type(failed).__name__}: {failed!s:.300}") from failed
+
+    def _require_agreement(self, network: Network) -> None:
+        """Raise ConfigError for a network whose answers have other probabilities when they are learned than when drawn.
+
+        There are such, which do not leave padding out.
+        """
+        prompts = [(3,), (1, 2, 3, 4, 5, 6, 7, 8, 9)]
+        sampling = SamplingConfig(temperature=1.0, top_p=None, top_k=None, max_tokens=8)
+        drawn = draw_answers(network, prompts, torch.tensor([1, 2], device=network.device), sampling, (), None)
+        examples = [Example(p, tuple(d.ids), 1.0, tuple(d.log_probs)) for p, d in zip(prompts, drawn, strict=True)]
+        job = Job(examples, SupervisedConfig(name="supervised", per="token"), "before", 1.0)
+        batch = batch_of(examples, network.device)
+        with torch.no_grad():
+            difference = float((Tuned(network, job)(batch) - batch["sampled"]).abs().max())
+        if not difference < MOST_DIFFERENCE[self.dtype]:
+            message = f"expected a model in {self.path!r} that reads a padded prompt like any other, got one in which"
+            raise ConfigError.at("path", f"{message} log-probabilities differ by {difference:.2g}")
 
     def _encoder(self, path: Path, network: Network) -> Encoder:
         try:
@@ -94,6 +117,7 @@ class FolderConfig(Config):
             raise ConfigError.at("path", message) from error
 
 
+MOST_DIFFERENCE = {"float32": 1e-3, "bfloat16": 0.2}  # of log-probabilities, by the type of the weights
 OFFLINE = {"local_files_only": True, "trust_remote_code": False}
 _shared_networks: weakref.WeakValueDictionary[tuple[str, str, str], SharedNetwork] = weakref.WeakValueDictionary()
 
