@@ -24,6 +24,7 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor, nn
 
+from benchmarks import text as benchmark
 from benchmarks.models import trl_losses as trl
 from palestra.config import ConfigError, check
 from palestra.config.errors import MissingExtra
@@ -280,6 +281,13 @@ def test_a_prompt_beyond_the_context_is_refused(model: LocalModel) -> None:
         model.written((Message("user", "x" * 40),), "y" * 8)
 
 
+def test_a_text_that_is_none_is_refused(model: LocalModel) -> None:
+    with pytest.raises(PromptRefused, match="surrogates not allowed"):
+        model.sample([Request((Message("user", "a\ud800"),), 0)], sampling())
+    with pytest.raises(PromptRefused, match="surrogates not allowed"):
+        model.written(SHORT, "\ud800")
+
+
 class Bigram(nn.Module):
     """Three tokens, each with the probabilities of the next one; the last one ends an answer."""
 
@@ -498,6 +506,25 @@ def test_what_is_imitated_becomes_probable() -> None:
     losses = [float(tuning.step()["loss"]) for _ in range(60)]
     assert losses[-1] < 0.05 < 2.0 < losses[0]
     assert {answer.text for answer in subject.sample(requests(8), sampling(top_k=1))} == {"yes", "no"}
+
+
+def test_a_job_without_what_its_loss_needs_is_refused(model: LocalModel) -> None:
+    written = Example.of(model.written(SHORT, "yes"), -1.0)
+    for examples, loss, why in (
+        ([], SUPERVISED, "got none"),
+        ([written], SUPERVISED, "positive weights"),
+        ([written], policy_gradient(), "without log-probabilities"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            model.tuning(Job(examples, loss, "before", 1.0), tuning_config(), key=0)
+
+
+def test_the_benchmark_counts_the_same_tokens() -> None:
+    prompts = [[258, 97, 98, 259], [258, 99, 259]]
+    subject = new_model(context=128)
+    ours = benchmark.ours(subject, [prompt for prompt in prompts for _ in range(2)], ())
+    theirs = benchmark.theirs(subject.network.causal_lm, prompts, 2, ())
+    assert ours() == theirs() == 4 * benchmark.MOST_TOKENS
 
 
 def test_the_reference_is_what_was_kept_or_the_base() -> None:

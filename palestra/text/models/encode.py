@@ -47,7 +47,7 @@ class Encoder:
     # ---- prompts -----------------------------------------------------------------------------------------
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Return the tokens of a prompt, with those that begin an answer. Raises TemplateError."""
+        """Return the tokens of a prompt, with those that begin an answer. Raises TemplateError, UnicodeEncodeError."""
         messages = [{"role": message.role, "content": message.content} for message in prompt]
         plain = self.template(messages)
         stand_ins, restore = _stand_ins([plain, *(m["content"] for m in messages)], set("".join(self.special)))
@@ -86,7 +86,10 @@ class Encoder:
     # ---- answers -----------------------------------------------------------------------------------------
 
     def encode_answer(self, text: str) -> list[int]:
-        """Return the tokens of an answer that somebody else has written, with the one that ends it."""
+        """Return the tokens of an answer that somebody else has written, with the one that ends it.
+
+        Raises UnicodeEncodeError.
+        """
         return [*self._ids(text), self.stops[0]]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -96,6 +99,7 @@ class Encoder:
         return text
 
     def _ids(self, text: str) -> list[int]:
+        text.encode()  # raises UnicodeEncodeError for half of a pair, which the tokenizer would not name
         ids: list[int] = self._textual.encode(text, add_special_tokens=False).ids
         return ids
 

@@ -69,7 +69,11 @@ class LocalModel(TextModel):
         ]
 
     def written(self, prompt: Prompt, text: str) -> Answer:
-        read, ids = self._encode(prompt, 0), self.encoder.encode_answer(text)
+        read = self._encode(prompt, 0)
+        try:
+            ids = self.encoder.encode_answer(text)
+        except UnicodeEncodeError as error:
+            raise PromptRefused(f"the model cannot write the answer: {error}", 0) from error
         context = self.network.context
         if context is not None and len(read) + len(ids) > context:
             message = f"expected at most {context:,} tokens of a prompt with its answer, which is all that the model"
@@ -82,6 +86,8 @@ class LocalModel(TextModel):
             ids = self.encoder.encode(prompt)
         except TemplateError as error:
             raise PromptRefused(f"the chat template of the model refuses the prompt: {error}", index) from error
+        except UnicodeEncodeError as error:
+            raise PromptRefused(f"the model cannot read the prompt: {error}", index) from error
         context = self.network.context
         if not ids or (context is not None and len(ids) >= context):
             most = "" if context is None else f" and at most {context - 1:,}"

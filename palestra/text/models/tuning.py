@@ -17,6 +17,7 @@ from palestra.models.groups import GroupConfig
 from palestra.models.learning import Learner, LearningConfig
 from palestra.models.model import Model, Terms
 from palestra.randomness import fold, random_permutation
+from palestra.text.models.losses import PolicyGradientConfig
 from palestra.text.models.losses.batch import Batch
 from palestra.text.models.model import Example, Job, Tuning
 from palestra.text.models.network import Network, left_padded, scaled_log_probs
@@ -100,6 +101,11 @@ class LocalTuning(Tuning):
     def __init__(self, model: Tunable, job: Job, config: TuningConfig, key: int) -> None:
         if not job.examples:
             raise ValueError("expected examples to learn from, got none")
+        if isinstance(job.loss, PolicyGradientConfig):
+            if not all(example.log_probs for example in job.examples):
+                raise ValueError("expected sampled answers for a policy gradient, got one without log-probabilities")
+        elif not all(example.weight > 0 for example in job.examples):
+            raise ValueError("expected positive weights for a supervised loss, got another")
         self.model, self.job, self.config, self.key = model, job, config, key
         self.num_in_pass = -(-len(job.examples) // config.batch_size)
         self.num_steps, self.num_done = config.num_passes * self.num_in_pass, 0
