@@ -1,10 +1,11 @@
-"""Data sets whose items lie in tensors, of which a batch is read at once."""
+"""Data sets whose items lie in tensors, of which a batch is read at once; and how items of other sets are joined."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
 LABEL = "label"  # the entry of an item that is to be predicted
 
@@ -30,6 +31,22 @@ class TensorItems(Dataset[dict[str, Tensor]]):
         return {name: value[index] for name, value in self.entries.items()}
 
     def batch(self, indices: Sequence[int]) -> dict[str, Tensor]:
-        """Return the batch of some items, equal to what `torch.utils.data.default_collate` makes of them."""
+        """Return the batch of some items, equal to what `joined_items` makes of them."""
         rows = torch.tensor(indices)
         return {name: value[rows] for name, value in self.entries.items()}
+
+
+def joined_items(items: list[Any]) -> Any:
+    """Return a batch of items as torch's default_collate joins them, but with tuples where items have tuples or lists.
+
+    There torch has lists, which in a batch have an entry for each item (palestra.models.gradients.pieces).
+    """
+    return _with_tuples(default_collate(items))
+
+
+def _with_tuples(part: Any) -> Any:
+    if type(part) is dict:
+        return {name: _with_tuples(value) for name, value in part.items()}
+    if type(part) is list and any(isinstance(each, Tensor | list | tuple | Mapping) for each in part):
+        return tuple(_with_tuples(each) for each in part)
+    return part

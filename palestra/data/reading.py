@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
 
-from palestra.data.items import TensorItems
+from palestra.data.items import TensorItems, joined_items
 from palestra.data.workers import packed, unpacked
 from palestra.randomness import base_key, fold, fold_number, global_states, restored_global_states, seed_global_states
 
@@ -78,7 +78,7 @@ class Reader(Dataset[Any]):
     def __init__(
         self, name: str, data: Any, collate: Callable[[list[Any]], Any] | None, seeding: Seeding | None, seed: int
     ) -> None:
-        self.name, self.data, self.collate, self.seeding = name, data, collate or default_collate, seeding
+        self.name, self.data, self.collate, self.seeding = name, data, collate or joined_items, seeding
         self.key = fold_number(base_key(seed, f"data/{name}"), 0)
         self.reads_at_once = collate is None and getattr(type(data), "__getitem__", None) is TensorItems.__getitem__
 
@@ -120,11 +120,11 @@ class Reader(Dataset[Any]):
             hint = f", although its length is {len(self.data)}" if isinstance(error, IndexError) else ""
             return _failed(f"{self.name}: item {key.items[len(items)]} cannot be read{hint}", key, error)
         try:
-            if self.seeding and self.collate is not default_collate:
+            if self.seeding and self.collate is not joined_items:
                 seed_global_states(fold_number(fold_number(self.key, key.epoch), COLLATING + key.number) % 2**63)
             batch = self.collate(items)
         except Exception as error:
-            remedy = "" if self.collate is not default_collate else f"; {REMEDY}"
+            remedy = "" if self.collate is not joined_items else f"; {REMEDY}"
             if (fault := differing(items)) is not None:
                 return Unread(f"{self.name}: {fault.text(key.items)}; {key}{remedy}", None)
             return _failed(f"{self.name}: its items do not go together", key, error, remedy)

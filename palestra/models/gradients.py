@@ -30,36 +30,48 @@ def told(error: Exception, what: str, key: object) -> ModelFailed:
 
 
 def num_items(batch: Any) -> int:
-    """Return how many items a batch has: the length of its first tensor. Raises TermsError if it has none."""
+    """Return how many items a batch has: the length of its first tensor, or of its first list if it has none.
+
+    Raises TermsError if it has neither.
+    """
     # A batch is mostly a tensor, or has one first: no need to go through all of it, which takes longer.
     first = next(iter(batch.values()), None) if isinstance(batch, dict) else batch
-    for leaf in [first] if isinstance(first, Tensor) and first.dim() else pytree.tree_leaves(batch):
-        if isinstance(leaf, Tensor) and leaf.dim() > 0:
-            return len(leaf)
+    if isinstance(first, Tensor) and first.dim():
+        return len(first)
+    parts = pytree.tree_leaves(batch, is_leaf=lambda part: _counts_items(part, part is batch))
+    counting = [part for part in parts if _counts_items(part, part is batch)]
+    for part in [*(part for part in counting if isinstance(part, Tensor)), *counting]:
+        return len(part)
     raise TermsError(f"expected a batch with tensors, whose first axis counts items, got {type(batch).__name__}")
 
 
 def pieces(batch: Any, num: int) -> Iterator[Any]:
     """Cut a batch into `num` pieces of consecutive items, whose sizes differ by one at most.
 
-    Tensors of B items, and lists and tuples of B entries, such as texts, are cut; everything else goes with each piece.
+    Cut are tensors with a row for each item, and lists with an entry for each, whatever the entries are: texts, or
+    tensors of any lengths. A mapping, a tuple, and the batch itself are cut part by part, unless they are a list or a
+    tuple without tensors, lists, tuples and mappings, as of texts. Everything else goes with each piece.
     """
     size = num_items(batch)
     bounds = [size * at // num for at in range(num + 1)]
+
+    def is_cut(part: Any) -> bool:
+        return _counts_items(part, part is batch) and len(part) == size
+
     for start, stop in itertools.pairwise(bounds):
         if stop > start:
             yield pytree.tree_map(
-                lambda part, a=start, b=stop: part[a:b] if _has_items(part, size) else part,
-                batch,
-                is_leaf=lambda part: _has_items(part, size),
+                lambda part, a=start, b=stop: part[a:b] if is_cut(part) else part, batch, is_leaf=is_cut
             )
 
 
-def _has_items(part: Any, size: int) -> bool:
-    """Return whether a part of a batch has an entry for each item; a pair of tensors with two items each has not."""
+def _counts_items(part: Any, is_batch: bool) -> bool:
+    """Return whether a part of a batch, or the batch itself, has an entry for each item, if it has as many."""
     if isinstance(part, Tensor):
-        return part.dim() > 0 and len(part) == size
-    return isinstance(part, list | tuple) and len(part) == size and not all(_has_items(each, size) for each in part)
+        return part.dim() > 0
+    if type(part) is list and not is_batch:
+        return True
+    return type(part) in (list, tuple) and not any(isinstance(each, Tensor | list | tuple | Mapping) for each in part)
 
 
 def checked(terms: Terms, size: int, num_pieces: int) -> Terms:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import default_collate
 
 from palestra.config import ConfigError, ConfigErrorItem, failure
+from palestra.data.items import joined_items
 from palestra.models.gradients import find_gradient, num_items, pieces
 from palestra.models.model import Model
 from palestra.models.scoring import ItemScores
@@ -49,7 +49,7 @@ class _TryOut:
     def __init__(self, cls: type[Model], config: Mapping[str, Any], data: Any) -> None:
         self.cls, self.config = cls, config
         items = [data[index] for index in range(min(NUM_ITEMS, len(data)))]
-        collate = getattr(data, "collate", None) or default_collate
+        collate = getattr(data, "collate", None) or joined_items
         self.batch = collate(items)
         self.found: list[tuple[str, str]] = []
 

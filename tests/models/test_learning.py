@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from palestra.config import ConfigError, check
-from palestra.models.gradients import TermsError, added, find_gradient, pieces
+from palestra.data.items import joined_items
+from palestra.models.gradients import TermsError, added, find_gradient, num_items, pieces
 from palestra.models.groups import Vector
 from palestra.models.learning import Learner, LearningConfig, LossScale
 from palestra.models.model import Model, Terms
@@ -146,17 +147,42 @@ def test_microbatches_change_rounding_alone() -> None:
         assert all(torch.equal(one, other) for one, other in zip(gradient(num, rows), again, strict=True))
 
 
-def test_texts_are_cut_as_tensors_are() -> None:
+@pytest.mark.parametrize("lengths", [(2, 2), (1, 3)])
+def test_lists_have_an_entry_for_each_item_and_tuples_have_parts(lengths: tuple[int, int]) -> None:
     x = torch.arange(2)
-    texts = list(
-        pieces({"text": ["a", "b"], "inputs": (x, x + 2), "ragged": (torch.ones(1), torch.ones(3)), "all": "ab"}, 2)
-    )
-    for at, text in enumerate("ab"):
-        assert texts[at]["text"] == [text]
-        assert [each.tolist() for each in texts[at]["inputs"]] == [[at], [at + 2]]
-        assert [len(each) for each in texts[at]["ragged"]] == [1 + 2 * at]
-        assert texts[at]["all"] == "ab"
-    assert [piece[0] for piece in pieces([("a", "b"), x], 2)] == [("a",), ("b",)]
+    ragged = [torch.ones(length) for length in lengths]  # with two rows each they might be taken for tensors of items
+    texts = ["a", "b"]
+    found = list(pieces({"text": texts, "names": ("c", "d"), "ids": ragged, "inputs": (x, x + 2), "all": "ab"}, 2))
+    for at, text in enumerate(texts):
+        assert (found[at]["text"], found[at]["names"], found[at]["all"]) == ([text], (["c", "d"][at],), "ab")
+        assert [len(each) for each in found[at]["ids"]] == [lengths[at]]
+        assert [each.tolist() for each in found[at]["inputs"]] == [[at], [at + 2]]
+    assert list(map(num_items, found)) == [1, 1]
+    # What torch makes of pairs is a list, too, but the batch itself.
+    assert [(names, rows.tolist()) for names, rows in pieces([("a", "b"), x], 2)] == [(("a",), [0]), (("b",), [1])]
+    assert list(pieces(texts, 2)) == [["a"], ["b"]]
+    assert list(pieces({"ids": ragged[:1]}, 2)) == [{"ids": ragged[:1]}]
+
+
+@pytest.mark.parametrize(
+    ("batch", "num"),
+    [
+        ({"ids": [torch.ones(4), torch.ones(2), torch.ones(5)], "label": torch.ones(3)}, 3),
+        ({"ids": [torch.ones(4), torch.ones(2), torch.ones(5)]}, 3),
+        ({"text": ["a", "b"], "image": torch.ones(())}, 2),
+        ([torch.ones(4), torch.ones(4)], 4),
+    ],
+)
+def test_items_are_counted_by_the_first_tensor_else_by_the_first_list(batch: Any, num: int) -> None:
+    assert num_items(batch) == num
+
+
+def test_pairs_in_items_are_tuples_in_batches() -> None:
+    x = torch.arange(2)
+    found = joined_items([{"pair": (one, [one, "text"]), "text": "b"} for one in x])
+    assert found["text"] == ["b", "b"]
+    assert [each["pair"][0].tolist() for each in pieces(found, 2)] == [[0], [1]]
+    assert [each["pair"][1][1] for each in pieces(found, 2)] == [("text",), ("text",)]
 
 
 def test_gradients_are_added_in_one_tree() -> None:
