@@ -5,13 +5,16 @@ Letters: B items of a batch; N items of the set; K classes; D numbers to predict
 
 import inspect
 from abc import ABC, abstractmethod
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
+import numpy as np
 import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from palestra.config import ByName, Config, ConfigError, LibraryClass, UserConfig, load_class
+from palestra.config import ByName, Config, ConfigError, LibraryClass, UserConfig, failure, load_class
 from palestra.models.gradients import TermsError
 from palestra.models.model import SEAT, score
 from palestra.runtime.scores import DeclaredScore
@@ -20,7 +23,7 @@ from palestra.runtime.scores import DeclaredScore
 class Metric(ABC):
     """Base of metrics. A class of your own derives from it, and may carry its keys as `Config`, a UserConfig.
 
-    score: what the number is, declared by `score`; None: the metric gives a table.
+    score: what the number is, declared by `score`; None: the metric gives a table, or numbers by name.
     """
 
     Config: ClassVar[type[Config]] = UserConfig
@@ -39,7 +42,7 @@ class Metric(ABC):
 
     @abstractmethod
     def compute(self) -> Any:
-        """Return the number of the set, or the table as a list of rows."""
+        """Return the number of the set; without a `score` a table as a list of rows, or a mapping of numbers."""
 
 
 class _Collecting(Metric):
@@ -241,7 +244,10 @@ OURS: dict[str, type[Metric]] = {
 
 
 def score_of(config: Any) -> DeclaredScore | None:
-    """Return the score that the metric of a config declares; None if it gives a table."""
+    """Return the score that the metric of a config declares; None if it declares none.
+
+    One of torchmetrics may give others: only what it computes tells it.
+    """
     if isinstance(config, TorchMetricsConfig):
         kind = config.load(config.name)
         high, low = ((SEAT,), ()) if kind.higher_is_better else ((), (SEAT,))
@@ -249,6 +255,18 @@ def score_of(config: Any) -> DeclaredScore | None:
         return DeclaredScore(kind.__name__, kind.__name__, "", high if is_known else (), low if is_known else (), True)
     kind = OURS[config.name] if config.name in OURS else load_class(config.name, Metric)
     return kind.score
+
+
+class NotComputed(TermsError):
+    """A metric's `compute` raises, which it may do for a part of a set, such as one without any item of some class."""
+
+
+class SetResults(NamedTuple):
+    """What the metrics of a set have found: their scores, declared and by name, and their tables by name."""
+
+    declared: list[DeclaredScore]
+    scores: dict[str, float]
+    tables: dict[str, list[Any]]
 
 
 class SetMetrics:
@@ -267,26 +285,72 @@ class SetMetrics:
             expected = "expected 'outputs' and 'label' from evaluation_step, which metrics take"
             raise TermsError(f"{expected}, got {', '.join(numbers)}")
         outputs, label = (numbers[name].detach().cpu() for name in ("outputs", "label"))
-        for _, _, metric in self.metrics:
-            metric.update(outputs, label)
+        for config, _, metric in self.metrics:
+            try:
+                metric.update(outputs, label)
+            except TermsError:
+                raise
+            except Exception as error:
+                raise TermsError(f"{config.name} fails: {failure(error)}") from error
 
-    def declared(self) -> list[DeclaredScore]:
-        """Return the scores that the metrics declare."""
-        return [declared for _, declared, _ in self.metrics if declared is not None]
+    def results(self) -> SetResults:
+        """Return what the metrics have found.
 
-    def scores(self) -> dict[str, float]:
-        """Return the numbers of the set, by name. Raises TermsError for what is no number."""
-        found: dict[str, float] = {}
+        Raises TermsError for what is no number, no table, or named twice, NotComputed for what a metric raises.
+        """
+        found = SetResults([], {}, {})
         for config, declared, metric in self.metrics:
-            if declared is not None:
-                value = metric.compute()
-                try:
-                    found[declared.name] = float(value)
-                except (TypeError, ValueError, RuntimeError):
-                    raise TermsError(f"{config.name}: expected a number from compute, got {value!r:.80}") from None
+            value, name = _computed(config.name, metric), config.name.rpartition(":")[2]
+            is_library = isinstance(config, TorchMetricsConfig)
+            is_open = is_library or declared is None  # so that the value itself says what it is
+            entries = [(declared, value)]
+            if is_open and isinstance(value, Mapping):
+                plain = declared or DeclaredScore("", name, "", (), (), True)
+                entries = [(replace(plain, name=str(key)), each) for key, each in value.items()]
+            elif is_open and (table := _table(value)) and (len(table) == len(table[0]) or not is_library):
+                is_first = is_library and "confusion_matrix" not in found.tables
+                found.tables["confusion_matrix" if is_first else name] = table
+                continue
+            for said, each in entries:
+                if said is None or (number := _number(each)) is None:
+                    kinds = ("numbers by name", "a square matrix" if is_library else "a table of rows")
+                    expected = ["a number"] * (declared is not None) + [*kinds] * is_open
+                    raise TermsError(f"{config.name}: expected {' or '.join(expected)} from compute, got {_told(each)}")
+                if said.name in found.scores:
+                    raise TermsError(f"{config.name}: expected other names than those of scores, got {said.name!r}")
+                found.declared.append(said)
+                found.scores[said.name] = number
         return found
 
-    def tables(self) -> dict[str, Any]:
-        """Return the tables of the set, by the name of the metric."""
-        without = {config.name.rpartition(":")[2]: metric for config, declared, metric in self.metrics if not declared}
-        return {name: torch.as_tensor(metric.compute()).tolist() for name, metric in without.items()}
+
+def _computed(name: str, metric: Any) -> Any:
+    try:
+        return metric.compute()
+    except TermsError:
+        raise
+    except Exception as error:
+        raise NotComputed(f"{name} fails: {failure(error)}") from error
+
+
+def _array(value: Any) -> Any:
+    """Return a value as an array of numbers; None if it is none."""
+    try:
+        found = np.asarray(value.tolist() if isinstance(value, Tensor) else value)
+    except ValueError:
+        return None
+    return found if found.dtype.kind in "biuf" else None
+
+
+def _number(value: Any) -> float | None:
+    found = _array(value)
+    return float(found.item()) if found is not None and found.size == 1 else None
+
+
+def _table(value: Any) -> list[list[Any]] | None:
+    found = _array(value)
+    rows: list[list[Any]] | None = found.tolist() if found is not None and found.ndim == 2 and found.size else None
+    return rows
+
+
+def _told(value: Any) -> str:
+    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) and value.dim() else f"{value!r:.80}"

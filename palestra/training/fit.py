@@ -137,6 +137,8 @@ class FitTrainer(Training):
             only = "got null, which a program alone can mean, by FitTrainer(config).set_model(model)"
             raise ConfigError.at("model", f"{expected}, {only}")
         super().require_ready()
+        if not self.run.resumed:
+            self.judging.try_metrics()
 
     def choose_kernels(self) -> None:
         if (note := self.config.execution.loading.note()) is not None:

@@ -5,16 +5,21 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
+import torch
+
+from palestra.config import ConfigError, below, walk
 from palestra.data.loading import in_order
+from palestra.data.reading import BatchKey, Unread
 from palestra.data.sets import require_same_sets
 from palestra.data.workers import deaths_held
 from palestra.evaluation.evaluator import Watch
+from palestra.models.gradients import TermsError, told
 from palestra.models.gradients import num_items as items_of
-from palestra.models.gradients import told
-from palestra.models.metrics import SetMetrics
+from palestra.models.metrics import NotComputed, SetMetrics
 from palestra.models.model import SEAT
 from palestra.models.scoring import ItemScores
-from palestra.randomness import base_key, seeded_global_state
+from palestra.nets.modes import evaluation_mode
+from palestra.randomness import base_key, restored_global_states, seeded_global_state
 
 
 class SetEvaluations:
@@ -51,6 +56,38 @@ class SetEvaluations:
     def most_rounds(self, name: str) -> int | None:
         return None
 
+    def try_metrics(self) -> None:
+        """Try the metrics of every evaluation on the first batch of its set, before anything is written.
+
+        Raises ConfigError for those that fail, or whose results are not such as records hold and others measure by.
+        """
+        trainer = self.trainer
+        for place, (name, config) in enumerate(self.configs.items()):
+            if not config.metrics:
+                continue
+            with below(f"evaluations.{place}.metrics"), restored_global_states(), evaluation_mode([trainer.model]):
+                metrics = SetMetrics(config.metrics)
+                reader, size = self.loaders[name].reader, min(config.batch_size, self.sizes[name])
+                if isinstance(batch := reader[BatchKey(0, 0, tuple(range(size)))], Unread):
+                    continue  # the evaluation tells it, with the traceback in failure.txt
+                try:
+                    with torch.no_grad(), trainer.learner.context():
+                        numbers = trainer.model.evaluation_step(trainer.moved(batch))
+                except Exception:
+                    continue  # told by the evaluation, too
+                try:
+                    metrics.add(numbers)
+                    found = metrics.results().scores
+                except NotComputed:
+                    continue  # perhaps because it is not the whole set
+                except TermsError as error:
+                    raise ConfigError.at("", f"{error}; tried on the first batch of data.{config.data}") from error
+            missing = {score.name for _, score, _ in metrics.metrics if score is not None} - found.keys()
+            for keys, value in walk(trainer.config):
+                if getattr(value, "evaluation", None) == name and getattr(value, "measure", None) in missing:
+                    expected = f"expected a number, but what {value.measure!r} computes in evaluation {name!r} is none"
+                    raise ConfigError.at(".".join((*keys, "measure")), expected)
+
     def play(self, name: str, num: int, with_scripted: bool, watch: Watch) -> dict[str, Any]:
         """Judge the model by all items of a set, and return the evaluation's record."""
         trainer, config = self.trainer, self.configs[name]
@@ -71,19 +108,19 @@ class SetEvaluations:
                 num_done += len(key.items)
                 watch(num_done, 0)
         try:
-            of_set, tables = metrics.scores(), metrics.tables()
-        except Exception as error:
+            of_set = metrics.results()
+        except TermsError as error:
             raise told(error, "a metric", f"evaluation {name}") from error
         estimates = scores.estimates()
         pair = {
             "players": {SEAT: SEAT},
             "learned": [SEAT],
             "items": num,
-            "scores": {name: each.value for name, each in estimates.items()} | of_set,
+            "scores": {name: each.value for name, each in estimates.items()} | of_set.scores,
             "intervals": {name: [each.low, each.high] for name, each in estimates.items()},
             "extremes": scores.extremes(),
-            "tables": tables,
+            "tables": of_set.tables,
         }
-        declared = [asdict(score) for score in (*model.scores, *metrics.declared())]
+        declared = [asdict(score) for score in (*model.scores, *of_set.declared)]
         said = {"evaluation": name, "roles": [SEAT], "declared_scores": declared}
         return said | {"counted": self.counted, "pairs": [pair], "ratings": None}

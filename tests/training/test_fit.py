@@ -219,6 +219,26 @@ def test_a_run_says_that_it_has_more_workers_than_processors(
     assert [line.partition(": ")[0] for line in told] == ["execution.loading.num_workers"]
 
 
+def test_metrics_are_tried_before_there_is_a_folder(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    config["evaluations"][0]["metrics"] = [{"name": "r_squared"}, {"name": "confusion_matrix"}]
+    trainer = make_trainer(config, run="run")
+    told = "expected 'outputs' and 'label' from evaluation_step, which metrics take, got accuracy; tried on the first"
+    with pytest.raises(ConfigError, match=rf"^evaluations.0.metrics: {told} batch of data.test$"):
+        trainer.fit()
+    right = {"accuracy": torch.ones(7), "outputs": torch.ones(7, 2), "label": torch.ones(7).long()}
+    monkeypatch.setattr(trainer.model, "evaluation_step", lambda batch: right)
+    told = r"expected outputs and labels of one shape for r_squared, got \(7, 2\) and \(7,\)"
+    with pytest.raises(ConfigError, match=f"^evaluations.0.metrics: {told}; tried on the first batch of data.test$"):
+        trainer.fit()
+    assert not Path("run").exists()
+    monkeypatch.setattr("palestra.models.metrics.RSquared.update", lambda self, outputs, label: None)
+    monkeypatch.setattr("palestra.models.metrics.RSquared.compute", lambda self: [[1.0, 2.0]])
+    with pytest.raises(ConfigError, match=r"r_squared: expected a number from compute, got \[\[1.0, 2.0\]\]"):
+        trainer.fit()
+    monkeypatch.setattr("palestra.models.metrics.RSquared.compute", lambda self: [][0])
+    trainer.require_ready()  # for the first batch may be one of which nothing can be computed
+
+
 def test_hooks_are_called_in_their_order(config: dict[str, Any]) -> None:
     config |= {"stop": {"after": 2, "unit": "epochs"}, "best": None}
     config["data"]["train"]["num_items"] = 20
