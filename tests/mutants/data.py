@@ -10,8 +10,8 @@ DATA = [
     *mutants(
         "data/reading.py",
         LOADING,
-        ("numbers = fold(fold(self.key, key.epoch), torch", "numbers = fold(self.key, torch"),
-        ("numbers = fold(fold(self.key, key.epoch), torch", "numbers = fold(fold(self.key, key.number), torch"),
+        ("torch.tensor(fold_number(self.key, key.epoch))", "torch.tensor(self.key)"),
+        ("fold_number(self.key, key.epoch))\n", "fold_number(self.key, key.number))\n"),
         ("COLLATING + key.number", "COLLATING"),
     ),
     *mutants(
