@@ -23,6 +23,11 @@ def main() -> None:
     for file in (sys.stdout, sys.stderr):
         if file is not None:  # of paths what is no UTF-8 is written as \\udcff
             file.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        print("the working directory is gone; change to another one: cd FOLDER", file=sys.stderr)
+        sys.exit(2)
     from palestra.runtime.limits import lack
 
     try:

@@ -76,6 +76,12 @@ def test_train_leaves_a_whole_run(file: Path, plots: None) -> None:
     assert "runs/tiny-1" in result.stdout
 
 
+def test_the_summary_names_no_checkpoints_where_none_are_saved(file: Path) -> None:
+    words = ["train", "tiny.yml", "evaluations=[]", "best=null", "stop.after=2", "output.display=plain"]
+    assert "\n  checkpoints " in palestra(*words).stdout
+    assert "\n  checkpoints " not in palestra(*words, "output.save=null").stdout
+
+
 def test_runs_are_numbered(file: Path) -> None:
     for _ in range(2):
         palestra("train", "tiny.yml", "--quiet")

@@ -241,7 +241,9 @@ class Run:
         """Draw the plot, if asked for (it takes a second or more), and print the summary where the display has one."""
         folder = self.folder
         plot = folder.path / "scores.png"
-        files = {"records": folder.records, "checkpoints": folder.checkpoints.path}
+        files = {"records": folder.records}
+        if self.config.output.save is not None:
+            files["checkpoints"] = folder.checkpoints.path
         try:
             if with_plot and (picture := plot_scores(self.records.read())) is not None:
                 folder.root.write(plot.name, picture)

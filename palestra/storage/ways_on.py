@@ -87,7 +87,7 @@ class WaysOn:
             return f"palestra extend {self._quoted} {change}"
         return self._in_python("load", self._written, f"trainer.extend([{change!r}])")
 
-    def to_branch(self, checkpoint: str = "latest", change: str = "KEY=VALUE") -> str | None:
+    def to_branch(self, checkpoint: str = "latest") -> str | None:
         """The way to a new run that begins with the state of a checkpoint and a changed key.
 
         checkpoint: latest, best, or the name of its folder.
@@ -96,8 +96,8 @@ class WaysOn:
             return None
         place = self.path / "checkpoints" / checkpoint
         if not (self.models or self._is_of_a_script or self.trainer_class != STOCK):
-            return f"palestra branch {shlex.quote(str(place))} {change}"
-        return self._in_python("branch", f"{str(place)!r}, [{change!r}]")
+            return f"palestra branch {shlex.quote(str(place))} KEY=VALUE"
+        return self._in_python("branch", f"{str(place)!r}, ['KEY=VALUE']")
 
     def to_evaluate(self, roles: Mapping[str, str] | None, has_evaluations: bool) -> str | None:
         """The way to evaluate it from the shell. roles: who sits where; None if nobody plays in the run."""

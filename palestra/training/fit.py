@@ -183,8 +183,12 @@ class FitTrainer(Training):
             loader.check = self.check_of_batches
             return loader
         assert learning.order is not None and learning.batch_size is not None  # noqa: PT018
+        num = self._num_items(TRAIN)
+        if learning.last_batch == "drop" and num < learning.batch_size:
+            why = f"because the {num} items of data.{TRAIN} make no whole batch (learning.batch_size)"
+            raise ConfigError.at("learning.last_batch", f"expected 'keep', {why}, got 'drop'")
         with below("learning.order"):
-            order = learning.order.build(self.data[TRAIN], self._num_items(TRAIN), config.seed)
+            order = learning.order.build(self.data[TRAIN], num, config.seed)
         return self._loader(TRAIN, order.indices, learning.batch_size, learning.last_batch == "drop")
 
     def _loader(

@@ -135,3 +135,13 @@ def test_ctrl_c_at_any_moment_of_a_start_prints_no_traceback(moment: str) -> Non
 def test_the_console_script_sets_handlers_first() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"palestra": "palestra.__main__:main"}
+
+
+def test_a_working_directory_that_is_gone_is_told_in_a_line(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    program = f"import os; os.rmdir({str(gone)!r}); from palestra.__main__ import main; main()"
+    told = "the working directory is gone; change to another one: cd FOLDER\n"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], cwd=gone, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, told)

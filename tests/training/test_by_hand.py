@@ -9,6 +9,7 @@ from combinations import LEARNERS, Data, config_of
 from conftest import MakeConfig
 
 from palestra.players.player import Player
+from palestra.training.checks import TrainingFailed
 from palestra.training.trainer import Trainer
 
 
@@ -113,3 +114,20 @@ def test_a_train_that_yields_is_told_and_not_played_for_ever(make_config: MakeCo
         TypeError, match=r"^expected nothing from _train, which calls safe_point\(\) itself, got <gener"
     ):
         Yielding(make_config()).fit()
+
+
+def test_a_train_that_does_nothing_is_told_and_not_called_for_ever(make_config: MakeConfig) -> None:
+    class Idle(Trainer):
+        num = 0
+
+        def _train(self) -> None:
+            self.num += 1
+            if self.num == 3:
+                self.end_run("enough")
+
+    told = r"^Idle._train: expected it to count opt_steps, as `stop` does, or to call safe_point\(\) or end_run"
+    with pytest.raises(TrainingFailed, match=told):
+        Idle(make_config({"evaluations": [], "best": None})).fit()
+    by_epochs = Idle(make_config({"evaluations": [], "best": None, "stop": {"after": 9, "unit": "epochs"}}))
+    by_epochs.fit()
+    assert (by_epochs.num, by_epochs.end_reason) == (3, "enough")

@@ -531,6 +531,10 @@ def test_every_command_of_a_run_knows_a_model(config: dict[str, Any]) -> None:
         ),
         ({"output.info": []}, "output.info: unknown key: trainer fit learns from data, and has no games"),
         ({"learning.precision": "float16"}, "learning.precision: expected float32 or bfloat16, because execution.dev"),
+        (
+            {"learning.last_batch": "drop", "learning.batch_size": 47},
+            "learning.last_batch: expected 'keep', because the 46 items of data.train make no whole batch",
+        ),
         ({"stop.unit": "env_steps"}, "stop.unit: expected one of 'opt_steps', 'items', 'epochs', 'minutes', got"),
     ],
 )
