@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads
-    palestra.runs.run.plot_scores = lambda records: None
+    palestra.runs.run.plot_scores = lambda *_: None
     started, rng, tally = time.monotonic(), random.Random(arguments.seed), Tally()
     Watched.watch = Watch()
     for algorithm in LEARNERS:

@@ -331,7 +331,7 @@ def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def no_plots() -> Iterator[None]:
     """Runs end without their plot, which takes longer than a tiny run. A test of the plot asks for `plots`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.runs.run.plot_scores", lambda records: None)
+        patch.setattr("palestra.runs.run.plot_scores", lambda *_: None)
         yield
 
 

@@ -162,7 +162,7 @@ def serve(path: str, imported: list[str]) -> None:
         import palestra.sweeps.places
 
         palestra.sweeps.places.subprocess = FORKING  # type: ignore[attr-defined]
-        palestra.runs.run.plot_scores = lambda records: None
+        palestra.runs.run.plot_scores = lambda *_: None
         palestra.runs.run.frozen_garbage = contextlib.nullcontext
     yaml.compose = reading_once()
     from numba.core.registry import cpu_target

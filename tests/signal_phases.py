@@ -103,7 +103,7 @@ if __name__ == "__main__":
     parser.add_argument("--both", action="store_true", help="both signals in every phase, not one or the other")
     both = parser.parse_args().both
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads
-    palestra.runs.run.plot_scores = lambda records: None
+    palestra.runs.run.plot_scores = lambda *_: None
     signals = [signal.SIGINT, signal.SIGTERM]
     with tempfile.TemporaryDirectory(prefix="palestra-signals-") as whole:
         fit(uninterrupted := Path(whole) / "run", copy.deepcopy(TINY))

@@ -63,7 +63,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that names nothing of its own."""
     run = tmp_path_factory.mktemp("runs") / "tiny"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.runs.run.plot_scores", lambda records: None)
+        patch.setattr("palestra.runs.run.plot_scores", lambda *_: None)
         palestra.Trainer(TINY | {"stop": {"after": 8, "unit": "opt_steps"}}, run=run).fit()
     return run
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from palestra.callbacks.training import AnyLearner, AnyTraining, PlayingTraining
+from palestra.callbacks.training import AnyLearner, AnyTraining
 from palestra.config import Config, ConfigErrorItem, PartError
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.transitions import Transitions
@@ -84,20 +84,13 @@ class CallbackConfig(Config):
         raise NotImplementedError
 
 
-def playing(training: AnyTraining, config: CallbackConfig) -> PlayingTraining:
-    """The training, typed as one in which players play. Raises PartError for any other kind."""
-    if not isinstance(training, PlayingTraining):
-        message = f"expected a run in which players play, got one of {type(training).__name__}"
-        raise PartError(config, [ConfigErrorItem("name", message)])
-    return training
-
-
 def learner_named(name: str, config: CallbackConfig, training: AnyTraining) -> AnyLearner:
     """The learning player that the key `player` of a callback names. Raises PartError if there is none."""
     learners = {player.name: player for player in training.learners}
     if name not in learners:
         if not learners:
-            playing(training, config)
+            message = f"expected a run in which players or a model learn, got {training.config.in_words}"
+            raise PartError(config, [ConfigErrorItem("name", message)])
         message = f"expected the name of a player that learns: {', '.join(learners)}; got {name!r}"
         raise PartError(config, [ConfigErrorItem("player", message)])
     return learners[name]

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Mapping
 from statistics import fmean
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from palestra.callbacks.callback import Callback, CallbackConfig, learner_named, playing
+from palestra.callbacks.callback import Callback, CallbackConfig, learner_named
 from palestra.callbacks.change_schedule import schedule_at
-from palestra.callbacks.training import AnyTraining
+from palestra.callbacks.training import AnyTraining, PlayingTraining
 from palestra.config import (
     ByName,
     Config,
@@ -105,8 +105,10 @@ class Plateau(Callback):
         of = self.config.of
         faults: list[ConfigErrorItem] = []
         if isinstance(of, TrainingMeasureConfig):
-            roles = playing(training, self.config).game.roles
-            if of.role not in roles:
+            if not (roles := training.config.measured_roles()):
+                message = f"expected 'evaluation', because this is {training.config.in_words}, got {of.name!r}"
+                faults.append(ConfigErrorItem("name", message))
+            elif of.role not in roles:
                 faults.append(ConfigErrorItem("role", f"expected one of {', '.join(roles)}, got {of.role!r}"))
         else:
             faults += training.config.measure_errors(of)
@@ -128,8 +130,7 @@ class Plateau(Callback):
         of = self.config.of
         if isinstance(of, TrainingMeasureConfig) and of.interval.due(self.measured_at, training.counters):
             self.measured_at = training.counters
-            returns = playing(training, self.config).recent_returns(of.role)
-            if returns:
+            if returns := cast(PlayingTraining, training).recent_returns(of.role):
                 self._measure(training, fmean(returns))
 
     def _measure(self, training: AnyTraining, value: float) -> None:

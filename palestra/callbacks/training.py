@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from palestra.games.game import Game
 from palestra.models.learning import Learner
@@ -60,7 +60,6 @@ class AnyTraining(Protocol):
         """Whether a signal asks the run to leave."""
 
 
-@runtime_checkable
 class PlayingTraining(AnyTraining, Protocol):
     """A training of players in a game."""
 

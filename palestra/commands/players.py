@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from palestra.commands.failures import one_line_errors
-from palestra.commands.shell import Checkpoint, Run, Trust, console, refuse, say, with_runs_of_sweeps
+from palestra.commands.shell import Checkpoint, Run, Trust, console, refuse, refuse_others, say, with_runs_of_sweeps
 
 commands = typer.Typer()
 
@@ -141,7 +141,7 @@ def _print_asked(stored: Any, games: int | None) -> None:
 def _open(run: str, folder: Path | None, changes: Any, trust: bool, of_games: Mapping[str, Any]) -> Any:
     """Open the run that is evaluated: in its folder, in a copy of its mirror, or a shipped one.
 
-    of_games: the options that mean something only where games are played.
+    of_games: the options that mean something only to some kinds of run.
     """
     from palestra.runs.shipped_runs import is_shipped
     from palestra.runs.stored import open_to_play
@@ -158,8 +158,7 @@ def _open(run: str, folder: Path | None, changes: Any, trust: bool, of_games: Ma
     else:
         refuse({"--run": folder}, f"the results of {run} go into its own folder")
         stored = open_stored(run, trust)
-    if not stored.config.is_played:
-        refuse(of_games, f"{run} is {stored.config.in_words}")
+    refuse_others(of_games, run, stored.config)
     if changes.overrides or changes.pairings:
         stored.change_evaluations(changes)
     return stored

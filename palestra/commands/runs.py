@@ -1,13 +1,14 @@
 """The commands that look at runs, or use what learned there: report, compare, table, plot, verify, export, predict."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from palestra.commands.failures import errors, one_line_errors
-from palestra.commands.shell import Checkpoint, Run, Trust, Weights, console, refuse, say, with_runs_of_sweeps
+from palestra.commands.shell import Checkpoint, Run, Trust, Weights, console, refuse_others, say, with_runs_of_sweeps
 from palestra.runtime.console import VisibleFile
 
 commands = typer.Typer()
@@ -209,15 +210,23 @@ def export(
     """Write a player or a model as files that run without palestra, to RUN/export/NAME-OPT_STEPS/."""
     with one_line_errors():
         from palestra.commands.export_check import ExportError
-        from palestra.runs.models import is_of_model
+        from palestra.runs.base import BaseRunConfig
+        from palestra.runs.config import RunConfig
+        from palestra.runs.fit import FitConfig
+        from palestra.runs.stored import config_of
+        from palestra.storage.disk import RunFolderError
 
+        config = config_of(run, trust)
+        ways: dict[type[BaseRunConfig], Callable[[], list[str]]] = {
+            RunConfig: lambda: _export_player(run, player, checkpoint, onnx, role, trust),
+            FitConfig: lambda: _export_model(run, checkpoint, weights or "latest", onnx, trust),
+        }
+        if (way := next((way for kind, way in ways.items() if isinstance(config, kind)), None)) is None:
+            known = " or ".join(kind.in_words for kind in ways)
+            raise RunFolderError(f"expected {known}, got {run}, {config.in_words}")
+        refuse_others({"--player": player, "--role": role, "--weights": weights}, run, config)
         try:
-            if is_of_model(run, trust):
-                refuse({"--player": player, "--role": role}, f"a model learned in {run}")
-                lines = _export_model(run, checkpoint, weights or "latest", onnx, trust)
-            else:
-                refuse({"--weights": weights}, f"players learned in {run}")
-                lines = _export_player(run, player, checkpoint, onnx, role, trust)
+            lines = way()
         except (ExportError, NotImplementedError, ValueError) as error:
             errors.print(str(error))
             raise typer.Exit(2) from None

@@ -3,12 +3,15 @@
 import signal
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from palestra.runtime.console import VisibleConsole
+
+if TYPE_CHECKING:
+    from palestra.runs.base import BaseRunConfig
 
 CLOSED_PIPE = 128 + signal.SIGPIPE
 """the exit code if whoever reads the output has left, as `head` does"""
@@ -54,6 +57,12 @@ def refuse(options: Mapping[str, Any], why: str) -> None:
         from palestra.config import ConfigError
 
         raise ConfigError.at(given[0].split()[0], f"expected no such option, because {why}, got {', '.join(given)}")
+
+
+def refuse_others(options: Mapping[str, Any], run: object, kind: "BaseRunConfig") -> None:
+    """Raise ConfigError if one of some options is given that means nothing to the kind of a run. kind: its config."""
+    others = {name: value for name, value in options.items() if name not in kind.options}
+    refuse(others, f"{run} is {kind.in_words}")
 
 
 def with_runs_of_sweeps(runs: Iterable[str]) -> list[str]:

@@ -1,11 +1,10 @@
 """Curves of the players' metrics over a run, in few points, made from its training records."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 MOST_POINTS = 128
-COUNTS = ("env_steps", "opt_steps")
 
 
 class Curve:
@@ -34,9 +33,13 @@ class Curve:
 
 
 class History:
-    """The curves of every player's metrics and of its episodes, by the names that they have in records."""
+    """The curves of every player's metrics and of its episodes, by the names that they have in records.
 
-    def __init__(self) -> None:
+    counters: names that have no curve.
+    """
+
+    def __init__(self, counters: Collection[str]) -> None:
+        self.counters = counters
         self.curves: dict[str, dict[str, Curve]] = {}
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -45,7 +48,7 @@ class History:
             curves = self.curves.setdefault(player, {})
             episodes = metrics.get("episodes", {})
             for name, value in (episodes | metrics).items():
-                if name in COUNTS or isinstance(value, bool):
+                if name in self.counters or isinstance(value, bool):
                     continue
                 if isinstance(value, int | float) or value is None:
                     curves.setdefault(name, Curve()).add(math.nan if value is None else float(value))

@@ -18,12 +18,12 @@ MAX_COLUMNS = 5
 LABEL_GAP = 0.065  # of an axes' height
 
 
-def plot_scores(records: Sequence[Mapping[str, Any]]) -> bytes | None:
+def plot_scores(records: Sequence[Mapping[str, Any]], axis: str) -> bytes | None:
     """Return `scores_figure` as PNG; None if no record has scores of a learning player."""
     import matplotlib  # takes a third of a second, so it is imported only here
 
     with matplotlib.rc_context({"text.usetex": False}):  # whatever a matplotlibrc in the working directory says
-        figure = scores_figure(records)
+        figure = scores_figure(records, axis)
         if figure is None:
             return None
         file = io.BytesIO()
@@ -31,13 +31,13 @@ def plot_scores(records: Sequence[Mapping[str, Any]]) -> bytes | None:
         return file.getvalue()
 
 
-def scores_figure(records: Sequence[Mapping[str, Any]]) -> "Figure | None":
+def scores_figure(records: Sequence[Mapping[str, Any]], axis: str) -> "Figure | None":
     """Draw a panel for each pairing of a learning player: its score over training with its 95% interval as a band.
 
     Dashed lines are the scripted players of the same role that face the same opponent. Each evaluation has a row of
     panels for each learning player. Returns None if there is nothing to draw.
 
-    records: as in `records.jsonl`; those without `pairs` are skipped.
+    records: as in `records.jsonl`; those without `pairs` are skipped. axis: the counter over which the curves go.
     """
     from matplotlib.figure import Figure
 
@@ -52,7 +52,7 @@ def scores_figure(records: Sequence[Mapping[str, Any]]) -> "Figure | None":
         for axes in axes_row[len(row) :]:
             axes.remove()
         for axes, (learner, pair) in zip(axes_row, row, strict=False):
-            _draw_panel(axes, named[name], learner, pair)
+            _draw_panel(axes, named[name], axis, learner, pair)
             if len(named) > 1:
                 axes.set_title(f"{name}: {axes.get_title(loc='left')}", fontsize=10, loc="left")
     return figure
@@ -72,11 +72,10 @@ def _rows(evaluations: Sequence[Evaluation]) -> list[list[tuple[Seat, PairResult
     ]
 
 
-def _draw_panel(axes: "Axes", evaluations: Sequence[Evaluation], learner: Seat, pair: PairResult) -> None:
+def _draw_panel(axes: "Axes", evaluations: Sequence[Evaluation], axis: str, learner: Seat, pair: PairResult) -> None:
     place, opponents = pair.seats.index(learner), [seat for seat in pair.seats if seat != learner]
     results = histories(evaluations)[pair.seats]
-    unit = "opt_steps" if any(each.env_steps is None for each in evaluations) else "env_steps"
-    steps = [getattr(each, unit) for each in evaluations for found in each.pairs if found.seats == pair.seats]
+    steps = [each.counters.get(axis, 0) for each in evaluations for found in each.pairs if found.seats == pair.seats]
     colour = LEARNED_COLOURS[place % len(LEARNED_COLOURS)]
     scores = [found.score_of(learner) for found in results]
     axes.plot(steps, [score.value for score in scores], color=colour, linewidth=2, marker=".", zorder=3)
@@ -95,7 +94,7 @@ def _draw_panel(axes: "Axes", evaluations: Sequence[Evaluation], learner: Seat, 
         axes.set_ylim(bottom=0)  # with every line drawn: it ends the scaling of the axis
     label_lines(axes, labels)
     _dress(axes, learner, opponents, pair)
-    axes.set_xlabel(label(unit), fontsize=9)
+    axes.set_xlabel(label(axis), fontsize=9)
 
 
 def _dress(axes: "Axes", learner: Seat, opponents: Sequence[Seat], pair: PairResult) -> None:

@@ -43,17 +43,11 @@ class RunCard:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How a run ended. step: that of its last record (`step_of`). scores: those of the last evaluations, by name."""
+    """How a run ended. step: that of its last record, on its axis. scores: those of the last evaluations, by name."""
 
     status: Status
     step: int
     scores: Mapping[str, float]
-
-
-def step_of(counts: Mapping[str, Any]) -> int:
-    """Return the position of a record on a run's axis: its env steps or, in a run that counts none, its opt steps."""
-    step: int = counts["env_steps"] if "env_steps" in counts else counts["opt_steps"]
-    return step
 
 
 class Recorder(ABC):

@@ -118,19 +118,20 @@ class PairResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results of one of a run's evaluations, at one moment of training. env_steps: None where a run counts none."""
+    """The results of one of a run's evaluations, at one moment of training. counters: all of the run."""
 
     name: str
     opt_steps: int
     pairs: tuple[PairResult, ...]
-    env_steps: int | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """Read name, steps and `distinct_pairs` of an evaluation's record, in which null stands for NaN."""
         declared, roles, counted = declared_in(record), record["roles"], counted_in(record)
         pairs = tuple(PairResult.from_record(pair, roles, declared, counted) for pair in distinct_pairs(record))
-        return cls(record["evaluation"], record["opt_steps"], pairs, record.get("env_steps"))
+        counters = {name: number for name, number in record.items() if type(number) is int}  # all others are no numbers
+        return cls(record["evaluation"], record["opt_steps"], pairs, counters)
 
 
 def counted_in(record: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 
 from palestra.config import Config, NonEmptyStr
 from palestra.recording.artifacts import files_of_checkpoints
-from palestra.recording.recorders import Recorder, RunCard, RunEnd, numbers_of, step_of, stored_run_id
+from palestra.recording.recorders import Recorder, RunCard, RunEnd, numbers_of, stored_run_id
 from palestra.recording.values import Histogram, Media, values_of
 from palestra.storage.disk import Folder
 from palestra.storage.secrets import MAY_HOLD, may_hold_secret
@@ -63,7 +63,7 @@ class MlflowRecorder(Recorder):
 
     def open(self, run: RunCard) -> int:
         self._waiting: list[Any] = []
-        self._folder = run.folder
+        self._folder, self._axis = run.folder, run.axis
         self._client = self._mlflow.MlflowClient(tracking_uri=self.config.tracking_uri)
         self._id = stored_run_id(Folder(run.folder, "mlflow"), lambda: self._create(run))
         found = self._client.get_run(self._id)
@@ -86,7 +86,7 @@ class MlflowRecorder(Recorder):
         return str(made.info.run_id)
 
     def write(self, number: int, record: Mapping[str, Any]) -> None:
-        metrics = self._metrics({**numbers_of(record), COUNT: number + 1}, step_of(record))
+        metrics = self._metrics({**numbers_of(record), COUNT: number + 1}, record[self._axis])
         if len(self._waiting) + len(metrics) > MAX_METRICS:
             self.flush()
         self._waiting += metrics

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from palestra.config import Config
-from palestra.recording.recorders import Recorder, RunCard, RunEnd, Status, numbers_of, step_of
+from palestra.recording.recorders import Recorder, RunCard, RunEnd, Status, numbers_of
 from palestra.recording.results import path_of_pair
 from palestra.recording.values import Histogram, Media, values_of
 from palestra.storage.disk import Folder
@@ -52,7 +52,7 @@ class TensorBoardRecorder(Recorder):
         self._main: list[str] = []
         self._folder, folder = run.folder, Folder(run.folder, "tensorboard").make()
         folder.remove_files(OUR_EVENTS.fullmatch)
-        self._events = _EventFile(folder)
+        self._events, self._axis = _EventFile(folder), run.axis
         params = {key: "null" if value is None else value for key, value in run.params.items()}
         _, start, _ = hparams(params, {})  # without an experiment of its own, all scalars are metrics
         self._events.add(start, 0)
@@ -63,7 +63,7 @@ class TensorBoardRecorder(Recorder):
         from torch.utils.tensorboard.summary import scalar, text
 
         assert self._events is not None
-        step = step_of(record)
+        step = record[self._axis]
         self._choose_main(record)
         for name, value in numbers_of(record).items():
             group = "at_a_glance" if name in self._main else "detail"

@@ -18,6 +18,7 @@ from palestra.data.items import LABEL
 from palestra.recording.results import printable, score_text
 from palestra.recording.values import Image
 from palestra.report.blocks import Block, Cell, Heading, Note, Picture, Section, Strip, Table, count
+from palestra.report.figures import Figures
 from palestra.report.groups import Group
 from palestra.report.reading import Evaluated, RunData
 from palestra.runs.models import load_model
@@ -28,7 +29,7 @@ MOST_PIXELS = 256 * 256
 MOST_CHARACTERS = 200  # of a described item
 
 
-def judged_items_section(groups: Sequence[Group]) -> list[Section]:
+def judged_items_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
     """Make the section of judged items, of the first run of each group; none if no evaluation has any."""
     section = Section("items", "Judged items")
     for group in groups:

@@ -6,14 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from palestra.config import under
+from palestra.config import ConfigError, under
+from palestra.evaluation.evaluator import nobody_watches
 from palestra.recording.recorders import plain
 from palestra.recording.results import Evaluation
 from palestra.report.reading import Evaluated, RunData, StoredCheckpoint, read_runs
-from palestra.runs.stored import StoredRun
 from palestra.storage.disk import RunFolderError
 from palestra.storage.loaded_checkpoint import AT, numbers_in_words
 from palestra.storage.stored_files import CheckpointError
+from palestra.training.stored_training import open_stored
 
 
 class Moment(NamedTuple):
@@ -51,9 +52,8 @@ def is_checkpoint(path: Path) -> bool:
 
 def _at(run: RunData, which: str) -> RunData:
     stored = stored_checkpoint(run, which)
-    steps, env_steps = stored.counters.get("opt_steps", 0), stored.counters.get("env_steps")
-    played = [each for each in run.evaluated if each.evaluation.opt_steps == steps]
-    there = [each for each in played if each.record.get("env_steps") == env_steps]
+    steps, names = stored.counters.get("opt_steps", 0), (*run.kind.axes, "opt_steps")
+    there = [each for each in run.evaluated if all(each.record.get(n) == stored.counters.get(n) for n in names)]
     again = [each for each in run.again if each.evaluation.opt_steps == steps and not each.changes]
     moment = f"opt step {steps:,}" if re.fullmatch("@?[0-9]+", which) else f"the {which} checkpoint"
     return replace(run, at=moment, evaluated=tuple(there or again), again=())
@@ -79,12 +79,15 @@ def play_afresh(moments: Sequence[Moment], num_games: int, tell: Callable[[str],
     """Play the evaluations of runs anew, only the pairings in which a player learns; returns the runs with the results.
 
     For all runs the games of an evaluation begin from the same states: its seed is that of the first run that has it.
-    Nothing is written. tell: called with a line before each run. Raises RunFolderError and CheckpointError if players
-    cannot be restored.
+    Nothing is written. tell: called with a line before each run. Raises ConfigError for a kind of run that knows no
+    games, RunFolderError and CheckpointError if players cannot be restored.
     """
     starts: dict[str, int] = {}
     played = []
     for run, which in moments:
+        if "--games" not in run.kind.options:
+            message = f"expected no such option, because {run.path} is {run.kind.in_words}"
+            raise ConfigError.at("--games", f"{message}, got --games {num_games}")
         tell(f"playing {num_games:,} games per pairing with the players of {run.name}, checkpoint {which}")
         played.append(replace(run, evaluated=_played(run, which, num_games, starts), again=()))
     return played
@@ -95,11 +98,11 @@ def _played(run: RunData, which: str, num_games: int, starts: dict[str, int]) ->
     for evaluation in evaluations if isinstance(evaluations, list) else []:
         seed = under(evaluation, "seed")
         starts.setdefault(under(evaluation, "name"), run.seed if seed is None else seed)
-    stored = StoredRun.open(run.path, starts=starts)
+    stored = open_stored(run.path, starts=starts)
     stored.load(which)
     found = []
     for name in stored.evaluations.configs:
-        result = stored.evaluations.play(name, num_games, with_scripted=False)
+        result = stored.judge(name, num_games, False, nobody_watches)
         record = plain({"kind": "evaluation", **stored.counters, **result})
         found.append(Evaluated(Evaluation.from_record(record), record))
     return tuple(found)

@@ -1,6 +1,6 @@
 """The report of runs: one HTML page that holds all it shows, and no script."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -25,9 +25,17 @@ from palestra.report.reading import read_runs
 from palestra.report.samples import samples_section
 from palestra.report.timings import time_section
 from palestra.report.updates import updates_section
+from palestra.runs.base import BaseRunConfig
+from palestra.runs.config import RunConfig
+from palestra.runs.fit import FitConfig
 from palestra.storage.disk import RunFolderError, write_bytes
 
 HERE = Path(__file__).parent
+OF_KINDS: dict[type[BaseRunConfig], Callable[[Sequence[Group], Figures], list[Section]]] = {
+    RunConfig: samples_section,
+    FitConfig: judged_items_section,
+}
+"""the sections that only some kinds of run have"""
 
 
 def write_report(runs: Sequence[Path], out: Path | None) -> Path:
@@ -87,14 +95,17 @@ def _sections_of_training(groups: Sequence[Group], figures: Figures) -> list[Sec
         *updates_section(groups, figures),
         *([comparison_section(groups)] if len(groups) > 1 else []),
         evaluations_section(groups),
-        *samples_section([group for group in groups if group.runs[0].kind.is_played], figures),
-        *judged_items_section([group for group in groups if not group.runs[0].kind.is_played]),
+        *(part for kind, section in OF_KINDS.items() for part in section(_of_kind(groups, kind), figures)),
         *media_section(groups),
         time_section(groups, figures),
         metrics_section(groups, figures),
         checkpoints_section(groups),
         setting_section(groups),
     ]
+
+
+def _of_kind(groups: Sequence[Group], kind: type[BaseRunConfig]) -> list[Group]:
+    return [group for group in groups if issubclass(group.runs[0].kind, kind)]
 
 
 def _shown(value: Any) -> Any:

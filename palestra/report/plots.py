@@ -74,7 +74,7 @@ class Series:
         found: dict[str, dict[str, dict[int, float]]] = {}
         for run in self.group.runs:
             records = [*run.training, *(each.record for each in run.evaluated)]
-            for row in rows_of_records(records, run.name, 0, self.tell):
+            for row in rows_of_records(records, run.kind, run.name, 0, self.tell):
                 found.setdefault(row.name, {}).setdefault(row.run, {})[row.counters.get(self.unit, 0)] = row.value
         return {name: dict(by_run) for name, by_run in found.items()}
 

@@ -59,8 +59,6 @@ def _samples(run: RunData, figures: Figures) -> list[Block]:
     folder = RunFolder.open(run.path)
     folder.require_rebuildable()
     config = read_stored_config(folder.config)
-    if not config.is_played:
-        return [Note(f"No game is shown: this is {config.in_words}.")]
     if missing := [f"{path} is {what}" for path, what in _left_out(config, "")]:
         way = folder.ways_on().to_evaluate(config.pairing(), bool(config.evaluations))
         remedy = "" if way is None else f" To play: {way}, with --video to film an environment."

@@ -134,7 +134,7 @@ class BaseRunConfig(Config):
         return self
 
     def measured_roles(self) -> Sequence[str]:
-        """Return the roles whose returns an evaluation may measure."""
+        """Return the roles whose returns evaluations measure, and a training tells by `recent_returns`."""
         return []
 
     def measures_of_games(self) -> Mapping[str, GameMeasures]:

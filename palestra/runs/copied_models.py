@@ -9,8 +9,9 @@ from urllib.parse import quote
 from palestra.config import below
 from palestra.games.game import Game
 from palestra.players.seated_models import ModelPolicy, SeatedModelConfig
-from palestra.runs.kinds import read_stored_config
-from palestra.runs.models import StoredSpace, TrainedModel, require_fit, spaces_to_store, stored_spaces
+from palestra.runs.fit import FitConfig
+from palestra.runs.kinds import read_stored_config, require_kind
+from palestra.runs.models import StoredSpace, TrainedModel, spaces_to_store, stored_spaces
 from palestra.runs.warm_starts import errors_at
 from palestra.storage.disk import Folder
 from palestra.storage.facts import Count, Entry, to_json
@@ -84,7 +85,7 @@ def _read_copy(name: str, config: SeatedModelConfig, folder: Folder) -> TrainedM
         return None
     _, text, weights = _files_of(name)
     read_checked(folder, text, copied.config)  # raises
-    settings = require_fit(read_stored_config(folder.path / text), folder.path / text)
+    settings = require_kind(read_stored_config(folder.path / text), FitConfig, folder.path / text)
     tensors = read_tensors(folder, weights, copied.weights)
     return TrainedModel(folder.path / text, settings, copied.opt_steps, tensors, stored_spaces(copied.spaces), {}, {})
 

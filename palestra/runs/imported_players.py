@@ -11,10 +11,10 @@ from palestra.players.player import Player
 from palestra.players.seated_models import ModelPolicy
 from palestra.players.torch_modules import ModulePolicy
 from palestra.runs.base import BaseRunConfig
-from palestra.runs.config import RunConfig
+from palestra.runs.config import LearningPlayerConfig, RunConfig
 from palestra.runs.copied_models import copy_model
 from palestra.runs.copied_modules import copy_module
-from palestra.runs.kinds import read_stored_config
+from palestra.runs.kinds import read_stored_config, require_kind
 from palestra.runs.shipped_runs import find_run
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError, writing
@@ -75,9 +75,9 @@ def read_player(config: FromRunConfig) -> TrainedPlayer:
     """
     folder = RunFolder.open(find_run(config.from_run).folder)
     folder.require_rebuildable()
-    stored = read_stored_config(folder.config)
-    learned: Any = getattr(stored, "players", {}).get(config.player)
-    if not hasattr(learned, "algorithm"):
+    stored = require_kind(read_stored_config(folder.config), RunConfig, folder.path)
+    learned = stored.players.get(config.player)
+    if not isinstance(learned, LearningPlayerConfig):
         raise RunFolderError(f"expected a player that learned in {config.from_run}, got {config.player!r}")
     checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
     state = checkpoints.load(config.checkpoint, check_rows=False).state

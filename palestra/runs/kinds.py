@@ -6,7 +6,7 @@ To register one, add the names of its trainers to KINDS.
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from palestra.config import (
     ConfigError,
@@ -25,6 +25,7 @@ from palestra.runs.fit import FitConfig
 from palestra.runs.shipped_configs import file_of
 from palestra.storage.disk import RunFolderError
 
+K = TypeVar("K", bound=BaseRunConfig)
 KINDS: dict[str, type[BaseRunConfig]] = {"in_turn": RunConfig, "together": RunConfig, "fit": FitConfig}
 """the kinds by the names of the trainers that ship; of a class of the user's own, it says which"""
 
@@ -57,6 +58,13 @@ def kind_of_run(data: Any) -> type[BaseRunConfig]:
 def kind_of_stored(data: Any) -> type[BaseRunConfig]:
     """The kind of run whose records a folder holds, by its config as plain data; of a tournament RunConfig."""
     return RunConfig if is_tournament(data) else kind_of_run(data)
+
+
+def require_kind(config: BaseRunConfig, kind: type[K], place: Path) -> K:
+    """Return the config of a stored run that is of this kind. Raises RunFolderError for one of another kind."""
+    if isinstance(config, kind):
+        return config
+    raise RunFolderError(f"expected {kind.in_words}, got {place}, {config.in_words}")
 
 
 def read_config(config: str | Path | dict[str, Any] | BaseRunConfig, overrides: Sequence[str] = ()) -> Any:

@@ -23,7 +23,7 @@ from palestra.models.model import Model
 from palestra.randomness import base_key, restored_global_states, seeded_global_state
 from palestra.runs.changed_evaluations import changed_stored_config
 from palestra.runs.fit import FitConfig
-from palestra.runs.kinds import read_stored_config
+from palestra.runs.kinds import require_kind
 from palestra.runs.shipped_runs import find_run
 from palestra.runtime.device import find_device
 from palestra.storage.checkpoints import Checkpoints
@@ -114,7 +114,7 @@ class TrainedModel:
         checkpoint that is missing or damaged, UntrustedError, ConfigError for overrides that do not fit.
         """
         folder = RunFolder.open(find_run(run).folder)
-        config = require_fit(changed_stored_config(folder, overrides), folder.path)
+        config = require_kind(changed_stored_config(folder, overrides), FitConfig, folder.path)
         folder.require_rebuildable()
         loaded = Checkpoints(folder, keep_last=1, keep_every=None).load(checkpoint, check_rows=False)
         with loaded.fitting():
@@ -152,19 +152,6 @@ class TrainedModel:
             expected = f"expected a model {type(model).__name__} with the weights that {self.place} holds"
             raise RunFolderError(f"{expected}, got another one: {' '.join(str(error).split())}") from error
         return model.to(device).eval().requires_grad_(False)
-
-
-def is_of_model(run: Path, trust: bool = False) -> bool:
-    """Whether a model has learned in a stored run, and not players. Raises as `read_stored_config`."""
-    with trusting(trust):
-        return isinstance(read_stored_config(RunFolder.open(find_run(run).folder).config), FitConfig)
-
-
-def require_fit(config: Any, place: Path) -> FitConfig:
-    """Return the config of a stored run in which a model learns; raise RunFolderError for one of another kind."""
-    if isinstance(config, FitConfig):
-        return config
-    raise RunFolderError(f"expected a run in which a model learns from data (trainer: fit), got {place}")
 
 
 # ---- a model that is used ----------------------------------------------------------------------------

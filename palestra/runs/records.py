@@ -8,7 +8,7 @@ from typing import Any
 from palestra.recording.display import Display
 from palestra.recording.feed import Feed
 from palestra.recording.history import History
-from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd, Status, flat_params, plain, step_of
+from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd, Status, flat_params, plain
 from palestra.recording.results import Evaluation, by_name, is_after_training, pair_label, standings
 from palestra.recording.values import Image, Video, file_media
 from palestra.runs.base import BaseRunConfig
@@ -22,14 +22,14 @@ from palestra.storage.run_folder import UNFILED, RunFolder
 class RunRecords:
     """The records of one run; `opened` while the run trains.
 
-    folder: the run's. display: shows what goes wrong. jsonl: the file. step: the largest step of a record so far.
-    evaluations, history: what the records so far hold.
+    folder: the run's. display: shows what goes wrong. config: the run's. jsonl: the file. step: the largest step of a
+    record so far, on the usual axis of the kind of run. evaluations, history: what the records so far hold.
     """
 
-    def __init__(self, folder: RunFolder, display: Display) -> None:
-        self.folder, self.display = folder, display
+    def __init__(self, folder: RunFolder, display: Display, config: BaseRunConfig) -> None:
+        self.folder, self.display, self.config = folder, display, config
         self.evaluations: list[Evaluation] = []
-        self.history = History()
+        self.history = History(self.config.counters)
         self.step = 0
         self.feeds: list[Feed] = []
         self._reported_faults: set[str] = set()
@@ -66,17 +66,17 @@ class RunRecords:
         """Keep the records in the first `length` bytes alone. step: the largest step among them."""
         self.step = step
         self.jsonl.cut(length)
-        self.evaluations, self.history = [], History()
+        self.evaluations, self.history = [], History(self.config.counters)
         for record in self.read():
             try:
                 self._remember(record)
             except NOT_OURS as error:
                 self._report_fault(f"{self.folder.records}: an evaluation differs from what was written: {error!r}")
 
-    def feed(self, recorders: Mapping[str, Recorder], config: BaseRunConfig) -> None:
-        """Hand all records, past and future, to recorders. config: the run's."""
+    def feed(self, recorders: Mapping[str, Recorder]) -> None:
+        """Hand all records, past and future, to recorders."""
         self._note_unfiled(list(recorders))
-        card = RunCard(self.folder.path, flat_params(config.model_dump()), config.axes[0])
+        card = RunCard(self.folder.path, flat_params(self.config.model_dump()), self.config.axes[0])
         self.feeds = [Feed(name, recorder, card, self.folder.records) for name, recorder in recorders.items()]
 
     def finish(self, status: Status) -> None:
@@ -128,7 +128,8 @@ class RunRecords:
 
         If the disk refuses, this is reported once, and the records wait in memory.
         """
-        step = f"{step_of(record)}-{record['opt_steps']}"
+        at = record[self.config.axes[0]]
+        step = f"{at}-{record['opt_steps']}"
         record = file_media(record, lambda name, media: self._file(f"{name}-{step}{media.suffix}", media))
         was_waiting = self.jsonl.is_waiting
         try:
@@ -136,7 +137,7 @@ class RunRecords:
         except OSError as error:
             if not was_waiting:
                 self.display.error(f"the disk refuses records, which wait in memory: {error}; training goes on")
-        self.step = max(self.step, step_of(record))
+        self.step = max(self.step, at)
         for feed in self.feeds:
             feed.notify(self.jsonl.length)
         self._show_news()

@@ -84,7 +84,7 @@ class Run:
     @cached_property
     def records(self) -> RunRecords:
         """The run's records. Raises RuntimeError as `folder` does."""
-        return RunRecords(self.folder, self.display)
+        return RunRecords(self.folder, self.display, self.config)
 
     # ---- objects from Python -----------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class Run:
         if self.config.output.save is not None:
             files["checkpoints"] = folder.checkpoints.path
         try:
-            if with_plot and (picture := plot_scores(self.records.read())) is not None:
+            if with_plot and (picture := plot_scores(self.records.read(), self.config.axes[0])) is not None:
                 folder.root.write(plot.name, picture)
                 files["plot"] = plot
         except OSError as error:

@@ -8,7 +8,6 @@ from typing import Any
 
 from palestra.buffers.replay import ReplayBuffer
 from palestra.config import ConfigError
-from palestra.recording.recorders import step_of
 from palestra.runs.branching import require_same_experiment, stored_config
 from palestra.runs.progress import ProgressReporter
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
@@ -189,7 +188,8 @@ class RunCheckpoints:
         if loaded is not None:
             self.stands_on = loaded.manifest.number
             self.number = self.stands_on - (not loaded.manifest.is_due)
-            step, length = step_of(loaded.counters), beginning_of(records.jsonl.file, loaded.records).length
+            step = loaded.counters[self.run.config.axes[0]]
+            length = beginning_of(records.jsonl.file, loaded.records).length
             fault = self.stored.fault_of_records(loaded, records.jsonl.file, records.jsonl.path)
             if fault is not None:
                 self.run.display.error(fault)

@@ -18,15 +18,16 @@ from palestra.evaluation.played import PlayedGames
 from palestra.games.world import EnvironmentFailed
 from palestra.players.player import Player
 from palestra.recording.recorders import plain
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.changed_evaluations import ASKED, Changes, digest, errors_at, require_fitting
 from palestra.runs.config import RunConfig
-from palestra.runs.kinds import read_stored_config
+from palestra.runs.kinds import read_stored_config, require_kind
 from palestra.runs.parts import build_evaluations, build_parts, hold_fixed
 from palestra.runs.shipped_runs import find_run
 from palestra.runs.tables import Library, Row, Rows, rows_of_run, run_name, table
 from palestra.runs.user_nets import Models, Nets, by_role, calls_of, use_models
 from palestra.storage.checkpoints import Checkpoints
-from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.disk import Folder
 from palestra.storage.facts import to_json
 from palestra.storage.run_folder import RunFolder, write_traceback
 
@@ -149,26 +150,16 @@ class StoredRun(Stored):
         self.game, self.players, self.device = self.parts.game, self.parts.players, self.parts.game.device
 
     @classmethod
-    def open(
-        cls,
-        run: str | Path,
-        starts: Mapping[str, int] | None = None,
-        trust: bool = False,
-        models: Models | None = None,
-    ) -> Self:
+    def open(cls, run: str | Path, trust: bool = False, models: Models | None = None) -> Self:
         """Open the run in a folder.
 
-        starts: seeds of evaluations by name, in place of their own. trust: whether the modules that the run names are
+        trust: whether the modules that the run names are
         trusted from now on. models: the networks that `set_model` handed over when the run began, by role, or those of
         the one player that learns. Raises RunFolderError if there is no run, its config is not as palestra wrote it, or
         it needs other `models`; UntrustedError if it names modules that are not trusted, ConfigError.
         """
         with trusting(trust):
-            folder, config, nets = _open(run, models)
-            if starts:
-                seeded = [e.model_copy(update={"seed": starts.get(e.name, e.seed)}) for e in config.evaluations]
-                config = config.model_copy(update={"evaluations": seeded})
-            return cls(folder, config, nets)
+            return cls(*_open(run, models))
 
     @cached_property
     def evaluations(self) -> Evaluations:
@@ -252,12 +243,17 @@ def record_name(name: str, opt_steps: int, suffix: str = "") -> str:
 def _open(run: str | Path, models: Models | None) -> tuple[RunFolder, RunConfig, dict[str, Nets]]:
     """The folder of a run in which players play, its config, and the networks that are handed over, by role."""
     folder = RunFolder.open(Path(run))
-    config = read_stored_config(folder.config)
-    if not config.is_played:
-        raise RunFolderError(f"expected {RunConfig.in_words}, got {folder.path}, {config.in_words}")
+    config = require_kind(read_stored_config(folder.config), RunConfig, folder.path)
     nets = by_role(config, models)
     folder.require_rebuildable(calls_of(nets))
     return folder, config, nets
+
+
+def config_of(run: str | Path, trust: bool = False) -> BaseRunConfig:
+    """The config of a run in a folder, or of one that palestra ships. Raises as `read_stored_config`."""
+    with trusting(trust):
+        config: BaseRunConfig = read_stored_config(RunFolder.open(find_run(run).folder).config)
+        return config
 
 
 def open_to_play(run: str | Path, trust: bool = False, models: Models | None = None) -> StoredRun:

@@ -9,15 +9,14 @@ from typing import Any, Literal, NamedTuple, TextIO
 
 from palestra.config import ConfigError, load_yaml
 from palestra.recording.recorders import numbers_of
-from palestra.runs.kinds import KINDS, kind_of_stored
+from palestra.runs.base import BaseRunConfig
+from palestra.runs.kinds import kind_of_stored
 from palestra.runtime.console import VisibleFile
 from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import iterate_records
 from palestra.storage.run_folder import RunFolder
 
 Library = Literal["pandas", "polars"]
-COUNTERS = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.counters))
-AXES = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.axes))
 
 
 class Row(NamedTuple):
@@ -31,11 +30,6 @@ class Row(NamedTuple):
     counters: Mapping[str, int]
     name: str
     value: float
-
-
-def axes_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the counters that are columns of a run's rows: those over which curves go. config: as plain data."""
-    return kind_of_stored(config).axes
 
 
 def types_of(axes: Iterable[str]) -> dict[str, str]:
@@ -74,30 +68,33 @@ def rows_of_runs(paths: Sequence[Path], tell: Callable[[str], None]) -> Rows:
     """
     paths = list({path.resolve(): path for path in paths}.values())
     runs = [(RunFolder.open(path), name) for path, name in zip(paths, run_names(paths), strict=True)]
-    axes = dict.fromkeys(axis for folder, _ in runs for axis in axes_of(load_yaml(folder.config)))
+    axes = dict.fromkeys(axis for folder, _ in runs for axis in kind_of_stored(load_yaml(folder.config)).axes)
     return Rows(tuple(axes), (row for folder, name in runs for row in rows_of_run(folder, name, tell)))
 
 
 def rows_of_run(folder: RunFolder, name: str, tell: Callable[[str], None]) -> Iterator[Row]:
     """Yield the rows of one run, in the order of its records. Raises RunFolderError, ConfigError."""
-    seed = load_yaml(folder.config).get("seed")
-    if not isinstance(seed, int):
+    config = load_yaml(folder.config)
+    if not isinstance(seed := config.get("seed"), int):
         raise RunFolderError(f"{folder.config}: seed: expected a whole number, got {seed!r}")
-    return rows_of_records(iterate_records(folder.records, tell), name, seed, tell)
+    return rows_of_records(iterate_records(folder.records, tell), kind_of_stored(config), name, seed, tell)
 
 
 def rows_of_records(
-    records: Iterable[Mapping[str, Any]], run: str, seed: int, tell: Callable[[str], None]
+    records: Iterable[Mapping[str, Any]], kind: type[BaseRunConfig], run: str, seed: int, tell: Callable[[str], None]
 ) -> Iterator[Row]:
-    """Yield the rows of records. tell: called with a message for each record that is damaged, which is left out."""
+    """Yield the rows of records.
+
+    kind: that of the run. tell: called with a message for each record that is damaged, which is left out.
+    """
     for record in records:
         try:
-            yield from list(rows_of_record(record, run, seed))
+            yield from list(rows_of_record(record, kind, run, seed))
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             tell(f"{run}: a record is damaged, and is left out: {error!r:.200}")
 
 
-def rows_of_record(record: Mapping[str, Any], run: str, seed: int) -> Iterator[Row]:
+def rows_of_record(record: Mapping[str, Any], kind: type[BaseRunConfig], run: str, seed: int) -> Iterator[Row]:
     """Yield the numbers of a training record, or of an evaluation; of other records none.
 
     The counters over which curves of runs go are no rows; all others are rows of the training records alone. What
@@ -106,7 +103,7 @@ def rows_of_record(record: Mapping[str, Any], run: str, seed: int) -> Iterator[R
     """
     if record.get("kind") not in ("training", "evaluation"):
         return
-    counters = {name: record[name] for name in COUNTERS if name in record}
+    counters = {name: record[name] for name in kind.counters if name in record}
     if not all(isinstance(count, int) for count in (record["opt_steps"], *counters.values())):
         raise TypeError(
             f"expected whole numbers of {', '.join(counters)}, got {', '.join(map(repr, counters.values()))}"
@@ -115,7 +112,7 @@ def rows_of_record(record: Mapping[str, Any], run: str, seed: int) -> Iterator[R
     for name, value in numbers_of(record).items():
         if prefix and name.startswith("clock/"):
             name = prefix + name
-        if name not in AXES and name.startswith(prefix):
+        if name not in kind.axes and name.startswith(prefix):
             yield Row(run, seed, counters, name, float(value))
 
 

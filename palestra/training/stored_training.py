@@ -55,12 +55,16 @@ class StoredTraining(Stored):
             self.training._close()
 
 
-def open_stored(run: str | Path, trust: bool = False) -> Stored:
-    """Open the run in a folder, of whatever kind, in order to evaluate it. Raises as `StoredRun.open`."""
+def open_stored(run: str | Path, trust: bool = False, starts: Mapping[str, int] | None = None) -> Stored:
+    """Open the run in a folder, of whatever kind, in order to evaluate it. Raises as `StoredRun.open`.
+
+    starts: seeds of evaluations by name, in place of their own.
+    """
     with trusting(trust):
         folder = RunFolder.open(Path(run))
         config = read_stored_config(folder.config)
-        if config.is_played:
-            return StoredRun.open(run)
         folder.require_rebuildable()
-        return StoredTraining(folder, config)
+        if starts:
+            seeded = [each.model_copy(update={"seed": starts[each.name]}) for each in config.evaluations]
+            config = config.model_copy(update={"evaluations": seeded})
+        return StoredRun(folder, config) if config.is_played else StoredTraining(folder, config)

@@ -371,12 +371,12 @@ class Training(TrainerBase):
         if self.finished:
             if not is_fresh:
                 self.log(f"{run.folder.path}: {run.finished_line(self.end_reason)}")
-            run.records.feed(run.unfiled(), run.config)
+            run.records.feed(run.unfiled())
             self.checkpoints.catch_up_mirror()
             if (unsent := self._file_end()) is not None:
                 raise unsent
             return
-        run.records.feed(run.recorders, run.config)
+        run.records.feed(run.recorders)
         self.choose_kernels()
         if is_fresh and not self.checkpoints.stored.numbers():
             try:

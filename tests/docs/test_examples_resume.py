@@ -32,7 +32,7 @@ def train(name: str, place: Path, folder: str, kill_at: int | None, is_verified:
     os.chdir(place)
     sys.path.insert(0, str(place))
     example, run, names = EXAMPLES[name], place / folder, dict[str, Any]()
-    pytest.MonkeyPatch().setattr("palestra.runs.run.plot_scores", lambda records: None)
+    pytest.MonkeyPatch().setattr("palestra.runs.run.plot_scores", lambda *_: None)
     if example.give or example.callbacks:
         exec(example.code, names)
     callbacks = example.callbacks(names) if example.callbacks else []

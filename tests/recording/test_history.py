@@ -24,7 +24,7 @@ def test_a_curve_has_few_points_each_the_mean_of_as_many_values(num: int) -> Non
 
 
 def test_what_is_no_number_in_a_record_has_no_curve_and_null_is_nan() -> None:
-    history = History()
+    history = History(("env_steps", "opt_steps"))
     told = {
         "env_steps": 8,
         "opt_steps": 4,

@@ -33,7 +33,7 @@ def records() -> list[dict[str, Any]]:
 
 
 def panels(found: list[dict[str, Any]]) -> dict[str, Axes]:
-    figure = scores_figure(found)
+    figure = scores_figure(found, "env_steps")
     assert figure is not None
     return {axes.get_title(loc="left"): axes for axes in figure.axes}
 
@@ -83,14 +83,14 @@ def test_every_line_is_named_in_its_own_colour_and_names_do_not_meet(level: floa
 
 
 def test_a_png_has_a_light_background() -> None:
-    content = plot_scores(records())
+    content = plot_scores(records(), "env_steps")
     assert content is not None
     image = pyplot.imread(io.BytesIO(content))
     assert image[0, 0, :3].tolist() == [1.0, 1.0, 1.0]
 
 
 def test_no_global_figure_is_left_behind() -> None:
-    plot_scores(records())
+    plot_scores(records(), "env_steps")
     assert pyplot.get_fignums() == []
 
 
@@ -100,13 +100,13 @@ def test_without_a_learning_player_nothing_is_drawn() -> None:
         {"opt_steps": 1, "pairs": []},
         {},
     ]
-    assert plot_scores(found) is None
+    assert plot_scores(found, "env_steps") is None
 
 
 @pytest.mark.filterwarnings("error")
 def test_missing_values_and_a_single_evaluation_are_drawn() -> None:
     found = [evaluation_of([pair("host", "random", None, ["host"])], RHO, POLYHEDRA, env_steps=0)]
-    assert plot_scores(found) is not None
+    assert plot_scores(found, "env_steps") is not None
 
 
 def test_game_of_other_roles_shows_the_learning_players_return() -> None:

@@ -32,6 +32,7 @@ from palestra.runtime.scores import DeclaredScore, declared_returns
 from palestra.runtime.statistics import Estimate, estimate_mean_of_few, probability_of_improvement
 from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import read_records
+from palestra.training.stored_training import open_stored
 from tests.records import POLYHEDRA, evaluation_of, played_pair
 
 
@@ -40,7 +41,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two seeds with one gamma, two with another."""
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.runs.run.plot_scores", lambda records: None)
+        patch.setattr("palestra.runs.run.plot_scores", lambda *_: None)
         for gamma in (0.95, 0.5):
             for seed in (0, 1):
                 config = copy.deepcopy(TINY) | {"seed": seed}
@@ -228,7 +229,7 @@ def test_games_played_afresh_begin_from_the_same_states_for_all(runs: list[Path]
     assert told[1] == "playing 6 games per pairing with the players of gamma-0.95/seed-1, checkpoint 0"
     pairs = [run.evaluated[0].record["pairs"][0] for run in same]
     assert [pair["games"] + pair["started_over"] for pair in pairs] == [6, 6]
-    stored = palestra.StoredRun.open(runs[1], starts={"main": 0})
+    stored = open_stored(runs[1], starts={"main": 0})
     stored.load("0")
     assert pairs[1]["scores"]["rho"] == stored.evaluations.play("main", 6, False)["pairs"][0]["scores"]["rho"]
     assert set(runs[1].rglob("*")) == before

@@ -118,7 +118,7 @@ def test_a_table_has_index_label_and_outputs_of_every_item(here: Path) -> None:
         ("predict nowhere test --out a.csv", "nowhere is not a run: nowhere/config.yml is missing"),
         (
             "predict palestra:polyhedra test --out a.csv",
-            "expected a run in which a model learns from data (trainer: fit), got /",
+            "expected a run in which a model learns from data, got /",
         ),
         ("predict sides valid --out a.csv", "data.valid: expected one of the run's data sets (train, test), got "),
         ("predict sides test --out a.txt", "--out: expected a file that ends in .csv, .parquet, .npz, got a.txt"),
@@ -213,11 +213,11 @@ def test_the_averaged_weights_are_exported_where_they_are_asked_for(here: Path) 
     [
         (
             "export sums --role host",
-            "--role: expected no such option, because a model learned in sums, got --role h",
+            "--role: expected no such option, because sums is a run in which a model learns from data, got --role h",
         ),
         (
             "export palestra:polyhedra --weights latest",
-            "--weights: expected no such option, because players",
+            "--weights: expected no such option, because palestra:polyhedra is a run in which players play games",
         ),
         ("export sums --checkpoint 9", "there is no checkpoint 00000009 in sums/checkpoints; expected one of "),
         ("export sums --weights mean", "weights: expected latest or averaged, got 'mean'"),

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 import palestra
 from palestra.cli import app
+from palestra.runs.config import RunConfig
 from palestra.runs.tables import Row, Rows, cells, rows_of_record, rows_of_runs, table, to_csv, to_parquet
 from palestra.storage.records_file import read_records
 from tests.records import POLYHEDRA, evaluation_of
@@ -37,7 +38,7 @@ EVALUATION = evaluation_of([PAIR], (), POLYHEDRA, **COUNTERS, clock={"seconds": 
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.runs.run.plot_scores", lambda records: None)
+        patch.setattr("palestra.runs.run.plot_scores", lambda *_: None)
         for seed in (0, 1):
             palestra.Trainer(TINY | {"seed": seed}, run=folder / "tiny" / f"seed-{seed}").fit()
     return [folder / "tiny" / f"seed-{seed}" for seed in (0, 1)]
@@ -60,7 +61,7 @@ def palestra_table(*arguments: object, code: int = 0) -> Result:
 
 
 def test_every_number_of_a_training_record_is_a_row_and_what_is_not_known_is_none() -> None:
-    assert list(rows_of_record(TRAINING, "mine", 7)) == [
+    assert list(rows_of_record(TRAINING, RunConfig, "mine", 7)) == [
         Row("mine", 7, COUNTERS, "epochs", 1.0),
         Row("mine", 7, COUNTERS, "episodes", 3.0),
         Row("mine", 7, COUNTERS, "players/host/loss", 0.1),
@@ -69,7 +70,7 @@ def test_every_number_of_a_training_record_is_a_row_and_what_is_not_known_is_non
 
 
 def test_the_rows_of_an_evaluation_name_it_and_its_players() -> None:
-    assert list(rows_of_record(EVALUATION, "mine", 7)) == [
+    assert list(rows_of_record(EVALUATION, RunConfig, "mine", 7)) == [
         Row("mine", 7, COUNTERS, "evaluation/main/clock/seconds", 0.5),
         Row("mine", 7, COUNTERS, "evaluation/main/host vs random/rho", 0.25),
         Row("mine", 7, COUNTERS, "evaluation/main/host vs random/return/host", 2.0),
@@ -78,7 +79,7 @@ def test_the_rows_of_an_evaluation_name_it_and_its_players() -> None:
 
 def test_records_of_other_kinds_have_no_rows() -> None:
     failed = {"kind": "failed_evaluation", "env_steps": 8, "opt_steps": 2, "evaluation": "main", "why": "it died"}
-    assert list(rows_of_record(failed, "mine", 7)) == []
+    assert list(rows_of_record(failed, RunConfig, "mine", 7)) == []
 
 
 def test_a_row_of_a_run_is_known_by_its_name_and_steps(runs: list[Path]) -> None:

@@ -94,7 +94,7 @@ class Fakes:
 def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("in-turn")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.runs.run.plot_scores", lambda records: None)
+        patch.setattr("palestra.runs.run.plot_scores", lambda *_: None)
         fit(folder / "run", TINY)
     return folder / "run"
 
