@@ -18,8 +18,9 @@ import pytest
 from conftest import S3_SECRET, MakeRun
 from rich.console import Console
 from test_resume import LONG, PALESTRA, PATIENCE_S, fit, pointed_at, records, start, stopping_at, write_config
+from typer.testing import CliRunner
 
-from palestra.cli import main
+from palestra.cli import app, main
 from palestra.commands.verify import verify
 from palestra.config import ConfigError
 from palestra.runs.stored import StoredRun
@@ -68,6 +69,11 @@ def test_players_of_other_runs_and_results_come_back_too(make_config: MakeConfig
     assert names[0] == names[1] == ["rival.json", "rival.safetensors", "rival.yml"]
     [result] = (tmp_path / "again" / "evaluations").glob("*.json")
     assert json.loads(result.read_text())["pairs"][0]["games"] > 0
+    copied = tmp_path / "again" / "players" / "rival.yml"
+    copied.write_text(f"{copied.read_text()}\n")  # which reads alike
+    for command in ("verify", "resume"):
+        told = CliRunner().invoke(app, [command, str(tmp_path / "again")])
+        assert (told.output, told.exit_code) == (f"{copied} differs from what was written\n", 1)
 
 
 def test_a_run_fetched_after_a_stop_anywhere_ends_in_the_same_bits(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -24,11 +24,11 @@ from palestra.runtime.intervals import Interval, Limit
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.loaded_checkpoint import LoadedCheckpoint
-from palestra.storage.manifest import MANIFEST
+from palestra.storage.manifest import MANIFEST, ONCE
 from palestra.storage.records_file import parse_record
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import CheckpointPlace
-from palestra.storage.stored_files import read_checked
+from palestra.storage.stored_files import DamagedOnceError, read_checked
 from palestra.training.checks import TrainingEnds, TrainingFailed
 from palestra.training.trainer import Trainer
 from palestra.training.training import Training
@@ -135,9 +135,13 @@ def _verify(run: Path, start: str | None) -> Verdict:
 
 
 def _damage(folder: RunFolder, checkpoints: Checkpoints, newest: LoadedCheckpoint) -> str | None:
+    """Say what is wrong with the records that a checkpoint counts, or with the files that it names and shares."""
     try:
+        newest.manifest.check_once(folder.root)
         with folder.root.reading(folder.records.name) as records:
             return checkpoints.fault_of_records(newest, records, folder.records)
+    except DamagedOnceError as error:
+        return str(error)
     except OSError as error:
         return f"{folder.records} cannot be read: {error}"
 
@@ -222,7 +226,8 @@ def _replay_trainer(folder: RunFolder, config: BaseRunConfig, loaded: LoadedChec
     config = config.model_copy(update={"output": config.output.model_copy(update=alone)})
     copy.root.write(copy.config.name, render(config, type(config)).encode())
     copy.write_facts(folder.facts().model_copy(update={"mirror": None, "checkpoint_folder": None}))
-    _copy_files(folder.players, copy.players)
+    for begun in ONCE if loaded is None else ():
+        _copy_files(folder.root.below(begun), copy.root.below(begun))
     # evaluations that have failed must fail again
     _copy_files(folder.evaluations.below("async"), copy.evaluations.below("async"))
     if loaded is not None:
@@ -231,6 +236,10 @@ def _replay_trainer(folder: RunFolder, config: BaseRunConfig, loaded: LoadedChec
             place.folder.write(name, loaded.place.folder.read(name, MOST_BYTES))
         for name, stored in loaded.manifest.segments().items():
             place.buffers.write(name, read_checked(loaded.place.buffers, name, stored))
+        for name_of_folder, files in loaded.manifest.once.items():
+            source, target = folder.root.below(name_of_folder), copy.root.below(name_of_folder).make()
+            for name, stored in files.items():
+                target.write(name, read_checked(source, name, stored))
         copy.checkpoints.write("latest", f"{loaded.folder.name}\n".encode())
         copy.root.write(copy.records.name, _content(folder)[: loaded.records.length])
     return Trainer.load(path, console=Console(file=io.StringIO()))  # its display is not of interest
@@ -265,6 +274,10 @@ def _records(folder: RunFolder, first: int, last: int | None) -> list[dict[str, 
 
 
 def _first_difference_of_states(before: LoadedCheckpoint, now: LoadedCheckpoint) -> Difference | None:
-    one, two = (each.state | {"rows": each.manifest.model_dump()["buffers"]} for each in (before, now))
+    manifests = (each.manifest.model_dump() for each in (before, now))
+    one, two = (
+        each.state | {"rows": manifest["buffers"], "once": manifest["once"]}
+        for each, manifest in zip((before, now), manifests, strict=True)
+    )
     change = next(tree_differences(one, two), None)
     return None if change is None else Difference(f"checkpoint {before.folder.name}", change)

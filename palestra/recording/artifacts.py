@@ -1,9 +1,13 @@
 """The files that recorders keep of a run's checkpoints: a folder that can be opened as a run, without replay rows."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from palestra.storage.disk import Folder
+from palestra.storage.manifest import Manifest
 from palestra.storage.run_folder import RunFolder
+from palestra.storage.stored_files import CheckpointError
 
 POINTERS = ("latest", "best")
 
@@ -26,5 +30,12 @@ def files_of_checkpoints(run: Path) -> Iterator[tuple[Path, str]]:
         place = folder.checkpoints.below(number)
         for name in place.names():
             yield place.path / name, f"checkpoints/{number}/{name}"
-    for name in folder.players.names():
-        yield folder.players.path / name, f"players/{name}"
+    for path in dict.fromkeys(path for number in named.values() for path in _once(folder.checkpoints.below(number))):
+        yield folder.path / path, path
+
+
+def _once(checkpoint: Folder) -> Iterator[str]:
+    """Yield the paths in the run's folder of the files that were written once, which a checkpoint names."""
+    with suppress(CheckpointError):
+        for folder, files in Manifest.read(checkpoint).once.items():
+            yield from (f"{folder}/{name}" for name in files)

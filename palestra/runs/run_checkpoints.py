@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,7 @@ class RunCheckpoints:
     def go_back_to(self, loaded: LoadedCheckpoint, buffers: Mapping[str, ReplayBuffer]) -> None:
         """Bring back replay rows, records and seconds of training as they were when this checkpoint was saved."""
         self._rewind(loaded)
+        self.stored.once = deepcopy(loaded.manifest.once)
         self.run.set_time_before()
         self.restore_rows(loaded, buffers)
         if loaded.state["is_best"]:  # a kill may have come before it was marked
@@ -177,6 +179,7 @@ class RunCheckpoints:
     def begin_anew(self) -> None:
         """Cut off all records, because the run has no checkpoint."""
         self._rewind(None)
+        self.stored.note_once()
 
     def _rewind(self, loaded: LoadedCheckpoint | None) -> None:
         """Cut off the records that came after a checkpoint; all of them if `loaded` is None."""

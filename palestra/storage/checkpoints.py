@@ -33,7 +33,7 @@ from palestra.storage.loaded_checkpoint import (
     numbers_in,
     read_checkpoint,
 )
-from palestra.storage.manifest import FORMAT, MANIFEST, STATE, TENSORS, Manifest
+from palestra.storage.manifest import FORMAT, MANIFEST, ONCE, STATE, TENSORS, Manifest, Once, OnceFolder
 from palestra.storage.records_file import RecordsThen, beginning_of, measured
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import (
@@ -51,8 +51,10 @@ from palestra.storage.states import encode
 from palestra.storage.stored_files import (
     CheckpointError,
     DamagedError,
+    DamagedOnceError,
     MissingCheckpointError,
     StoredFile,
+    read_checked,
     tensors_to_bytes,
 )
 
@@ -76,12 +78,14 @@ class Checkpoints:
     ) -> None:
         if keep_last < 1 or (keep_every is not None and keep_every < 1):
             raise ValueError(f"expected keep_last and keep_every >= 1, got {keep_last} and {keep_every}")
+        self.root = run_folder.root
         self.folder = run_folder.checkpoints
         self.buffers = run_folder.buffers
         self.keep_last = keep_last
         self.keep_every = keep_every
         self.segment_rows = segment_rows
         self.in_use: Callable[[], set[int]] = set  # the numbers of checkpoints that must not be deleted yet
+        self.once: Once = {}  # the files that were written once, which later checkpoints name
         self._known_segments: dict[str, tuple[Segment, ...]] = {}
         self._written_ahead: dict[str, tuple[Segment, ...]] = {}
         if run_folder.holds_lock:
@@ -136,6 +140,7 @@ class Checkpoints:
                 machine=machine(),
                 files={file: StoredFile.of(content[file]) for file in content} | tails,
                 buffers=stored,
+                once=self.once,
             )
             unfinished.write_new(MANIFEST, manifest.to_bytes())
             unfinished.sync()
@@ -221,7 +226,8 @@ class Checkpoints:
 
         which: "latest", "best", a number, "@" and an opt step, or a path of this run or another (`checkpoint_folder`).
 
-        Every SHA-256 is checked; those of replay rows, which may be large, only if `check_rows`. If the latest is
+        Every SHA-256 is checked; those of replay rows and of files that are written once, which may be large, only if
+        `check_rows`. If the latest is
         damaged, earlier ones are tried, and `warnings` names the damaged ones. Raises CheckpointError if all are
         damaged, if the requested one is damaged, or if it has another format; MissingCheckpointError, a subclass, if it
         does not exist.
@@ -229,12 +235,42 @@ class Checkpoints:
         damaged: list[str] = []
         for place in self._candidates(which):
             try:
-                return read_checkpoint(place, damaged, check_rows)
+                loaded = read_checkpoint(place, damaged, check_rows)
+                if check_rows and loaded.manifest.once:
+                    loaded.manifest.check_once(self.run_of(loaded))
+                return loaded
+            except DamagedOnceError as error:
+                damaged.append(str(error))
             except DamagedError as error:
                 damaged.append(f"checkpoint {place.folder.path} is damaged: {error}")
         if damaged:
-            raise CheckpointError("\n".join(damaged))
+            raise CheckpointError("\n".join(dict.fromkeys(damaged)))
         raise MissingCheckpointError(f"there is no checkpoint in {self.folder.path}")
+
+    def run_of(self, loaded: LoadedCheckpoint) -> Folder:
+        """The folder of the run that a checkpoint belongs to, this one or another. Raises RunFolderError."""
+        is_ours = loaded.folder.parent == self.folder.path
+        return self.root if is_ours else RunFolder.of_checkpoint(loaded.folder).root
+
+    def note_once(self) -> None:
+        """Let later checkpoints name the files with which a run begins."""
+        for folder, names in ONCE.items():
+            place = self.root.below(folder)
+            for name in filter(names.fullmatch, place.names()):
+                with place.reading(name) as file:
+                    self.once.setdefault(folder, {})[name] = StoredFile.of_pieces(file.pieces(file.size))
+
+    def write_once(self, folder: OnceFolder, name: str, content: bytes) -> None:
+        """Write a file that never changes, and let later checkpoints name it. Raises OSError."""
+        self.root.below(folder).make().write(name, content)
+        self.once.setdefault(folder, {})[name] = StoredFile.of(content)
+
+    def take_once(self, loaded: LoadedCheckpoint) -> None:
+        """Copy the files that a checkpoint of another run names, but those of which this run has its own."""
+        origin = self.run_of(loaded)
+        for folder, files in loaded.manifest.once.items():
+            for name in sorted(files.keys() - self.once.get(folder, {}).keys()):
+                self.write_once(folder, name, read_checked(origin.below(folder), name, files[name]))
 
     def restore_buffers(self, loaded: LoadedCheckpoint, buffers: Mapping[str, SegmentedRows]) -> None:
         """Load into each buffer the rows that it held when the checkpoint was saved. Call it before the next `save`.

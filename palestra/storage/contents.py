@@ -19,10 +19,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from palestra.storage.facts import FileName
-from palestra.storage.manifest import MANIFEST
+from palestra.storage.manifest import MANIFEST, Once
 from palestra.storage.stored_files import SealedEntry, StoredFile, having
 
-FORMAT: Literal[3] = 3  # 2 added the size of every file, 3 the players
+FORMAT: Literal[4] = 4  # 4 has all files that are written once, by folder
 FOLDER_NAME = re.compile(r"([0-9]{8,})-[0-9a-f]{8}")
 CONTENTS = "contents.json"
 RECORDS = "records.jsonl"
@@ -34,22 +34,23 @@ RUN_FILES = ("run.json", "config.yml", CHANGES, RECORDS)
 class Contents(SealedEntry):
     """The list of what belongs to a checkpoint on the mirror: the size and SHA-256 of each file, by name.
 
-    files: those in the checkpoint's folder. segments: those in `buffers/` that it needs. players: those in `players/`.
-    best: the folder of the best checkpoint of the run so far.
+    files: those in the checkpoint's folder. segments: those in `buffers/` that it needs. once: those beside the
+    checkpoints that were written once. best: the folder of the best checkpoint of the run so far.
     """
 
     file: ClassVar = CONTENTS
 
-    format: Literal[3]
+    format: Literal[4]
     files: Annotated[dict[FileName, StoredFile], having(*{*RUN_FILES, MANIFEST} - {CHANGES})]
     segments: dict[FileName, StoredFile]
-    players: dict[FileName, StoredFile]
+    once: Once
     best: Annotated[str, Field(pattern=f"^{FOLDER_NAME.pattern}$")] | None
 
     def paths(self, name: str) -> set[str]:
         """The paths on the mirror of all files of the checkpoint whose folder has that name."""
         own = {f"checkpoints/{name}/{file}" for file in self.files}
-        return own | {f"buffers/{segment}" for segment in self.segments} | {f"players/{file}" for file in self.players}
+        once = {f"{folder}/{file}" for folder, files in self.once.items() for file in files}
+        return own | {f"buffers/{segment}" for segment in self.segments} | once
 
 
 def number_of(name: str) -> int:

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from palestra.storage.checkpoints import OUR_FILE
 from palestra.storage.contents import CONTENTS, EVALUATION, RUN_FILES, Contents, evaluations_in, folders_in, number_of
 from palestra.storage.disk import Folder, RunFolderError, writing
-from palestra.storage.manifest import MANIFEST
+from palestra.storage.manifest import MANIFEST, ONCE
 from palestra.storage.remote import MissingError, Remote
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.secrets import may_hold_secret, redacted, where_secrets_lie, where_users_stand
@@ -22,7 +22,6 @@ from palestra.storage.stored_files import CheckpointError, DamagedError, StoredF
 
 ATTEMPTS = 4
 FIRST_WAIT_S = 1.0
-PLAYER = re.compile(r"[^./\\\x00][^/\\\x00]*\.(json|yml|safetensors)")  # a file of a copied player
 FETCHED = re.compile(rf"{OUR_FILE.pattern}|{'|'.join(map(re.escape, RUN_FILES))}|latest|best|\..+\.[0-9]+\.tmp")
 
 
@@ -121,8 +120,8 @@ def _remove(unfinished: Path) -> None:
             place.remove_files(FETCHED.fullmatch)
             if place != folder:
                 place.remove_empty()
-        for name, is_ours in (("evaluations", EVALUATION.fullmatch), ("players", PLAYER.fullmatch)):
-            folder.below(name).remove_files(is_ours)
+        for name, ours in (("evaluations", EVALUATION), *ONCE.items()):
+            folder.below(name).remove_files(ours.fullmatch)
             folder.below(name).remove_empty()
         folder.remove_empty()
 
@@ -177,9 +176,11 @@ def _fetch_checkpoint(
         for segment, stored in contents.segments.items() if with_rows else ():
             if buffers.kind(segment) is None:
                 _fetch_file(remote, there, f"buffers/{segment}", buffers, segment, stored)
-        for file, stored in contents.players.items():
-            if folder.players.kind(file) is None:
-                _fetch_file(remote, there, f"players/{file}", folder.players.make(), file, stored)
+        for name_of_folder, files in contents.once.items():
+            place = folder.root.below(name_of_folder)
+            for file, stored in files.items():
+                if place.kind(file) is None:
+                    _fetch_file(remote, there, f"{name_of_folder}/{file}", place.make(), file, stored)
     except DamagedError as error:
         damaged.append(f"checkpoint {name} at {remote.url} is damaged: {error}")
         target.remove_files(FETCHED.fullmatch)

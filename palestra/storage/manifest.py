@@ -4,6 +4,7 @@ The file may be damaged or forged, so `Manifest` declares every key and type tha
 error.
 """
 
+import re
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
@@ -12,10 +13,23 @@ from palestra.storage.disk import Folder
 from palestra.storage.facts import Count, FileName
 from palestra.storage.records_file import RecordsThen
 from palestra.storage.segments import BUFFERS_FROM_CHECKPOINT, StoredRows
-from palestra.storage.stored_files import SealedEntry, StoredFile, having, raising_damaged
+from palestra.storage.stored_files import (
+    DamagedError,
+    DamagedOnceError,
+    SealedEntry,
+    StoredFile,
+    having,
+    raising_damaged,
+)
 
-FORMAT: Literal[4] = 4  # 4 added the size of every file
+FORMAT: Literal[5] = 5  # 5 added the files that are written once
 MANIFEST, STATE, TENSORS = "manifest.json", "state.json", "tensors.safetensors"
+
+OnceFolder = Literal["players"]
+Once = dict[OnceFolder, dict[FileName, StoredFile]]
+"""the files of a run that are written once beside its checkpoints, by folder and name"""
+ONCE: dict[OnceFolder, re.Pattern[str]] = {"players": re.compile(r"[^./\\\x00][^/\\\x00]*\.(json|yml|safetensors)")}
+"""the folders of such files, each with the names that they have there"""
 
 
 class Manifest(SealedEntry):
@@ -23,12 +37,12 @@ class Manifest(SealedEntry):
 
     is_due: whether it was saved at an interval of the config, not because of a signal. records: the records file at
     that time. versions, machine: where it was written. files: those in the checkpoint's folder. buffers: the replay
-    rows by buffer.
+    rows by buffer. once: the files beside the checkpoints that were written once.
     """
 
     file: ClassVar = MANIFEST
 
-    format: Literal[4]
+    format: Literal[5]
     number: Annotated[int, Field(ge=0, lt=10**18)]
     is_due: bool
     counters: dict[str, Count]
@@ -37,6 +51,7 @@ class Manifest(SealedEntry):
     machine: dict[str, str | int | None]
     files: Annotated[dict[FileName, StoredFile], having(STATE, TENSORS)]
     buffers: dict[str, StoredRows]
+    once: Once
 
     def segments(self) -> dict[str, StoredFile]:
         """The segments in `buffers/` that the checkpoint needs, by name."""
@@ -46,6 +61,19 @@ class Manifest(SealedEntry):
             for segment in rows.segments
             if segment.file.startswith(BUFFERS_FROM_CHECKPOINT)
         }
+
+    def check_once(self, run: Folder) -> None:
+        """Raise DamagedOnceError if a file that was written once in this folder of the run is not as it was written."""
+        for folder, files in self.once.items():
+            for name, stored in files.items():
+                path = run.path / folder / name
+                try:
+                    with raising_damaged(str(path)), run.below(folder).reading(name) as file:
+                        found = StoredFile.of_pieces(file.pieces(min(file.size, stored.size + 1)))
+                except DamagedError as error:
+                    raise DamagedOnceError(str(error)) from error
+                if found != stored:
+                    raise DamagedOnceError(f"{path} differs from what was written")
 
     @classmethod
     def read(cls, folder: Folder) -> Self:

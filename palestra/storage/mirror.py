@@ -1,9 +1,9 @@
 """A run's mirror: a copy of its checkpoints at a URL, updated by a thread while the run trains.
 
-The run's folder stays authoritative. After a save the thread sends what is new: segments of replay rows and copied
-players, then the checkpoint's files, then its contents.json, which makes the checkpoint exist (see contents.py), then
-results of evaluations. Only then does it remove anything. So a kill at any moment leaves every checkpoint that
-retention keeps, or a newer one.
+The run's folder stays authoritative. After a save the thread sends what is new: segments of replay rows and files
+that are written once, then the checkpoint's files, then its contents.json, which makes the checkpoint exist (see
+contents.py), then results of evaluations. Only then does it remove anything. So a kill at any moment leaves every
+checkpoint that retention keeps, or a newer one.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from pydantic import ValidationInfo, field_validator
 from palestra.config import Config, ConfigError, NonNegativeFloat, PositiveInt
 from palestra.storage.checkpoints import SEGMENT, Checkpoints, kept_numbers
 from palestra.storage.contents import CONTENTS, EVALUATION, FORMAT, RECORDS, RUN_FILES, Contents, folders_in, number_of
-from palestra.storage.disk import RunFolderError, written_name
+from palestra.storage.disk import Folder, RunFolderError, written_name
 from palestra.storage.manifest import MANIFEST, Manifest
 from palestra.storage.remote import Remote, RemoteError, require_backend
 from palestra.storage.run_folder import RunFolder
@@ -244,7 +244,8 @@ class Mirror:
         """
         folder = self.checkpoints.folder.below(f"{number:08d}")
         manifest = Manifest.read(folder)
-        for place, files in ((folder, manifest.files), (self.folder.buffers, manifest.segments())):
+        buffers = self.folder.buffers, manifest.segments()
+        for place, files in ((folder, manifest.files), buffers, *self._once(manifest)):
             for file in files:
                 if place.kind(file) != "file":
                     raise DamagedError(f"{file} is missing, or no regular file")
@@ -252,12 +253,19 @@ class Mirror:
             digest = hashlib.sha256(folder.read(MANIFEST)).hexdigest()
         return f"{number:08d}-{digest[:8]}", manifest
 
+    def _once(self, manifest: Manifest) -> list[tuple[Folder, dict[str, StoredFile]]]:
+        """The files that were written once, which a checkpoint names, each with its folder."""
+        return [(self.folder.root.below(name), files) for name, files in manifest.once.items()]
+
     def _upload(self, number: int, name: str, manifest: Manifest, best: str | None) -> Contents:
         folder, segments = self.checkpoints.folder.below(f"{number:08d}"), manifest.segments()
         for segment, stored in segments.items():
             if self._there.get(f"buffers/{segment}") != stored.size:  # a kill may have left an unfinished one
                 self._put(f"buffers/{segment}", self.folder.buffers.path / segment)
-        players = self._send_players()
+        for place, once in self._once(manifest):
+            for file, stored in once.items():
+                if self._there.get(f"{place.path.name}/{file}") != stored.size:
+                    self._put(f"{place.path.name}/{file}", place.path / file)
         files = dict(manifest.files)
         for file in files:
             self._put(f"checkpoints/{name}/{file}", folder.path / file)
@@ -269,21 +277,10 @@ class Mirror:
         for file, content in small.items():
             self._write(f"checkpoints/{name}/{file}", content)
             files[file] = StoredFile.of(content)
-        contents = Contents(format=FORMAT, files=files, segments=segments, players=players, best=best)
+        contents = Contents(format=FORMAT, files=files, segments=segments, once=manifest.once, best=best)
         self._write(f"checkpoints/{name}/{CONTENTS}", contents.to_bytes())
         self._known[name] = contents
         return contents
-
-    def _send_players(self) -> dict[str, StoredFile]:
-        """Send the copies of other runs' players, which never change. Gives their sizes and digests by file."""
-        place, players = self.folder.players, {}
-        for file in place.names():
-            if place.kind(file) == "file":
-                with place.reading(file) as opened:
-                    players[file] = StoredFile.of_pieces(opened.pieces(opened.size))
-                if self._there.get(f"players/{file}") != players[file].size:
-                    self._put(f"players/{file}", place.path / file)
-        return players
 
     def _send_evaluations(self) -> None:
         """Send the results that are new or have changed since they were sent."""

@@ -31,6 +31,10 @@ class DamagedError(CheckpointError):
     """A file of a checkpoint is missing or differs from what was written."""
 
 
+class DamagedOnceError(DamagedError):
+    """A file that several checkpoints share is missing or differs from what was written. The message has its path."""
+
+
 class StoredFile(Entry):
     """The size and SHA-256 of a file when it was written."""
 

@@ -146,6 +146,7 @@ def restore_or_begin(training: Any) -> None:
         origin = Path(branched_from)
         loaded = checkpoints.stored.load(origin)
         with loaded.fitting():
+            checkpoints.stored.take_once(loaded)
             checkpoints.restore_rows(loaded, buffers)
             training.load_state_dict(training.state_of_branch(loaded.state))
         for callback in training.callbacks:

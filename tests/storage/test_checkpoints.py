@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from damage import replace_by, turn_into_a_folder, turn_into_a_link
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -297,6 +298,52 @@ def test_a_damaged_latest_is_named_and_the_one_before_it_is_used(
     assert "00000003 is damaged" in loaded.warnings[0]
 
 
+@pytest.mark.parametrize(
+    "damage", [flip_a_byte, Path.unlink, turn_into_a_link, turn_into_a_folder, replace_by(b"longer than it was")]
+)
+def test_a_file_that_is_written_once_is_named_in_all_checkpoints_and_its_damage_in_one_line(
+    run: RunFolder, damage: Callable[[Path], object]
+) -> None:
+    run.players.make().write("rival.yml", b"written once")
+    run.players.write("thesis.txt", b"a user's own")
+    checkpoints = Checkpoints(run, keep_last=3, keep_every=None)
+    checkpoints.note_once()
+    save(checkpoints, 0)
+    checkpoints.write_once("players", "model.json", b"later")
+    save(checkpoints, 1)
+    names = [list(checkpoints.load(number).manifest.once["players"]) for number in range(2)]
+    assert names == [["rival.yml"], ["model.json", "rival.yml"]]
+    (run.path / "players" / "thesis.txt").unlink()
+    assert checkpoints.load("latest").manifest.number == 1
+    damage(run.path / "players" / "model.json")
+    loaded = checkpoints.load("latest")  # the one before does not name it
+    assert loaded.manifest.number == 0
+    assert [line.split(" ")[0] for line in loaded.warnings] == [f"{run.path}/players/model.json"]
+    damage(run.path / "players" / "rival.yml")
+    assert checkpoints.load("latest", check_rows=False).manifest.number == 1  # whoever evaluates reads what it needs
+    with pytest.raises(CheckpointError) as error:
+        checkpoints.load(0)
+    assert str(error.value).startswith(f"{run.path}/players/rival.yml ")
+    assert "\n" not in str(error.value)
+
+
+def test_a_branch_takes_the_files_that_its_checkpoint_names_and_no_others(run: RunFolder, tmp_path: Path) -> None:
+    run.root.write(run.config.name, b"{}")
+    origin = Checkpoints(run, keep_last=3, keep_every=None)
+    origin.write_once("players", "rival.yml", b"at first")
+    origin.write_once("players", "model.json", b"of the origin")
+    save(origin, 0)
+    origin.write_once("players", "late.json", b"after the checkpoint")
+    save(origin, 1)
+    branch = Checkpoints(RunFolder.create(tmp_path, "branch"), keep_last=3, keep_every=None)
+    branch.write_once("players", "model.json", b"of its own")
+    branch.take_once(branch.load(run.checkpoints.path / "00000000"))
+    content = {path.name: path.read_bytes() for path in (branch.root.path / "players").iterdir()}
+    assert content == {"rival.yml": b"at first", "model.json": b"of its own"}
+    save(branch, 0)
+    assert branch.load(0).manifest.once == branch.once
+
+
 def test_a_damaged_one_asked_for_by_number_is_an_error(run: RunFolder) -> None:
     checkpoints = Checkpoints(run, keep_last=3, keep_every=None)
     save(checkpoints, 0)
@@ -360,8 +407,8 @@ def test_a_later_format_is_a_clear_error(run: RunFolder) -> None:
     save(checkpoints, 0)
     save(checkpoints, 1)
     manifest = run.checkpoints.path / "00000001" / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 5}))
-    with pytest.raises(CheckpointError, match=r"00000001: expected format 4, got 5 of a later palestra"):
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 6}))
+    with pytest.raises(CheckpointError, match=r"00000001: expected format 5, got 6 of a later palestra"):
         checkpoints.load("latest")
 
 

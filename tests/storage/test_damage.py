@@ -124,7 +124,7 @@ def forge(run: Path, change: Callable[[Path, dict[str, Any]], None]) -> Path:
 def test_an_earlier_format_is_refused_with_its_number(saved: Saved, tmp_path: Path) -> None:
     shutil.copytree(saved.folder, tmp_path / "run")
     folder = forge(tmp_path / "run", lambda folder, manifest: manifest.update(format=3))
-    with pytest.raises(CheckpointError, match=rf"{folder.name}: expected format 4, got 3 of an earlier palestra"):
+    with pytest.raises(CheckpointError, match=rf"{folder.name}: expected format 5, got 3 of an earlier palestra"):
         load(tmp_path / "run", "latest")
 
 

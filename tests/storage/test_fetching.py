@@ -98,7 +98,7 @@ def test_a_contents_json_of_a_newer_format_is_refused_with_its_version(tmp_path:
         save_in_turn(run, range(2))
     [path] = (tmp_path / "mirror").glob("run/checkpoints/00000001-*/contents.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 7}))
-    with pytest.raises(CheckpointError, match=r"contents\.json: expected format 3, got 7 of a later palestra"):
+    with pytest.raises(CheckpointError, match=r"contents\.json: expected format 4, got 7 of a later palestra"):
         fetch(f"file://{tmp_path}/mirror/run", tmp_path / "again")
 
 
@@ -106,11 +106,12 @@ def test_a_contents_json_of_a_newer_format_is_refused_with_its_version(tmp_path:
 def test_a_contents_json_that_names_files_elsewhere_is_refused(name: str) -> None:
     files = dict.fromkeys(("run.json", "config.yml", "records.jsonl", "manifest.json"), StoredFile.of(b""))
     other, one = {name: StoredFile.of(b"")}, {"a": StoredFile.of(b"")}
-    whole = Contents(format=3, files=files, segments=one, players=one, best="00000003-1a2b3c4d")
+    whole = Contents(format=4, files=files, segments=one, once={"players": one}, best="00000003-1a2b3c4d")
     assert Contents.from_bytes(whole.to_bytes()) == whole
-    for forged in ({"files": files | other}, {"segments": other}, {"players": other}, {"best": name}):
+    once = [{"once": {"players": other}}, {"once": {name: one}}]
+    for forged in ({"files": files | other}, {"segments": other}, *once, {"best": name}):
         contents = Contents.model_construct(**(dict(whole) | forged))
-        with pytest.raises(DamagedError, match="should match pattern"):
+        with pytest.raises(DamagedError, match=r"should match pattern|should be 'players'"):
             Contents.from_bytes(contents.to_bytes())
 
 
@@ -126,7 +127,7 @@ JSON = st.recursive(
     content=st.binary()
     | JSON.map(json.dumps).map(str.encode)
     | st.fixed_dictionaries(
-        {"format": st.just(3) | JSON, "files": JSON, "segments": JSON, "players": JSON, "best": JSON, "sha256": JSON}
+        {"format": st.just(4) | JSON, "files": JSON, "segments": JSON, "once": JSON, "best": JSON, "sha256": JSON}
     )
     .map(json.dumps)
     .map(str.encode)
