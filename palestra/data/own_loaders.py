@@ -79,6 +79,7 @@ class OwnLoader(Batches):
         self.going: Iterator[Any] | None = None  # over the batches of a loader with state
         self.place = (0, 0)  # the epoch and the number of the next batch
         self.state: Any = None  # of a loader with state that was closed
+        self.turn = 0  # the number of its pass over the data
         self.hash = ""  # of the batches of this epoch that were read from a loader without state
 
     @contextmanager
@@ -93,7 +94,8 @@ class OwnLoader(Batches):
             return self.config.made(self.seed, epoch)
 
     def first_batch(self) -> Any:
-        if (batch := self._next(_lazily(self._made(0)), BatchKey(0, 0, ()))) is END:
+        key = BatchKey(0, 0, ())
+        if (batch := self._next(self._begun(self._made(0), key), key)) is END:
             raise DataFailed(f"{self.name}: expected a batch from the loader, got none")
         return batch
 
@@ -103,7 +105,8 @@ class OwnLoader(Batches):
         while limit is None or number < limit:
             key = BatchKey(epoch, number, ())
             if (batch := self._next(batches, key)) is END and self.is_stateful and (number == 0 or limit is not None):
-                batches = self.going = _lazily(self.loader)  # its state was that of an end
+                self.turn += limit is not None
+                batches = self._pass_begun(key)  # its state was that of an end
                 batch = self._next(batches, key)
             if batch is END:
                 if number == 0 or limit is not None:
@@ -119,10 +122,18 @@ class OwnLoader(Batches):
 
     def _next(self, batches: Iterator[Any], key: BatchKey) -> Any:
         """Read a batch; END if there is none."""
+        self.place = (key.epoch, key.number + 1)
+        return self._asked(lambda: next_of(batches), key)
+
+    def _begun(self, loader: Any, key: BatchKey) -> Iterator[Any]:
+        """Begin to read, apart from the first batch: torch's loaders draw here, also where one goes on."""
+        found: Iterator[Any] = self._asked(lambda: iter(loader), key)
+        return found
+
+    def _asked(self, call: Callable[[], Any], key: BatchKey) -> Any:
         with self._seeded(key.epoch, key.number):
-            self.place = (key.epoch, key.number + 1)
             try:
-                return next_of(batches)
+                return call()
             except StopIteration:
                 return END
             except Exception as error:
@@ -133,7 +144,7 @@ class OwnLoader(Batches):
     def _read_again(self, epoch: int, start: int) -> Iterator[Any]:
         """Begin an epoch of a loader without state, and read up to a batch."""
         is_made = self.loader is not None and epoch == 0
-        batches = _lazily(self.loader if is_made else self._made(epoch))
+        batches = self._begun(self.loader if is_made else self._made(epoch), BatchKey(epoch, 0, ()))
         self.loader, before, self.hash = None, self.hash, ""
         for number in range(start):
             self.hash = hash_of(self._next(batches, BatchKey(epoch, number, ())), self.hash)
@@ -147,10 +158,20 @@ class OwnLoader(Batches):
         if self.loader is None:
             self.loader = self._made(0)
             self.loader.load_state_dict(self.state)
-        if self.going is None or (start == 0 and self.config.num_batches is None):
-            if hasattr(self.loader, "set_epoch"):  # as samplers and the streams of Hugging Face's datasets have it
-                self.loader.set_epoch(epoch)
-            self.going = _lazily(self.loader)
+        if self.config.num_batches is None and (self.going is None or start == 0):
+            self.turn, self.going = epoch, None
+        return self._pass_begun(BatchKey(epoch, start, ())) if self.going is None else self.going
+
+    def _pass_begun(self, key: BatchKey) -> Iterator[Any]:
+        """Let a loader with state read on, or anew if its state is that of an end.
+
+        The streams of Hugging Face's datasets begin anew only in another epoch than that of the state which they loaded
+        last, also inside of a loader.
+        """
+        for each in (self.loader, getattr(self.loader, "dataset", None)):
+            if (set_epoch := getattr(each, "set_epoch", None)) is not None:
+                set_epoch(self.turn)
+        self.going = self._begun(self.loader, key)
         return self.going
 
     def state_dict(self) -> dict[str, Any]:
@@ -163,11 +184,12 @@ class OwnLoader(Batches):
         except TypeError as error:
             what = f"{error}".removeprefix("state")
             raise DataFailed(f"{self.name}: the state_dict of the loader cannot be stored: {what}") from error
-        return {"loader": state}
+        return {"loader": state, "turn": self.turn}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if self.is_stateful:
             self.loader.load_state_dict(state["loader"])
+            self.turn = state["turn"]
         else:
             self.hash = state["hash"]
 
@@ -180,7 +202,3 @@ class OwnLoader(Batches):
 
 
 END = object()  # in place of a batch, where there are no more
-
-
-def _lazily(loader: Any) -> Iterator[Any]:
-    yield from loader
