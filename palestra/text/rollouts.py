@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from itertools import groupby
 from typing import Any, Self
@@ -43,6 +43,10 @@ class DecisionRow:
     verdict: Verdict
     label: int
     reward: float
+
+    def rewarded(self, reward: float) -> Self:
+        """Return the same decision with another reward."""
+        return replace(self, reward=reward)
 
 
 class Rollouts:
