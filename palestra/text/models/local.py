@@ -69,16 +69,18 @@ class LocalModel(TextModel):
         ]
 
     def written(self, prompt: Prompt, text: str) -> Answer:
-        read = self._encode(prompt, 0)
-        try:
-            ids = self.encoder.encode_answer(text)
-        except UnicodeEncodeError as error:
-            raise PromptRefused(f"the model cannot write the answer: {error}", 0) from error
+        read, ids = self._encode(prompt, 0), self.answer_ids(text)
         context = self.network.context
         if context is not None and len(read) + len(ids) > context:
             message = f"expected at most {context:,} tokens of a prompt with its answer, which is all that the model"
             raise PromptRefused(f"{message} reads, got {len(read) + len(ids):,}", 0)
-        return Answer(text, tuple(read), tuple(ids), (), "stop")
+        return Answer(text, tuple(read), ids, (), "stop")
+
+    def answer_ids(self, text: str) -> tuple[int, ...]:
+        try:
+            return tuple(self.encoder.encode_answer(text))
+        except UnicodeEncodeError as error:
+            raise PromptRefused(f"the model cannot write the answer: {error}", 0) from error
 
     def _encode(self, prompt: Prompt, index: int) -> list[int]:
         """Return the tokens of the prompt of the request of that index. Raises PromptRefused."""

@@ -144,6 +144,13 @@ class TextModel(ABC):
         """
 
     @abstractmethod
+    def answer_ids(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of an answer that somebody else has written, with the one that ends it.
+
+        For an example whose prompt has been read before. Raises PromptRefused, with the index 0.
+        """
+
+    @abstractmethod
     def tuning(self, job: Job, config: Any, key: int) -> Tuning:
         """Prepare a tuning, of which the first step is still to be made.
 
