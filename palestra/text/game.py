@@ -9,10 +9,9 @@ from pydantic import model_validator
 from palestra.config import ByName, Config, UnreadConfig, UserConfig, below
 from palestra.config.places import place_of
 from palestra.config.usual import completed
-from palestra.config.validation import checked
 from palestra.games.dialogue.protocol import VERDICTS, Protocol
 from palestra.games.dialogue.protocols import AnyProtocolConfig
-from palestra.games.dialogue.tryout import make_protocol
+from palestra.games.dialogue.tryout import first_protocol, make_protocol
 from palestra.games.dialogue.turns import turns_in_words
 from palestra.randomness import base_key, random_integers, world_keys
 from palestra.text.chat import Prompt
@@ -42,10 +41,7 @@ class TextDialogueConfig(Config):
 
     @classmethod
     def usual(cls, said: Mapping[str, Any], about: Any) -> dict[str, Any]:
-        with below("protocol"):
-            protocol = checked(said.get("protocol", "nip"), AnyProtocolConfig)
-            made = None if protocol is None else make_protocol(protocol)
-        found = {"protocol": "nip", "prompts": "shipped"}
+        found, made = {"protocol": "nip", "prompts": "shipped"}, first_protocol(said)
         for key, usual, kind in (("scenario", "claims", AnyTextScenarioConfig), ("grammar", {}, GrammarConfig)):
             with below(key):
                 found[key] = completed(said.get(key, usual), place_of(kind), made)

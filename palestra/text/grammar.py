@@ -50,10 +50,12 @@ class GrammarConfig(Config):
     """by channel, the line below which a role writes its message if it speaks in several channels at once"""
 
     @classmethod
-    def usual(cls, said: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
+    def usual(cls, said: Mapping[str, Any], protocol: Protocol | None) -> dict[str, Any]:
+        words: dict[str, Any] = {"accept": "accept", "reject": "reject", "headers": {}}
+        if protocol is None:
+            return words
         several = {channel for role in protocol.roles for channel in spoken_at_once(protocol, role)}
-        headers = {channel: f"# {channel}" for channel in protocol.channels if channel in several}
-        return {"accept": "accept", "reject": "reject", "headers": headers}
+        return words | {"headers": {channel: f"# {channel}" for channel in protocol.channels if channel in several}}
 
     @model_validator(mode="after")
     def _check_words(self) -> "GrammarConfig":
@@ -100,7 +102,7 @@ class Grammar:
         by_header = {self.config.headers[channel]: channel for channel in channels}
         lines: dict[str, list[str]] = {}
         current: list[str] | None = None
-        for line in answer.splitlines():
+        for line in answer.split("\n"):
             channel = by_header.get(line.strip())
             if channel is not None and channel in lines:
                 return Fault("header", f"The line {line.strip()!r} stands twice.")

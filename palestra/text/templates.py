@@ -94,7 +94,7 @@ class Templates:
         self.environment = ImmutableSandboxedEnvironment(
             loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
-        self.environment.globals = {"range": self.environment.globals["range"]}
+        self.environment.globals = {name: self.environment.globals[name] for name in ("range", "namespace")}
         ConfigError.require_none(ConfigErrorItem(self.path, fault) for fault in self._faults(roles, fields))
 
     def _find(self, folders: Sequence[Traversable], role: str, part: str) -> Traversable:

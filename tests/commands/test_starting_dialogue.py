@@ -147,3 +147,14 @@ def test_what_config_for_rows_lacks_is_told(words: list[str], line: str) -> None
     assert result.exit_code == 2
     assert result.stderr.startswith(line), result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_protocol_of_ones_own_whose_keys_are_missing_is_told_before_what_the_file_would_complete() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "examples" / "telegram.py").read_text()
+    assert text.count('"num_words": 2, ') == 1
+    Path("wires.py").write_text(text.replace('"num_words": 2, ', ""))
+    write_table("sick")
+    words = ["game.scenario.file=data.csv", "game.scenario.label=sick"]
+    result = CliRunner().invoke(app, ["config", "ppo", "wires:Telegram", "rows", *words])
+    line = "game.protocol.num_words: expected an integer >= 1, but the key is missing; give it, as game.protocol.num_wo"
+    assert (result.exit_code, result.stderr.startswith(line)) == (2, True), result.output

@@ -16,7 +16,6 @@ from torch.nn.functional import one_hot
 from palestra.config import ByName, ConfigErrorItem, UnreadConfig, UserConfig, below
 from palestra.config.places import place_of
 from palestra.config.usual import completed
-from palestra.config.validation import checked
 from palestra.data.files import require_same_files
 from palestra.games.config import GameConfig, TensorGameConfig
 from palestra.games.dialogue.loops import CHANGING, Loops
@@ -27,7 +26,7 @@ from palestra.games.dialogue.rules import Rules
 from palestra.games.dialogue.scenario import INSTANCE, Scenario, instance_of
 from palestra.games.dialogue.scores import declared_scores, message_slots, mutual_information, verdict_scores
 from palestra.games.dialogue.transcripts import message_tables, transcript_of
-from palestra.games.dialogue.tryout import make_protocol, make_scenario
+from palestra.games.dialogue.tryout import first_protocol, make_protocol, make_scenario
 from palestra.games.dialogue.turns import drawn_sides, turns_in_words
 from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.dialogue.words import ActionWords
@@ -58,10 +57,7 @@ class DialogueConfig(TensorGameConfig):
 
     @classmethod
     def usual(cls, said: Mapping[str, Any], about: Any) -> dict[str, Any]:
-        usual = {"protocol": "nip", "scenario": "witness"}
-        with below("protocol"):
-            protocol = checked(said.get("protocol", "nip"), AnyProtocolConfig)
-            made = None if protocol is None else make_protocol(protocol)
+        usual, made = {"protocol": "nip", "scenario": "witness"}, first_protocol(said)
         with below("scenario"):
             return usual | {"scenario": completed(said.get("scenario", "witness"), place_of(AnyScenarioConfig), made)}
 

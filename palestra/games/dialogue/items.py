@@ -10,13 +10,12 @@ from palestra.config import ConfigError, NonEmptyStr, PositiveInt, UnreadConfig,
 from palestra.config.errors import listed
 from palestra.config.places import place_of
 from palestra.config.usual import completed
-from palestra.config.validation import checked
 from palestra.data.items import LABEL, TensorItems
 from palestra.data.sets import DataConfig
 from palestra.games.dialogue.game import AnyScenarioConfig, DialogueConfig, DialogueGame
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.dialogue.scenario import instance_of
-from palestra.games.dialogue.tryout import make_protocol
+from palestra.games.dialogue.tryout import first_protocol, make_protocol
 from palestra.games.normalization import UNCHANGED
 from palestra.randomness import base_key, world_keys
 
@@ -40,9 +39,7 @@ class ScenarioDataConfig(DataConfig):
     @classmethod
     def usual(cls, said: Mapping[str, Any], about: Any) -> dict[str, Any]:
         usual: dict[str, Any] = {"protocol": "nip", "scenario": "witness", "held_out": False, "num_items": 20_000}
-        with below("protocol"):
-            protocol = checked(said.get("protocol", "nip"), AnyProtocolConfig)
-            made = None if protocol is None else make_protocol(protocol)
+        made = first_protocol(said)
         usual |= {} if made is None else {"role": made.verifiers[0]}
         with below("scenario"):
             return usual | {"scenario": completed(said.get("scenario", "witness"), place_of(AnyScenarioConfig), made)}

@@ -57,7 +57,7 @@ class RowsConfig(Config):
         return None
 
     @classmethod
-    def usual(cls, said: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
+    def usual(cls, said: Mapping[str, Any], protocol: Protocol | None) -> dict[str, Any]:
         """Read what the file tells: provers see all columns, verifiers none unless they are alone.
 
         Columns that lack values, and texts with many values, are left out. Raises ConfigError if the file or the label
@@ -68,6 +68,8 @@ class RowsConfig(Config):
         file = told_file(told, "game.scenario")
         aside = {told["label"], *(value for key, value in dict(told["held_out"]).items() if key == "column")}
         shown = {name: column for name in file.names if name not in aside and (column := suggested(file, name))}
+        if protocol is None:  # keys of it are missing, which is told later
+            return told
         has_provers = set(protocol.roles) > set(protocol.verifiers)
         told.setdefault(
             "sees",

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure
+from palestra.config import ConfigError, ConfigErrorItem, UserConfig, below, failure
+from palestra.config.validation import checked
 from palestra.games.dialogue.protocol import VERDICTS, Protocol, RewardsConfig, faults_of_names, faults_of_turns
+from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.dialogue.scenario import OWN_ENTRIES, Scenario
 from palestra.games.spaces import Space
 from palestra.games.tryout_calls import CannotGoOn, CheckedCalls, described, num_worlds_unlike
@@ -39,6 +41,16 @@ def make_protocol(config: Any) -> Protocol:
         faults = [f"{config.name!r} cannot be made: {failure(error)}"]
     ConfigError.require_none(ConfigErrorItem("", fault) for fault in faults)
     return protocol
+
+
+def first_protocol(said: Mapping[str, Any]) -> Protocol | None:
+    """Make the protocol of a first file, `nip` if it names none; None if keys of it are missing.
+
+    said: what the file says of the game. Raises ConfigError.
+    """
+    with below("protocol"):
+        config = checked(said.get("protocol", "nip"), AnyProtocolConfig)
+        return None if config is None else make_protocol(config)
 
 
 def make_scenario(config: Any, protocol: Protocol, device: torch.device) -> Scenario:

@@ -35,9 +35,9 @@ class ClaimsConfig(Config):
     """the share of the strings that evaluations draw, and training never does"""
 
     @classmethod
-    def usual(cls, said: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
+    def usual(cls, said: Mapping[str, Any], protocol: Protocol | None) -> dict[str, Any]:
         usual = {"letters": "abcdefghijklmnopqrstuvwxyz", "length": 4, "held_out": 0.2}
-        return usual | {"sees": {role: [*FIELDS] for role in protocol.roles}}
+        return usual | {"sees": {role: [*FIELDS] for role in (protocol.roles if protocol else ())}}
 
     @model_validator(mode="after")
     def _check_letters(self) -> "ClaimsConfig":

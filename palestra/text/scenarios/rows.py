@@ -29,14 +29,15 @@ class TextRowsConfig(Config):
     """true: both labels are drawn equally often; false: as often as the rows have them"""
 
     @classmethod
-    def usual(cls, said: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
+    def usual(cls, said: Mapping[str, Any], protocol: Protocol | None) -> dict[str, Any]:
         """Read what the file tells: every role sees all columns but the label and the one of held-out rows."""
         held_out = {"name": "fraction", "fraction": 0.2, "seed": 0}
         told: dict[str, Any] = {"held_out": held_out, "balanced": True, **said}
         file = told_file(told, "game.scenario")
         aside = {told["label"], *(value for key, value in dict(told["held_out"]).items() if key == "column")}
         shown = [name for name in file.names if name not in aside]
-        return told | {"sees": told.get("sees", dict.fromkeys(protocol.roles, shown))}
+        roles = () if protocol is None else protocol.roles
+        return {"sees": dict.fromkeys(roles, shown), **told}
 
     def build(self, protocol: Protocol) -> "TextRows":
         return TextRows(self, protocol)
