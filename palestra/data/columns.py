@@ -186,6 +186,7 @@ def _read_parquet(content: bytes, path: str) -> Readers:
         return np.array(numbers, dtype=np.float64)
 
     def texts(name: str) -> list[str]:
+        read(name)  # raises for arrays
         return ["" if cell is None else str(cell) for cell in table.column(name).to_pylist()]
 
     return list(table.column_names), read, texts

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 import torch
 from pydantic import model_validator
 
-from palestra.config import ByName, Config, UnreadConfig, UserConfig, below
+from palestra.config import ByName, Config, ConfigError, UnreadConfig, UserConfig, below
 from palestra.config.places import place_of
 from palestra.config.usual import completed
 from palestra.games.dialogue.protocol import VERDICTS, Protocol
@@ -82,12 +82,13 @@ class TextGame:
             self.grammar = Grammar(config.grammar, self.protocol)
         with below("scenario"):
             self.scenario = make_text_scenario(config.scenario, self.protocol)
+            dialogues = self.long_dialogues()
         self.files = self.scenario.files
         names, fields = (config.protocol.name, config.scenario.name), self.scenario.fields
         with below("prompts"):
             self.templates = Templates(config.prompts, *names, self.roles, fields)
             self.prompts = Prompts(self.templates, self.protocol, self.scenario, self.grammar)
-            for dialogue in self.long_dialogues():
+            for dialogue in dialogues:
                 for role in dialogue.turns():
                     self.prompts.write(dialogue, role, [("?", Fault("empty", "The answer is empty."))])
 
@@ -126,8 +127,10 @@ class TextGame:
             return SILENT
         verdict = question.label if role in self.protocol.verifiers else self.protocol.side(role, dialogue.variant)
         text = "Why?" if role in self.protocol.verifiers else self.scenario.argue(question, verdict)
-        messages = dict.fromkeys(turn.channels, text)
-        return Move(self.grammar.write(messages), None, messages)
+        move = self.read(turn, self.grammar.write(dict.fromkeys(turn.channels, text)))
+        if isinstance(move, Move) and move.decision is None:
+            return move
+        raise ConfigError.at("", f"expected a message from `argue` for the verdict {verdict}, got {text!r:.80}")
 
     def long_dialogues(self) -> list[TextDialogue]:
         """Return a long dialogue of every variant before each of its rounds."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Literal
 
-from jinja2 import FunctionLoader, StrictUndefined, TemplateError, TemplateSyntaxError, meta, nodes
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import FunctionLoader, StrictUndefined, TemplateSyntaxError, UndefinedError, meta, nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonEmptyStr
 from palestra.config.errors import listed, nearest
@@ -124,6 +124,8 @@ class Templates:
             role, _, part = name.removesuffix(SUFFIX).rpartition(".")
             if part in PARTS and role and role not in roles:
                 yield f"{self._places[name]}: expected one of the roles {', '.join(roles)}, got {role!r}"
+            if role in roles and part not in PARTS:
+                yield f"{self._places[name]}: expected one of the parts {', '.join(PARTS)}, got {part!r}"
             known = {*COMMON, *fields, *PARTS[part]} if part in PARTS else every
             yield from self._faults_of_file(name, text, known)
 
@@ -150,7 +152,7 @@ class Templates:
         try:
             return self.environment.get_template(name).render(values)
         except Exception as error:  # a template may do arithmetic
-            kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
+            kind = "" if isinstance(error, UndefinedError | SecurityError) else f"{type(error).__name__}: "
             place = f"{self._places[name]}{_line(error.__traceback__, set(self._places.values()))}"
             raise ConfigError.at(self.path, f"{place}: for the role {role!r}: {kind}{error}") from error
 

@@ -44,6 +44,10 @@ def test_the_variant_is_drawn_by_the_key() -> None:
             "game.grammar.reject: expected another text than that of accept, got 'a'",
         ),
         (
+            {"protocol": "adp", "grammar": {"accept": "nowhere", "reject": "letter 1"}},
+            "scenario: expected a message from `argue` for the verdict 1, got 'letter 1'",
+        ),
+        (
             {"protocol": "nip", "grammar": {"headers": {"side": "x"}}},
             "game.grammar.headers.side: unknown key; the channels of the protocol are main",
         ),

@@ -189,6 +189,11 @@ def test_what_each_role_reads_in_one_dialogue_is_written_for_people() -> None:
             "prompts.path: {0}, line 2: for the role 'verifier': access to attribute '__class__' of 'str' object is ",
         ),
         (
+            "verifier.sytem.jinja",
+            "x",
+            "prompts.path: {0}: expected one of the parts system, opening, heard, last_chance, retry, got 'sytem'",
+        ),
+        (
             "opening.jinja",
             "{{ 1 / 0 }}",
             "prompts.path: {0}, line 1: for the role 'verifier': ZeroDivisionError: division by zero",
