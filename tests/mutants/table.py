@@ -10,6 +10,7 @@ from tests.mutants.parts import PARTS
 from tests.mutants.rollouts import ROLLOUTS
 from tests.mutants.storage import STORAGE
 from tests.mutants.sweeps import SWEEPS
+from tests.mutants.text import TEXT
 from tests.mutants.training import TRAINING
 
 MUTANTS = [
@@ -24,4 +25,5 @@ MUTANTS = [
     *SWEEPS,
     *TRAINING,
     *DATA,
+    *TEXT,
 ]

@@ -1,0 +1,57 @@
+"""Mistakes in dialogues in words."""
+
+from tests.mutants.mutant import mutants
+
+DIALOGUES = "text/test_dialogue.py"
+PROMPTS = "text/test_prompts.py"
+CLAIMS = "text/scenarios/test_claims.py"
+
+TEXT = [
+    *mutants(
+        "games/dialogue/protocol.py",
+        DIALOGUES,
+        ("        if verdict is not None:\n            return False\n", ""),
+        ("return is_active and not self.is_over(round + 1, verdicts)", "return is_active"),
+    ),
+    *mutants(
+        "text/dialogue.py",
+        DIALOGUES,
+        ("for role in rules.paid_for(verifier):", "for role in (verifier,):"),
+        ("self.question.label, self.variant)", "self.question.label, 0)"),
+        ("and each.role != role and role in seen[each.channel]", "and each.role != role"),
+    ),
+    *mutants(
+        "text/grammar.py",
+        "text/test_grammar.py",
+        (
+            "            if text == word:\n                if turn.may_decide:",
+            "            if text == word:\n                if True:",
+        ),
+        ("            if channel is not None and channel in lines:", "            if False:"),
+        ('        if "" in messages.values():', "        if False:"),
+    ),
+    *mutants(
+        "text/prompts.py",
+        PROMPTS,
+        ("for name in self.scenario.sees[role]}", "for name in self.scenario.fields}"),
+        (
+            'Message("assistant", answer)]\n                news',
+            'Message("assistant", answer.strip())]\n                news',
+        ),
+    ),
+    *mutants(
+        "text/templates.py",
+        PROMPTS,
+        ("undefined=StrictUndefined, ", ""),
+        (
+            "        self.environment = ImmutableSandboxedEnvironment(\n",
+            "        from jinja2 import Environment\n\n        self.environment = Environment(\n",
+        ),
+    ),
+    *mutants(
+        "text/scenarios/claims.py",
+        CLAIMS,
+        ("missing[self._is_held_out(found[:, :L]) != held_out]", "missing[:0]"),
+        ("        if place < 0:\n", "        if place > 99:\n"),
+    ),
+]
