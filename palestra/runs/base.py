@@ -149,6 +149,10 @@ class BaseRunConfig(Config):
         """Return who sits where, as role -> player; None if no others can be asked to."""
         return None
 
+    def copied(self) -> Sequence[str]:
+        """Return the names of players of other runs, models and modules whose copies the run's folder may hold."""
+        return []
+
     def scratch_folders(self) -> Mapping[str, str]:
         """Return the folders outside the run's own in which training writes what it needs no more, by dotted key."""
         return {}

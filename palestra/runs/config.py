@@ -189,6 +189,9 @@ class RunConfig(EvaluatedRunConfig):
     def pairing(self) -> dict[str, str]:
         return self.roles
 
+    def copied(self) -> list[str]:
+        return list(self.players)
+
     def scratch_folders(self) -> dict[str, str]:
         buffers = {name: getattr(self.players[name].algorithm, "replay_buffer", None) for name in self.learners()}  # type: ignore[union-attr]
         folders = {name: getattr(buffer, "scratch_folder", None) for name, buffer in buffers.items()}

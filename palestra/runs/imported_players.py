@@ -105,7 +105,7 @@ def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, 
 
 def files_of_copies(run: BaseRunConfig) -> set[str]:
     """The names of all files that `copy_players` may write for a run."""
-    return {file for name in getattr(run, "players", ()) for file in _files_of(name)}
+    return {file for name in run.copied() for file in _files_of(name)}
 
 
 def _copy_player(player: Player, origin: FromRunConfig, config: bytes, folder: Folder) -> None:

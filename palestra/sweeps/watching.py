@@ -69,8 +69,10 @@ class Growing:
         return True
 
     def _take(self, record: Mapping[str, Any]) -> None:
-        for name in self.counters:
-            self.counters[name] = max(self.counters[name], record.get(name, 0))
+        counts = {name: record.get(name, 0) for name in self.counters}
+        if not all(type(count) is int for count in counts.values()):
+            raise ValueError(f"expected whole numbers, got {counts}")
+        self.counters = {name: max(before, counts[name]) for name, before in self.counters.items()}
         self.minutes = max(self.minutes, record.get("clock", {}).get("train_seconds", 0.0) / 60)
         self.has_ended = self.has_ended or "ended" in record
 
