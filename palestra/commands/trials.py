@@ -70,16 +70,21 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def to_csv(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> str:
-    """Return the whole table as CSV, with keys in full, and a column for the value of each seed."""
+    """Return the whole table as CSV, with keys in full, and a column for the value of each seed.
+
+    Without env steps where none are played.
+    """
     keys = list(dict.fromkeys(key for trial in sweep.trials for key in trial.params))
     seeds = list(dict.fromkeys(seed for trial in sweep.trials for seed in _values(trial)))
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["trial", "state", "value", *(f"seed-{seed}" for seed in seeds), *keys, "env_steps", "why"])
+    is_played = any(map(env_steps_of, sweep.trials))
+    counted = ["env_steps"] * is_played
+    writer.writerow(["trial", "state", "value", *(f"seed-{seed}" for seed in seeds), *keys, *counted, "why"])
     for trial in trials:
         of_seeds = [_values(trial).get(seed) for seed in seeds]
         point = [_cell(trial.params[key]) if key in trial.params else "" for key in keys]
-        ended = [trial.user_attrs.get(ENV_STEPS), _why(trial)]
+        ended = [*[trial.user_attrs.get(ENV_STEPS)] * is_played, _why(trial)]
         writer.writerow([trial.number, state_of(trial), value_of(trial), *of_seeds, *point, *ended])
     return file.getvalue()
 

@@ -1,7 +1,9 @@
 """Data sets that a config names: map-style sets of the user's own, of which a config may take the first items alone."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, ClassVar, NamedTuple
 
 from torch.utils.data import IterableDataset
 
@@ -72,8 +74,41 @@ class UserDataConfig(UserConfig, DataConfig):
         return data
 
 
+class Made(NamedTuple):
+    """Data sets, and of what they were made."""
+
+    configs: dict[str, DataConfig]
+    seed: int
+    sets: dict[str, Any]
+
+
+_last: ContextVar[list[Made] | None] = ContextVar("last", default=None)  # at most one; None: nothing is kept
+
+
+@contextmanager
+def keeping_last_sets() -> Iterator[None]:
+    """A context in which `make_sets` makes equal sets once, if it is asked for them several times in a row."""
+    token = _last.set([])
+    try:
+        yield
+    finally:
+        _last.reset(token)
+
+
 def make_sets(configs: Mapping[str, DataConfig], seed: int) -> dict[str, Any]:
     """Make the data sets of a run by name. seed: the run's. Raises ConfigError."""
+    last = _last.get()
+    if last and (last[0].configs, last[0].seed) == (configs, seed):
+        return dict(last[0].sets)
+    if last:
+        last.clear()  # before others are made, because sets may be large
+    made = _make_sets(configs, seed)
+    if last is not None:
+        last.append(Made(dict(configs), seed, made))
+    return dict(made)
+
+
+def _make_sets(configs: Mapping[str, DataConfig], seed: int) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name in sorted(configs, key=lambda each: each != TRAIN):  # the others are shown as `train` says
         with below(f"data.{name}"):

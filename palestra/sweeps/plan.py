@@ -7,6 +7,7 @@ from typing import Any
 
 from palestra.config import ConfigError, ConfigErrorItem, UserConfig
 from palestra.config.files import full_key
+from palestra.data.sets import keeping_last_sets
 from palestra.recording.results import count_text
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
@@ -165,20 +166,21 @@ class Plan:
         least = math.inf
         varied = [key for key, dimension in self.space.dimensions.items() if len(dimension.ends()) > 1]
         names = short_keys([BASE, *varied] if len(self.space.bases) > 1 else varied)
-        for point in self.space.corners(MOST_CORNERS):
-            try:
-                config = self.space.config_at(point)
-                if self.excluded_by(config) is None:
-                    checked = read_config(config)
-                    check_trainable(checked)
-                    corners.setdefault(self.space.base_of(point).name, []).append(checked)
-                    stop = checked.stop
-                    steps = stop.after if stop.unit == "env_steps" else 1
-                    least = min(least, len(self.config.seeds) * steps)
-            except ConfigError as error:
-                for item in error.errors:
-                    key = item.path if item.path.startswith("constraints.") else f"space: {item.path}"
-                    found.setdefault((key, item.message), []).append(point)
+        with keeping_last_sets():
+            for point in self._corners_by_data():
+                try:
+                    config = self.space.config_at(point)
+                    if self.excluded_by(config) is None:
+                        checked = read_config(config)
+                        check_trainable(checked)
+                        corners.setdefault(self.space.base_of(point).name, []).append(checked)
+                        stop = checked.stop
+                        steps = stop.after if stop.unit == "env_steps" else 1
+                        least = min(least, len(self.config.seeds) * steps)
+                except ConfigError as error:
+                    for item in error.errors:
+                        key = item.path if item.path.startswith("constraints.") else f"space: {item.path}"
+                        found.setdefault((key, item.message), []).append(point)
         errors = [
             ConfigErrorItem(key, f"{message} (at {_in_common(points, names)})")
             for (key, message), points in found.items()
@@ -189,6 +191,14 @@ class Plan:
             errors.append(ConfigErrorItem("budget.env_steps", message))
         ConfigError.require_none(errors)
         return corners
+
+    def _corners_by_data(self) -> list[Point]:
+        """Return corners of the space, those with equal data next to each other, so that these are made once."""
+        by_data: dict[Any, list[Point]] = {}
+        for point in self.space.corners(MOST_CORNERS):
+            data = [(key, repr(value)) for key, value in point.items() if key == BASE or key.startswith("data.")]
+            by_data.setdefault(tuple(data), []).append(point)
+        return [point for points in by_data.values() for point in points]
 
 
 def _in_common(points: Sequence[Point], names: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from palestra.cli import app
 from palestra.config import ConfigError
+from palestra.games.dialogue.items import ScenarioDataConfig
 from palestra.storage.records_file import read_records
 from palestra.training import make_trainer
 from palestra.training.fit import FitTrainer
@@ -163,5 +164,24 @@ def test_a_sweep_finds_a_learning_rate(in_tmp_path: Path) -> None:
     best = yaml.safe_load(Path("sweep/best.yml").read_text())
     assert best["trainer"] == {"name": "fit"}
     assert "env steps" not in palestra("trials", "sweep")
+    palestra("trials", "sweep", "--csv", "trials.csv")
+    assert "env_steps" not in Path("trials.csv").read_text()
     palestra("report", "sweep")
     assert "env steps" not in Path("sweep/report.html").read_text().partition("sweep.yml")[0]
+
+
+def test_a_sweep_makes_data_once_for_all_corners_that_have_them(
+    in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("base.yml").write_text(yaml.safe_dump(json.loads(json.dumps(TINY_FIT)), sort_keys=False))
+    made, build = list[int](), ScenarioDataConfig.build
+    monkeypatch.setattr(
+        ScenarioDataConfig, "build", lambda self, *rest: made.append(self.num_items) or build(self, *rest)
+    )
+    words = [
+        "learning.groups.0.learning_rate.value=0.1,0.3",
+        "data.train.num_items=20,22",
+        "learning.max_grad_norm=1,2",
+    ]
+    palestra("sweep", "base.yml", *words, "--dry-run")
+    assert made == [20, 22, 22, 22]  # train and valid, twice
