@@ -23,10 +23,16 @@ from palestra.runs.base import BaseRunConfig, TrainerBase
 from palestra.runs.config import RunConfig
 from palestra.runs.fit import FitConfig
 from palestra.runs.shipped_configs import file_of
+from palestra.runs.text import TextConfig
 from palestra.storage.disk import RunFolderError
 
 K = TypeVar("K", bound=BaseRunConfig)
-KINDS: dict[str, type[BaseRunConfig]] = {"in_turn": RunConfig, "together": RunConfig, "fit": FitConfig}
+KINDS: dict[str, type[BaseRunConfig]] = {
+    "in_turn": RunConfig,
+    "together": RunConfig,
+    "fit": FitConfig,
+    "text": TextConfig,
+}
 """the kinds by the names of the trainers that ship; of a class of the user's own, it says which"""
 
 

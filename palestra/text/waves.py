@@ -100,6 +100,15 @@ class Waves:
         """How many dialogues are over."""
         return sum(table.dialogue.is_over for table in self.tables)
 
+    def counts(self) -> dict[str, int]:
+        """Count the rounds that were played (env_steps), the dialogues that are over (episodes), the tokens drawn."""
+        rows = (row for table in self.tables for row in table.rows)
+        return {
+            "env_steps": sum(table.dialogue.round for table in self.tables),
+            "episodes": self.num_over,
+            "tokens": sum(len(row.answer_ids) for row in rows),
+        }
+
     def play_batch(self) -> bool:
         """Answer the next batch of decisions. Returns False if all dialogues are over. Raises PromptTooLong."""
         if not self.wave:

@@ -19,6 +19,7 @@ from palestra.runs.kinds import read_config
 from palestra.storage.run_folder import RunFolder
 from palestra.training.fit import FitTrainer as FitTrainer
 from palestra.training.naming import TRAINERS, named_classes
+from palestra.training.text import TextTrainer as TextTrainer
 from palestra.training.together import Together
 from palestra.training.trainer import Trainer
 
@@ -59,6 +60,7 @@ class LossTrainer(Trainer):
 TRAINERS["in_turn"] = (Trainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer, LossTrainer)
 TRAINERS["together"] = (Together,)
 TRAINERS["fit"] = (FitTrainer,)
+TRAINERS["text"] = (TextTrainer,)
 
 
 def make_trainer(

@@ -11,6 +11,17 @@ from palestra.text.rollouts import DecisionRow
 REWARDS = RewardsConfig(right=1.0, wrong=-1.0, out_of_time=-1.0, go_on=0.0, prover=1.0, shared=False)
 WORDS = ("no", "yes")
 
+ADAM = {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+TUNING: dict[str, Any] = {
+    "num_passes": 1,
+    "batch_size": 8,
+    "num_microbatches": 1,
+    "groups": [{"weights": "*", "learning_rate": {"name": "constant", "value": 0.01}, "optimizer": ADAM}],
+    "max_grad_norm": 1.0,
+    "precision": "float32",
+}
+JOB = {"loss": {"name": "supervised", "per": "token"}, "begin_from": "before", "tuning": TUNING}
+
 
 def seat(player: str = "verifier") -> Seat:
     config = {

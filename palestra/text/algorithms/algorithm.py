@@ -1,14 +1,32 @@
 """What an algorithm of a text player is: it chooses from roll-outs what the player learns from."""
 
 from abc import ABC, abstractmethod
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
+from palestra.config import Config, UserConfig
 from palestra.games.dialogue.protocol import Protocol
+from palestra.text.models.losses import AnyTextLoss
+from palestra.text.models.tuning import TuningConfig
 from palestra.text.rollouts import DecisionRow, Rollouts
 
-LossName = Literal["supervised", "policy_gradient"]
+
+class JobConfig(Config):
+    """The keys by which an algorithm's examples are learned; those of a class of your own have them, too."""
+
+    usual: ClassVar[dict[str, Any]] = {"loss": "supervised", "begin_from": "before", "tuning": {}}
+
+    loss: AnyTextLoss
+    """what is made small"""
+    begin_from: Literal["before", "base"]
+    """the weights that a job begins with: those of the job before it, or those with which the run began"""
+    tuning: TuningConfig
+    """the opt steps of a job"""
+
+
+class UserAlgorithmConfig(UserConfig, JobConfig):
+    """The base of the `Config` of an algorithm of your own."""
 
 
 class Example(NamedTuple):
@@ -38,14 +56,13 @@ class Seat(NamedTuple):
 class TextAlgorithm(ABC):
     """Chooses from roll-outs what one player learns from.
 
-    Must be set: `loss`, by which it learns. Must be implemented: `examples`. May be set: `all_epochs`, whether
-    `examples` gets the roll-outs of every epoch so far, or those of this epoch alone.
+    Must be implemented: `examples`. May be set: `all_epochs`, whether `examples` gets the roll-outs of every epoch so
+    far, or those of this epoch alone.
 
-    An algorithm of your own carries its keys as `Config`, a UserConfig. `__init__` is called with the config and a
-    Seat.
+    An algorithm of your own carries its keys as `Config`, a UserAlgorithmConfig. `__init__` is called with the config
+    and a Seat.
     """
 
-    loss: LossName
     all_epochs: bool = False
 
     def __init__(self, config: Any, seat: Seat) -> None:

@@ -13,7 +13,7 @@ from palestra.config import ByName, Config, PositiveInt
 from palestra.games.dialogue.protocol import VERDICTS, Verdict
 from palestra.randomness import fold, random_floats, random_permutation
 from palestra.schedules import ScheduleConfig
-from palestra.text.algorithms.algorithm import Example, Seat, TextAlgorithm
+from palestra.text.algorithms.algorithm import Example, JobConfig, Seat, TextAlgorithm
 from palestra.text.rollouts import DecisionRow, Rollouts, verdicts_of
 
 
@@ -35,12 +35,13 @@ class WeightedConfig(Config):
     """true: a dialogue may be drawn several times"""
 
 
-class ExpertIterationConfig(Config):
+class ExpertIterationConfig(JobConfig):
     usual: ClassVar[dict[str, Any]] = {
+        **JobConfig.usual,
         "select": {"name": "threshold", "reward": 1.0},
         "labels": "equal",
         "epochs": "this",
-        "truth": 0.0,
+        "truth": {"name": "constant", "value": 0.0},
     }
 
     name: Literal["expert_iteration"]
@@ -72,8 +73,6 @@ class ExpertIteration(TextAlgorithm):
 
     Where a player sits in several roles, a dialogue counts once for each of them.
     """
-
-    loss = "supervised"
 
     def __init__(self, config: ExpertIterationConfig, seat: Seat) -> None:
         super().__init__(config, seat)

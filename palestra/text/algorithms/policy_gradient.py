@@ -9,15 +9,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from palestra.config import Config
-from palestra.text.algorithms.algorithm import Example, Seat, TextAlgorithm
+from palestra.text.algorithms.algorithm import Example, JobConfig, Seat, TextAlgorithm
 from palestra.text.rollouts import DecisionRow, Rollouts
 
 EPSILON = 1e-4  # added to a standard deviation, as by Shao et al.'s implementation
 
 
-class PolicyGradientConfig(Config):
-    usual: ClassVar = {"advantage": "question"}
+class PolicyGradientConfig(JobConfig):
+    usual: ClassVar = {**JobConfig.usual, "advantage": "question", "loss": "policy_gradient"}
 
     name: Literal["policy_gradient"]
     """answers become more likely, the better their dialogues went than others"""
@@ -32,8 +31,6 @@ class PolicyGradientConfig(Config):
 
 class PolicyGradient(TextAlgorithm):
     """The examples are all answers of the player, with an advantage, which is the same for all in a dialogue."""
-
-    loss = "policy_gradient"
 
     def examples(self, rollouts: Rollouts, keys: Tensor) -> list[Example]:
         groups: dict[tuple[int, ...], dict[tuple[int, int], list[DecisionRow]]] = defaultdict(lambda: defaultdict(list))

@@ -9,7 +9,7 @@ from palestra.config import check
 from palestra.randomness import world_keys
 from palestra.text.algorithms.expert_iteration import ExpertIterationConfig, drawn_by_weight, equally_many
 from palestra.text.rollouts import Rollouts
-from tests.text.rows import dialogue, seat
+from tests.text.rows import JOB, dialogue, seat
 
 THRESHOLD = {"name": "threshold", "reward": 1.0}
 KEYS = world_keys(3, 4000, torch.device("cpu"))
@@ -28,7 +28,7 @@ def chosen(rollouts: Rollouts, player: str = "verifier", key: int = 0, **changed
         "epochs": "this",
         "truth": constant(0.0),
     }
-    config = check({**usual, **changed}, ExpertIterationConfig)
+    config = check({**usual, **JOB, **changed}, ExpertIterationConfig)
     found = config.build(seat(player)).examples(rollouts, KEYS[key : key + 1])
     return [(each.row.question, each.answer or each.row.answer) for each in found]
 

@@ -5,7 +5,7 @@ from palestra.config import check
 from palestra.randomness import world_keys
 from palestra.text.algorithms.policy_gradient import EPSILON, PolicyGradientConfig
 from palestra.text.rollouts import Rollouts
-from tests.text.rows import dialogue, seat
+from tests.text.rows import JOB, dialogue, seat
 
 VERDICTS = [[1, 1, 0, 1], [0, 0, 0, 0], [1, 0, 0, 1]]  # by question and roll-out; every label is 1
 ROLLOUTS = Rollouts(
@@ -18,7 +18,7 @@ REWARDS = 2.0 * torch.tensor(VERDICTS, dtype=torch.float64) - 1.0
 
 
 def advantages(kind: str) -> torch.Tensor:
-    algorithm = check({"name": "policy_gradient", "advantage": kind}, PolicyGradientConfig).build(seat())
+    algorithm = check({"name": "policy_gradient", "advantage": kind, **JOB}, PolicyGradientConfig).build(seat())
     found = algorithm.examples(ROLLOUTS, world_keys(1, 1, torch.device("cpu")))
     assert [(each.row.question, each.row.rollout) for each in found] == [(q, r) for q in range(3) for r in range(4)]
     return torch.tensor([each.weight for each in found], dtype=torch.float64).view(3, 4)
@@ -39,5 +39,5 @@ def test_a_reward_is_compared_with_others() -> None:
 def test_a_question_with_one_dialogue_teaches_nothing() -> None:
     rollouts = Rollouts(dialogue(0, 1, 1))
     for kind in ("question", "normalized"):
-        algorithm = check({"name": "policy_gradient", "advantage": kind}, PolicyGradientConfig).build(seat())
+        algorithm = check({"name": "policy_gradient", "advantage": kind, **JOB}, PolicyGradientConfig).build(seat())
         assert [each.weight for each in algorithm.examples(rollouts, world_keys(1, 1, torch.device("cpu")))] == [0.0]

@@ -1,0 +1,200 @@
+"""The config of a run in which players talk in words, and are tuned on what they have said."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from palestra.config import (
+    ByName,
+    Config,
+    ConfigErrorItem,
+    InBranch,
+    NonEmptyStr,
+    NonNegativeInt,
+    PositiveInt,
+    UserConfig,
+    has_unread,
+    under,
+)
+from palestra.evaluation.measures import GameMeasures
+from palestra.runs.base import EvaluatedRunConfig, TrainerBase
+from palestra.runs.sections import MachineConfig, RunOutputConfig
+from palestra.runtime.intervals import Interval
+from palestra.text.game import TextDialogueConfig
+from palestra.text.players import AnyTextPlayer, TextPlayerConfig
+from palestra.text.scores import text_scores
+from palestra.text.scripts import SCRIPTS
+
+NO_WORLDS = "trainer text plays dialogues in words, which need no worlds, no kernels and no replay buffers"
+
+
+class TextTrainerConfig(Config):
+    name: Literal["text"]
+    """in each epoch the players talk, and those that learn are then tuned on what they have said"""
+
+
+AnyTextTrainerConfig = Annotated[TextTrainerConfig | UserConfig, ByName(user_class=TrainerBase)]
+AnyTextGameConfig = Annotated[TextDialogueConfig, ByName()]
+
+
+class TextExecutionConfig(MachineConfig):
+    absent = dict.fromkeys(("kernel", "step_within_s", "gradients", "compile"), NO_WORLDS)
+    usual: ClassVar[Any] = {"device": "cpu", "num_threads": 1}
+
+
+class TextOutputConfig(RunOutputConfig):
+    absent = dict.fromkeys(("layer_norms", "info", "replay_in_checkpoints"), NO_WORLDS)
+
+
+class TextEvaluationConfig(Config):
+    """Dialogues that are held apart from training, on questions that it never draws."""
+
+    own_scores: ClassVar[None] = None
+    game: ClassVar[None] = None
+    usual: ClassVar[Any] = {
+        "name": "main",
+        "interval": {"every": 1, "unit": "epochs"},
+        "at_start": True,
+        "num_games": 100,
+        "final_num_games": 200,
+        "seed": None,
+    }
+
+    name: NonEmptyStr
+    """its name in records, files and `best`; different for each evaluation"""
+    interval: Interval | None
+    """how often, besides the end of a run; null: only then"""
+    at_start: bool
+    """whether it is also played before training"""
+    num_games: PositiveInt
+    """questions per pairing, each talked about once, the same every time"""
+    final_num_games: PositiveInt
+    """questions per pairing at the end of a run"""
+    seed: NonNegativeInt | None
+    """determines the questions and the tokens that are drawn; null: the run's seed"""
+    pairings: list[dict[str, str]]
+    """who talks with whom: for every role a player of this file or a scripted one"""
+
+
+class TextConfig(EvaluatedRunConfig):
+    """A run in which players talk in words."""
+
+    counters = ("env_steps", "opt_steps", "tokens", "stages", "epochs", "episodes")
+    late = ("episodes",)
+    axes = ("opt_steps", "tokens", "epochs")
+    in_words = "a run in which players talk in words"
+    absent = dict.fromkeys(("num_worlds",), NO_WORLDS)
+    usual: ClassVar[Any] = {
+        "trainer": "text",
+        "num_questions": 64,
+        "num_rollouts": 4,
+        "answers_at_once": 256,
+        "stop": {"after": 20, "unit": "epochs"},
+        "output": {"record": {"every": 1, "unit": "stages"}, "save": {"every": 1, "unit": "stages"}},
+    }
+
+    trainer: Annotated[AnyTextTrainerConfig, InBranch.SAME_PART]  # type: ignore[assignment]
+    """who trains: by name, or a class of your own"""
+    game: Annotated[AnyTextGameConfig, InBranch.FIXED]
+    """the rules"""
+    num_questions: PositiveInt
+    """questions of an epoch"""
+    num_rollouts: PositiveInt
+    """dialogues on each question of an epoch"""
+    answers_at_once: PositiveInt
+    """the most answers of a model that are computed together"""
+    roles: Annotated[dict[str, str], InBranch.FIXED]
+    """who sits in which role"""
+    players: Annotated[dict[str, AnyTextPlayer], InBranch.FIXED]
+    """the players by name: each has a model, or is scripted"""
+    evaluations: list[TextEvaluationConfig]
+    """dialogues that are played apart from training; []: none"""
+    execution: TextExecutionConfig
+    """where and how the run is computed; equal bits are promised only while it is unchanged"""
+    output: TextOutputConfig
+    """what is shown and stored; it changes no bit of the results"""
+
+    def are_scores_known(self) -> bool:
+        return not has_unread(self.game)
+
+    def errors(self) -> Iterator[ConfigErrorItem]:
+        yield from super().errors()
+        if has_unread(self.game):
+            return
+        roles = self.game.declared_roles()
+        yield from self._seat_errors("roles", self.roles, roles)
+        names = [each.name for each in self.evaluations]
+        for place, each in enumerate(self.evaluations):
+            if each.name in names[:place]:
+                message = f"expected a different name for each evaluation, got {each.name!r} twice"
+                yield ConfigErrorItem(f"evaluations.{place}.name", message)
+            for number, pairing in enumerate(each.pairings):
+                yield from self._seat_errors(f"evaluations.{place}.pairings.{number}", pairing, roles, SCRIPTS)
+        if not self.learners():
+            yield ConfigErrorItem("players", "expected at least one player with an algorithm, got none")
+        for name in self.players:
+            if name not in self.roles.values():
+                yield ConfigErrorItem(f"players.{name}", "expected a player that sits in a role, got one that does not")
+
+    def _seat_errors(
+        self, path: str, seats: Mapping[str, str], roles: Sequence[str], others: Sequence[str] | Mapping[str, Any] = ()
+    ) -> Iterator[ConfigErrorItem]:
+        known = [*self.players, *others]
+        for role in roles:
+            if role not in seats:
+                expected = f"expected one of {', '.join(known)}, but the key is missing"
+                yield ConfigErrorItem(f"{path}.{role}", expected)
+        for role, player in seats.items():
+            if role not in roles:
+                yield ConfigErrorItem(f"{path}.{role}", f"unknown key; the roles of the game are {', '.join(roles)}")
+            elif player not in known:
+                yield ConfigErrorItem(f"{path}.{role}", f"expected one of {', '.join(known)}, got {player!r}")
+
+    @classmethod
+    def subject(cls, data: Mapping[str, Any]) -> str:
+        return str(under(data, "game", "scenario", "name") or "")
+
+    @classmethod
+    def learns_by(cls, data: Mapping[str, Any]) -> list[str]:
+        players = under(data, "players")
+        names = [under(player, "algorithm", "name") for player in players.values()] if players else []
+        return [str(name) for name in names if name]
+
+    def learners(self) -> list[str]:
+        return [
+            name
+            for name, each in self.players.items()
+            if isinstance(each, TextPlayerConfig) and each.algorithm is not None
+        ]
+
+    def learning_keys(self) -> list[str]:
+        return [f"players.{name}" for name in self.learners()]
+
+    def pairing(self) -> dict[str, str]:
+        return self.roles
+
+    def measured_roles(self) -> Sequence[str]:
+        return self.game.declared_roles()
+
+    def measures_of_games(self) -> dict[str, GameMeasures]:
+        names = [score.name for score in text_scores(self.game.protocol.build())]
+        return {each.name: GameMeasures(names, ()) for each in self.evaluations}
+
+    def plan(self) -> list[str]:
+        """Who speaks when, and how much an epoch is at most."""
+        protocol = self.game.protocol.build()
+        turns = max(
+            sum(
+                any(protocol.speaks(role, channel, round, variant) for channel in protocol.channels)
+                or (role in protocol.verifiers and protocol.may_decide(role, round, variant))
+                for round in range(protocol.max_rounds)
+                for role in protocol.roles
+            )
+            for variant in range(protocol.num_variants)
+        )
+        dialogues = self.num_questions * self.num_rollouts
+        jobs = len(self.learners())
+        return [
+            *self.game.describe_turns(),
+            f"an epoch has {dialogues:,} dialogues ({self.num_questions:,} questions, {self.num_rollouts} each), "
+            f"at most {dialogues * turns:,} answers, and at most {jobs} job{'s' * (jobs != 1)}",
+        ]

@@ -1,0 +1,105 @@
+"""Text players: a model that writes, how it is sampled, and what it learns from."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+import torch
+
+from palestra.config import ByKey, ByName, Config, InBranch, NonNegativeInt, PositiveInt
+from palestra.players.scripted import ScriptedPlayerConfig
+from palestra.players.updates import AnyUpdatesConfig
+from palestra.text.algorithms import AnyTextAlgorithm
+from palestra.text.algorithms.algorithm import JobConfig, Seat, TextAlgorithm
+from palestra.text.game import TextGame
+from palestra.text.models.model import Example as JobExample
+from palestra.text.models.model import Job, SamplingConfig, TextModel
+from palestra.text.models.sources import FolderConfig, NewConfig
+from palestra.text.rollouts import Rollouts
+from palestra.text.scripts import own_text_script_model
+from palestra.text.waves import Writer
+
+AnyTextModelConfig = Annotated[NewConfig | FolderConfig, ByName()]
+
+
+class ImitateConfig(JobConfig):
+    usual: ClassVar[dict[str, Any]] = {**JobConfig.usual, "scripted": "random", "num_questions": 500}
+
+    scripted: str
+    """the scripted player whose answers the player learns, before any dialogue of its own"""
+    num_questions: PositiveInt
+    """on how many questions the scripted player answers, in every role of the player"""
+
+
+class TextPlayerConfig(Config):
+    usual: ClassVar[dict[str, Any]] = {
+        "model": "new",
+        "sampling": {},
+        "num_retries": 0,
+        "imitate": None,
+        "updates": "constant",
+    }
+
+    model: Annotated[AnyTextModelConfig, InBranch.FIXED]
+    """what writes"""
+    sampling: SamplingConfig
+    """how its answers are drawn while it trains"""
+    num_retries: NonNegativeInt
+    """how often an answer that means nothing in its turn is asked for again; then the role is silent, and goes on"""
+    imitate: Annotated[ImitateConfig | None, InBranch.FIXED]
+    """what the player learns before its first dialogue; null: nothing"""
+    algorithm: Annotated[AnyTextAlgorithm | None, InBranch.SAME_PART]
+    """how it learns from its dialogues; null: it stays as it is"""
+    updates: Annotated[AnyUpdatesConfig, InBranch.FREE]
+    """in which epochs the player learns; in the others it only answers"""
+
+
+AnyTextPlayer = Annotated[TextPlayerConfig | ScriptedPlayerConfig, ByKey(own_text_script_model)]
+
+
+class TextPlayer:
+    """A player with a model of its own, in one role or in several.
+
+    opt_steps: those of all its jobs so far.
+    """
+
+    def __init__(self, name: str, config: TextPlayerConfig, game: TextGame, model: TextModel) -> None:
+        self.name, self.config, self.game, self.model = name, config, game, model
+        self.opt_steps = 0
+        self.algorithm: TextAlgorithm | None = None
+        if config.algorithm is not None:
+            self.algorithm = config.algorithm.build(Seat(name, game.protocol, game.grammar.words))
+
+    def learns_in(self, epoch: int) -> bool:
+        return self.algorithm is not None and self.config.updates.learns(epoch)
+
+    def writer(self) -> Writer:
+        return Writer(self.name, self.model, self.config.sampling, self.config.num_retries)
+
+    def job(self, rollouts: Rollouts, key: int) -> Job | None:
+        """Return the job by which the player learns from roll-outs; None if there is nothing to learn from."""
+        assert self.algorithm is not None
+        config: JobConfig = self.algorithm.config
+        found = self.algorithm.examples(rollouts, torch.tensor([key]))
+        examples = []
+        for each in found:
+            row = each.row
+            if each.answer is None:
+                examples.append(JobExample(row.prompt_ids, row.answer_ids, each.weight, row.log_probs))
+            else:
+                examples.append(JobExample(row.prompt_ids, self.model.answer_ids(each.answer), each.weight))
+        temperature = self.config.sampling.temperature if config.loss.name == "policy_gradient" else 1.0
+        return Job(examples, config.loss, config.begin_from, temperature) if examples else None
+
+    def imitation(self, rollouts: Rollouts) -> Job:
+        """Return the job by which the player learns what a scripted player has answered in its roles."""
+        config = self.config.imitate
+        assert config is not None
+        written = (self.model.written(row.prompt, row.answer) for row in rollouts.of(self.name))
+        return Job([JobExample.of(each, 1.0) for each in written], config.loss, config.begin_from, 1.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"opt_steps": self.opt_steps, "model": self.model.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.opt_steps = state["opt_steps"]
+        self.model.load_state_dict(state["model"])

@@ -1,0 +1,46 @@
+"""The scores of dialogues in words: those of any dialogue, and how long answers are and how often they fail."""
+
+import torch
+
+from palestra.games.dialogue.protocol import Protocol
+from palestra.games.dialogue.scores import declared_scores, verdict_scores
+from palestra.runtime.scores import DeclaredScore, Estimate
+from palestra.runtime.statistics import Share, estimate_mean
+from palestra.text.rollouts import Rollouts, verdicts_of
+
+Found = dict[str, Share | Estimate | float | None]
+OF_ANSWERS = (
+    ("tokens", "mean number of tokens of an answer of {}", "tokens"),
+    ("retries", "mean number of answers of {} that were asked for again, in a turn", "answers"),
+    ("cut_off", "share of the answers of {} that the limit of tokens has ended", "share"),
+)
+
+
+def text_scores(protocol: Protocol) -> tuple[DeclaredScore, ...]:
+    """Declare the scores of dialogues by a protocol: those of tensor dialogues, and some of each role's answers."""
+    of_answers = (
+        DeclaredScore(f"{name}/{role}", meaning.format(role), unit, (), (), shown=False)
+        for role in protocol.roles
+        for name, meaning, unit in OF_ANSWERS
+    )
+    return (*declared_scores(protocol, []), *of_answers)
+
+
+def found_scores(rollouts: Rollouts, protocol: Protocol) -> Found:
+    """Find the scores of dialogues, but for their returns. What nobody has done, such as answering, is not known."""
+    dialogues, verifier = list(rollouts.dialogues()), protocol.verifiers[0]
+    verdicts = [verdicts_of(rows).get(verifier) for rows in dialogues]
+    numbers = torch.tensor([-1 if verdict is None else verdict for verdict in verdicts], dtype=torch.int64)
+    labels = torch.tensor([rows[0].label for rows in dialogues], dtype=torch.int64)
+    found: Found = {**verdict_scores(numbers, labels)}
+    for role in protocol.roles:
+        rows = [row for row in rollouts.rows if row.role == role and row.stop != "scripted"]
+        cut = sum(row.stop == "length" for row in rows)
+        found[f"tokens/{role}"] = _mean([len(row.answer_ids) for row in rows])
+        found[f"retries/{role}"] = _mean([row.attempts - 1 for row in rows])
+        found[f"cut_off/{role}"] = Share(cut, len(rows)) if rows else None
+    return found
+
+
+def _mean(numbers: list[int]) -> Estimate | None:
+    return estimate_mean(torch.tensor(numbers, dtype=torch.float64)) if numbers else None

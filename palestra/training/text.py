@@ -1,0 +1,325 @@
+"""The trainer of players that talk in words: they talk, and are then tuned on what they have said."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from palestra.config import below
+from palestra.data.files import require_same_files
+from palestra.players.scripted import ScriptedPlayerConfig
+from palestra.randomness import base_key, fold_number, world_keys
+from palestra.recording.aggregates import Aggregates
+from palestra.recording.results import Stage, Task
+from palestra.runs.evaluating import Evaluating
+from palestra.runs.progress import Standing
+from palestra.runs.text import TextConfig
+from palestra.runtime.counter import Counter, count
+from palestra.runtime.scores import Estimate
+from palestra.runtime.statistics import Share
+from palestra.text.models.model import Job, Tuning
+from palestra.text.players import TextPlayer, TextPlayerConfig
+from palestra.text.rollouts import Rollouts
+from palestra.text.scores import found_scores
+from palestra.text.scripts import TextScript, make_text_script
+from palestra.text.waves import PromptTooLong, Waves, Writer
+from palestra.training.text_evaluations import TextEvaluations
+from palestra.training.training import Training
+
+STAGES = ("sample", "create_jobs", "await_jobs")
+
+
+class TextTrainer(Training):
+    """Trains the players of a config, which talk in words.
+
+    An epoch has three stages: `sample` plays dialogues, `create_jobs` chooses what each player learns from them, and
+    `await_jobs` tunes the players. Each may be overridden, and ends in a safe point. Before the first epoch, players
+    that imitate a scripted one are tuned on its answers.
+
+    Arguments as for Training. game: makes dialogues. players: those with a model, by name. seats: all of the file, by
+    name. rollouts: the dialogues of this epoch, once they are sampled. jobs: those of this epoch, by player.
+    """
+
+    run_config = TextConfig
+    counter_names = TextConfig.counters
+    rated = ("tokens", "opt_steps", "env_steps")
+    failures = (PromptTooLong,)
+    is_counted = True
+    env_steps = Counter("text")
+    opt_steps = Counter("text")
+    tokens = Counter("text")
+    stages = Counter("text")
+    epochs = Counter("text")
+    episodes = Counter("text")
+
+    @property
+    def config(self) -> TextConfig:
+        return self.run.config
+
+    def _build(self) -> None:
+        config = self.config
+        with below("game"):
+            self.game = config.game.build()
+        self.seats: dict[str, TextPlayer | TextScript] = {}
+        for name, each in config.players.items():
+            with below(f"players.{name}"):
+                self.seats[name] = self._make(name, each)
+        self.players = {name: each for name, each in self.seats.items() if isinstance(each, TextPlayer)}
+        self.learners = [self.players[name] for name in config.learners()]
+        self.stage = 0  # of this epoch, the number of the next one
+        self.is_imitating = any(self._imitators())
+        self.waves: Waves | None = None
+        self.rollouts = Rollouts([])
+        self.jobs: dict[str, Job] = {}
+        self.tuning: tuple[str, Tuning] | None = None  # the job that is under way, and whose it is
+        self.num_tuned = 0  # jobs of this epoch that are done
+        self.terms = {name: Aggregates(config.output.statistics) for name in self.players}
+        self.statistics_of_epoch: dict[str, Any] = {}
+        self.evaluating = Evaluating(self.progress, self.checkpoints, TextEvaluations(self))
+
+    def _make(self, name: str, config: Any) -> TextPlayer | TextScript:
+        roles = [role for role, player in self.config.roles.items() if player == name]
+        if isinstance(config, TextPlayerConfig):
+            with below("model"):
+                model = config.model.build(base_key(self.config.seed, f"model/{name}"), self.device)
+            return TextPlayer(name, config, self.game, model)
+        return make_text_script(config, self.game, roles)
+
+    def _imitators(self) -> list[TextPlayer]:
+        return [player for player in self.players.values() if player.config.imitate is not None]
+
+    # ---- an epoch ----------------------------------------------------------------------------------------
+
+    @classmethod
+    def train_stage(cls, config: TextConfig) -> Stage:
+        what = f"in each epoch the players talk about {config.num_questions:,} questions, and then learn from it"
+        return Stage(what, config.stop.after, config.stop.unit)
+
+    @classmethod
+    def test_stage(cls, config: TextConfig) -> Stage:
+        names = ", ".join(each.name for each in config.evaluations)
+        return Stage(f"the final evaluations: {names}" if names else "no evaluation", None, "")
+
+    def _train(self) -> None:
+        if self.is_imitating:
+            self._imitate()
+        while self.stage < len(STAGES):
+            getattr(self, f"_{STAGES[self.stage]}")()
+            self._end_stage()
+        self.stage = 0
+
+    def _end_stage(self) -> None:
+        self.stage += 1
+        count(self, stages=1)
+        self.safe_point()
+
+    def _imitate(self) -> None:
+        """Tune the players that imitate a scripted one."""
+        if not self.jobs:
+            self.jobs = {player.name: player.imitation(self._imitated(player)) for player in self._imitators()}
+        self.await_jobs(self.jobs)
+        for player in self.players.values():
+            player.model.keep_reference()
+        self.is_imitating = False
+        self._forget_jobs()
+        count(self, stages=1)
+        self.safe_point()
+
+    def _imitated(self, player: TextPlayer) -> Rollouts:
+        """Play dialogues in which a scripted player sits in a player's roles; random ones sit in the others."""
+        config = player.config.imitate
+        assert config is not None
+        key = base_key(self.config.seed, f"text/imitation/{player.name}")
+        questions = self.game.questions(world_keys(key, config.num_questions, torch.device("cpu")), held_out=False)
+        writers = {}
+        for role, name in self.config.roles.items():
+            is_own = name == player.name
+            script = ScriptedPlayerConfig(scripted=config.scripted if is_own else "random")
+            with below(f"players.{player.name}.imitate"):
+                writers[role] = Writer(name, make_text_script(script, self.game, [role]))
+        return Waves(self.game, writers, questions, 1, fold_number(key, 2**40), 0, 1).rollouts()
+
+    def sample(self) -> Rollouts:
+        """Play the dialogues of an epoch, with a safe point after each batch of answers; return their decisions."""
+        if self.waves is None:
+            self.waves = self._make_waves()
+        waves = self.waves
+        while True:
+            self.run.time_log.switch("play")
+            before = waves.counts()
+            if not waves.play_batch():
+                break
+            count(self, **{name: number - before[name] for name, number in waves.counts().items()})
+            self.safe_point()
+        return waves.rollouts()
+
+    def create_jobs(self, rollouts: Rollouts) -> dict[str, Job]:
+        """Return at most one job for each player that learns in this epoch, by its name."""
+        found = {}
+        for player in self.players.values():
+            if player.learns_in(self.epochs):
+                key = fold_number(base_key(self.config.seed, f"text/examples/{player.name}"), self.epochs)
+                if (job := player.job(rollouts, key)) is not None:
+                    found[player.name] = job
+        return found
+
+    def await_jobs(self, jobs: Mapping[str, Job]) -> None:
+        """Tune the players, one after the other, with a safe point after each opt step."""
+        for number, (name, job) in enumerate(jobs.items()):
+            if number < self.num_tuned:
+                continue
+            if self.tuning is None:
+                self.tuning = name, self._tuning(self.players[name], job)
+            self._tune(*self.tuning)
+            self.tuning, self.num_tuned = None, number + 1
+
+    def _tune(self, name: str, tuning: Tuning) -> None:
+        player = self.players[name]
+        while not tuning.is_done:
+            self.run.time_log.switch("update")
+            for callback in self.callbacks:
+                callback.before_step(self, player)
+            terms = tuning.step()
+            self.terms[name].add(terms)
+            count(self, opt_steps=1)
+            count(player, opt_steps=1)
+            self.epoch_counts["updates"] += 1
+            for callback in self.callbacks:
+                callback.after_step(self, player, terms)
+            self.safe_point()
+
+    def _tuning(self, player: TextPlayer, job: Job) -> Tuning:
+        config = player.config.imitate if self.is_imitating else player.config.algorithm
+        assert config is not None
+        stream = "imitation order" if self.is_imitating else "order"
+        key = base_key(self.config.seed, f"text/{stream}/{player.name}")
+        return player.model.tuning(job, config.tuning, fold_number(key, self.epochs))
+
+    def _sample(self) -> None:
+        rollouts = self.sample()
+        self.statistics_of_epoch = self.statistics(rollouts)
+        self.rollouts, self.waves = rollouts, None
+
+    def _create_jobs(self) -> None:
+        self.jobs = self.create_jobs(self.rollouts)
+        for player in self.players.values():
+            if player.learns_in(self.epochs) and player.name not in self.jobs:
+                self._warn(f"epoch {self.epochs} has no example from which {player.name!r} could learn")
+
+    def _await_jobs(self) -> None:
+        self.await_jobs(self.jobs)
+        self._forget_jobs()
+
+    def _forget_jobs(self) -> None:
+        self.jobs, self.tuning, self.num_tuned = {}, None, 0
+
+    def _make_waves(self) -> Waves:
+        config = self.config
+        key = fold_number(base_key(config.seed, "text/training"), self.epochs)
+        questions = self.game.questions(world_keys(key, config.num_questions, torch.device("cpu")), held_out=False)
+        writers = {role: self._writer(config.roles[role]) for role in self.game.roles}
+        dialogues = fold_number(key, 2**40)
+        return Waves(self.game, writers, questions, config.num_rollouts, dialogues, self.epochs, config.answers_at_once)
+
+    def _writer(self, name: str) -> Writer:
+        seat = self.seats[name]
+        return seat.writer() if isinstance(seat, TextPlayer) else Writer(name, seat)
+
+    def _warn(self, line: str) -> None:
+        """Show a warning, and put it into the next record."""
+        self.run.display.warn(line)
+        self.note("warning", line)
+
+    # ---- what is recorded, and the state ---------------------------------------------------------------------
+
+    def statistics(self, rollouts: Rollouts) -> dict[str, float]:
+        """Return what a record says of an epoch's dialogues; an override may add to it."""
+        protocol = self.game.protocol
+        found: dict[str, Any] = dict(found_scores(rollouts, protocol))
+        for role in protocol.roles:
+            returns = [
+                next(r.reward for r in rows if r.role == role) for rows in rollouts.dialogues() if _has(rows, role)
+            ]
+            found[f"return/{role}"] = sum(returns) / len(returns) if returns else None
+        values = {name: _value(each) for name, each in found.items()}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _record_fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"players": {name: terms.take() for name, terms in self.terms.items()}}
+        statistics, self.statistics_of_epoch = self.statistics_of_epoch, {}
+        return fields | ({"dialogues": statistics} if statistics else {})
+
+    def shown_metrics(self) -> Mapping[str, Mapping[str, float]]:
+        return {name: terms.shown() for name, terms in self.terms.items()}
+
+    def standing(self) -> Standing:
+        """As in Training, with the present stage of the epoch as a task."""
+        standing = super().standing()
+        if standing.stage != "train":
+            return standing
+        tasks = list(standing.tasks)
+        if self.waves is not None:
+            tasks.insert(0, Task("talking", self.waves.num_over, len(self.waves.tables), "dialogues"))
+        elif self.tuning is not None:
+            name, tuning = self.tuning
+            tasks.insert(0, Task(f"tuning {name}", tuning.num_done, tuning.num_steps, "opt steps"))
+        return standing._replace(tasks=tasks)
+
+    def state_dict(self) -> dict[str, Any]:
+        tuning = None if self.tuning is None else self.tuning[1].state_dict()
+        own = {
+            "files": dict(self.game.files),
+            "players": {name: player.state_dict() for name, player in self.players.items()},
+            "stage": self.stage,
+            "is_imitating": self.is_imitating,
+            "has_jobs": bool(self.jobs),
+            "waves": None if self.waves is None else self.waves.state_dict(),
+            "rollouts": torch.frombuffer(bytearray(self.rollouts.to_parquet()), dtype=torch.uint8),
+            "tuning": tuning,
+            "num_tuned": self.num_tuned,
+            "statistics": self.statistics_of_epoch,
+            "terms": {name: terms.state_dict() for name, terms in self.terms.items()},
+        }
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        with below("game.scenario"):
+            require_same_files(state["files"], self.game.files)
+        for name, player in self.players.items():
+            player.load_state_dict(state["players"][name])
+            self.terms[name].load_state_dict(state["terms"][name], self.device)
+        self.stage, self.is_imitating, self.num_tuned = state["stage"], state["is_imitating"], state["num_tuned"]
+        self.rollouts = Rollouts.from_parquet(state["rollouts"].numpy().tobytes())
+        self.statistics_of_epoch = state["statistics"]
+        if state["waves"] is not None:
+            self.waves = self._make_waves()
+            self.waves.load_state_dict(state["waves"])
+        if state["has_jobs"]:
+            self._load_jobs(state["tuning"])
+
+    def _load_jobs(self, tuning: Mapping[str, Any] | None) -> None:
+        """Make the jobs of the epoch again, of which one may be under way."""
+        if self.is_imitating:
+            self.jobs = {player.name: player.imitation(self._imitated(player)) for player in self._imitators()}
+        else:
+            self.jobs = self.create_jobs(self.rollouts)
+        if tuning is not None:
+            name = list(self.jobs)[self.num_tuned]
+            player = self.players[name]
+            under_way = self._tuning(player, self.jobs[name])
+            under_way.load_state_dict(tuning)
+            self.tuning = name, under_way
+
+
+def _has(rows: Sequence[Any], role: str) -> bool:
+    return any(row.role == role for row in rows)
+
+
+def _value(score: Share | Estimate | float | None) -> float | None:
+    match score:
+        case Share():
+            return score.estimate().value
+        case Estimate():
+            return score.value
+    return score

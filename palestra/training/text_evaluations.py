@@ -1,0 +1,97 @@
+"""Judges text players by dialogues that are held apart from training."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from palestra.evaluation.evaluator import Games, Watch
+from palestra.evaluation.ratings import rate
+from palestra.players.scripted import ScriptedPlayerConfig
+from palestra.randomness import base_key, fold_number, world_keys
+from palestra.text.players import TextPlayer
+from palestra.text.scores import found_scores, text_scores
+from palestra.text.scripts import TextScript, make_text_script
+from palestra.text.waves import Waves, Writer
+
+
+class TextEvaluations:
+    """Plays the evaluations of a training of text players."""
+
+    counted = "games"
+
+    def __init__(self, training: Any) -> None:
+        self.training, self.game = training, training.game
+        self.configs = {each.name: each for each in training.config.evaluations}
+        self.scripts: dict[str, TextScript] = {}
+        for each in self.configs.values():
+            for pairing in each.pairings:
+                for role, name in pairing.items():
+                    if name not in training.seats:
+                        self.scripts[name] = make_text_script(ScriptedPlayerConfig(scripted=name), self.game, [role])
+
+    def num(self, name: str, is_final: bool) -> int:
+        config = self.configs[name]
+        return int(config.final_num_games if is_final else config.num_games)
+
+    def pairings(self, name: str, with_scripted: bool) -> list[dict[str, str]]:
+        learners = self.training.config.learners()
+        pairings = self.configs[name].pairings
+        return [each for each in pairings if with_scripted or any(player in learners for player in each.values())]
+
+    def most_rounds(self, name: str) -> int | None:
+        rounds: int = self.game.protocol.max_rounds
+        return rounds
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"players": {name: each.state_dict() for name, each in self.training.players.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `snapshot` gave, or the state of a checkpoint."""
+        for name, each in self.training.players.items():
+            each.load_state_dict(state["players"][name])
+
+    def play(self, name: str, num: int, with_scripted: bool, watch: Watch) -> dict[str, Any]:
+        """Play the dialogues of an evaluation, and return its record."""
+        protocol, learners = self.game.protocol, self.training.config.learners()
+        pairs, num_over = [], 0
+        for pairing in self.pairings(name, with_scripted):
+            games = self._games(name, pairing, num, lambda over, before=num_over: watch(before + over, 0))
+            learned = [role for role in protocol.roles if pairing[role] in learners]
+            players = {role: pairing[role] for role in protocol.roles}
+            pairs.append({"players": players, "learned": learned, **games.summary()})
+            num_over += num
+        declared = [asdict(score) for score in text_scores(protocol)]
+        ratings = rate(pairs)
+        said = {"evaluation": name, "roles": list(protocol.roles), "declared_scores": declared}
+        return said | {"counted": self.counted, "pairs": pairs, "ratings": ratings}
+
+    def _games(self, name: str, pairing: Mapping[str, str], num: int, over: Any) -> Games:
+        config, training = self.configs[name], self.training
+        key = base_key(training.config.seed if config.seed is None else config.seed, f"evaluation/{name}")
+        questions = self.game.questions(world_keys(key, num, torch.device("cpu")), held_out=True)
+        writers = {role: self._writer(pairing[role]) for role in self.game.roles}
+        waves = Waves(self.game, writers, questions, 1, fold_number(key, 2**40), 0, training.config.answers_at_once)
+        while waves.play_batch():
+            over(waves.num_over)
+        protocol, dialogues = self.game.protocol, [table.dialogue for table in waves.tables]
+        returns = {role: torch.tensor([each.returns[role] for each in dialogues]) for role in protocol.roles}
+        return Games(
+            finished=torch.ones(num, dtype=torch.bool),
+            lengths=torch.tensor([each.round for each in dialogues]),
+            returns=returns,
+            started_over=0,
+            tallies={},
+            actions={},
+            info={},
+            declared=text_scores(protocol),
+            scores=found_scores(waves.rollouts(), protocol),
+            wins={},
+        )
+
+    def _writer(self, name: str) -> Writer:
+        seat = self.training.seats.get(name)
+        if isinstance(seat, TextPlayer):
+            return seat.writer()
+        return Writer(name, self.scripts[name] if seat is None else seat)

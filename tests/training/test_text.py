@@ -1,0 +1,161 @@
+"""Players that talk in words, in the lifecycle of every run: stages, jobs, kills, what does not fit.
+
+Covers palestra.runs.text, palestra.text.players, palestra.text.scores, palestra.training.text_evaluations.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from resuming import Killed, assert_same_bits, at_call, kill, records
+
+from palestra.config import ConfigError
+from palestra.training import make_trainer
+from palestra.training.text import TextTrainer
+from palestra.training.training import Training
+from tests.text.games import text_config
+from tests.text.rows import JOB
+
+EXPERT = {
+    "name": "expert_iteration",
+    "select": {"name": "threshold", "reward": -1.0},
+    "labels": "as_they_come",
+    "epochs": "all",
+    "truth": {"name": "constant", "value": 0.5},
+    **JOB,
+}
+GRADIENT = {
+    "name": "policy_gradient",
+    "advantage": "question",
+    **JOB,
+    "loss": {"name": "policy_gradient", "per": "token", "clip_range": 0.2, "kl_coefficient": 0.1, "kl_to": "imitated"},
+}
+PLAYER = {
+    "model": {
+        "name": "new",
+        "num_layers": 1,
+        "width": 16,
+        "num_heads": 2,
+        "mlp_width": 16,
+        "context": 128,
+        "init_std": 0.1,
+    },
+    "sampling": {"temperature": 1.0, "top_p": None, "top_k": None, "max_tokens": 4},
+    "num_retries": 1,
+    "imitate": {"scripted": "random", "num_questions": 8, **JOB},
+    "algorithm": EXPERT,
+    "updates": {"name": "constant"},
+}
+SEATS = {"prover": "prover", "verifier": "verifier"}
+MAIN = {
+    "name": "main",
+    "interval": {"every": 1, "unit": "epochs"},
+    "at_start": True,
+    "num_games": 4,
+    "final_num_games": 6,
+    "seed": None,
+    "pairings": [SEATS, {"prover": "honest", "verifier": "verifier"}],
+}
+OUTPUT = {
+    "display": "quiet",
+    "record": {"every": 1, "unit": "stages"},
+    "statistics": ["mean"],
+    "recorders": [],
+    "save": {"every": 1, "unit": "opt_steps"},
+    "keep_last": 2,
+    "keep_every": None,
+    "checkpoint_folder": None,
+    "stop_within_s": 30.0,
+    "mirror": None,
+}
+CONFIG: dict[str, Any] = {
+    "seed": 0,
+    "trainer": {"name": "text"},
+    "game": text_config("nip").model_dump(),
+    "num_questions": 4,
+    "num_rollouts": 2,
+    "answers_at_once": 6,
+    "roles": SEATS,
+    "players": {
+        "prover": PLAYER | {"algorithm": GRADIENT, "num_retries": 0},
+        "verifier": PLAYER,
+    },
+    "evaluations": [MAIN],
+    "best": None,
+    "evaluators": None,
+    "stop": {"after": 2, "unit": "epochs"},
+    "callbacks": [],
+    "execution": {"device": "cpu", "num_threads": 1},
+    "output": OUTPUT,
+}
+
+
+def trained(run: Path, **changed: Any) -> TextTrainer:
+    trainer = TextTrainer.load(run) if run.exists() else make_trainer(CONFIG | changed, run)
+    trainer.fit()
+    assert isinstance(trainer, TextTrainer)
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> TextTrainer:
+    return trained(tmp_path_factory.mktemp("text") / "whole")
+
+
+def test_an_epoch_has_three_stages_and_records_tell_of_dialogues(whole: TextTrainer) -> None:
+    assert whole.counts()["stages"] == 1 + 3 * 2  # what is imitated is a stage, too
+    assert whole.counts()["episodes"] == 2 * 4 * 2
+    found = [each for each in records(whole.run.folder.path) if each["kind"] == "training"]
+    dialogues = [each["dialogues"] for each in found if "dialogues" in each]
+    assert len(dialogues) == 2
+    assert dialogues[0].keys() >= {"accuracy", "return/prover", "tokens/verifier", "retries/verifier"}
+    assert sum("loss" in each["players"]["verifier"] for each in found) == 3
+    assert sum("kl" in each["players"]["prover"] for each in found) == 2
+    evaluation = next(each for each in records(whole.run.folder.path) if each["kind"] == "evaluation")
+    assert [pair["players"]["prover"] for pair in evaluation["pairs"]] == ["prover", "honest"]
+
+
+def test_a_run_that_is_killed_again_and_again_has_the_same_bits(whole: TextTrainer, tmp_path: Path) -> None:
+    run, num_kills, safe_point = tmp_path / "killed", 0, 0
+    while True:
+        safe_point += 3  # a resumed run gets a little further than the one before
+        try:
+            with at_call(Training, "safe_point", safe_point, kill):
+                trained(run)
+            break
+        except Killed:
+            num_kills += 1
+    assert num_kills > 3
+    assert_same_bits(run, whole.run.folder.path)
+
+
+def test_a_player_without_an_example_has_no_job(tmp_path: Path) -> None:
+    never = PLAYER | {"algorithm": EXPERT | {"select": {"name": "threshold", "reward": 9.0}}, "imitate": None}
+    trainer = make_trainer(
+        CONFIG | {"players": {"prover": never, "verifier": never}, "evaluations": []}, tmp_path / "r"
+    )
+    trainer.fit()
+    assert trainer.opt_steps == 0
+    assert any("has no example from which" in str(each) for each in records(tmp_path / "r"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"roles": {"prover": "prover"}}, "roles.verifier: expected one of prover, verifier, but the key is missing"),
+        (
+            {"evaluations": [MAIN | {"pairings": [SEATS | {"prover": "anna"}]}]},
+            "evaluations.0.pairings.0.prover: expected one of prover, verifier, random, honest, accept, reject, "
+            "got 'anna'",
+        ),
+        (
+            {"players": {name: PLAYER | {"algorithm": None} for name in SEATS}},
+            "players: expected at least one player with an algorithm, got none",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told_in_a_line(changed: dict[str, Any], line: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_trainer(CONFIG | changed, tmp_path / "run")
+    assert line in str(caught.value).splitlines()
+    assert not (tmp_path / "run").exists()
