@@ -200,7 +200,6 @@ def test_the_text_of_a_message_survives(model: LocalModel) -> None:
 
 
 def test_a_template_that_runs_on_and_on_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "MOST_SECONDS", 0.05)
     endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     for source, why in {
         endless: "longer than",
@@ -214,6 +213,7 @@ def test_a_template_that_runs_on_and_on_ends(monkeypatch: pytest.MonkeyPatch) ->
         "{{ 1 / 0 }}": "division by zero",
         "{{ ''.__class__.__mro__ }}": "unsafe",
     }.items():
+        monkeypatch.setattr(templates, "MOST_SECONDS", 0.05 if why == "longer than" else 60.0)
         with pytest.raises(templates.TemplateError, match=why):
             ChatTemplate(source, {})([{"role": "user", "content": "hi"}])
 
