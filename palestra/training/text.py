@@ -11,7 +11,6 @@ from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.randomness import base_key, fold_number, world_keys
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage, Task
-from palestra.runs.evaluating import Evaluating
 from palestra.runs.progress import Standing
 from palestra.runs.text import TextConfig
 from palestra.runtime.counter import Counter, count
@@ -23,6 +22,7 @@ from palestra.text.rollouts import Rollouts
 from palestra.text.scores import found_scores
 from palestra.text.scripts import TextScript, make_text_script
 from palestra.text.waves import PromptTooLong, Waves, Writer
+from palestra.training.async_evaluations import make_evaluating
 from palestra.training.text_evaluations import TextEvaluations
 from palestra.training.training import Training
 
@@ -75,7 +75,7 @@ class TextTrainer(Training):
         self.num_tuned = 0  # jobs of this epoch that are done
         self.terms = {name: Aggregates(config.output.statistics) for name in self.players}
         self.statistics_of_epoch: dict[str, Any] = {}
-        self.evaluating = Evaluating(self.progress, self.checkpoints, TextEvaluations(self))
+        self.evaluating = make_evaluating(self, TextEvaluations(self))
 
     def _make(self, name: str, config: Any) -> TextPlayer | TextScript:
         roles = [role for role, player in self.config.roles.items() if player == name]

@@ -36,6 +36,9 @@ class RuleModel(TextModel):
     def written(self, prompt: Prompt, text: str) -> Answer:
         raise NotImplementedError
 
+    def answer_ids(self, text: str) -> tuple[int, ...]:
+        raise NotImplementedError
+
     def tuning(self, job: Job, config: Any, key: int) -> Tuning:
         raise NotImplementedError
 

@@ -1,7 +1,7 @@
 """A model that learns from data, in the lifecycle of every run: records, kills, workers, commands.
 
 Covers palestra.data.sets, palestra.models.labelled, palestra.runs.base, palestra.runs.fit,
-palestra.runs.kinds, palestra.training.judging.
+palestra.training.judging.
 """
 
 import sys
