@@ -155,6 +155,6 @@ def _misfit(value: Any, annotation: str) -> tuple[str, Any] | None:
     for place, each in values.items():
         names = re.findall(r"[\w.]+", (inside if place else outside).replace("...", ""))
         kinds = [kind for name in names for kind in KINDS.get(name, ())]
-        if KINDS.keys() >= set(names) and type(each) not in kinds:
+        if names and KINDS.keys() >= set(names) and type(each) not in kinds:
             return place, each
     return None

@@ -217,18 +217,34 @@ class TorchMetricsConfig(LibraryClass):
 
     @classmethod
     def parameters(cls, found: Any) -> dict[str, inspect.Parameter]:
-        """Return the parameters of the class alone: it decides what it hands to its bases."""
-        own = inspect.signature(found.__init__).parameters.values()
+        """Return the parameters of the class alone: it decides what it hands to its bases.
+
+        One such as torchmetrics:F1Score makes an object of another class, by the arguments of its `__new__`.
+        """
+        makes_others = found.__new__ is not object.__new__
+        own = inspect.signature(found.__new__ if makes_others else found.__init__).parameters.values()
         kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         return {each.name: each for each in own if each.kind in kinds and cls.is_said(each)}
 
     @model_validator(mode="after")
     def _check_arguments(self) -> Self:
-        self.called_with()
+        self.build()
         return self
 
+    @classmethod
+    def is_said(cls, parameter: inspect.Parameter) -> bool:
+        return parameter.name != "cls" and super().is_said(parameter)
+
     def build(self) -> Any:
-        return self.load(self.name)(**self.called_with())
+        """Make the metric. Raises ConfigError for arguments that it refuses."""
+        arguments, kind = self.called_with(), self.load(self.name)
+        for key, parameter in self.parameters(kind).items():
+            if "list" in str(parameter.annotation).lower():  # which may be no tuple
+                arguments[key] = self.arguments[key]
+        try:
+            return kind(**arguments)
+        except Exception as error:
+            raise ConfigError.at("arguments", f"{self.name!r} fails: {failure(error)}") from error
 
 
 AnyMetricConfig = Annotated[
@@ -249,7 +265,7 @@ def score_of(config: Any) -> DeclaredScore | None:
     One of torchmetrics may give others: only what it computes tells it.
     """
     if isinstance(config, TorchMetricsConfig):
-        kind = config.load(config.name)
+        kind: Any = type(config.build())
         high, low = ((SEAT,), ()) if kind.higher_is_better else ((), (SEAT,))
         is_known = kind.higher_is_better is not None
         return DeclaredScore(kind.__name__, kind.__name__, "", high if is_known else (), low if is_known else (), True)

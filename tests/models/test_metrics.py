@@ -171,6 +171,41 @@ def test_what_is_neither_is_told_with_the_metric(
     assert str(raised.value).startswith(f"{path}: {told}" if not told.startswith("fails") else f"{path} {told}")
 
 
+class Theirs:
+    """As torchmetrics' own: a list may be no tuple; arguments may be refused; one class makes objects of another."""
+
+    higher_is_better = True
+
+    def __init__(self, thresholds: list[float] | None) -> None:
+        if isinstance(thresholds, tuple) or thresholds == []:
+            raise ValueError("no thresholds")
+
+    def reset(self) -> None: ...
+    def update(self, outputs: Tensor, label: Tensor) -> None: ...
+    def compute(self) -> float:
+        return 0.5
+
+
+class Maker(Theirs):
+    higher_is_better = None  # type: ignore[assignment]
+
+    def __new__(cls, task: str, thresholds: list[float] | None) -> Any:
+        return Theirs(thresholds)
+
+
+def test_classes_of_the_library_are_made_as_it_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("torchmetrics")
+    vars(module).update(Metric=Theirs, Theirs=Theirs, Maker=Maker)
+    monkeypatch.setitem(sys.modules, "torchmetrics", module)
+    for arguments in ({"name": "Theirs"}, {"name": "Maker", "task": "binary"}):
+        said = {"thresholds": [0.1, 0.5], **arguments}
+        name = f"torchmetrics:{said.pop('name')}"
+        found = computed([{"name": name, "arguments": said}], torch.ones(3, 2), torch.ones(3).long(), 3).results()
+        assert [(each.name, each.high_for) for each in found.declared] == [("Theirs", ("model",))]
+        with pytest.raises(ConfigError, match=f"^metrics.0.arguments: '{name}' fails: ValueError: no thresholds"):
+            check({"metrics": [{"name": name, "arguments": {**said, "thresholds": []}}]}, Held)
+
+
 def test_a_library_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchmetrics", None)
     said = {"name": "torchmetrics.classification:MulticlassCohenKappa", "arguments": {"num_classes": 3}}

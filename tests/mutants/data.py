@@ -31,7 +31,9 @@ DATA = [
         RUNS,
         ("if start and self.hash != before:", "if False:"),
         ("self.place = (key.epoch, key.number + 1)", "self.place = (0, 0)"),
-        ("start == 0 and self.config.num_batches is None", "start == 0"),
+        ("self.config.num_batches is None and (self.going is None or start == 0)", "self.going is None or start == 0"),
+        ("self.turn += limit is not None", "pass"),
+        ("set_epoch(self.turn)", "pass"),
         ("is END and self.is_stateful and (number == 0 or limit is not None)", "is END and False"),
         (
             '        if self.is_stateful:\n            self.loader.load_state_dict(state["loader"])\n',
