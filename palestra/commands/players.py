@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from palestra.commands.failures import one_line_errors
+from palestra.commands.failures import errors, one_line_errors
 from palestra.commands.shell import Checkpoint, Run, Trust, console, refuse, refuse_others, say, with_runs_of_sweeps
 
 commands = typer.Typer()
@@ -82,6 +82,13 @@ def evaluate(
             _evaluate_run(run, opened, folder, checkpoint, evaluation, games, video)
 
 
+def _load(stored: Any, checkpoint: str) -> None:
+    """Load a checkpoint, and say which damaged ones were skipped."""
+    stored.load(checkpoint)
+    for line in stored.warnings:
+        errors.print(line)
+
+
 def _evaluate_one_of_several(
     stored: Any, checkpoint: str | None, evaluation: str | None, games: int | None, video: bool
 ) -> None:
@@ -89,7 +96,7 @@ def _evaluate_one_of_several(
     from palestra.storage.checkpoints import CheckpointError
 
     try:
-        stored.load(checkpoint or "latest")
+        _load(stored, checkpoint or "latest")
     except CheckpointError as error:
         say(f"not evaluated: {error}")
         return
@@ -110,7 +117,7 @@ def _evaluate_run(
 
     names = _names_of_evaluations(stored, evaluation)
     _print_asked(stored, games)
-    stored.load(checkpoint or "latest")
+    _load(stored, checkpoint or "latest")
     if is_shipped(run):
         stored.file_into(default_folder(folder, f"palestra-{find_run(run).folder.name}"))
     _evaluate(stored, names, games, video)
@@ -194,8 +201,10 @@ def _evaluate(stored: Any, names: Sequence[str], games: int | None, video: bool)
         found = {name: shown.play(name) for name in names}
     for name, (path, record) in found.items():
         console.print(score_table([Evaluation.from_record(record)], console.width, 1000))
-        num = len(record["pairs"])
-        say(f"evaluation {name}, {num} pairing{'s' * (num != 1)} at opt step {record['opt_steps']}: {path}")
+        num, what = len(record["pairs"]), "pairing"
+        if record.get("counted") == "items":
+            num, what = record["pairs"][0]["items"], "item"
+        say(f"evaluation {name}, {num} {what}{'s' * (num != 1)} at opt step {record['opt_steps']}: {path}")
     for name, (path, _) in found.items() if video else ():
         say("filming; without a graphics card this may take minutes")
         film, of_episodes = stored.film(name, path.with_suffix(".mp4").name)
@@ -224,7 +233,7 @@ def ask(
         from palestra.runs.stored import open_to_play
 
         stored = open_to_play(run, trust)
-        stored.load(checkpoint)
+        _load(stored, checkpoint)
         if board is not None and observation is None:
             lines = ask_on_board(stored, board, move or [], role)
         elif observation is not None and board is None and not move:
@@ -259,7 +268,7 @@ def play(
         from palestra.runs.stored import open_to_play
 
         stored = open_to_play(run, trust)
-        stored.load(checkpoint)
+        _load(stored, checkpoint)
         names = choose_seats(stored, person, against, read_pairing(pairing or []))
         seats: dict[str, Any] = {role: seat(stored, name, role) for role, name in names.items()}
         number = secrets.randbelow(10**6) if seed is None else seed

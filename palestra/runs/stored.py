@@ -61,6 +61,7 @@ class Stored:
         self.counters: dict[str, int] = {}
         self.is_over = False
         self.changes = Changes((), ())
+        self.warnings: Sequence[str] = ()
 
     @property
     def evaluations(self) -> Any:
@@ -83,10 +84,11 @@ class Stored:
         """Load what is evaluated from a checkpoint.
 
         which: latest, best, a number, or an opt step such as @2100. Raises CheckpointError for one that is missing or
-        damaged.
+        damaged. Of damaged latest ones the one before is loaded; `warnings` then has a line for each.
         """
         checkpoints = Checkpoints(self.folder, keep_last=1, keep_every=None)
         loaded = checkpoints.load(which, check_rows=False)
+        self.warnings = loaded.warnings
         with loaded.fitting():
             self.restore(loaded.state)
             self.is_over = loaded.state["finished"]

@@ -159,6 +159,16 @@ def test_what_fails_while_it_predicts_names_the_items(here: Path, monkeypatch: p
     )
 
 
+def test_evaluate_names_a_damaged_checkpoint_and_says_how_many_items_count(here: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree("sides", run)
+    latest = run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip()
+    (latest / "state.json").unlink()
+    told = shell("evaluate", str(run))
+    assert f"checkpoint {latest} is damaged: state.json cannot be read" in told
+    assert "evaluation test, 23 items at opt step" in told
+
+
 def test_a_damaged_or_changed_model_is_told(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     shutil.copytree("pairs", run)
