@@ -6,6 +6,7 @@ from tests.mutants.data import DATA
 from tests.mutants.evaluation import EVALUATION
 from tests.mutants.learning import LEARNING
 from tests.mutants.losses import LOSSES
+from tests.mutants.models import MODELS
 from tests.mutants.parts import PARTS
 from tests.mutants.rollouts import ROLLOUTS
 from tests.mutants.storage import STORAGE
@@ -26,4 +27,5 @@ MUTANTS = [
     *TRAINING,
     *DATA,
     *TEXT,
+    *MODELS,
 ]

@@ -19,6 +19,8 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
+from palestra.commands.export_check import ExportError
+from palestra.commands.export_model import export_model
 from palestra.config import ConfigError
 from palestra.data.reading import DataFailed
 from palestra.models.model import Model
@@ -269,6 +271,15 @@ def test_a_forward_pass_that_cannot_be_exported_is_told(here: Path, monkeypatch:
     (line,) = shell("export", "pairs", code=2).splitlines()
     assert line.startswith("Pair cannot be exported: ")
     assert not Path("pairs/export/model-8").exists()
+
+
+def test_a_file_that_gives_other_outputs_is_removed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = palestra.load_model("pairs")
+    near = lambda batch: tuple(each + 0.01 for each in loaded.model(batch))  # noqa: E731
+    monkeypatch.setattr("palestra.commands.export_model.write_program", lambda *arguments: near)
+    with pytest.raises(ExportError, match=r"model.pt2: expected the model's outputs, got others, up to 0.01"):
+        export_model(loaded, Path("other"), onnx=False)
+    assert not Path("other").exists()
 
 
 def test_what_no_file_can_hold_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

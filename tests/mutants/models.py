@@ -1,0 +1,66 @@
+"""Mistakes in models that learn from data: scores, metrics, pieces of batches, and what becomes of trained ones."""
+
+from tests.mutants.mutant import mutants
+
+USE = "runs/test_models.py"
+STARTS = "runs/test_warm_starts.py"
+SEATS = "runs/test_copied_models.py"
+
+MODELS = [
+    *mutants(
+        "models/scoring.py",
+        "models/test_scoring.py",
+        ("if bool(((values == 0) | (values == 1)).all()):", "if False:"),
+        ("float(weight.sum()) ** 2 / squares", "len(weight)"),
+        ("min(found.high, 1.0)", "found.high"),
+    ),
+    *mutants(
+        "models/gradients.py",
+        "models/test_learning.py",
+        ("if type(part) is list and not is_batch:", "if type(part) is list:"),
+        ("if type(part) is list and not is_batch:", "if False:"),
+    ),
+    *mutants(
+        "models/metrics.py",
+        "models/test_metrics.py",
+        ("len(table) == len(table[0]) or not is_library", "True"),
+        ("label.long() * num + outputs.argmax(dim=1)", "outputs.argmax(dim=1) * num + label.long()"),
+        ("below + (num + 1) / 2", "below + 1"),
+    ),
+    *mutants(
+        "training/judging.py",
+        "training/test_fit.py::test_metrics_are_tried_before_there_is_a_folder",
+        ("                except NotComputed:\n", "                except ():\n"),
+    ),
+    *mutants(
+        "commands/predict.py",
+        USE,
+        ("np.arange(num)", "np.arange(num) + 1"),
+        ("for each in (LABEL, \"class\") if each in columns", "for each in (LABEL,) if each in columns"),
+    ),
+    *mutants(
+        "commands/export_model.py",
+        USE,
+        ("if not torch.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):", "if False:"),
+        ("    _require_tensors(found, \"what forward returns\", \"outputs\")\n", ""),
+        ("if each == SIZES else", "if False else"),
+    ),
+    *mutants(
+        "runs/warm_starts.py",
+        STARTS,
+        ("if config.take == \"body\" else dict(weights))", "if False else dict(weights))"),
+        ("if body and not is_inside and shapes ==", "if not found and body and shapes =="),
+        ("if game.observations().normalize is not None:", "if False:"),
+    ),
+    *mutants(
+        "runs/copied_models.py",
+        SEATS,
+        ("trained = copied or TrainedModel", "trained = TrainedModel"),
+    ),
+    *mutants(
+        "models/labelled.py",
+        SEATS,
+        ("logits.masked_fill(~(legal | ~legal.any(dim=1, keepdim=True)), -torch.inf)", "logits"),
+        ("best_choice(self(observation), legal)", "self(observation).argmax(dim=1)"),
+    ),
+]  # fmt: skip
