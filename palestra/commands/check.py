@@ -30,9 +30,13 @@ class Checked(NamedTuple):
     unchecked: list[str]
 
 
-def dry_run(config: str | Path | BaseRunConfig, overrides: Sequence[str]) -> Checked:
-    """Raise ConfigError for everything that `train` would refuse on a machine that has what the config asks for."""
+def dry_run(config: str | Path | BaseRunConfig, overrides: Sequence[str], with_prompts: bool = False) -> Checked:
+    """Raise ConfigError for everything that `train` would refuse on a machine that has what the config asks for.
+
+    with_prompts: whether the plan says what each role reads in one dialogue.
+    """
     read = read_config(config, tuple(overrides))
+    prompts = read.prompts() if with_prompts else []
     lacks = list(map(str, lacks_of_this_machine(read)))
     tried = apart_from_this_machine(read) if lacks else read
     lacks += _missing_extras(read)
@@ -43,7 +47,7 @@ def dry_run(config: str | Path | BaseRunConfig, overrides: Sequence[str]) -> Che
     lacks += map(str, unchecked.missing)
     beside = ["all beside the file, which needs what is lacking"] if unchecked.missing else []
     unmade = [f"the environment {env_id}, which is not made here{fit}" for env_id in read.environments()]
-    return Checked(_plan(read), lacks, [*unmade, *beside])
+    return Checked([*_plan(read), *prompts], lacks, [*unmade, *beside])
 
 
 def require_printable(config: BaseRunConfig) -> None:

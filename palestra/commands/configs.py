@@ -44,7 +44,13 @@ def profile(
 
 
 @commands.command()
-def check(file: File, overrides: Overrides = None) -> None:
+def check(
+    file: File,
+    overrides: Overrides = None,
+    prompts: Annotated[
+        bool, typer.Option("--prompts", help="say what each role reads in one dialogue, of players that talk in words")
+    ] = False,
+) -> None:
     """Check a config: all that is wrong with it, at once; and say what the run would do.
 
     What only this machine lacks, such as a device, is told and is no error. Nothing is run, and no environment is made;
@@ -63,7 +69,7 @@ def check(file: File, overrides: Overrides = None) -> None:
         if named.note is not None:
             say(named.note)
         with naming_remedies(named):
-            checked = dry_run(named.source, named.overrides)
+            checked = dry_run(named.source, named.overrides, prompts)
         _print_checked(named.title, checked)
 
 

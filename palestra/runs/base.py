@@ -180,6 +180,10 @@ class BaseRunConfig(Config):
         """Return lines that say what the run does, besides its stages."""
         return []
 
+    def prompts(self) -> list[str]:
+        """Return lines that say what each role reads in one dialogue. Raises ConfigError where nobody reads prompts."""
+        raise ConfigError.at("--prompts", f"expected a run in which players talk in words, got {self.in_words}")
+
     def limit_note(self) -> str | None:
         """Return a line for the user if it may be that nothing ends what is played; else None."""
         return None

@@ -12,6 +12,7 @@ from palestra.config import (
     NonNegativeInt,
     PositiveInt,
     UserConfig,
+    below,
     has_unread,
     under,
 )
@@ -178,6 +179,10 @@ class TextConfig(EvaluatedRunConfig):
     def measures_of_games(self) -> dict[str, GameMeasures]:
         names = [score.name for score in text_scores(self.game.protocol.build())]
         return {each.name: GameMeasures(names, ()) for each in self.evaluations}
+
+    def prompts(self) -> list[str]:
+        with below("game"):
+            return self.game.build().prompts_in_words()
 
     def plan(self) -> list[str]:
         """Who speaks when, and how much an epoch is at most."""
