@@ -142,13 +142,14 @@ class TextConfig(EvaluatedRunConfig):
         known = [*self.players, *others]
         for role in roles:
             if role not in seats:
-                expected = f"expected one of {', '.join(known)}, but the key is missing"
-                yield ConfigErrorItem(f"{path}.{role}", expected)
+                message = f"expected a player ({', '.join(known)}), but the key is missing"
+                yield ConfigErrorItem(f"{path}.{role}", message)
         for role, player in seats.items():
             if role not in roles:
                 yield ConfigErrorItem(f"{path}.{role}", f"unknown key; the roles of the game are {', '.join(roles)}")
             elif player not in known:
-                yield ConfigErrorItem(f"{path}.{role}", f"expected one of {', '.join(known)}, got {player!r}")
+                there = f"{', '.join(known)}; or players.{player} in it"
+                yield ConfigErrorItem(f"{path}.{role}", f"expected a player of this file ({there}), got {player!r}")
 
     @classmethod
     def subject(cls, data: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from palestra.text.chat import Prompt
 from palestra.text.dialogue import Question, TextDialogue
 from palestra.text.grammar import SILENT, Fault, Grammar, GrammarConfig, Move, Turn
 from palestra.text.prompts import Failed, Prompts
-from palestra.text.scenarios.claims import ClaimsConfig
+from palestra.text.scenarios.claims import ClaimsConfig, faults_of_roles
 from palestra.text.scenarios.rows import TextRowsConfig
 from palestra.text.scenarios.scenario import TextScenario
 from palestra.text.scenarios.tryout import make_text_scenario
@@ -54,6 +54,9 @@ class TextDialogueConfig(Config):
                 made = make_protocol(self.protocol)
             with below("grammar"):
                 Grammar(self.grammar, made)
+            if isinstance(self.scenario, ClaimsConfig | TextRowsConfig):
+                with below("scenario"):
+                    ConfigError.require_none(faults_of_roles(self.scenario.sees, made))
         return self
 
     def build(self) -> "TextGame":

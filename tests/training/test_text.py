@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from config_mutations import assert_every_mutation_is_told
 from resuming import Killed, assert_same_bits, at_call, kill, records
 
-from palestra.config import ConfigError
+from palestra.config import ConfigError, find_defaults, find_undescribed
+from palestra.runs.text import TextConfig
 from palestra.training import make_trainer
 from palestra.training.text import TextTrainer
 from palestra.training.training import Training
@@ -139,14 +141,23 @@ def test_a_player_without_an_example_has_no_job(tmp_path: Path) -> None:
     assert any("has no example from which" in str(each) for each in records(tmp_path / "r"))
 
 
+def test_every_key_is_written_and_described_and_every_break_is_told_by_its_path() -> None:
+    assert list(find_defaults(TextConfig)) == []
+    assert list(find_undescribed(TextConfig)) == []
+    assert_every_mutation_is_told(CONFIG, TextConfig)
+
+
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"roles": {"prover": "prover"}}, "roles.verifier: expected one of prover, verifier, but the key is missing"),
+        (
+            {"roles": {"prover": "prover"}},
+            "roles.verifier: expected a player (prover, verifier), but the key is missing",
+        ),
         (
             {"evaluations": [MAIN | {"pairings": [SEATS | {"prover": "anna"}]}]},
-            "evaluations.0.pairings.0.prover: expected one of prover, verifier, random, honest, accept, reject, "
-            "got 'anna'",
+            "evaluations.0.pairings.0.prover: expected a player of this file (prover, verifier, random, honest, "
+            "accept, reject; or players.anna in it), got 'anna'",
         ),
         (
             {"players": {name: PLAYER | {"algorithm": None} for name in SEATS}},
