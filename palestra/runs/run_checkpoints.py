@@ -14,6 +14,7 @@ from palestra.runs.progress import ProgressReporter
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.disk import RunFolderError
 from palestra.storage.loaded_checkpoint import LoadedCheckpoint
+from palestra.storage.manifest import Once
 from palestra.storage.mirror import Mirror
 from palestra.storage.records_file import beginning_of
 from palestra.storage.remote import RemoteError
@@ -36,6 +37,7 @@ class RunCheckpoints:
         self.number = self.stands_on = -1
         self.failure: CheckpointError | None = None
         self.mirror: Mirror | None = None
+        self._once: Once = {}  # what the next `fit` names, too
 
     @contextmanager
     def opened(self, candidates: Callable[[], Sequence[Steps]]) -> Iterator[None]:
@@ -45,7 +47,7 @@ class RunCheckpoints:
         """
         output, self._candidates = self.run.config.output, candidates
         self.stored = Checkpoints(self.run.folder, output.keep_last, output.keep_every)
-        self.stored.in_use = self._in_use
+        self.stored.in_use, self.stored.once = self._in_use, self._once
         with ExitStack() as stack:
             try:
                 self.mirror = self._make_mirror()
@@ -169,7 +171,7 @@ class RunCheckpoints:
     def go_back_to(self, loaded: LoadedCheckpoint, buffers: Mapping[str, ReplayBuffer]) -> None:
         """Bring back replay rows, records and seconds of training as they were when this checkpoint was saved."""
         self._rewind(loaded)
-        self.stored.once = deepcopy(loaded.manifest.once)
+        self.stored.once = self._once = deepcopy(loaded.manifest.once)
         self.run.set_time_before()
         self.restore_rows(loaded, buffers)
         if loaded.state["is_best"]:  # a kill may have come before it was marked

@@ -252,10 +252,10 @@ def test_sizes_in_which_batches_differ_may_be_any(here: Path) -> None:
 
 
 def test_a_model_that_learned_from_a_loader_is_exported_by_the_items_of_another_set(here: Path) -> None:
-    Path("loaders.py").write_text(
+    Path("one_loader.py").write_text(
         "import torch\ndef make():\n    return [{'observation': torch.ones(3, 4), 'label': torch.tensor([0, 1, 0])}]\n"
     )
-    train = {"loader": "loaders:make", "num_batches": 1}
+    train = {"loader": "one_loader:make", "num_batches": 1}
     learning = fit_config()["learning"] | {"order": None, "batch_size": None, "last_batch": None}
     for name, others in (("alone", {}), ("beside", {"test": fit_config()["data"]["test"]})):
         fitted(name, data={"train": train, **others}, learning=learning)
