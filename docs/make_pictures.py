@@ -26,17 +26,17 @@ SHOWN = ("length", "loss", "q_mean", "grad_norm", "learning_rate", "exploration"
 
 def main(run: Path) -> None:
     records = read_records(run / "records.jsonl")
-    picture = plot_scores(records)
+    picture = plot_scores(records, "env_steps")
     assert picture is not None
     (IMAGES / "rho.png").write_bytes(picture)
     evaluations = [Evaluation.from_record(record) for record in records if record["kind"] == "evaluation"][:-1]
     moment = [r for r in records if r["kind"] == "training" and r["opt_steps"] <= evaluations[-1].opt_steps][-1]
-    history = History()
+    config = read_config(run / "config.yml")
+    history = History(config.counters)
     for record in records:
         if record["kind"] == "training" and record["opt_steps"] <= moment["opt_steps"]:
             history.add(record)
     lasts = {name: history.last(name) for name in moment["players"]}
-    config = read_config(run / "config.yml")
     trainer = named_classes(config)[0]
     fraction, seconds = moment[config.stop.unit] / config.stop.after, moment["clock"]["train_seconds"]
     progress = Progress(

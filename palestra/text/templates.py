@@ -7,9 +7,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Literal
 
-from jinja2 import FunctionLoader, StrictUndefined, TemplateSyntaxError, UndefinedError, meta, nodes
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
-
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonEmptyStr
 from palestra.config.errors import listed, nearest
 
@@ -90,6 +87,9 @@ class Templates:
             for part in PARTS:
                 among = folders[:1] if part == config.required() else folders
                 self.names[role, part] = self._add(self._find(among, role, part))
+        from jinja2 import FunctionLoader, StrictUndefined  # here, because most runs have no templates
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
         loader = FunctionLoader(lambda name: self._source(name))
         self.environment = ImmutableSandboxedEnvironment(
             loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -130,6 +130,8 @@ class Templates:
             yield from self._faults_of_file(name, text, known)
 
     def _faults_of_file(self, name: str, text: str, known: set[str]) -> Iterator[str]:
+        from jinja2 import TemplateSyntaxError, meta, nodes
+
         try:
             tree = self.environment.parse(text, name)
         except TemplateSyntaxError as error:
@@ -148,6 +150,9 @@ class Templates:
 
     def render(self, role: str, part: str, values: Mapping[str, Any]) -> str:
         """Render a part of a role's prompts. The values are inserted as they are. Raises ConfigError in one line."""
+        from jinja2 import UndefinedError
+        from jinja2.sandbox import SecurityError
+
         name = self.names[role, part]
         try:
             return self.environment.get_template(name).render(values)

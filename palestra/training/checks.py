@@ -25,6 +25,8 @@ from palestra.runtime.device import find_device
 from palestra.storage.loaded_checkpoint import numbers_in
 from palestra.storage.run_folder import RunFolder, write_traceback
 
+MOST_IDLE_EPOCHS = 1000  # epochs in which nothing is counted, before a run is told that none would end it
+
 
 class TrainingFailed(RuntimeError):
     """Training cannot go on: a loss is not finite, the disk is full, or an environment has raised.
@@ -124,6 +126,17 @@ def _fault(player: Player, what: str, fused_game: Any) -> str:
 def check(cls: Any, config: Any) -> None:
     """Raise ConfigError for everything that `fit` would refuse, by making a training. An override may make less."""
     cls(config).require_ready()
+
+
+def require_progress(training: Any, num_idle: int) -> None:
+    """Raise TrainingFailed after many epochs, one after the other, that have counted nothing, if no other can end.
+
+    num_idle: how many there were.
+    """
+    unit = training.config.stop.unit
+    if num_idle >= MOST_IDLE_EPOCHS and unit not in ("epochs", "minutes"):
+        expected = f"{type(training).__name__}._train: expected it to count {unit}, as `stop` does, or to call end_run"
+        raise TrainingFailed(f"{expected}, got {num_idle} epochs, one after the other, in which nothing was counted")
 
 
 def check_keys(cls: Any, config: Any) -> None:

@@ -128,34 +128,25 @@ class Training(TrainerBase):
         """
         self._asked_for = read_limit(num_steps, max_steps, unit, self.config.units())
         self.require_ready()
-        self._has_left = False
+        self._has_left, self._num_idle = False, 0
         with self._opened(), self.train_context(), telling_failures(self.run, self.failures):
             try:
                 self.before_train()
                 while not self.finished:
-                    before = None if self.in_epoch else self.counts()
-                    self._had_safe_point = False
+                    before = self.counts()
                     if not self.in_epoch:
                         self.in_epoch = True
                         self.epoch_counts = dict.fromkeys(self.epoch_counter_names, 0)
                         self.before_epoch()
                     if (given := self._train()) is not None:  # type: ignore[func-returns-value]
                         raise TypeError(f"expected nothing from _train, which calls safe_point() itself, got {given!r}")
-                    if self.counts() == before:
-                        self._require_progress()
+                    self._num_idle = self._num_idle + 1 if self.counts() == before else 0
+                    checks.require_progress(self, self._num_idle)
                     count(self, epochs=1)
                     self.in_epoch = False
                     self._end_epoch()
             except TrainingEnds:
                 self._end()
-
-    def _require_progress(self) -> None:
-        """Raise TrainingFailed after a whole epoch that has counted nothing, if no other can end the run."""
-        if not (self._had_safe_point or self.end_reason is not None or self.config.stop.unit in ("epochs", "minutes")):
-            expected = (
-                f"{type(self).__name__}._train: expected it to count {self.config.stop.unit}, as `stop` does, or to"
-            )
-            raise TrainingFailed(f"{expected} call safe_point() or end_run(reason), got an epoch without any of these")
 
     def _end_epoch(self) -> None:
         """Call `after_epoch`, and do what is due."""
@@ -169,7 +160,6 @@ class Training(TrainerBase):
         since the last safe point. A signal does not wait for an evaluation: the run is saved as it was before this
         safe point, and a resumed run repeats the safe point.
         """
-        self._had_safe_point = True
         if self.watcher is not None:
             self.watcher.before_safe_point()
         self.run.time_log.switch("other")
@@ -498,10 +488,8 @@ class Training(TrainerBase):
     @property
     def counters(self) -> Counters:
         """The counters that intervals and limits may name as their unit."""
-        counts = self.counts()
-        return {
-            unit: self.run.clock.seconds / 60 if unit == "minutes" else counts[unit] for unit in self.config.units()
-        }
+        known = {**self.counts(), "minutes": self.run.clock.seconds / 60}
+        return {unit: known[unit] for unit in self.config.units()}
 
     def mark(self) -> Mark:
         """The present counts and seconds of training, from which rates are computed."""

@@ -114,7 +114,7 @@ def test_a_model_begins_with_a_file_of_weights(here: Path) -> None:
         ),
         ({"file": "fitted_parts.py", "take": "all"}, r"warm_start: fitted_parts.py does not hold tensors \(.*\)"),
         ({"take": "all"}, r"warm_start: expected either warm_start.from_model and .* or warm_start.file, but all .*"),
-        (start(from_model="palestra:polyhedra"), r"warm_start: expected a run in which a model learns from data .*"),
+        (start(from_model="palestra:polyhedra"), r"warm_start: expected a run in which a model learns from data, .*"),
     ],
 )
 def test_what_a_model_cannot_begin_with_is_told_in_one_line(here: Path, begin: dict[str, Any], told: str) -> None:

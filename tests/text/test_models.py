@@ -38,7 +38,7 @@ from palestra.text.models.encode import Encoder
 from palestra.text.models.local import LocalModel
 from palestra.text.models.lora import LoRAConfig
 from palestra.text.models.losses import PolicyGradientConfig, SupervisedConfig
-from palestra.text.models.model import Answer, Example, Job, PromptRefused, Request, SamplingConfig
+from palestra.text.models.model import Answer, ChatTemplateError, Example, Job, PromptRefused, Request, SamplingConfig
 from palestra.text.models.network import Network
 from palestra.text.models.sampling import draw_answers, draw_tokens
 from palestra.text.models.sources import FolderConfig, NewConfig
@@ -214,7 +214,7 @@ def test_a_template_that_runs_on_and_on_ends(monkeypatch: pytest.MonkeyPatch) ->
         "{{ ''.__class__.__mro__ }}": "unsafe",
     }.items():
         monkeypatch.setattr(templates, "MOST_SECONDS", 0.05 if why == "longer than" else 60.0)
-        with pytest.raises(templates.TemplateError, match=why):
+        with pytest.raises(ChatTemplateError, match=why):
             ChatTemplate(source, {})([{"role": "user", "content": "hi"}])
 
 

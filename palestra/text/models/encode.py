@@ -13,7 +13,6 @@ from typing import Any
 
 from palestra.text.chat import Prompt
 from palestra.text.models.extra import library
-from palestra.text.models.templates import ChatTemplate
 
 Messages = list[dict[str, str]]
 STAND_INS = range(0xF0000, 0xFFFFE)  # of private use
@@ -24,12 +23,14 @@ class Encoder:
 
     tokenizer: a fast one of transformers, with a chat template. special: the texts that are no text where the template
     writes them: the special tokens, and other added tokens that the template itself contains. stops: the tokens that
-    end an answer. Raises TemplateError for a chat template that is no program, ValueError for a tokenizer whose special
-    tokens cannot be told from text.
+    end an answer. Raises ChatTemplateError for a chat template that is no program, ValueError for a tokenizer whose
+    special tokens cannot be told from text.
     """
 
     def __init__(self, tokenizer: Any, stops: Sequence[int]) -> None:
         self.tokenizer, self.stops = tokenizer, tuple(stops)
+        from palestra.text.models.templates import ChatTemplate  # here, because most runs have no templates
+
         source = tokenizer.get_chat_template()
         self.template = ChatTemplate(source, tokenizer.special_tokens_map)
         added = tokenizer.added_tokens_decoder.values()
@@ -47,7 +48,10 @@ class Encoder:
     # ---- prompts -----------------------------------------------------------------------------------------
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Return the tokens of a prompt, with those that begin an answer. Raises TemplateError, UnicodeEncodeError."""
+        """Return the tokens of a prompt, with those that begin an answer.
+
+        Raises ChatTemplateError, UnicodeEncodeError.
+        """
         messages = [{"role": message.role, "content": message.content} for message in prompt]
         plain = self.template(messages)
         stand_ins, restore = _stand_ins([plain, *(m["content"] for m in messages)], set("".join(self.special)))

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from jinja2 import TemplateError
 from torch import Tensor, nn
 
 from palestra.config import ConfigError
 from palestra.models.learning import Learner
 from palestra.text.chat import Prompt
 from palestra.text.models.encode import Encoder
-from palestra.text.models.model import Answer, Job, PromptRefused, Request, SamplingConfig, TextModel
+from palestra.text.models.model import Answer, ChatTemplateError, Job, PromptRefused, Request, SamplingConfig, TextModel
 from palestra.text.models.network import Network
 from palestra.text.models.sampling import draw_answers
 from palestra.text.models.tuning import LocalTuning, TuningConfig
@@ -86,7 +85,7 @@ class LocalModel(TextModel):
         """Return the tokens of the prompt of the request of that index. Raises PromptRefused."""
         try:
             ids = self.encoder.encode(prompt)
-        except TemplateError as error:
+        except ChatTemplateError as error:
             raise PromptRefused(f"the chat template of the model refuses the prompt: {error}", index) from error
         except UnicodeEncodeError as error:
             raise PromptRefused(f"the model cannot read the prompt: {error}", index) from error

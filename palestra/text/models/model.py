@@ -56,6 +56,10 @@ class Answer:
     stop: Literal["stop", "length"]
 
 
+class ChatTemplateError(ValueError):
+    """A chat template is no program, or fails on a prompt."""
+
+
 class PromptRefused(ValueError):
     """A prompt that the model cannot read: it is too long, or the chat template refuses it.
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
-from jinja2 import TemplateError
 from pydantic import model_validator
 
 from palestra.config import Config, ConfigError, NonEmptyStr, PositiveFloat, PositiveInt
@@ -112,7 +111,7 @@ class FolderConfig(Config):
             raise ConfigError.at("path", f"expected a token that ends an answer (eos_token) in {self.path!r}, got none")
         try:
             return Encoder(tokenizer, stops)
-        except (TemplateError, ValueError) as error:
+        except ValueError as error:
             message = f"expected a chat template that works, in {self.path!r}, got an error: {error!s:.300}"
             raise ConfigError.at("path", message) from error
 

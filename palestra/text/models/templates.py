@@ -8,6 +8,7 @@ from jinja2 import TemplateError, nodes, pass_context
 from jinja2.environment import Template
 
 from palestra.text.models.extra import library
+from palestra.text.models.model import ChatTemplateError
 
 MOST_SECONDS = 10.0  # of one prompt; a template takes a thousandth of a second
 MOST_CHARACTERS = 10_000_000  # of any text that a template puts together
@@ -19,7 +20,7 @@ class ChatTemplate:
     """A chat template that renders as transformers' `apply_chat_template` does, within limits of time and size.
 
     It differs in one respect: today is always 26 July 2024. tokens: the texts of special tokens by their names.
-    Raises TemplateError for a template that is no program.
+    Raises ChatTemplateError for a template that is no program.
     """
 
     def __init__(self, source: str, tokens: Mapping[str, Any]) -> None:
@@ -37,20 +38,23 @@ class ChatTemplate:
         environment = templates._compile_jinja_template("").environment.overlay()
         environment.filters = {**environment.filters, "tick": tick, "sized": _sized, "times": _times}
         environment.globals = {**environment.globals, "strftime_now": _strftime_a_date}
-        tree = environment.parse(source)
-        _limit(tree)
-        self._template = Template.from_code(environment, environment.compile(tree), environment.globals)
+        try:
+            tree = environment.parse(source)
+            _limit(tree)
+            self._template = Template.from_code(environment, environment.compile(tree), environment.globals)
+        except TemplateError as error:
+            raise ChatTemplateError(str(error)) from error
 
     def __call__(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Render messages, with what begins an answer. Raises TemplateError."""
+        """Render messages, with what begins an answer. Raises ChatTemplateError."""
         self._end = time.monotonic() + MOST_SECONDS
         values = {**self.tokens, "tools": None, "documents": None}
         try:
             return self._template.render(messages=[dict(m) for m in messages], add_generation_prompt=True, **values)
-        except TemplateError:
-            raise
+        except TemplateError as error:
+            raise ChatTemplateError(str(error)) from error
         except Exception as error:  # of a stranger's program, such as a division by zero or too deep a recursion
-            raise TemplateError(f"{type(error).__name__}: {error}") from error
+            raise ChatTemplateError(f"{type(error).__name__}: {error}") from error
 
 
 def _limit(tree: nodes.Template) -> None:

@@ -81,7 +81,7 @@ def test_a_question_follows_from_its_key_alone() -> None:
         ),
         (
             {"sees": {"prover": [], "verifier": [], "judge": []}},
-            "scenario.sees.judge: unknown key; the roles of the protocol are prover, verifier",
+            "game.scenario.sees.judge: unknown key; the roles of the protocol are prover, verifier",
         ),
     ],
 )
