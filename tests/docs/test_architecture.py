@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from docs import draw_house
-from tests.forked import Forked
 from tests.house import ORDER
 
 ROOT = Path(__file__).parents[2]
@@ -31,8 +30,10 @@ def test_what_a_walk_names_stands_in_its_file(file: str, told: str) -> None:
 
 
 def test_the_walks_are_those_of_a_real_run_and_open_few_files() -> None:
-    with Forked([sys.executable, "-m", "docs.trace_walks"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        printed = process.communicate()[0]
+    command = [sys.executable, "-m", "docs.trace_walks"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout
     assert re.findall(r"palestra/\S+\.py", printed) == [file for file, _ in STEPS]
     value, batch, checkpoint = map(int, re.findall(r": (\d+) files$", printed, re.M))
     assert value <= 9
