@@ -27,7 +27,7 @@ from palestra.runtime.intervals import Interval
 EvaluationName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
-class _TimedConfig(Config):
+class TimedEvaluationConfig(Config):
     name: EvaluationName
     """its name in records, files and `best`; different for each evaluation"""
     interval: Interval | None
@@ -36,7 +36,7 @@ class _TimedConfig(Config):
     """whether it is also played before training; in a branch: before that goes on"""
 
 
-class EvaluationConfig(_TimedConfig):
+class EvaluationConfig(TimedEvaluationConfig):
     own_scores: ClassVar[None] = None
     usual: ClassVar[Any] = {
         "name": "main",
@@ -64,7 +64,7 @@ class EvaluationConfig(_TimedConfig):
         return [name for pairing in self.pairings for name in pairing.values() if ":" in name]
 
 
-class UserEvaluationConfig(_TimedConfig):
+class UserEvaluationConfig(TimedEvaluationConfig):
     """An evaluation that a class of the user's own plays."""
 
     game: ClassVar[None] = None

@@ -4,13 +4,23 @@ There are several kinds of run; the class of the trainer says which kind it trai
 BaseRunConfig with further keys.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import model_validator
 
 from palestra.callbacks import AnyCallbackConfig
-from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, InBranch, NonNegativeInt, UserConfig, walk
+from palestra.config import (
+    ByName,
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    InBranch,
+    NonNegativeInt,
+    UserConfig,
+    under,
+    walk,
+)
 from palestra.config.errors import listed
 from palestra.evaluation.config import Delay, EvaluatorsConfig
 from palestra.evaluation.measures import BestConfig, GameMeasures, Measure, MeasureKeys, best_errors, measure_errors
@@ -200,6 +210,22 @@ class BaseRunConfig(Config):
         """Find the errors in what is to be measured, with paths relative to it."""
         of_games = self.measures_of_games()
         return measure_errors(keys, self.measured(), self.measured_roles(), of_games, self.learners())
+
+
+def algorithms_of(data: Mapping[str, Any]) -> list[str]:
+    """Name the algorithms of the players of a run. data: its config as plain data."""
+    players = under(data, "players")
+    names = [under(player, "algorithm", "name") for player in players.values()] if players else []
+    return [str(name) for name in names if name]
+
+
+def player_name_errors(names: Iterable[str], scripted: Collection[str]) -> Iterator[ConfigErrorItem]:
+    """Yield a fault for each player whose name stands for another player in pairings, such as a scripted one."""
+    for name in names:
+        if name in scripted:
+            yield ConfigErrorItem(f"players.{name}", "expected another name, got that of a scripted player")
+        elif ":" in name:
+            yield ConfigErrorItem(f"players.{name}", "expected a name without a colon: those with one are classes")
 
 
 class EvaluatedRunConfig(BaseRunConfig):

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator
@@ -36,7 +36,7 @@ from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.players.updates import AnyUpdatesConfig, idle_epoch
-from palestra.runs.base import EvaluatedRunConfig, TrainerBase
+from palestra.runs.base import EvaluatedRunConfig, TrainerBase, algorithms_of, player_name_errors
 from palestra.runs.sections import ExecutionConfig, OutputConfig
 
 AnyAlgorithm = Annotated[
@@ -148,9 +148,7 @@ class RunConfig(EvaluatedRunConfig):
 
     @classmethod
     def learns_by(cls, data: Mapping[str, Any]) -> list[str]:
-        players = under(data, "players")
-        names = [under(player, "algorithm", "name") for player in players.values()] if players else []
-        return [str(name) for name in names if name]
+        return algorithms_of(data)
 
     def measured_roles(self) -> Sequence[str]:
         return self.game.declared_roles()
@@ -313,18 +311,9 @@ class RunConfig(EvaluatedRunConfig):
             if not self.seats(player, roles):
                 message = "expected a player that sits in a role, or one that does not learn and plays in a pairing"
                 yield ConfigErrorItem(f"players.{player}", f"{message}, got one that does neither")
-        yield from player_name_errors(self.players)
+        yield from player_name_errors(self.players, SCRIPTED)
         if not self.learners():
             yield ConfigErrorItem("players", "expected at least one player with an algorithm, got none")
-
-
-def player_name_errors(names: Iterable[str]) -> Iterator[ConfigErrorItem]:
-    """A fault for each player whose name stands for another player in pairings."""
-    for name in names:
-        if name in SCRIPTED:
-            yield ConfigErrorItem(f"players.{name}", "expected another name, got that of a scripted player")
-        elif ":" in name:
-            yield ConfigErrorItem(f"players.{name}", "expected a name without a colon: those with one are classes")
 
 
 def info_errors(path: str, info: Sequence[str], game: GameConfig) -> Iterator[ConfigErrorItem]:

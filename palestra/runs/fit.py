@@ -29,6 +29,7 @@ from palestra.data.loading import LoadingConfig
 from palestra.data.own_loaders import LoaderConfig
 from palestra.data.rows import RowsDataConfig
 from palestra.data.sets import TRAIN, DataConfig, UserDataConfig
+from palestra.evaluation.config import EvaluationName
 from palestra.evaluation.measures import GameMeasures
 from palestra.games.dialogue.items import ScenarioDataConfig
 from palestra.models.labelled import Classifier, ClassifierConfig, LabelledConfig, Regressor, RegressorConfig
@@ -96,7 +97,7 @@ class SetEvaluationConfig(Config):
         "metrics": [],
     }
 
-    name: NonEmptyStr
+    name: EvaluationName
     """by which records and `best` name it"""
     data: NonEmptyStr
     """the key of `data` whose set it is"""

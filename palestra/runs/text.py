@@ -8,7 +8,6 @@ from palestra.config import (
     Config,
     ConfigErrorItem,
     InBranch,
-    NonEmptyStr,
     NonNegativeInt,
     PositiveInt,
     UserConfig,
@@ -16,10 +15,10 @@ from palestra.config import (
     has_unread,
     under,
 )
+from palestra.evaluation.config import TimedEvaluationConfig
 from palestra.evaluation.measures import GameMeasures
-from palestra.runs.base import EvaluatedRunConfig, TrainerBase
+from palestra.runs.base import EvaluatedRunConfig, TrainerBase, algorithms_of, player_name_errors
 from palestra.runs.sections import MachineConfig, RunOutputConfig
-from palestra.runtime.intervals import Interval
 from palestra.text.game import TextDialogueConfig
 from palestra.text.players import AnyTextPlayer, TextPlayerConfig
 from palestra.text.scores import text_scores
@@ -46,7 +45,7 @@ class TextOutputConfig(RunOutputConfig):
     absent = dict.fromkeys(("layer_norms", "info", "replay_in_checkpoints"), NO_WORLDS)
 
 
-class TextEvaluationConfig(Config):
+class TextEvaluationConfig(TimedEvaluationConfig):
     """Dialogues that are held apart from training, on questions that it never draws."""
 
     own_scores: ClassVar[None] = None
@@ -60,12 +59,6 @@ class TextEvaluationConfig(Config):
         "seed": None,
     }
 
-    name: NonEmptyStr
-    """its name in records, files and `best`; different for each evaluation"""
-    interval: Interval | None
-    """how often, besides the end of a run; null: only then"""
-    at_start: bool
-    """whether it is also played before training"""
     num_games: PositiveInt
     """questions per pairing, each talked about once, the same every time"""
     final_num_games: PositiveInt
@@ -132,9 +125,12 @@ class TextConfig(EvaluatedRunConfig):
                 yield from self._seat_errors(f"evaluations.{place}.pairings.{number}", pairing, roles, SCRIPTS)
         if not self.learners():
             yield ConfigErrorItem("players", "expected at least one player with an algorithm, got none")
+        yield from player_name_errors(self.players, SCRIPTS)
+        in_pairings = {name for each in self.evaluations for pairing in each.pairings for name in pairing.values()}
         for name in self.players:
-            if name not in self.roles.values():
-                yield ConfigErrorItem(f"players.{name}", "expected a player that sits in a role, got one that does not")
+            if name not in self.roles.values() and (name in self.learners() or name not in in_pairings):
+                message = "expected a player that sits in a role, or one that does not learn and plays in a pairing"
+                yield ConfigErrorItem(f"players.{name}", f"{message}, got one that does neither")
 
     def _seat_errors(
         self, path: str, seats: Mapping[str, str], roles: Sequence[str], others: Sequence[str] | Mapping[str, Any] = ()
@@ -157,9 +153,7 @@ class TextConfig(EvaluatedRunConfig):
 
     @classmethod
     def learns_by(cls, data: Mapping[str, Any]) -> list[str]:
-        players = under(data, "players")
-        names = [under(player, "algorithm", "name") for player in players.values()] if players else []
-        return [str(name) for name in names if name]
+        return algorithms_of(data)
 
     def learners(self) -> list[str]:
         return [

@@ -26,12 +26,13 @@ from palestra.config import (
 from palestra.evaluation.config import EvaluationConfig, pairing_errors
 from palestra.evaluation.evaluator import Watch, nobody_watches
 from palestra.games import AnyGameConfig
-from palestra.players import FromRunConfig, own_script_model, scripts_in
+from palestra.players import SCRIPTED, FromRunConfig, own_script_model, scripts_in
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.recording.recorders import JsonlRecorder
+from palestra.runs.base import player_name_errors
 from palestra.runs.changed_evaluations import ASKED
-from palestra.runs.config import RunConfig, info_errors, player_name_errors
+from palestra.runs.config import RunConfig, info_errors
 from palestra.runs.kinds import is_tournament
 from palestra.runs.parts import build_evaluations, build_parts
 from palestra.runs.sections import ExecutionConfig, OutputConfig, PlayExecutionConfig
@@ -87,7 +88,7 @@ class TournamentConfig(Config):
 
     def _player_errors(self) -> Iterator[ConfigErrorItem]:
         seated = {name for pairing in self.every_pairing() for name in pairing.values()}
-        yield from player_name_errors(self.players)
+        yield from player_name_errors(self.players, SCRIPTED)
         for name in self.players:
             if name not in seated:
                 message = "expected a player that sits in a pairing, got one that does not"

@@ -75,11 +75,12 @@ class TextPlayer:
     def writer(self) -> Writer:
         return Writer(self.name, self.model, self.config.sampling, self.config.num_retries)
 
-    def job(self, rollouts: Rollouts, key: int) -> Job | None:
+    def job(self, rollouts: Rollouts, epoch: int, key: int) -> Job | None:
         """Return the job by which the player learns from roll-outs; None if there is nothing to learn from."""
         assert self.algorithm is not None
         config: JobConfig = self.algorithm.config
-        found = self.algorithm.examples(rollouts, torch.tensor([key]))
+        read = rollouts if self.algorithm.all_epochs else rollouts.of_epoch(epoch)
+        found = self.algorithm.examples(read, torch.tensor([key]))
         examples = []
         for each in found:
             row = each.row

@@ -59,6 +59,10 @@ class Rollouts:
         """Return the decisions of a player, in every role that it has."""
         return [row for row in self.rows if row.player == player]
 
+    def of_epoch(self, epoch: int) -> Self:
+        """Return the decisions of one epoch."""
+        return type(self)(row for row in self.rows if row.epoch == epoch)
+
     def dialogues(self) -> Iterator[list[DecisionRow]]:
         """Yield the decisions of each dialogue, in order."""
         for _, rows in groupby(self.rows, key=_dialogue_of):

@@ -16,7 +16,7 @@ from palestra.runs.text import TextConfig
 from palestra.runtime.counter import Counter, count
 from palestra.runtime.scores import Estimate
 from palestra.runtime.statistics import Share
-from palestra.text.models.model import Job, Tuning
+from palestra.text.models.model import Job, PromptRefused, Tuning
 from palestra.text.players import TextPlayer, TextPlayerConfig
 from palestra.text.rollouts import Rollouts
 from palestra.text.scores import found_scores
@@ -37,13 +37,14 @@ class TextTrainer(Training):
     that imitate a scripted one are tuned on its answers.
 
     Arguments as for Training. game: makes dialogues. players: those with a model, by name. seats: all of the file, by
-    name. rollouts: the dialogues of this epoch, once they are sampled. jobs: those of this epoch, by player.
+    name. rollouts: the dialogues of this epoch, once they are sampled, and of those before where an algorithm learns
+    from all epochs. jobs: those of this epoch, by player.
     """
 
     run_config = TextConfig
     counter_names = TextConfig.counters
     rated = ("tokens", "opt_steps", "env_steps")
-    failures = (PromptTooLong,)
+    failures = (PromptTooLong, PromptRefused)
     is_counted = True
     env_steps = Counter("text")
     opt_steps = Counter("text")
@@ -154,12 +155,12 @@ class TextTrainer(Training):
         return waves.rollouts()
 
     def create_jobs(self, rollouts: Rollouts) -> dict[str, Job]:
-        """Return at most one job for each player that learns in this epoch, by its name."""
+        """Return at most one job for each player that learns in this epoch, by its name. rollouts: `self.rollouts`."""
         found = {}
         for player in self.players.values():
             if player.learns_in(self.epochs):
                 key = fold_number(base_key(self.config.seed, f"text/examples/{player.name}"), self.epochs)
-                if (job := player.job(rollouts, key)) is not None:
+                if (job := player.job(rollouts, self.epochs, key)) is not None:
                     found[player.name] = job
         return found
 
@@ -198,7 +199,9 @@ class TextTrainer(Training):
     def _sample(self) -> None:
         rollouts = self.sample()
         self.statistics_of_epoch = self.statistics(rollouts)
-        self.rollouts, self.waves = rollouts, None
+        keeps_all = any(player.algorithm.all_epochs for player in self.learners)
+        self.rollouts = Rollouts([*self.rollouts.rows, *rollouts.rows]) if keeps_all else rollouts
+        self.waves = None
 
     def _create_jobs(self) -> None:
         self.jobs = self.create_jobs(self.rollouts)

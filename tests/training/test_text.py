@@ -13,6 +13,7 @@ from resuming import Killed, assert_same_bits, at_call, kill, records
 from palestra.config import ConfigError, find_defaults, find_undescribed
 from palestra.runs.text import TextConfig
 from palestra.training import make_trainer
+from palestra.training.checks import TrainingFailed
 from palestra.training.text import TextTrainer
 from palestra.training.training import Training
 from tests.text.games import text_config
@@ -129,6 +130,29 @@ def test_a_run_that_is_killed_again_and_again_has_the_same_bits(whole: TextTrain
             num_kills += 1
     assert num_kills > 3
     assert_same_bits(run, whole.run.folder.path)
+
+
+def test_of_all_epochs_the_second_one_learns_from_both(tmp_path: Path) -> None:
+    def steps(epochs: str) -> list[int]:
+        player = PLAYER | {"imitate": None, "algorithm": EXPERT | {"epochs": epochs}}
+        changed = {"players": dict.fromkeys(SEATS, player), "evaluations": []}
+        trainer = make_trainer(CONFIG | changed | {"stop": {"after": 1, "unit": "epochs"}}, tmp_path / epochs)
+        trainer.fit()
+        first = trainer.opt_steps
+        trainer.extend(["stop.after=2"])
+        trainer.fit()
+        return [first, trainer.opt_steps - first]
+
+    first, second = steps("this")
+    assert steps("all") == [first, pytest.approx(first + second, abs=2)]
+    assert second < 1.5 * first
+
+
+def test_a_prompt_that_a_model_cannot_read_ends_the_run_in_a_line(tmp_path: Path) -> None:
+    short = PLAYER | {"model": PLAYER["model"] | {"context": 4}}
+    for name, player in (("sampled", short | {"imitate": None}), ("imitated", short)):
+        with pytest.raises(TrainingFailed, match="expected "):
+            trained(tmp_path / name, players=dict.fromkeys(SEATS, player))
 
 
 def test_a_player_without_an_example_has_no_job(tmp_path: Path) -> None:
