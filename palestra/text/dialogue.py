@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from palestra.games.dialogue.protocol import Protocol, Verdict
 from palestra.text.grammar import Move, Turn
@@ -53,7 +54,7 @@ class TextDialogue:
         """The number of the round that comes next."""
         return len(self.rounds)
 
-    @property
+    @cached_property
     def is_over(self) -> bool:
         return self.protocol.is_over(self.round, self.verdicts)
 
@@ -62,8 +63,12 @@ class TextDialogue:
         """The sum of what each role got."""
         return {role: sum(rewards[role] for rewards in self.rewards) for role in self.protocol.roles}
 
-    def turns(self) -> dict[str, Turn]:
+    def turns(self) -> Mapping[str, Turn]:
         """Return who must answer in this round, all at once, and what each may do; {} if nobody can do anything."""
+        return self._turns
+
+    @cached_property
+    def _turns(self) -> dict[str, Turn]:
         found = {} if self.is_over else {role: self._turn(role) for role in self.protocol.roles}
         return {role: turn for role, turn in found.items() if turn.channels or turn.may_decide}
 

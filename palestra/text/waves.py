@@ -83,11 +83,11 @@ class Waves:
         batch_size: int,
     ) -> None:
         self.game, self.writers, self.epoch, self.batch_size = game, writers, epoch, batch_size
-        self.tables: list[Table] = []
-        for question in questions:
-            for rollout in range(num_rollouts):
-                own = fold_number(fold_number(key, question.number), rollout)
-                self.tables.append(Table(question, rollout, own, game.begin(question, fold_number(own, 0))))
+        pairs = [(question, rollout) for question in questions for rollout in range(num_rollouts)]
+        keys = [fold_number(fold_number(key, question.number), rollout) for question, rollout in pairs]
+        begun = game.begin_all([question for question, _ in pairs], [fold_number(own, 0) for own in keys])
+        self.tables = [Table(*pair, own, dialogue) for pair, own, dialogue in zip(pairs, keys, begun, strict=True)]
+        self._openings: dict[tuple[int, int, int, str], Prompt] = {}  # by question, round, variant and role
         for table in self.tables:
             table.begin_round()
             self._let_scripts_answer(table)
@@ -141,8 +141,16 @@ class Waves:
 
     def _request(self, table: Table, role: str) -> Request:
         failed = table.open[role]
-        prompt = self.game.prompt(table.dialogue, role, failed)
-        return Request(prompt, self._key(table, role, len(failed)))
+        return Request(self._prompt(table, role, failed), self._key(table, role, len(failed)))
+
+    def _prompt(self, table: Table, role: str, failed: Sequence[tuple[str, Fault]] = ()) -> Prompt:
+        """Write what a role reads; before anything was said, once for all roll-outs of a question."""
+        if failed or any(table.dialogue.rounds):
+            return self.game.prompt(table.dialogue, role, failed)
+        which = table.question.number, table.dialogue.round, table.dialogue.variant, role
+        if which not in self._openings:
+            self._openings[which] = self.game.prompt(table.dialogue, role)
+        return self._openings[which]
 
     def _key(self, table: Table, role: str, attempt: int) -> int:
         """Return the key of an answer, by roll-out, node, role and attempt."""
@@ -168,7 +176,7 @@ class Waves:
             text = script.answer(table.dialogue, role, self._key(table, role, 0))
             move = self._move(table, role, text)
             written = Answer(text, (), (), (), "stop")
-            prompt = self.game.prompt(table.dialogue, role)
+            prompt = self._prompt(table, role)
             self._do(table, self._row(table, role, prompt, written, move.decision, 1), move)
 
     def _is_scripted(self, role: str) -> bool:
@@ -244,8 +252,11 @@ class Waves:
         """Go on from what `state_dict` gave, of dialogues with the same arguments."""
         rows = Rollouts.from_parquet(state["rows"].numpy().tobytes())
         by_table = {(rows[0].question, rows[0].rollout): rows for rows in rows.dialogues()}
-        for table in self.tables:
-            table.dialogue, table.rows = self.game.begin(table.question, fold_number(table.key, 0)), []
+        begun = self.game.begin_all(
+            [table.question for table in self.tables], [fold_number(table.key, 0) for table in self.tables]
+        )
+        for table, dialogue in zip(self.tables, begun, strict=True):
+            table.dialogue, table.rows = dialogue, []
             table.begin_round()
             for row in by_table.get((table.question.number, table.rollout), []):
                 self._do(table, row, self._move(table, row.role, row.answer))
