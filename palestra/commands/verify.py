@@ -24,7 +24,7 @@ from palestra.runtime.intervals import Interval, Limit
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.loaded_checkpoint import LoadedCheckpoint
-from palestra.storage.manifest import MANIFEST, ONCE
+from palestra.storage.manifest import BEGUN, MANIFEST
 from palestra.storage.records_file import parse_record
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import CheckpointPlace
@@ -226,7 +226,7 @@ def _replay_trainer(folder: RunFolder, config: BaseRunConfig, loaded: LoadedChec
     config = config.model_copy(update={"output": config.output.model_copy(update=alone)})
     copy.root.write(copy.config.name, render(config, type(config)).encode())
     copy.write_facts(folder.facts().model_copy(update={"mirror": None, "checkpoint_folder": None}))
-    for begun in ONCE if loaded is None else ():
+    for begun in BEGUN if loaded is None else ():
         _copy_files(folder.root.below(begun), copy.root.below(begun))
     # evaluations that have failed must fail again
     _copy_files(folder.evaluations.below("async"), copy.evaluations.below("async"))

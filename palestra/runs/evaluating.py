@@ -15,6 +15,9 @@ from palestra.runtime.intervals import Counters, Interval, is_due
 from palestra.runtime.signals import Interrupted
 from palestra.storage.checkpoints import CheckpointError
 
+PLAYED = "played"
+"""the entry of a result that goes into files beside the checkpoints, and not into its record"""
+
 
 class AnyEvaluations(Protocol):
     """The evaluations of a run by name, whatever it trains. counted: what one of them counts, as "games"."""
@@ -69,11 +72,12 @@ class EvaluationHooks(NamedTuple):
     """The calls by which a training takes part in its evaluations.
 
     context: gives the context in which they are played. after_evaluation: is called with the record of each result that
-    counts.
+    counts. file: writes what a result has for files beside the checkpoints, and returns its record.
     """
 
     context: Callable[[], AbstractContextManager[None]]
     after_evaluation: Callable[[Mapping[str, Any]], None]
+    file: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
 
 class Evaluating:
@@ -179,7 +183,7 @@ class Evaluating:
 
     def _count(self, records: Sequence[dict[str, Any]], counters: Mapping[str, int], hooks: EvaluationHooks) -> None:
         """Write the records of results, each of which may make a checkpoint the best one."""
-        for record in records:
+        for record in map(hooks.file, records):
             self.progress.run.records.write(record)
             if record["kind"] == "evaluation":
                 self._update_best(record, counters)

@@ -19,7 +19,7 @@ from palestra.recording.recorders import Recorder
 from palestra.recording.results import Progress
 from palestra.recording.summary import render_summary
 from palestra.runs.base import BaseRunConfig
-from palestra.runs.branching import Reached, begins_anew, extend, stored_config, unequal_bits
+from palestra.runs.branching import Reached, begins_anew, extend, run_of, stored_config, unequal_bits
 from palestra.runs.records import RunRecords
 from palestra.runs.warm_starts import WarmStart
 from palestra.runtime.clock import TrainingClock
@@ -72,6 +72,11 @@ class Run:
         if not isinstance(self.place, RunFolder):
             raise RuntimeError("the run has no folder yet: call fit() first")
         return self.place
+
+    @property
+    def copies(self) -> RunFolder | None:
+        """The run in whose folder lies what it has copied: itself, or the one that it branches off; None if neither."""
+        return self.folder if self.resumed else None if self.origin is None else run_of(self.origin)
 
     def begins_anew(self) -> bool:
         """Return whether it has no state to begin with: neither a checkpoint nor one that it branches off."""

@@ -14,7 +14,7 @@ from palestra.runs.progress import ProgressReporter
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.disk import RunFolderError
 from palestra.storage.loaded_checkpoint import LoadedCheckpoint
-from palestra.storage.manifest import Once
+from palestra.storage.manifest import Once, OnceFolder
 from palestra.storage.mirror import Mirror
 from palestra.storage.records_file import beginning_of
 from palestra.storage.remote import RemoteError
@@ -112,6 +112,14 @@ class RunCheckpoints:
         if self.mirror is not None:
             self.mirror.send(number)
         return self.stored.folder.path / name
+
+    def write_once(self, folder: OnceFolder, name: str, content: bytes) -> None:
+        """Write a file that never changes, which later checkpoints name. If the disk refuses, the display says so."""
+        try:
+            self.stored.write_once(folder, name, content)
+        except OSError as error:
+            path = self.run.folder.path / folder / name
+            self.run.display.error(f"{path} could not be written: {error}; the next save tries again")
 
     def leaves_out_rows(self, buffers: Mapping[str, ReplayBuffer], is_finished: bool) -> bool:
         """Whether a checkpoint that is saved now holds no rows of these replay buffers, although there are some.

@@ -21,6 +21,7 @@ from palestra.recording.recorders import plain
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.changed_evaluations import ASKED, Changes, digest, errors_at, require_fitting
 from palestra.runs.config import RunConfig
+from palestra.runs.evaluating import PLAYED
 from palestra.runs.kinds import read_stored_config, require_kind
 from palestra.runs.parts import build_evaluations, build_parts, hold_fixed
 from palestra.runs.shipped_runs import find_run
@@ -107,6 +108,7 @@ class Stored:
         num = num or self.evaluations.num(name, is_final=True)
         with failures_filed(self.results, self.failures):
             result = self.judge(name, num, True, watch)
+        result.pop(PLAYED, None)
         record = {"kind": "evaluation", **self.counters, **result}
         if self._is_changed(name):
             record["changes"] = self.changes.lines()

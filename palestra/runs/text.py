@@ -43,6 +43,11 @@ class TextExecutionConfig(MachineConfig):
 
 class TextOutputConfig(RunOutputConfig):
     absent = dict.fromkeys(("layer_norms", "info", "replay_in_checkpoints"), NO_WORLDS)
+    usual: ClassVar[Any] = {"transcripts": "answers"}
+
+    transcripts: Literal["answers", "prompts"] | None
+    """what people can read in transcripts/EPOCH.yml of each dialogue: its answers; or the prompts, too; null: there is
+    no such file"""
 
 
 class TextEvaluationConfig(TimedEvaluationConfig):

@@ -33,7 +33,7 @@ from palestra.storage.loaded_checkpoint import (
     numbers_in,
     read_checkpoint,
 )
-from palestra.storage.manifest import FORMAT, MANIFEST, ONCE, STATE, TENSORS, Manifest, Once, OnceFolder
+from palestra.storage.manifest import BEGUN, FORMAT, MANIFEST, ONCE, STATE, TENSORS, Manifest, Once, OnceFolder
 from palestra.storage.records_file import RecordsThen, beginning_of, measured
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import (
@@ -86,6 +86,7 @@ class Checkpoints:
         self.segment_rows = segment_rows
         self.in_use: Callable[[], set[int]] = set  # the numbers of checkpoints that must not be deleted yet
         self.once: Once = {}  # the files that were written once, which later checkpoints name
+        self._unwritten: dict[tuple[OnceFolder, str], bytes] = {}  # those that the disk has refused
         self._known_segments: dict[str, tuple[Segment, ...]] = {}
         self._written_ahead: dict[str, tuple[Segment, ...]] = {}
         if run_folder.holds_lock:
@@ -120,6 +121,7 @@ class Checkpoints:
         tensors: dict[str, Tensor] = {}
         content = {STATE: to_json(encode(state, "", tensors)).encode(), TENSORS: tensors_to_bytes(tensors)}
         try:
+            self._write_refused()
             self._remove_leftovers()
             unfinished = self.folder.below(f".{name}.tmp").make()
             for file in content:
@@ -254,16 +256,34 @@ class Checkpoints:
 
     def note_once(self) -> None:
         """Let later checkpoints name the files with which a run begins."""
-        for folder, names in ONCE.items():
+        for folder in BEGUN:
             place = self.root.below(folder)
-            for name in filter(names.fullmatch, place.names()):
+            for name in filter(ONCE[folder].fullmatch, place.names()):
                 with place.reading(name) as file:
                     self.once.setdefault(folder, {})[name] = StoredFile.of_pieces(file.pieces(file.size))
 
     def write_once(self, folder: OnceFolder, name: str, content: bytes) -> None:
-        """Write a file that never changes, and let later checkpoints name it. Raises OSError."""
-        self.root.below(folder).make().write(name, content)
-        self.once.setdefault(folder, {})[name] = StoredFile.of(content)
+        """Write a file that never changes, and let later checkpoints name it.
+
+        Raises OSError if the disk refuses; the next `save`, which needs the file, tries again.
+        """
+        self._unwritten[folder, name] = content
+        self._write_refused()
+
+    def _write_refused(self) -> None:
+        for (folder, name), content in list(self._unwritten.items()):
+            self.root.below(folder).make().write(name, content)
+            self.once.setdefault(folder, {})[name] = StoredFile.of(content)
+            del self._unwritten[folder, name]
+
+    def read_once(self, folder: OnceFolder, name: str) -> bytes:
+        """Read a file that was written once. Raises DamagedOnceError, with its path, if it is not as it was written."""
+        try:
+            return read_checked(self.root.below(folder), name, self.once[folder][name])
+        except (DamagedError, KeyError) as error:
+            raise DamagedOnceError(
+                f"{self.root.path / folder / name} is missing, or differs from what was written"
+            ) from error
 
     def take_once(self, loaded: LoadedCheckpoint) -> None:
         """Copy the files that a checkpoint of another run names, but those of which this run has its own."""

@@ -25,11 +25,18 @@ from palestra.storage.stored_files import (
 FORMAT: Literal[5] = 5  # 5 added the files that are written once
 MANIFEST, STATE, TENSORS = "manifest.json", "state.json", "tensors.safetensors"
 
-OnceFolder = Literal["players"]
+OnceFolder = Literal["players", "prompts", "rollouts", "transcripts"]
 Once = dict[OnceFolder, dict[FileName, StoredFile]]
 """the files of a run that are written once beside its checkpoints, by folder and name"""
-ONCE: dict[OnceFolder, re.Pattern[str]] = {"players": re.compile(r"[^./\\\x00][^/\\\x00]*\.(json|yml|safetensors)")}
+ONCE: dict[OnceFolder, re.Pattern[str]] = {
+    "players": re.compile(r"[^./\\\x00][^/\\\x00]*\.(json|yml|safetensors)"),
+    "prompts": re.compile(r"[^./\\\x00][^/\\\x00]*\.jinja"),
+    "rollouts": re.compile(r"[^./\\\x00][^/\\\x00]*\.parquet"),
+    "transcripts": re.compile(r"[^./\\\x00][^/\\\x00]*\.yml"),
+}
 """the folders of such files, each with the names that they have there"""
+BEGUN: tuple[OnceFolder, ...] = ("players", "prompts")
+"""those of them whose files a run has when it begins; the others get theirs while it trains"""
 
 
 class Manifest(SealedEntry):

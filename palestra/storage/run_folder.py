@@ -25,6 +25,9 @@ OUR_FOLDERS = (
     "evaluations",
     "media",
     "players",
+    "prompts",
+    "rollouts",
+    "transcripts",
     "tensorboard",
     "csv",
     "wandb",
@@ -35,7 +38,7 @@ OUR_FILES = (
     *("lock", "config.yml", "run.json", "records.jsonl", "changes.jsonl", UNFILED),
     *("scores.png", "report.html", FAILURE),
 )
-BEGUN_FOLDERS = ("checkpoints", "buffers", "evaluations", "players")
+BEGUN_FOLDERS = ("checkpoints", "buffers", "evaluations", "players", "prompts")
 BEGUN_FILES = ("lock", "config.yml")  # run.json comes last: a folder with both is a run
 
 
@@ -57,6 +60,8 @@ class RunFolder:
         self.media = self.root.below("media")
         self.evaluations = self.root.below("evaluations")
         self.players = self.root.below("players")
+        self.prompts = self.root.below("prompts")
+        self.rollouts = self.root.below("rollouts")
 
     @cached_property
     def checkpoints(self) -> Folder:
@@ -201,8 +206,8 @@ class RunFolder:
     def require_begun_only(self, copies: Collection[str] = ()) -> None:
         """Raise RunFolderError, which names the reason, unless a kill came before the folder was a run.
 
-        Such a folder has no run.json, and nothing but a config, copies of players, and empty folders. copies: the names
-        of the files in `players/`.
+        Such a folder has no run.json, and nothing but a config, copies of players and of prompts, and empty folders.
+        copies: the names of the files in `players/`.
         """
         for folder, files in self._begun(copies):
             for name in folder.names():
@@ -227,7 +232,9 @@ class RunFolder:
     def _begun(self, copies: Collection[str]) -> Iterator[tuple[Folder, Collection[str]]]:
         """The folders that exist before there is a run, each with the names of its files; the outer one comes last."""
         for name in BEGUN_FOLDERS:
-            yield self.root.below(name), copies if name == self.players.path.name else ()
+            folder = self.root.below(name)
+            prompts = {each for each in map(written_name, folder.names()) if each.endswith(".jinja")}
+            yield folder, {"players": copies, "prompts": prompts}.get(name, ())
         yield self.root, BEGUN_FILES
 
     @classmethod

@@ -59,9 +59,12 @@ class TextDialogueConfig(Config):
                     ConfigError.require_none(faults_of_roles(self.scenario.sees, made))
         return self
 
-    def build(self) -> "TextGame":
-        """Make the game. Raises ConfigError, with paths relative to this config, for all that does not fit."""
-        return TextGame(self)
+    def build(self, copied: Mapping[str, str] | None = None) -> "TextGame":
+        """Make the game. Raises ConfigError, with paths relative to this config, for all that does not fit.
+
+        copied: the files of prompts that a run has copied, by name; None: those that `prompts` names.
+        """
+        return TextGame(self, copied)
 
     def declared_roles(self) -> tuple[str, ...]:
         roles: tuple[str, ...] = self.protocol.build().roles
@@ -74,10 +77,10 @@ class TextDialogueConfig(Config):
 class TextGame:
     """Begins dialogues, and says what their roles read and what their answers mean. It has no state.
 
-    roles: those of the protocol. files: the SHA-256 of each file that questions come from.
+    roles: those of the protocol. files: the SHA-256 of each file that questions come from, and of those of the prompts.
     """
 
-    def __init__(self, config: TextDialogueConfig) -> None:
+    def __init__(self, config: TextDialogueConfig, copied: Mapping[str, str] | None = None) -> None:
         self.config = config
         self.protocol: Protocol = make_protocol(config.protocol)
         self.roles = self.protocol.roles
@@ -86,14 +89,14 @@ class TextGame:
         with below("scenario"):
             self.scenario = make_text_scenario(config.scenario, self.protocol)
             dialogues = self.long_dialogues()
-        self.files = self.scenario.files
         names, fields = (config.protocol.name, config.scenario.name), self.scenario.fields
         with below("prompts"):
-            self.templates = Templates(config.prompts, *names, self.roles, fields)
+            self.templates = Templates(config.prompts, *names, self.roles, fields, copied)
             self.prompts = Prompts(self.templates, self.protocol, self.scenario, self.grammar)
             for dialogue in dialogues:
                 for role in dialogue.turns():
                     self.prompts.write(dialogue, role, [("?", Fault("empty", "The answer is empty."))])
+        self.files = {**self.scenario.files, **self.templates.hashes()}
 
     def questions(self, keys: torch.Tensor, held_out: bool, first: int = 0) -> list[Question]:
         """Draw a question per key, numbered from `first` on. keys: int64 (B,), on the CPU."""

@@ -15,17 +15,19 @@ from palestra.text.chat import Message, Prompt
 class DecisionRow:
     """A decision of a dialogue: what a role read, what it answered, and what came of it.
 
-    epoch: of the run, from 0. question: its number in the epoch. rollout: the number of the dialogue on this question.
-    variant: that of the protocol, which was drawn for the dialogue. node: the number of the
-    decision in its dialogue; parent: the node after which it was made, None for the first ones. round: of the dialogue,
-    from 0. prompt: the messages that the role read. answer: what it wrote. prompt_ids, answer_ids, log_probs: the
-    tokens of both, and the log-probability of each token of the answer when it was sampled; () of a scripted player.
-    stop: why the answer ended ("stop", "length" or "scripted"). attempts: how many answers were asked for. verdict:
-    what the answer decides; None for a message. label: the question's. reward: what the role got in the whole dialogue.
+    epoch: of the run, from 0. question: its number in the epoch. about: the question in one line, for people. rollout:
+    the number of the dialogue on this question; in an evaluation that of its pairing. variant: that of the protocol,
+    which was drawn for the dialogue. node: the number of the decision in its dialogue; parent: the node after which it
+    was made, None for the first ones. round: of the dialogue, from 0. prompt: the messages that the role read. answer:
+    what it wrote. prompt_ids, answer_ids, log_probs: the tokens of both, and the log-probability of each token of the
+    answer when it was sampled; () of a scripted player. stop: why the answer ended ("stop", "length" or "scripted").
+    attempts: how many answers were asked for. verdict: what the answer decides; None for a message. label: the
+    question's. reward: what the role got in the whole dialogue.
     """
 
     epoch: int
     question: int
+    about: str
     rollout: int
     variant: int
     node: int
@@ -100,6 +102,7 @@ def _dialogue_of(row: DecisionRow) -> tuple[int, int, int]:
 def _schema(arrow: Any) -> Any:
     message = arrow.struct([("role", arrow.string()), ("content", arrow.string())])
     kinds = {
+        "about": arrow.string(),
         "role": arrow.string(),
         "player": arrow.string(),
         "answer": arrow.string(),

@@ -1,5 +1,6 @@
 """The files of prompts: sandboxed Jinja templates, found by role and part, and checked before anything is rendered."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -61,7 +62,8 @@ AnyPromptsConfig = Annotated[ShippedPromptsConfig | FolderPromptsConfig, ByName(
 class Templates:
     """The templates of a protocol and a scenario.
 
-    config: where they are. protocol, scenario: their names. roles: those of the protocol. fields: of questions. Raises
+    config: where they are. protocol, scenario: their names. roles: those of the protocol. fields: of questions. copied:
+    the `files` of earlier templates, which stand for those that the config names; None: there are none. Raises
     ConfigError, with paths relative to the config, for files that are missing or wrong.
 
     files: the text of every file that is used, by its name: a folder that holds these alone gives the same prompts.
@@ -74,19 +76,16 @@ class Templates:
         scenario: str,
         roles: Sequence[str],
         fields: Sequence[str],
+        copied: Mapping[str, str] | None = None,
     ) -> None:
         self.path = "path" if isinstance(config, FolderPromptsConfig) else ""
-        folders = config.folders(protocol, scenario)
         self.names: dict[tuple[str, str], str] = {}
         self.files: dict[str, str] = {}
         self._places: dict[str, str] = {}
-        if isinstance(config, FolderPromptsConfig):
-            for file in sorted(Path(config.path).glob(f"*{SUFFIX}")):
-                self._add(file)
-        for role in roles:
-            for part in PARTS:
-                among = folders[:1] if part == config.required() else folders
-                self.names[role, part] = self._add(self._find(among, role, part))
+        if copied is None:
+            self._read(config, config.folders(protocol, scenario), roles)
+        else:
+            self._take(copied, roles)
         from jinja2 import FunctionLoader, StrictUndefined  # here, because most runs have no templates
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -97,8 +96,29 @@ class Templates:
         self.environment.globals = {name: self.environment.globals[name] for name in ("range", "namespace")}
         ConfigError.require_none(ConfigErrorItem(self.path, fault) for fault in self._faults(roles, fields))
 
+    def _read(
+        self, config: ShippedPromptsConfig | FolderPromptsConfig, folders: Sequence[Traversable], roles: Sequence[str]
+    ) -> None:
+        if isinstance(config, FolderPromptsConfig):
+            for file in sorted(Path(config.path).glob(f"*{SUFFIX}")):
+                self._add(file)
+        for role in roles:
+            for part in PARTS:
+                among = folders[:1] if part == config.required() else folders
+                self.names[role, part] = self._add(self._find(among, role, part))
+
+    def _take(self, copied: Mapping[str, str], roles: Sequence[str]) -> None:
+        self.files, self._places = dict(copied), {name: f"{SHIPPED}/{name}" for name in copied}
+        for role in roles:
+            for part in PARTS:
+                names = _names_of(role, part)
+                if (found := next((name for name in names if name in copied), None)) is None:
+                    message = f"expected {' or '.join(names)} among the prompts that the run has copied, got neither"
+                    raise ConfigError.at(self.path, message)
+                self.names[role, part] = found
+
     def _find(self, folders: Sequence[Traversable], role: str, part: str) -> Traversable:
-        names = [f"{role}.{part}{SUFFIX}", f"{part}{SUFFIX}"]
+        names = _names_of(role, part)
         for folder in folders:
             for name in names:
                 if (folder / name).is_file():
@@ -115,6 +135,10 @@ class Templates:
 
     def _source(self, name: str) -> tuple[str, str, Any] | None:
         return (self.files[name], self._places[name], lambda: True) if name in self.files else None
+
+    def hashes(self) -> dict[str, str]:
+        """Return the SHA-256 of every file, by its place in a run's folder."""
+        return {f"{SHIPPED}/{name}": hashlib.sha256(text.encode()).hexdigest() for name, text in self.files.items()}
 
     # ---- what does not fit -----------------------------------------------------------------------------------
 
@@ -160,6 +184,11 @@ class Templates:
             kind = "" if isinstance(error, UndefinedError | SecurityError) else f"{type(error).__name__}: "
             place = f"{self._places[name]}{_line(error.__traceback__, set(self._places.values()))}"
             raise ConfigError.at(self.path, f"{place}: for the role {role!r}: {kind}{error}") from error
+
+
+def _names_of(role: str, part: str) -> list[str]:
+    """Return the names that the file of a part may have, the first one first."""
+    return [f"{role}.{part}{SUFFIX}", f"{part}{SUFFIX}"]
 
 
 def _line(trace: TracebackType | None, places: set[str]) -> str:

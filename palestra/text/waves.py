@@ -204,6 +204,7 @@ class Waves:
         return DecisionRow(
             epoch=self.epoch,
             question=table.question.number,
+            about=self.game.scenario.describe(table.question),
             rollout=table.rollout,
             variant=table.dialogue.variant,
             node=table.node(role),

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from palestra.evaluation.config import EvaluatorsConfig
 from palestra.recording.recorders import plain
 from palestra.recording.results import Task
-from palestra.runs.evaluating import AnyEvaluations, Evaluating, EvaluationRequest
+from palestra.runs.evaluating import PLAYED, AnyEvaluations, Evaluating, EvaluationRequest
 from palestra.runs.progress import ProgressReporter
 from palestra.runs.run_checkpoints import RunCheckpoints
 from palestra.runs.stored import record_name
@@ -159,7 +159,8 @@ class AsyncEvaluating(Evaluating):
         assert self.folder is not None
         try:
             file = record_name(record["evaluation"], record["opt_steps"])
-            self.folder.write(file, to_json(plain(record)).encode())
+            told = {key: value for key, value in record.items() if key != PLAYED}
+            self.folder.write(file, to_json(plain(told)).encode())
         except OSError as error:
             self.progress.run.display.error(f"an evaluation could not be written to {self.folder.path}: {error}")
 

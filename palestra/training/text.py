@@ -16,6 +16,7 @@ from palestra.runs.text import TextConfig
 from palestra.runtime.counter import Counter, count
 from palestra.runtime.scores import Estimate
 from palestra.runtime.statistics import Share
+from palestra.storage.run_folder import RunFolder
 from palestra.text.models.model import Job, PromptRefused, Tuning
 from palestra.text.players import TextPlayer, TextPlayerConfig
 from palestra.text.rollouts import Rollouts
@@ -23,6 +24,7 @@ from palestra.text.scores import found_scores
 from palestra.text.scripts import TextScript, make_text_script
 from palestra.text.waves import PromptTooLong, Waves, Writer
 from palestra.training.async_evaluations import make_evaluating
+from palestra.training.rollout_files import RolloutFiles, read_prompts, write_prompts
 from palestra.training.text_evaluations import TextEvaluations
 from palestra.training.training import Training
 
@@ -38,7 +40,8 @@ class TextTrainer(Training):
 
     Arguments as for Training. game: makes dialogues. players: those with a model, by name. seats: all of the file, by
     name. rollouts: the dialogues of this epoch, once they are sampled, and of those before where an algorithm learns
-    from all epochs. jobs: those of this epoch, by player.
+    from all epochs. filed: the numbers of these epochs, whose files have the dialogues. jobs: those of this epoch, by
+    player.
     """
 
     run_config = TextConfig
@@ -59,8 +62,9 @@ class TextTrainer(Training):
 
     def _build(self) -> None:
         config = self.config
+        copies = self.run.copies
         with below("game"):
-            self.game = config.game.build()
+            self.game = config.game.build(None if copies is None else read_prompts(copies))
         self.seats: dict[str, TextPlayer | TextScript] = {}
         for name, each in config.players.items():
             with below(f"players.{name}"):
@@ -70,7 +74,8 @@ class TextTrainer(Training):
         self.stage = 0  # of this epoch, the number of the next one
         self.is_imitating = any(self._imitators())
         self.waves: Waves | None = None
-        self.rollouts = Rollouts([])
+        self.rollouts, self.filed = Rollouts([]), list[int]()
+        self.files = RolloutFiles(self.run, self.checkpoints)
         self.jobs: dict[str, Job] = {}
         self.tuning: tuple[str, Tuning] | None = None  # the job that is under way, and whose it is
         self.num_tuned = 0  # jobs of this epoch that are done
@@ -199,8 +204,11 @@ class TextTrainer(Training):
     def _sample(self) -> None:
         rollouts = self.sample()
         self.statistics_of_epoch = self.statistics(rollouts)
-        keeps_all = any(player.algorithm.all_epochs for player in self.learners)
-        self.rollouts = Rollouts([*self.rollouts.rows, *rollouts.rows]) if keeps_all else rollouts
+        self.files.write(str(self.epochs), rollouts)
+        if any(player.algorithm.all_epochs for player in self.learners):
+            self.rollouts, self.filed = Rollouts([*self.rollouts.rows, *rollouts.rows]), [*self.filed, self.epochs]
+        else:
+            self.rollouts, self.filed = rollouts, [self.epochs]
         self.waves = None
 
     def _create_jobs(self) -> None:
@@ -232,6 +240,12 @@ class TextTrainer(Training):
         """Show a warning, and put it into the next record."""
         self.run.display.warn(line)
         self.note("warning", line)
+
+    def _begin_run(self, folder: RunFolder) -> None:
+        write_prompts(self.game.templates.files, folder)
+
+    def file_evaluation(self, record: dict[str, Any]) -> dict[str, Any]:
+        return self.files.write_evaluation(record)
 
     # ---- what is recorded, and the state ---------------------------------------------------------------------
 
@@ -277,7 +291,7 @@ class TextTrainer(Training):
             "is_imitating": self.is_imitating,
             "has_jobs": bool(self.jobs),
             "waves": None if self.waves is None else self.waves.state_dict(),
-            "rollouts": torch.frombuffer(bytearray(self.rollouts.to_parquet()), dtype=torch.uint8),
+            "filed": self.filed,
             "tuning": tuning,
             "num_tuned": self.num_tuned,
             "statistics": self.statistics_of_epoch,
@@ -287,13 +301,13 @@ class TextTrainer(Training):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        with below("game.scenario"):
+        with below("game"):
             require_same_files(state["files"], self.game.files)
         for name, player in self.players.items():
             player.load_state_dict(state["players"][name])
             self.terms[name].load_state_dict(state["terms"][name], self.device)
         self.stage, self.is_imitating, self.num_tuned = state["stage"], state["is_imitating"], state["num_tuned"]
-        self.rollouts = Rollouts.from_parquet(state["rollouts"].numpy().tobytes())
+        self.filed, self.rollouts = state["filed"], self.files.read(state["filed"])
         self.statistics_of_epoch = state["statistics"]
         if state["waves"] is not None:
             self.waves = self._make_waves()

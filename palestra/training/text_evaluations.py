@@ -1,19 +1,25 @@
 """Judges text players by dialogues that are held apart from training."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
+from palestra.config import below
+from palestra.data.files import require_same_files
 from palestra.evaluation.evaluator import Games, Watch
 from palestra.evaluation.ratings import rate
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.randomness import base_key, fold_number, world_keys
+from palestra.runs.evaluating import PLAYED
+from palestra.runtime.counter import set_counts
 from palestra.text.players import TextPlayer
+from palestra.text.rollouts import Rollouts
 from palestra.text.scores import found_scores, text_scores
 from palestra.text.scripts import TextScript, make_text_script
 from palestra.text.waves import Waves, Writer
+from palestra.training.rollout_files import packed
 
 
 class TextEvaluations:
@@ -45,19 +51,28 @@ class TextEvaluations:
         return rounds
 
     def snapshot(self) -> dict[str, Any]:
-        return {"players": {name: each.state_dict() for name, each in self.training.players.items()}}
+        players = {name: each.state_dict() for name, each in self.training.players.items()}
+        return {"players": players, "files": dict(self.game.files)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `snapshot` gave, or the state of a checkpoint."""
+        """Take over what `snapshot` gave, with the counters, or the state of a checkpoint."""
+        with below("game"):
+            require_same_files(state["files"], self.game.files)
+        set_counts(self.training, epochs=state["counters"]["epochs"])
         for name, each in self.training.players.items():
             each.load_state_dict(state["players"][name])
 
     def play(self, name: str, num: int, with_scripted: bool, watch: Watch) -> dict[str, Any]:
-        """Play the dialogues of an evaluation, and return its record."""
+        """Play the dialogues of an evaluation, and return its record, with them.
+
+        In its file the roll-out of a dialogue is the number of its pairing.
+        """
         protocol, learners = self.game.protocol, self.training.config.learners()
-        pairs, num_over = [], 0
+        pairs, num_over, rows = [], 0, []
         for pairing in self.pairings(name, with_scripted):
-            games = self._games(name, pairing, num, lambda over, before=num_over: watch(before + over, 0))
+            games, rollouts = self._games(name, pairing, num, lambda over, before=num_over: watch(before + over, 0))
+            place = self.configs[name].pairings.index(pairing)
+            rows += [replace(row, epoch=self.training.epochs, rollout=place) for row in rollouts.rows]
             learned = [role for role in protocol.roles if pairing[role] in learners]
             players = {role: pairing[role] for role in protocol.roles}
             pairs.append({"players": players, "learned": learned, **games.summary()})
@@ -65,9 +80,10 @@ class TextEvaluations:
         declared = [asdict(score) for score in text_scores(protocol)]
         ratings = rate(pairs)
         said = {"evaluation": name, "roles": list(protocol.roles), "declared_scores": declared}
-        return said | {"counted": self.counted, "pairs": pairs, "ratings": ratings}
+        played = packed(Rollouts(rows))
+        return said | {"counted": self.counted, "pairs": pairs, "ratings": ratings, PLAYED: played}
 
-    def _games(self, name: str, pairing: Mapping[str, str], num: int, over: Any) -> Games:
+    def _games(self, name: str, pairing: Mapping[str, str], num: int, over: Any) -> tuple[Games, Rollouts]:
         config, training = self.configs[name], self.training
         key = base_key(training.config.seed if config.seed is None else config.seed, f"evaluation/{name}")
         questions = self.game.questions(world_keys(key, num, torch.device("cpu")), held_out=True)
@@ -76,8 +92,9 @@ class TextEvaluations:
         while waves.play_batch():
             over(waves.num_over)
         protocol, dialogues = self.game.protocol, [table.dialogue for table in waves.tables]
+        rollouts = waves.rollouts()
         returns = {role: torch.tensor([each.returns[role] for each in dialogues]) for role in protocol.roles}
-        return Games(
+        games = Games(
             finished=torch.ones(num, dtype=torch.bool),
             lengths=torch.tensor([each.round for each in dialogues]),
             returns=returns,
@@ -86,9 +103,10 @@ class TextEvaluations:
             actions={},
             info={},
             declared=text_scores(protocol),
-            scores=found_scores(waves.rollouts(), protocol),
+            scores=found_scores(rollouts, protocol),
             wins={},
         )
+        return games, rollouts
 
     def _writer(self, name: str) -> Writer:
         seat = self.training.seats.get(name)

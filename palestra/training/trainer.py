@@ -21,7 +21,7 @@ from palestra.players.player import Metrics, Player
 from palestra.recording.results import Stage
 from palestra.rollouts import fuse
 from palestra.rollouts.transitions import Transitions, join_roles
-from palestra.runs.branching import run_of, unequal_bits
+from palestra.runs.branching import unequal_bits
 from palestra.runs.config import RunConfig
 from palestra.runs.imported_players import copy_players
 from palestra.runs.parts import build_evaluations, build_parts, warm_start
@@ -101,8 +101,8 @@ class Trainer(Training):
     def _build(self) -> None:
         check_algorithms(self.config, self.algorithms)
         run = self.run
-        source = run.folder if run.resumed else None if run.origin is None else run_of(run.origin)
-        self.imported = None if source is None else source.players  # players of other runs, as they were when it began
+        copies = run.copies
+        self.imported = None if copies is None else copies.players  # players of other runs, as they were when it began
         # orthogonal weights depend on the number of threads
         with limited_threads(self.config.execution.num_threads), run.compiling.listening():
             self.parts = build_parts(self.config, run.device, self.imported)

@@ -48,10 +48,10 @@ class Training(TrainerBase):
     Must be implemented: `_train`. May be overridden: `_build`, which makes what is trained; `_test`; `train_stage` and
     `test_stage`, which describe both; the contexts `train_context` and `test_context`; `require_ready`, `check` and
     `check_keys`; the state, in `state_dict`, `load_state_dict`, `without_rows`, `state_of_branch` and `buffers`; what
-    is recorded and shown, in `_record_fields`, `_errors_after_record`, `shown_metrics`, `fault` and `differences`;
-    `by_role`, which models a stored run needs; `_begin_run`, `choose_kernels` and `_close`; and every hook
-    (`before_train`, `before_epoch`, `after_evaluation`, `after_save`, `after_epoch`, `after_train`); an override calls
-    its parent.
+    is recorded and shown, in `_record_fields`, `_errors_after_record`, `file_evaluation`, `shown_metrics`, `fault` and
+    `differences`; `by_role`, which models a stored run needs; `_begin_run`, `choose_kernels` and `_close`; and every
+    hook (`before_train`, `before_epoch`, `after_evaluation`, `after_save`, `after_epoch`, `after_train`); an override
+    calls its parent.
 
     May be set: `run_config`, the model of its files, whose `counters` are integer attributes here; `recurs`, epochs or
     opt_steps, whole ones of which `palestra profile` times; `rated`, the counters whose rates per second are recorded;
@@ -197,7 +197,7 @@ class Training(TrainerBase):
     def _evaluate_what_is_due(self, done: bool, before: Counters, now: Counters) -> None:
         """Make the test if the run is done, else the evaluations that are due between two moments."""
         if done:
-            with self.evaluating.test(self.counts(), EvaluationHooks(self.test_context, self.after_evaluation)):
+            with self.evaluating.test(self.counts(), self._hooks()):
                 self._test()
         else:
             self.evaluate(self.evaluating.due(before, now))
@@ -278,6 +278,9 @@ class Training(TrainerBase):
         """
         self.evaluate(self.evaluating.at_end())
 
+    def _hooks(self) -> EvaluationHooks:
+        return EvaluationHooks(self.test_context, self.after_evaluation, self.file_evaluation)
+
     @classmethod
     def train_stage(cls, config: Any) -> Stage:
         """Describe an epoch, and how long training is, from the config alone; else by the docstring of `_train`."""
@@ -309,7 +312,7 @@ class Training(TrainerBase):
 
         Raises Interrupted if a signal comes, and then writes no record.
         """
-        self.evaluating.evaluate(names, self.counts(), EvaluationHooks(self.test_context, self.after_evaluation))
+        self.evaluating.evaluate(names, self.counts(), self._hooks())
 
     def record(self, ended: str | None = None) -> None:
         """Write a training record of what came since the last one. ended: why the run ends before its `stop`."""
@@ -423,6 +426,10 @@ class Training(TrainerBase):
     def buffers(self) -> dict[str, ReplayBuffer]:
         """The replay buffers whose rows checkpoints hold, by name."""
         return {}
+
+    def file_evaluation(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Write what the result of an evaluation has for files beside the checkpoints; return its record."""
+        return record
 
     def shown_metrics(self) -> Mapping[str, Mapping[str, float]]:
         """The metrics that the display shows, by learning player."""

@@ -39,6 +39,7 @@ def row(**changed: Any) -> DecisionRow:
     usual: dict[str, Any] = {
         "epoch": 0,
         "question": 0,
+        "about": "k in qwkr",
         "rollout": 0,
         "variant": 0,
         "node": 0,

@@ -63,6 +63,7 @@ OUTPUT = {
     "display": "quiet",
     "record": {"every": 1, "unit": "stages"},
     "statistics": ["mean"],
+    "transcripts": "prompts",
     "recorders": [],
     "save": {"every": 1, "unit": "opt_steps"},
     "keep_last": 2,

@@ -1,0 +1,81 @@
+"""What a run of text players writes once beside its checkpoints: prompts, roll-outs and transcripts."""
+
+import base64
+from collections.abc import Iterable, Mapping
+from itertools import chain, count
+from typing import Any
+
+from palestra.runs.evaluating import PLAYED
+from palestra.runs.run import Run
+from palestra.runs.run_checkpoints import RunCheckpoints
+from palestra.storage.disk import RunFolderError, writing
+from palestra.storage.manifest import ONCE
+from palestra.storage.run_folder import RunFolder
+from palestra.text.rollouts import Rollouts
+from palestra.text.transcripts import transcripts
+
+
+class RolloutFiles:
+    """The files of the dialogues of a run: `rollouts/NAME.parquet` and `transcripts/NAME.yml`."""
+
+    def __init__(self, run: Run, checkpoints: RunCheckpoints) -> None:
+        self.run, self.checkpoints = run, checkpoints
+
+    def write(self, name: str, rollouts: Rollouts) -> None:
+        """Write finished dialogues. If the disk refuses, the display says so, and the next save tries again."""
+        self._write(name, rollouts, rollouts.to_parquet())
+
+    def _write(self, name: str, rollouts: Rollouts, content: bytes) -> None:
+        self.checkpoints.write_once("rollouts", f"{name}.parquet", content)
+        if (told := self.run.config.output.transcripts) is not None:
+            text = transcripts(rollouts, with_prompts=told == "prompts")
+            self.checkpoints.write_once("transcripts", f"{name}.yml", text.encode())
+
+    def write_evaluation(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the dialogues of an evaluation, and return its record without them.
+
+        A second evaluation of the same name and epoch gets another file.
+        """
+        if PLAYED not in record:
+            return dict(record)
+        there = self.checkpoints.stored.once.get("rollouts", {})
+        first = f"{record['evaluation']}-{record['epochs']}"
+        names = chain([first], (f"{first}-{number}" for number in count(2)))
+        content = base64.b64decode(record[PLAYED])
+        self._write(
+            next(name for name in names if f"{name}.parquet" not in there), Rollouts.from_parquet(content), content
+        )
+        return {key: value for key, value in record.items() if key != PLAYED}
+
+    def read(self, epochs: Iterable[int]) -> Rollouts:
+        """Read the dialogues of epochs. Raises DamagedOnceError."""
+        stored = self.checkpoints.stored
+        parts = [Rollouts.from_parquet(stored.read_once("rollouts", f"{epoch}.parquet")) for epoch in epochs]
+        return Rollouts(row for part in parts for row in part.rows)
+
+
+def packed(rollouts: Rollouts) -> str:
+    """Return roll-outs as a text, which an evaluation in another process hands over."""
+    return base64.b64encode(rollouts.to_parquet()).decode()
+
+
+# ---- prompts -----------------------------------------------------------------------------------------------
+
+
+def write_prompts(files: Mapping[str, str], folder: RunFolder) -> None:
+    """Copy the files of prompts, by name, into the folder of a new run. Raises RunFolderError."""
+    with writing(folder.path):
+        place = folder.prompts.make()
+        for name, text in files.items():
+            place.write(name, text.encode())
+
+
+def read_prompts(folder: RunFolder) -> dict[str, str]:
+    """Read what `write_prompts` has written. Raises RunFolderError."""
+    place, found = folder.prompts, {}
+    try:
+        for name in filter(ONCE["prompts"].fullmatch, place.names()):
+            found[name] = place.read(name).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunFolderError(f"{place.path} is damaged: {error}") from error
+    return found
