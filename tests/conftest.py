@@ -46,6 +46,7 @@ def garbage_of_tests_alone() -> Iterator[None]:
 MAY_BE_SKIPPED = {
     "tests/test_full_disk.py": "fills a file system of its own; not everybody may mount one",
     "tests/training/test_trainer.py::test_a_device_that_is_not_there_is_a_clear_error": "needs a machine without a GPU",
+    "tests/test_cuda.py": "needs a GPU",
 }
 if os.geteuid() != 0 or shutil.which("apt-get") is None:
     MAY_BE_SKIPPED["tests/report/test_report_in_browser.py"] = "needs Chromium, which .ci/run cannot install here"

@@ -3,6 +3,7 @@
 Covers palestra.models.gradients, palestra.models.groups, palestra.models.model.
 """
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.utils import clip_grad_norm_
 
 from palestra.config import ConfigError, check
 from palestra.data.items import joined_items
@@ -377,16 +379,39 @@ def test_a_loss_scale_leaves_out_steps_that_overflow() -> None:
     assert other.scale.state_dict() == {"value": 2.0**11, "num_steps": 0}
 
 
-def test_a_scaled_loss_gives_the_same_steps() -> None:
-    plain, scaled = net(), net()
-    for model, precision in ((plain, "float32"), (scaled, "float16")):
-        learner = Learner(model, learning([sgd("*", 0.1)], precision=precision, max_grad_norm=0.5))
-        if learner.scale is not None:
-            learner.scale.value.fill_(1024.0)
-        for number in range(3):
-            opt_step(learner, batch(number))
-    for one, other in zip(plain.parameters(), scaled.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=2e-3)
+def test_float16_steps_as_torchs_own_scaler_does() -> None:
+    """On a GPU if there is one: it leaves out the same steps, finds the same scales, and clips the same gradients."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = net().to(device)
+    bare = copy.deepcopy(model)
+    learner = Learner(model, learning([sgd("*", 0.1)], precision="float16", max_grad_norm=0.5))
+    assert learner.scale is not None
+    learner.scale.growth_interval = 2
+    scaler = torch.amp.GradScaler(device, init_scale=2.0**16, growth_interval=2)
+    weights = [each for each in bare.parameters() if each.requires_grad]
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    num_skipped = 0
+    for number in range(16):
+        rows = {name: value.to(device) for name, value in batch(number, size=16).items()}
+        rows["tokens"] = torch.ones(16, device=device)  # a batch whose mean divides without rounding
+        metrics = learner.opt_step(rows)
+        learner.opt_steps += 1
+        num_skipped += int(metrics["skipped_steps"])
+        optimizer.param_groups[0]["lr"] = 0.1 * (1 - number / 20)
+        optimizer.zero_grad()
+        with torch.autocast(device, torch.float16):
+            loss = loss_of(bare, rows)
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.unscale_(optimizer)
+        norm = clip_grad_norm_(weights, 0.5)
+        scaler.step(optimizer)
+        scaler.update()
+        assert float(learner.scale.value) == scaler.get_scale()
+        if "grad_norm" in metrics:
+            torch.testing.assert_close(metrics["grad_norm"], norm, rtol=2e-3, atol=0)
+    assert 0 < num_skipped < 16
+    for one, other in zip(model.parameters(), bare.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize(
