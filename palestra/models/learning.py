@@ -84,6 +84,7 @@ class LossScale:
     """
 
     growth_interval = 2000  # steps
+    smallest = 2.0**-14  # that is of use: float16 holds gradients of 10**9 with it
 
     def __init__(self, device: torch.device) -> None:
         self.value = torch.full((), 2.0**16, device=device)

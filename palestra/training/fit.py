@@ -19,7 +19,7 @@ from palestra.data.workers import deaths_held
 from palestra.models.gradients import ModelFailed, told
 from palestra.models.gradients import num_items as items_of
 from palestra.models.labelled import ClassifierConfig, LabelledConfig, class_fault, spaces_of
-from palestra.models.learning import Learner
+from palestra.models.learning import Learner, LossScale
 from palestra.models.model import SEAT, Model, Terms
 from palestra.nets.modes import evaluation_mode, in_evaluation, set_in_evaluation
 from palestra.randomness import base_key, fold_number, seeded_global_state
@@ -312,12 +312,16 @@ class FitTrainer(Training):
 
     def fault(self, with_parameters: bool) -> str | None:
         unchecked, self._unchecked = self._unchecked, []
-        losses = torch.stack([torch.as_tensor(loss) for loss, _, _ in unchecked]).tolist() if unchecked else []
+        tensors = [torch.as_tensor(loss, device=self.device) for loss, _, _ in unchecked]
+        losses = torch.stack(tensors).tolist() if tensors else []  # so a GPU is awaited once
         for loss, (_, number, key) in zip(losses, unchecked, strict=True):
             if not math.isfinite(loss):
                 return f"the loss is {loss} at opt step {number}, counted from 0: {key}"
         if with_parameters and not all(vector.weights.isfinite().all() for vector in self.learner.vectors):
             return f"a weight is no finite number at opt step {self.opt_steps}"
+        scale = self.learner.scale
+        if scale is not None and float(scale.value) < LossScale.smallest:
+            return f"gradients are no finite numbers with any loss scale down to {float(scale.value):.1g}"
         return None
 
     def shown_metrics(self) -> Mapping[str, Mapping[str, float]]:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from palestra.cli import app
 from palestra.config import ConfigError
 from palestra.data.reading import DataFailed
+from palestra.models.learning import LossScale
 from palestra.recording import Logger
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
@@ -623,6 +624,15 @@ def test_a_model_that_fails_is_told_with_batch_and_items(
     with pytest.raises(TrainingFailed, match=told):
         fit(config, "run")
     assert Path("run/failure.txt").exists() == ("the loss is" not in told)
+
+
+def test_a_run_in_which_no_loss_scale_helps_ends_in_a_line(config: dict[str, Any]) -> None:
+    trainer = make_trainer(config)
+    trainer.learner.scale = LossScale(trainer.device)
+    assert trainer.fault(True) is None
+    for _ in range(31):
+        trainer.learner.scale.update(has_overflowed=True)
+    assert trainer.fault(True) == "gradients are no finite numbers with any loss scale down to 3e-05"
 
 
 def test_tied_and_frozen_weights_are_saved_and_loaded(config: dict[str, Any]) -> None:
