@@ -8,6 +8,7 @@ duplicate keys raise ConfigError.
 import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,17 @@ def _require_present(data: Any, path: str, model: type[Config] | None) -> None:
     why = None if model is None else model.absent.get(path.partition(".")[0])
     if why is not None and find_key(data, path) is None:
         raise ConfigError.at(path, f"no such key: {why}")
+
+
+def values_of(overrides: Iterable[str], data: dict[str, Any]) -> dict[str, Any]:
+    """The values that overrides give, by their keys in full. Those that cannot be read are left out."""
+    found = {}
+    for path, equals, text in (override.partition("=") for override in overrides):
+        with suppress(ConfigError):
+            value = _parse(text, path)
+            if equals:
+                found[find_key(data, path.strip()) or path.strip()] = value
+    return found
 
 
 def replace_values(data: dict[str, Any], values: Mapping[str, Any], model: type[Config] | None) -> dict[str, Any]:

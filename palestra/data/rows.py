@@ -3,6 +3,7 @@
 Letters: N rows of the file.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -71,6 +72,14 @@ class RowsDataConfig(DataConfig):
         told.setdefault("sees", [*shown])
         told.setdefault("categorical", [name for name in told["sees"] if shown.get(name) == "texts"])
         return told
+
+
+WHOLE_FILE = {"part": "all", "held_out": None, "num_items": None}  # what a set has that takes all rows of its file
+
+
+def is_other_file(file: Any, own: str) -> bool:
+    """Return whether a value of the key `file` names a file, and another one than `own`."""
+    return isinstance(file, str) and os.path.abspath(file) != os.path.abspath(own)
 
 
 AS_IN_TRAIN = ("label", "label_kind", "sees", "categorical", "standardize")

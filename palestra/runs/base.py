@@ -127,6 +127,17 @@ class BaseRunConfig(Config):
         """Return the keys below the changeable ones that stay as they are, each with the reason."""
         return {}
 
+    def begin_change(self, overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+        """Return the plain data that overrides change where the run is evaluated or used, and lines for the user.
+
+        They are this config's, and what follows from the overrides.
+        """
+        return self.model_dump(), []
+
+    def unjudged(self, overrides: Sequence[str]) -> Iterable[ConfigErrorItem]:
+        """Find the overrides that were to change an evaluation, and change none."""
+        return []
+
     def judged_by(self, evaluation: str) -> Sequence[Config]:
         """Return the sections by which an evaluation is made; one by other sections has another result."""
         return []

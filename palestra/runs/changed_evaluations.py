@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, check_overridden
+from palestra.config import Config, ConfigError, ConfigErrorItem, check_overridden, trusting
 from palestra.evaluation.config import AnyEvaluationConfig, EvaluationConfig, UserEvaluationConfig, evaluation_errors
 from palestra.games import AnyGameConfig
 from palestra.players import scripts_in
@@ -91,17 +91,26 @@ def require_fitting(evaluations: Sequence[EvaluationConfig | UserEvaluationConfi
     ConfigError.require_none(evaluation_errors(evaluations, config.game, roles, scripts))
 
 
-def changed_stored_config(folder: RunFolder, overrides: Sequence[str]) -> Any:
+class ChangedConfig(NamedTuple):
+    """The config of a stored run with changes. notes: a line for each that nobody has typed."""
+
+    config: Any
+    notes: Sequence[str]
+
+
+def changed_stored_config(folder: RunFolder, overrides: Sequence[str]) -> ChangedConfig:
     """The config of a stored run with overrides of what may change where the run is evaluated or used.
 
     Raises ConfigError, which names the keys, for overrides of other keys, RunFolderError, UntrustedError.
     """
     config = read_stored_config(folder.config)
     if not overrides:
-        return config
+        return ChangedConfig(config, ())
     if not config.changeable:
         raise ConfigError.at(overrides[0], f"expected no change, because the run is {config.in_words}")
-    changed = read_stored_config(folder.config, overrides)
+    data, notes = config.begin_change(overrides)
+    with trusting():  # the modules that overrides name, because the user typed them
+        changed = check_overridden(data, overrides, type(config))
     expected = f"expected a change of {', '.join(config.changeable)} alone, because the run has learned by its config"
     keys, kept = [change.key for change in differences(config, changed)], config.kept()
     faults = {key: expected for key in keys if not _is_below(key, config.changeable)}
@@ -109,7 +118,7 @@ def changed_stored_config(folder: RunFolder, overrides: Sequence[str]) -> Any:
         key: f"expected no change, because {kept[each]}" for key in keys for each in kept if _is_below(key, [each])
     }
     ConfigError.require_none(ConfigErrorItem(*fault) for fault in faults.items())
-    return changed
+    return ChangedConfig(changed, notes)
 
 
 def _is_below(key: str, keys: Sequence[str]) -> bool:

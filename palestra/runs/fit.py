@@ -25,9 +25,10 @@ from palestra.config import (
     under,
 )
 from palestra.config.errors import shown
+from palestra.config.files import values_of
 from palestra.data.loading import LoadingConfig
 from palestra.data.own_loaders import LoaderConfig
-from palestra.data.rows import RowsDataConfig
+from palestra.data.rows import WHOLE_FILE, RowsDataConfig, is_other_file
 from palestra.data.sets import TRAIN, DataConfig, UserDataConfig
 from palestra.evaluation.config import EvaluationName
 from palestra.evaluation.measures import GameMeasures
@@ -241,6 +242,40 @@ class FitConfig(EvaluatedRunConfig):
             return {}
         why = "its training rows say how the model sees all others; put other rows into another set, as data.new.file"
         return {f"data.{TRAIN}.{key}": why for key in RowsDataConfig.model_fields if key != "num_items"}
+
+    def begin_change(self, overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+        """As in BaseRunConfig: a set of a new name has the keys of `train`, and of another file all rows are taken."""
+        data, notes = super().begin_change(overrides)
+        sets, train = data["data"], self.data[TRAIN]
+        for name, said in self._said_of_sets(overrides).items():
+            if name not in sets and not isinstance(train, LoaderConfig):
+                sets[name] = train.model_dump()
+            is_of_rows = isinstance(self.data.get(name, train), RowsDataConfig) and name != TRAIN
+            is_chosen = "part" in said or "held_out" in said
+            if is_of_rows and not is_chosen and is_other_file(said.get("file"), sets[name]["file"]):
+                sets[name] |= WHOLE_FILE
+                what = f"data.{name}.file is another file than the run's"
+                notes.append(f"{what}: all of its rows are taken (data.{name}.part=all)")
+        return data, notes
+
+    def unjudged(self, overrides: Sequence[str]) -> Iterator[ConfigErrorItem]:
+        judging = list(dict.fromkeys(each.data for each in self.evaluations))
+        for name in self._said_of_sets(overrides):
+            if name not in (*judging, TRAIN):
+                expected = f"expected a set by which an evaluation judges ({', '.join(judging)})"
+                yield ConfigErrorItem(
+                    f"data.{name}", f"{expected}, got {name!r}; one does with evaluations.0.data={name}"
+                )
+
+    def _said_of_sets(self, overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return what overrides say of data sets: by name, the values by the first key below the set."""
+        found: dict[str, dict[str, Any]] = {}
+        for key, value in values_of(overrides, self.model_dump()).items():
+            first, _, rest = key.partition(".")
+            name, _, below = rest.partition(".")
+            if first == "data" and name:
+                found.setdefault(name, {})[below.partition(".")[0]] = value
+        return found
 
     def judged_by(self, evaluation: str) -> list[Config]:
         found = [each for each in self.evaluations if each.name == evaluation]

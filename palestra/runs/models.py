@@ -94,7 +94,7 @@ class TrainedModel:
     place: the folder that it was read from. config: that of its run. weights: the latest ones by name, with the
     buffers. spaces: of the items from which it was made; None if it needs none. learner: the state of its learner, with
     the averages of its weights; {} if it was not read. files: the SHA-256 of those that its data sets name, by set and
-    path. warnings: a line for each damaged checkpoint that was skipped.
+    path. warnings: a line for each change that nobody has typed, and each damaged checkpoint that was skipped.
     """
 
     place: Path
@@ -114,7 +114,8 @@ class TrainedModel:
         checkpoint that is missing or damaged, UntrustedError, ConfigError for overrides that do not fit.
         """
         folder = RunFolder.open(find_run(run).folder)
-        config = require_kind(changed_stored_config(folder, overrides), FitConfig, folder.path)
+        changed = changed_stored_config(folder, overrides)
+        config = require_kind(changed.config, FitConfig, folder.path)
         folder.require_rebuildable()
         loaded = Checkpoints(folder, keep_last=1, keep_every=None).load(checkpoint, check_rows=False)
         with loaded.fitting():
@@ -127,7 +128,7 @@ class TrainedModel:
                 stored_spaces(state["spaces"]),
                 state["learner"],
                 state["files"],
-                loaded.warnings,
+                [*changed.notes, *loaded.warnings],
             )
 
     def build(self, device: torch.device, weights: Weights = "latest") -> Model:
@@ -183,7 +184,7 @@ class StoredModel:
     """A model as a run left it: `load_model(run).predict(items)`.
 
     model: in evaluation mode. config: that of the run. opt_steps: those after which it is so. weights: latest or
-    averaged. warnings: a line for each damaged checkpoint that was skipped.
+    averaged. warnings: as those of TrainedModel.
     """
 
     def __init__(self, trained: TrainedModel, model: Model, weights: Weights, device: torch.device) -> None:

@@ -11,6 +11,7 @@ from palestra.config.places import Place
 from palestra.config.usual import completed, lacking
 from palestra.config.variants import UNSAID
 from palestra.data.reading import DataFailed, Reader
+from palestra.data.rows import WHOLE_FILE, is_other_file
 from palestra.data.sets import TRAIN, make_sets
 from palestra.games.spaces import Discrete, RoleSpaces
 from palestra.models.labelled import LabelledConfig, spaces_of
@@ -66,11 +67,16 @@ def starting_fit(model: str, said: Data, overrides: Sequence[str]) -> FitConfig:
 def _sets(said: Data, overrides: Sequence[str]) -> Data:
     """Return the key `data`, with the overrides that are about it. Raises ConfigError."""
     own = [override for override in overrides if override.strip().startswith("data.")]
-    names = [override.split("=")[0].strip().split(".")[1] for override in own]
-    data: Data = {"data": dict.fromkeys([TRAIN, *names], said)}
-    for override in own:
+    name_of = {override: override.split("=")[0].strip().split(".")[1] for override in own}
+    data: Data = {"data": {TRAIN: said}}
+    for override in sorted(own, key=lambda each: name_of[each] != TRAIN):  # the other sets have the keys of `train`
+        data["data"].setdefault(name_of[override], dict(data["data"][TRAIN]))
         with suppress(ConfigError):  # of a key that only the complete file has
             data = apply_overrides(data, [override], _Sets)
+    for each in data["data"].values():
+        is_chosen = "part" in each or "held_out" in each
+        if not is_chosen and is_other_file(each.get("file"), str(data["data"][TRAIN].get("file"))):
+            each |= WHOLE_FILE
     data = completed(data, Place(_Sets), None)
     train = data["data"][TRAIN]
     with suppress(ConfigError):

@@ -52,7 +52,8 @@ class Stored:
     Must be implemented: `evaluations`, `change_evaluations`, `restore`, `play`.
 
     counters: those of the loaded checkpoint. is_over: whether the run had ended there. results: the folder in which
-    results are filed. failures: the exceptions of parts that end an evaluation as failed.
+    results are filed. failures: the exceptions of parts that end an evaluation as failed. notes: a line for each
+    change that nobody has typed.
     """
 
     failures: tuple[type[Exception], ...] = (EnvironmentFailed,)
@@ -62,6 +63,7 @@ class Stored:
         self.counters: dict[str, int] = {}
         self.is_over = False
         self.changes = Changes((), ())
+        self.notes: Sequence[str] = ()
         self.warnings: Sequence[str] = ()
 
     @property
@@ -85,11 +87,11 @@ class Stored:
         """Load what is evaluated from a checkpoint.
 
         which: latest, best, a number, or an opt step such as @2100. Raises CheckpointError for one that is missing or
-        damaged. Of damaged latest ones the one before is loaded; `warnings` then has a line for each.
+        damaged. Of damaged latest ones the one before is loaded; `warnings` has a line for each, after `notes`.
         """
         checkpoints = Checkpoints(self.folder, keep_last=1, keep_every=None)
         loaded = checkpoints.load(which, check_rows=False)
-        self.warnings = loaded.warnings
+        self.warnings = [*self.notes, *loaded.warnings]
         with loaded.fitting():
             self.restore(loaded.state)
             self.is_over = loaded.state["finished"]

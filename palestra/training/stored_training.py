@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from palestra.config import Config, trusting
+from palestra.config import Config, ConfigError, trusting
 from palestra.evaluation.evaluator import Watch
 from palestra.runs.changed_evaluations import Changes, changed_stored_config
 from palestra.runs.kinds import read_stored_config
@@ -33,7 +33,9 @@ class StoredTraining(Stored):
 
     def change_evaluations(self, changes: Changes) -> None:
         """Judge by other sections of the config, which the kind of run calls changeable."""
-        self._make(changed_stored_config(self.folder, changes.overrides))
+        config, self.notes = changed_stored_config(self.folder, changes.overrides)
+        ConfigError.require_none(config.unjudged(changes.overrides))
+        self._make(config)
         self.changes = changes
 
     def _judged_by(self, name: str) -> Sequence[Config]:

@@ -25,6 +25,7 @@ from palestra.config import ConfigError
 from palestra.data.reading import DataFailed
 from palestra.models.model import Model
 from palestra.runs.models import PredictionFailed
+from palestra.runs.starting_fit import starting_fit
 from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.disk import RunFolderError
 from tests.fitted import CLASSIFIER, EVALUATION, MLP, PAIR, REGRESSOR, fit_config, fitted, working_in
@@ -348,8 +349,8 @@ def test_rows_without_labels_are_predicted_as_the_training_rows_say(here: Path) 
     model = CLASSIFIER | {"net": MLP | {"net_arch": []}}
     fitted("trees", model, data={"train": rows("class"), "test": rows("class")}, stop={"after": 20, "unit": "epochs"})
     shell("predict", "trees", "train", "--out", "known.csv")
-    told = shell("predict", "trees", "test", "data.test.file=new.csv", "data.test.label=null", "--out", "new_out.csv")
-    assert "40 items" in told
+    told = shell("predict", "trees", "new", "data.new.file=new.csv", "data.new.label=null", "--out", "new_out.csv")
+    assert "40 items of data.new" in told
     known, new = (list(csv.DictReader(Path(name).read_text().splitlines())) for name in ("known.csv", "new_out.csv"))
     assert [row["label"] for row in known] == kinds
     assert {row["class"] for row in known} == {"oak", "ash"}
@@ -359,9 +360,36 @@ def test_rows_without_labels_are_predicted_as_the_training_rows_say(here: Path) 
     ]
 
 
+def test_of_another_file_all_rows_are_judged(here: Path) -> None:
+    """Also of one that a set of a new name has, which has the other keys of `train`."""
+    held_out = rows("class") | {"held_out": {"name": "fraction", "fraction": 0.2, "seed": 0}}
+    data = {"train": held_out | {"part": "train"}, "test": held_out | {"part": "held_out", "num_items": 3}}
+    fitted("shares", CLASSIFIER, data=data, evaluations=[EVALUATION], stop={"after": 1, "unit": "opt_steps"})
+    Path("more.csv").write_text("\n".join(Path("train.csv").read_text().splitlines()[:21]))
+    note = "file is another file than the run's: all of its rows are taken"
+    for words, num in (
+        ("data.test.num_items=2", "2 items"),
+        ("test.file=more.csv", f"data.test.{note} (data.test.part=all)"),
+        ("test.file=more.csv", "20 items"),
+        ("data.test.file=more.csv data.test.part=held_out", "3 items"),
+        ("data.test.file=./train.csv", "3 items"),
+        ("data.new.file=more.csv evaluations.0.data=new", "20 items"),
+    ):
+        assert num in shell("evaluate", "shares", *words.split())
+    started = starting_fit("classifier", {"name": "rows"}, [
+        *("data.train.file=train.csv", "data.train.label=kind", "data.test.file=more.csv"),
+    ])  # fmt: skip
+    (train, test) = started.sets().values()
+    assert (train.part, test.part, test.held_out, test.label) == ("train", "all", None, "kind")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (
+            "evaluate judged data.new.file=new.csv",
+            "data.new: expected a set by which an evaluation judges (test), got 'new'; one does",
+        ),
         (
             "predict trees train data.train.file=new.csv",
             "data.train.file: expected no change, because its training rows",
@@ -386,7 +414,7 @@ def test_rows_that_do_not_fit_are_told_in_one_line(here: Path, words: str, told:
         data = {"train": rows("class"), "test": rows("class")}
         fitted("judged", CLASSIFIER, data=data, evaluations=[EVALUATION])
     command = [*words.split(), *(["--out", "a.csv"] if "predict" in words else [])]
-    (line,) = shell(*command, code=2).splitlines()
+    *_, line = shell(*command, code=2).splitlines()
     assert line.startswith(told), line
 
 
