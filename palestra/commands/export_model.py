@@ -1,8 +1,8 @@
 """Writes the forward pass of a model as files that run without palestra: a torch.export program, and ONNX.
 
-Both take a batch as the run's training data are collated, without its labels, of any number of items; and give what
-`forward` gives, computed in float32. `model.json` has the names, shapes and types. The files are loaded again, and must
-give the model's outputs.
+Both take a batch as the run's training data are collated, of any number of items, without what no file can hold and
+without labels, unless `forward` reads them; and give what `forward` gives, computed in float32. `model.json` has the
+names, shapes and types. The files are loaded again, and must give the model's outputs.
 """
 
 import io
@@ -11,7 +11,7 @@ import logging
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def export_model(
 
 
 def _batches(loaded: StoredModel, module: nn.Module) -> list[Any]:
-    """Return batches of the training data, without labels unless the model reads them.
+    """Return batches of the training data, without labels and texts, and such, unless the model reads them.
 
     Where a loader gives the training data, they are those of another set.
     """
@@ -88,14 +88,19 @@ def _batches(loaded: StoredModel, module: nn.Module) -> list[Any]:
     for batch in batches:
         if isinstance(batch, Unread):
             raise DataFailed(*batch)
-    if isinstance(batches[0], Mapping) and LABEL in batches[0]:
-        without = [{name: value for name, value in batch.items() if name != LABEL} for batch in batches]
-        try:
+    if not isinstance(batches[0], Mapping):
+        return batches
+    others = {name for batch in batches for name, value in batch.items() if not _holds_tensors(value)}
+    for unread in (others | {LABEL}, others):
+        without = [{name: value for name, value in batch.items() if name not in unread} for batch in batches]
+        with suppress(KeyError, AttributeError, TypeError):
             module(without[0])
-        except (KeyError, AttributeError, TypeError):
-            return batches
-        return without
-    return batches
+            return without
+    return [dict(batch) for batch in batches]
+
+
+def _holds_tensors(value: Any) -> bool:
+    return all(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value))
 
 
 def _write(

@@ -1,10 +1,12 @@
-"""Data sets whose items lie in tensors, of which a batch is read at once; and how items of other sets are joined."""
+"""Data sets whose items lie in tensors, of which a batch is read at once; how items of others are joined, and moved."""
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, default_collate
 
 LABEL = "label"  # the entry of an item that is to be predicted
@@ -50,3 +52,25 @@ def _with_tuples(part: Any) -> Any:
     if type(part) is list and any(isinstance(each, Tensor | list | tuple | Mapping) for each in part):
         return tuple(_with_tuples(each) for each in part)
     return part
+
+
+def with_changed_parts(batch: Any, change: Callable[[Any], Any], is_part: Callable[[Any], bool] | None = None) -> Any:
+    """Return a batch in which each part is changed: what lies in lists, tuples and mappings of any kind.
+
+    A mapping that is no dict, such as a BatchEncoding of transformers, is copied, or becomes a dict. is_part: whether
+    something is a part, though it is a list, a tuple or a mapping; None: nothing is.
+    """
+
+    def changed(part: Any) -> Any:
+        if not isinstance(part, Mapping) or (is_part is not None and is_part(part)):
+            return change(part)
+        found = copy.copy(part) if isinstance(part, MutableMapping) else dict(part)
+        found.update({name: with_changed_parts(each, change, is_part) for name, each in part.items()})
+        return found
+
+    return pytree.tree_map(changed, batch, is_leaf=is_part)
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """Return a batch whose tensors lie on a device."""
+    return with_changed_parts(batch, lambda part: part.to(device) if isinstance(part, Tensor) else part)

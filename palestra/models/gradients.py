@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from palestra.config import failure
+from palestra.data.items import with_changed_parts
 from palestra.models.model import WEIGHT, Model, Terms
 
 
@@ -38,7 +38,8 @@ def num_items(batch: Any) -> int:
     first = next(iter(batch.values()), None) if isinstance(batch, dict) else batch
     if isinstance(first, Tensor) and first.dim():
         return len(first)
-    parts = pytree.tree_leaves(batch, is_leaf=lambda part: _counts_items(part, part is batch))
+    parts: list[Any] = []
+    with_changed_parts(batch, parts.append, lambda part: _counts_items(part, part is batch))
     counting = [part for part in parts if _counts_items(part, part is batch)]
     for part in [*(part for part in counting if isinstance(part, Tensor)), *counting]:
         return len(part)
@@ -60,9 +61,8 @@ def pieces(batch: Any, num: int) -> Iterator[Any]:
 
     for start, stop in itertools.pairwise(bounds):
         if stop > start:
-            yield pytree.tree_map(
-                lambda part, a=start, b=stop: part[a:b] if is_cut(part) else part, batch, is_leaf=is_cut
-            )
+            rows = slice(start, stop)
+            yield with_changed_parts(batch, lambda part, rows=rows: part[rows] if is_cut(part) else part, is_cut)  # type: ignore[misc]
 
 
 def _counts_items(part: Any, is_batch: bool) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from palestra.config import ConfigError, below, failure, trusting
+from palestra.data.items import moved
 from palestra.data.loading import Loader, LoadingConfig, in_order
 from palestra.data.reading import BatchKey, Reader
 from palestra.data.sets import TRAIN, UserDataConfig, make_sets, require_same_sets
@@ -240,9 +241,8 @@ class StoredModel:
         try:
             for key, batch in loader.batches(0):
                 try:
-                    moved = pytree.tree_map_only(Tensor, lambda leaf: leaf.to(self.device), batch)
                     with restored_global_states(), computing_in(learning.precision, self.device):
-                        found = self.model.predict(moved)
+                        found = self.model.predict(moved(batch, self.device))
                 except Exception as error:
                     raise PredictionFailed(f"{name}: the model fails at {key}: {failure(error)}") from error
                 yield key, batch, pytree.tree_map(lambda leaf, key=key: self._rows(leaf, key, name), found)

@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from palestra.config import ConfigError, below
-from palestra.data.items import TensorItems
+from palestra.data.items import TensorItems, moved
 from palestra.data.loading import Batches, Loader
 from palestra.data.own_loaders import LoaderConfig, OwnLoader
 from palestra.data.reading import BatchKey, DataFailed, Reader
@@ -300,9 +299,7 @@ class FitTrainer(Training):
 
     def moved(self, batch: Any) -> Any:
         """Return a batch on the run's device."""
-        if self.device.type == "cpu":
-            return batch
-        return pytree.tree_map(lambda leaf: leaf.to(self.device) if isinstance(leaf, torch.Tensor) else leaf, batch)
+        return batch if self.device.type == "cpu" else moved(batch, self.device)
 
     def _close(self) -> None:
         for loader in (self.loader, *self.judging.loaders.values()):

@@ -4,6 +4,7 @@ Covers palestra.models.gradients, palestra.models.groups, palestra.models.model.
 """
 
 import copy
+from collections import UserDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
 from palestra.config import ConfigError, check
-from palestra.data.items import joined_items
+from palestra.data.items import joined_items, moved
 from palestra.models.gradients import TermsError, added, find_gradient, num_items, pieces
 from palestra.models.groups import Vector
 from palestra.models.learning import Learner, LearningConfig, LossScale
@@ -177,6 +178,18 @@ def test_lists_have_an_entry_for_each_item_and_tuples_have_parts(lengths: tuple[
 )
 def test_items_are_counted_by_the_first_tensor_else_by_the_first_list(batch: Any, num: int) -> None:
     assert num_items(batch) == num
+
+
+def test_a_mapping_that_is_no_dict_is_a_batch() -> None:
+    """As a BatchEncoding of transformers, which has its entries as attributes, too."""
+    batch = UserDict({"text": ["a", "b", "c"], "ids": torch.arange(3), "inner": UserDict({"x": torch.arange(3.0)})})
+    assert num_items(UserDict({"inner": batch})) == 3
+    found = list(pieces(batch, 2))
+    assert [each.data["inner"]["x"].tolist() for each in found] == [[0.0], [1.0, 2.0]]
+    assert [each["text"] for each in found] == [["a"], ["b", "c"]]
+    there = moved(batch, torch.device("meta"))
+    assert (there["ids"].is_meta, there["inner"]["x"].is_meta, there["text"]) == (True, True, ["a", "b", "c"])
+    assert not batch["inner"]["x"].is_meta
 
 
 def test_pairs_in_items_are_tuples_in_batches() -> None:

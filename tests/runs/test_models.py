@@ -6,6 +6,7 @@ Covers palestra.commands.export_files, palestra.commands.export_model, palestra.
 import csv
 import json
 import shutil
+from collections import UserDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -283,15 +284,23 @@ def test_a_file_that_gives_other_outputs_is_removed(here: Path, monkeypatch: pyt
     assert not Path("other").exists()
 
 
-def test_what_no_file_can_hold_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_file_can_hold_is_left_out_unless_the_model_reads_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def collate(self: Any, items: list[Any]) -> Any:
-        return {"observation": torch.stack([item["observation"] for item in items]), "text": ["a"] * len(items)}
+        batch = {"observation": torch.stack([item["observation"] for item in items]), "text": ["a"] * len(items)}
+        return UserDict(batch)  # a mapping that is no dict, as a BatchEncoding of transformers
 
     told = "expected tensors alone in what forward returns, because no file can hold anything else, got null as outputs"
     with monkeypatch.context() as patch:
         patch.setattr("fitted_parts.Pair.forward", lambda self, batch: (batch["observation"], {"said": None}))
         assert shell("export", "pairs", code=2) == f"{told}[1]['said']\n"
     monkeypatch.setattr("fitted_parts.Points.collate", collate, raising=False)
+    assert "outputs = model({'observation': torch.zeros(1, 4)})" in shell("export", "pairs")
+    shutil.rmtree("pairs/export")
+    monkeypatch.setattr(
+        "fitted_parts.Pair.forward", lambda self, batch: self.layers(batch["observation"] + len(batch["text"]))
+    )
     told = "expected tensors alone in a batch of the training data, because no file can hold anything else, got the "
     assert shell("export", "pairs", code=2) == f"{told}string 'a' as batch['text'][0]\n"
     assert not Path("pairs/export/model-8").exists()
