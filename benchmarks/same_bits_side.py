@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 
 Data = dict[str, Any]
 
-# What a player has learned: networks and target networks, moments of the optimizers, coefficients.
-LEARNED = ("nets", "optimizers", "algorithm")
+# What a player has learned: networks and target networks, moments of the optimizers, coefficients, text models.
+LEARNED = ("nets", "optimizers", "algorithm", "model")
 NEVER = {"every": 10**9, "unit": "opt_steps"}
 
 

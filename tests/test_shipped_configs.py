@@ -9,8 +9,9 @@ from config_mutations import assert_every_mutation_is_told
 from conftest import TINY_FIT
 
 from palestra.config import find_defaults, find_undescribed, load_config, load_yaml, render
-from palestra.runs.config import RunConfig
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.fit import FitConfig
+from palestra.runs.kinds import KINDS, kind_of_run
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yml"))
 
@@ -23,12 +24,12 @@ def test_there_are_configs() -> None:
 
 @every_file
 def test_a_shipped_config_is_complete_and_consistent(file: Path) -> None:
-    assert load_config(file, (), RunConfig).players
+    assert load_config(file, (), kind_of_run).players
 
 
 @every_file
 def test_every_break_of_a_shipped_config_is_told_by_its_path(file: Path) -> None:
-    assert_every_mutation_is_told(load_yaml(file), RunConfig)
+    assert_every_mutation_is_told(load_yaml(file), kind_of_run(load_yaml(file)))
 
 
 def test_every_break_of_a_config_of_a_model_is_told_by_its_path() -> None:
@@ -37,15 +38,19 @@ def test_every_break_of_a_config_of_a_model_is_told_by_its_path() -> None:
 
 @every_file
 def test_a_shipped_config_printed_says_the_same(file: Path) -> None:
-    assert load_yaml(render(load_config(file, (), RunConfig), RunConfig)) == load_yaml(file)
+    assert load_yaml(printed(file)) == load_yaml(file)
 
 
 @every_file
 def test_any_yaml_reader_reads_a_shipped_config_and_its_print_alike(file: Path) -> None:
     """Another reader takes 1e-8, without a point, for text."""
     assert typed(yaml.safe_load(file.read_text())) == typed(load_yaml(file))
-    printed = render(load_config(file, (), RunConfig), RunConfig)
-    assert typed(yaml.safe_load(printed)) == typed(load_yaml(printed))
+    assert typed(yaml.safe_load(printed(file))) == typed(load_yaml(printed(file)))
+
+
+def printed(file: Path) -> str:
+    config = load_config(file, (), kind_of_run)
+    return render(config, type(config))
 
 
 def typed(value: Any) -> Any:
@@ -55,9 +60,7 @@ def typed(value: Any) -> Any:
     return [typed(item) for item in value] if isinstance(value, list) else (type(value), value)
 
 
-def test_no_key_of_a_run_has_a_default() -> None:
-    assert find_defaults(RunConfig) == []
-
-
-def test_every_key_of_a_run_is_described() -> None:
-    assert find_undescribed(RunConfig) == []
+@pytest.mark.parametrize("kind", set(KINDS.values()), ids=lambda kind: kind.__name__)
+def test_every_key_of_a_run_is_described_and_none_has_a_default(kind: type[BaseRunConfig]) -> None:
+    assert find_defaults(kind) == []
+    assert find_undescribed(kind) == []

@@ -26,10 +26,17 @@ from palestra.recording import RecorderConfig
 from palestra.rollouts.n_step import AnyTransitionsConfig
 from palestra.runs.config import AnyAlgorithm, AnyTrainerConfig
 from palestra.runs.fit import AnyDataConfig, AnyFitTrainerConfig, AnyModelConfig
+from palestra.runs.text import AnyTextTrainerConfig
 from palestra.schedules import ScheduleConfig
 from palestra.sweeps.config import AnyPlaceConfig
 from palestra.sweeps.pruning import AnyPruningConfig
 from palestra.sweeps.search import AnySearchConfig
+from palestra.text.algorithms import AnyTextAlgorithm
+from palestra.text.game import AnyTextScenarioConfig
+from palestra.text.models.losses import AnyTextLoss
+from palestra.text.players import AnyTextModelConfig
+from palestra.text.scripts import SCRIPTS
+from palestra.text.templates import AnyPromptsConfig
 
 
 def catalogue() -> dict[str, dict[str, str]]:
@@ -37,7 +44,7 @@ def catalogue() -> dict[str, dict[str, str]]:
     return {
         "games": _variants(AnyGameConfig),
         "algorithms": _variants(AnyAlgorithm),
-        "trainers": _variants(AnyTrainerConfig) | _variants(AnyFitTrainerConfig),
+        "trainers": _variants(AnyTrainerConfig) | _variants(AnyFitTrainerConfig) | _variants(AnyTextTrainerConfig),
         "models (fit)": _variants(AnyModelConfig),
         "data (fit)": _variants(AnyDataConfig),
         "orders (fit)": _variants(AnyOrderConfig),
@@ -48,6 +55,12 @@ def catalogue() -> dict[str, dict[str, str]]:
         "players": {name: _first_paragraph(policy) for name, policy in SCRIPTED.items()},
         "protocols (dialogue)": _variants(AnyProtocolConfig),
         "scenarios (dialogue)": _variants(AnyScenarioConfig),
+        "algorithms (text)": _variants(AnyTextAlgorithm),
+        "models (text)": _variants(AnyTextModelConfig),
+        "losses (text)": _variants(AnyTextLoss),
+        "players (text)": {name: _first_paragraph(script) for name, script in SCRIPTS.items()},
+        "scenarios (text_dialogue)": _variants(AnyTextScenarioConfig),
+        "prompts (text_dialogue)": _variants(AnyPromptsConfig),
         "schedules": _variants(ScheduleConfig),
         "rewards (polyhedra)": _variants(RewardConfig),
         "optimizers": _variants(OptimizerConfig),

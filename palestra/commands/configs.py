@@ -92,7 +92,8 @@ def config(
         typer.Argument(
             metavar="[GAME] [KEY=VALUE]...",
             help="a game: polyhedra, a Gymnasium environment such as LunarLander-v3, or package.module:Class; or a "
-            "protocol and a scenario, such as nip witness; of fit a model and data; of a sweep its configs; overrides",
+            "protocol and a scenario, such as nip witness, or nip claims of players that write; of fit a model and "
+            "data; of a sweep its configs; overrides",
         ),
     ] = None,
 ) -> None:

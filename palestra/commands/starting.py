@@ -1,26 +1,31 @@
 """Finds what `palestra config` prints and `palestra train ALGORITHM GAME` trains.
 
-That is a shipped config, or a first file for an algorithm and a game.
+That is a shipped config, or a first file for an algorithm and a game, or for a protocol and a scenario.
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from palestra.config import IMPORT_PATH, ConfigError, checking, load_yaml
 from palestra.config.errors import nearest
-from palestra.config.variants import members_of, names_of
+from palestra.config.variants import admits, load_named, members_of, names_of
 from palestra.games import AnyGameConfig
 from palestra.games.dialogue.game import AnyScenarioConfig
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.config import AnyAlgorithm, RunConfig
 from palestra.runs.fit import AnyDataConfig, AnyModelConfig
-from palestra.runs.kinds import read_config
+from palestra.runs.kinds import kind_of_run, read_config
 from palestra.runs.shipped_configs import shipped_configs
 from palestra.runs.starting import following, remedies, starting_data
 from palestra.runs.starting_fit import starting_fit
+from palestra.runs.starting_text import starting_text
+from palestra.text.algorithms import AnyTextAlgorithm
+from palestra.text.algorithms.algorithm import TextAlgorithm
+from palestra.text.game import AnyTextScenarioConfig
 from palestra.training import make_trainer
 from palestra.training.trainable import apart_from_this_machine
 
@@ -29,13 +34,27 @@ FIT = "fit"
 
 
 def known_algorithms() -> list[str]:
-    """Return the names of the algorithms, without the user's own."""
+    """Return the names of the algorithms of players in games, without the user's own."""
     return list(names_of(members_of(AnyAlgorithm)))
+
+
+def text_algorithms() -> list[str]:
+    """Return the names of the algorithms of players that talk in words, without the user's own."""
+    return list(names_of(members_of(AnyTextAlgorithm)))
 
 
 def is_algorithm(name: str) -> bool:
     """Return whether a text is the name of an algorithm, one of palestra's or package.module:Class, or fit."""
-    return name == FIT or name in known_algorithms() or IMPORT_PATH.fullmatch(name) is not None
+    known = (FIT, *known_algorithms(), *text_algorithms())
+    return name in known or IMPORT_PATH.fullmatch(name) is not None
+
+
+def _is_of_text(name: str) -> bool:
+    """Return whether a text names an algorithm of players that talk in words; one of the user's own is imported."""
+    found = None
+    with suppress(ValueError):  # the user gets this error when the config is read
+        found = load_named(name) if ":" in name and admits(name) else None
+    return name in text_algorithms() or (isinstance(found, type) and issubclass(found, TextAlgorithm))
 
 
 def starting_config(name: str, words: Sequence[str]) -> BaseRunConfig:
@@ -49,14 +68,16 @@ def starting_config(name: str, words: Sequence[str]) -> BaseRunConfig:
         if name == FIT:
             return _starting_fit(words)
         shipped = {path.stem: path for path in shipped_configs()}
-        game, overrides = game_and_overrides(words)
-        if game is None:
+        if not words or "=" in words[0]:
             if name not in shipped:
                 raise ConfigError.at(name, expected_name(name, shipped))
-            return followed(shipped[name], overrides) or read_config(shipped[name], overrides)
+            return followed(shipped[name], words) or read_config(shipped[name], words)
         if not is_algorithm(name):
-            expected = f"expected one of the algorithms {', '.join(known_algorithms())}"
+            expected = f"expected one of the algorithms {_all_algorithms()}"
             raise ConfigError.at(name, f"{expected}, or a class of your own as package.module:Class, got {name!r}")
+        if _is_of_text(name):
+            return _starting_text(name, words, shipped)
+        game, overrides = game_and_overrides(words)
         if (tuned := _tuned(name, game, shipped)) is not None:
             return followed(tuned, overrides) or read_config(tuned, overrides)
         if not _is_game(game):
@@ -89,10 +110,26 @@ def _starting_fit(words: Sequence[str]) -> BaseRunConfig:
     return config
 
 
+def _starting_text(name: str, words: Sequence[str], shipped: Mapping[str, Path]) -> BaseRunConfig:
+    """Return a config for players that talk in words. words: a protocol and a scenario, and overrides."""
+    protocols, scenarios = (list(names_of(members_of(each))) for each in (AnyProtocolConfig, AnyTextScenarioConfig))
+    named = [word for word in words[:2] if "=" not in word]
+    for place, (what, known) in enumerate((("a protocol", protocols), ("a scenario", scenarios))):
+        if len(named) <= place or not (named[place] in known or ":" in named[place]):
+            got = repr(named[place]) if len(named) > place else "none"
+            expected = f"expected {what} ({', '.join(known)}, or package.module:Class), got {got}"
+            raise ConfigError.at(" ".join([name, *named[: place + 1]]), f"{expected}{_shipped_of(name, shipped)}")
+    protocol, scenario = named
+    said = {"protocol": {"name": protocol}, "scenario": {"name": scenario}}
+    config = starting_text(name, said, words[2:])
+    make_trainer(apart_from_this_machine(config))
+    return config
+
+
 def followed(path: Path, overrides: Sequence[str]) -> RunConfig | None:
     """Return a shipped config with overrides, if other keys follow from these; else None. Raises ConfigError."""
     data = load_yaml(path)
-    changed = following(data, overrides) if overrides else data
+    changed = following(data, overrides) if overrides and kind_of_run(data).is_played else data
     return None if changed == data else read_config(changed, overrides)
 
 
@@ -109,14 +146,12 @@ def _is_game(game: Mapping[str, Any]) -> bool:
     return game["name"] in _games() or "id" in game or ":" in game["name"]
 
 
-def game_and_overrides(words: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]:
-    """Split the words after an algorithm into the key `game`, None if there is no game, and the overrides.
+def game_and_overrides(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Split the words after an algorithm, of which there are some, into the key `game` and the overrides.
 
     A protocol and a scenario, each a name or package.module:Class, are the game `dialogue`. Raises ConfigError for a
     protocol without a known scenario.
     """
-    if not words or "=" in words[0]:
-        return None, list(words)
     protocols, scenarios = names_of(members_of(AnyProtocolConfig)), names_of(members_of(AnyScenarioConfig))
     first, *others = words
     second = others[0] if others and "=" not in others[0] else ""
@@ -141,17 +176,27 @@ def expected_name(name: str, shipped: Mapping[str, Path]) -> str:
         return _expected_game(name, "none", shipped)
     near = nearest(name, shipped)
     hint = f"; did you mean {near!r}?" if near else ""
-    algorithms = ", ".join(known_algorithms())
     return (
-        f"expected one of the shipped configs ({', '.join(shipped)}), or an algorithm ({algorithms}) and a game, got "
-        f"{name!r}{hint}"
+        f"expected one of the shipped configs ({', '.join(shipped)}), "
+        f"or an algorithm ({_all_algorithms()}) and a game, got {name!r}{hint}"
     )
+
+
+def _all_algorithms() -> str:
+    return ", ".join([*known_algorithms(), *text_algorithms()])
 
 
 def _expected_game(algorithm: str, got: str, shipped: Mapping[str, Path]) -> str:
     """Say what may follow an algorithm."""
-    own = ", ".join(stem for stem in shipped if stem.split("-")[0] == algorithm)
-    return (
-        f"expected a game after {algorithm} (one of {', '.join(_games())}, the id of a Gymnasium environment such as "
-        f"CartPole-v1, or a class of your own as package.module:Class), got {got}; shipped configs: {own or 'none'}"
+    expected = (
+        f"a game after {algorithm} (one of {', '.join(_games())}, the id of a Gymnasium environment such as "
+        "CartPole-v1, or a class of your own as package.module:Class)"
     )
+    if algorithm in text_algorithms():
+        expected = f"a protocol and a scenario after {algorithm}, such as nip claims"
+    return f"expected {expected}, got {got}{_shipped_of(algorithm, shipped)}"
+
+
+def _shipped_of(algorithm: str, shipped: Mapping[str, Path]) -> str:
+    own = ", ".join(stem for stem in shipped if stem.split("-")[0] == algorithm)
+    return f"; shipped configs: {own or 'none'}"

@@ -31,14 +31,6 @@ class ImitateConfig(JobConfig):
 
 
 class TextPlayerConfig(Config):
-    usual: ClassVar[dict[str, Any]] = {
-        "model": "new",
-        "sampling": {},
-        "num_retries": 0,
-        "imitate": None,
-        "updates": "constant",
-    }
-
     model: Annotated[AnyTextModelConfig, InBranch.FIXED]
     """what writes"""
     sampling: SamplingConfig
@@ -51,6 +43,14 @@ class TextPlayerConfig(Config):
     """how it learns from its dialogues; null: it stays as it is"""
     updates: Annotated[AnyUpdatesConfig, InBranch.FREE]
     """in which epochs the player learns; in the others it only answers"""
+
+    @classmethod
+    def usual(cls, said: Mapping[str, Any], about: Any) -> dict[str, Any]:
+        """Return the usual keys; a model with random weights begins by imitating, else no answer of it is valid."""
+        model = said.get("model", {})
+        is_new = isinstance(model, Mapping) and model.get("name", "new") == "new"
+        imitate: dict[str, Any] | None = {} if is_new else None
+        return {"model": "new", "sampling": {}, "num_retries": 0, "imitate": imitate, "updates": "constant"}
 
 
 AnyTextPlayer = Annotated[TextPlayerConfig | ScriptedPlayerConfig, ByKey(own_text_script_model)]

@@ -119,8 +119,9 @@ def few_moves(monkeypatch: pytest.MonkeyPatch) -> None:
 def shipped() -> list[Any]:
     found: dict[str, Any] = {}
     for path in sorted((Path(__file__).parents[2] / "configs").glob("*.yml")):
-        game = palestra.load_config(path).game
-        if game.name != "gymnasium":
+        config = palestra.load_config(path)
+        game = config.game
+        if config.is_played and game.name != "gymnasium":
             found.setdefault(repr(game), game)
     classic = [
         {

@@ -24,6 +24,12 @@ class JobConfig(Config):
     tuning: TuningConfig
     """the opt steps of a job"""
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        for name in JobConfig.__pydantic_fields__:  # behind those of the subclass
+            cls.__pydantic_fields__[name] = cls.__pydantic_fields__.pop(name)
+
 
 class UserAlgorithmConfig(UserConfig, JobConfig):
     """The base of the `Config` of an algorithm of your own."""
