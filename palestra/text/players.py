@@ -1,11 +1,11 @@
 """Text players: a model that writes, how it is sampled, and what it learns from."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import torch
 
-from palestra.config import ByKey, ByName, Config, InBranch, NonNegativeInt, PositiveInt
+from palestra.config import ByKey, ByName, Config, InBranch, NonNegativeInt, PositiveInt, below
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.updates import AnyUpdatesConfig
 from palestra.text.algorithms import AnyTextAlgorithm
@@ -15,7 +15,7 @@ from palestra.text.models.model import Example as JobExample
 from palestra.text.models.model import Job, SamplingConfig, TextModel
 from palestra.text.models.sources import FolderConfig, NewConfig
 from palestra.text.rollouts import Rollouts
-from palestra.text.scripts import own_text_script_model
+from palestra.text.scripts import ScriptName, named_script, own_names, own_text_script_model
 from palestra.text.waves import Writer
 
 AnyTextModelConfig = Annotated[NewConfig | FolderConfig, ByName()]
@@ -24,10 +24,13 @@ AnyTextModelConfig = Annotated[NewConfig | FolderConfig, ByName()]
 class ImitateConfig(JobConfig):
     usual: ClassVar[dict[str, Any]] = {**JobConfig.usual, "scripted": "random", "num_questions": 500}
 
-    scripted: str
+    scripted: ScriptName
     """the scripted player whose answers the player learns, before any dialogue of its own"""
     num_questions: PositiveInt
     """on how many questions the scripted player answers, in every role of the player"""
+
+    def user_names(self) -> list[str]:
+        return own_names(self.scripted)
 
 
 class TextPlayerConfig(Config):
@@ -59,21 +62,36 @@ AnyTextPlayer = Annotated[TextPlayerConfig | ScriptedPlayerConfig, ByKey(own_tex
 class TextPlayer:
     """A player with a model of its own, in one role or in several.
 
-    opt_steps: those of all its jobs so far.
+    opt_steps: those of all its jobs so far. imitated: the scripted player whose answers it learns first. teacher: the
+    one whose answers its algorithm learns from.
     """
 
-    def __init__(self, name: str, config: TextPlayerConfig, game: TextGame, model: TextModel) -> None:
+    def __init__(
+        self, name: str, config: TextPlayerConfig, game: TextGame, model: TextModel, roles: Sequence[str]
+    ) -> None:
+        """Make the player. roles: those in which it sits. Raises ConfigError, with paths relative to its config."""
         self.name, self.config, self.game, self.model = name, config, game, model
         self.opt_steps = 0
         self.algorithm: TextAlgorithm | None = None
+        self.imitated = self.teacher = None
+        if config.imitate is not None:
+            with below("imitate"):
+                self.imitated = named_script(config.imitate.scripted, game, roles)
         if config.algorithm is not None:
             self.algorithm = config.algorithm.build(Seat(name, game.protocol, game.grammar.words))
+            if self.algorithm.teacher is not None:
+                with below("algorithm"):
+                    self.teacher = named_script(self.algorithm.teacher, game, roles)
 
     def learns_in(self, epoch: int) -> bool:
         return self.algorithm is not None and self.config.updates.learns(epoch)
 
     def writer(self) -> Writer:
         return Writer(self.name, self.model, self.config.sampling, self.config.num_retries)
+
+    def taught_writer(self) -> Writer:
+        """Return what answers in training, where the answers of a teacher are noted."""
+        return self.writer()._replace(teacher=self.teacher)
 
     def job(self, rollouts: Rollouts, epoch: int, key: int) -> Job | None:
         """Return the job by which the player learns from roll-outs; None if there is nothing to learn from."""

@@ -22,7 +22,8 @@ class DecisionRow:
     what it wrote. prompt_ids, answer_ids, log_probs: the tokens of both, and the log-probability of each token of the
     answer when it was sampled; () of a scripted player. stop: why the answer ended ("stop", "length" or "scripted").
     attempts: how many answers were asked for. verdict: what the answer decides; None for a message. label: the
-    question's. reward: what the role got in the whole dialogue.
+    question's. reward: what the role got in the whole dialogue. taught: what the teacher of the player would have
+    answered; None if it has no teacher.
     """
 
     epoch: int
@@ -45,6 +46,7 @@ class DecisionRow:
     verdict: Verdict
     label: int
     reward: float
+    taught: str | None
 
     def rewarded(self, reward: float) -> Self:
         """Return the same decision with another reward."""
@@ -112,6 +114,7 @@ def _schema(arrow: Any) -> Any:
         "answer_ids": arrow.list_(arrow.int32()),
         "log_probs": arrow.list_(arrow.float32()),
         "reward": arrow.float64(),
+        "taught": arrow.string(),
     }
     return arrow.schema([(each.name, kinds.get(each.name, arrow.int64())) for each in fields(DecisionRow)])
 

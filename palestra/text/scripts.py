@@ -2,11 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import AfterValidator
 
-from palestra.config import ConfigError, failure, load_named
+from palestra.config import ConfigError, below, failure, load_named
 from palestra.config.errors import listed
 from palestra.games.dialogue.protocol import ACCEPT, REJECT
 from palestra.players import own_script_model
@@ -91,6 +92,26 @@ def own_text_script_model(data: dict[str, Any]) -> type[ScriptedPlayerConfig] | 
     return own_script_model(data, TextScript)
 
 
+def _check_name(name: str) -> str:
+    if ":" in name:
+        if (model := own_text_script_model({"scripted": name})) is not None and len(model.model_fields) > 1:
+            message = "expected a class without keys of its own, because only its name can be said here"
+            raise ConfigError.at("", f"{message}, got {name!r}")
+    elif name not in SCRIPTS:
+        known = f"one of {listed(SCRIPTS)}, or a class of your own as 'package.module:Class'"
+        raise ConfigError.at("", f"expected {known}, got {name!r}")
+    return name
+
+
+ScriptName = Annotated[str, AfterValidator(_check_name)]
+"""the name of a scripted player, one of SCRIPTS or package.module:Class"""
+
+
+def own_names(name: str | None) -> list[str]:
+    """Return the name of a scripted player if it is that of a class of the user's own, as `Config.user_names` does."""
+    return [name] if name is not None and ":" in name else []
+
+
 def make_text_script(config: ScriptedPlayerConfig, game: TextGame, roles: Sequence[str]) -> TextScript:
     """Make a scripted player for some roles; one of the user's own is tried in each of their turns of a dialogue.
 
@@ -98,10 +119,8 @@ def make_text_script(config: ScriptedPlayerConfig, game: TextGame, roles: Sequen
     """
     name = config.scripted
     if ":" not in name:
-        if name not in SCRIPTS:
-            known = f"one of {listed(SCRIPTS)}, or a class of your own as 'package.module:Class'"
-            raise ConfigError.at("scripted", f"expected {known}, got {name!r}")
-        return SCRIPTS[name](config, game)
+        with below("scripted"):
+            return SCRIPTS[_check_name(name)](config, game)
     try:
         script: TextScript = load_named(name)(config, game)
         with restored_global_states():
@@ -113,6 +132,11 @@ def make_text_script(config: ScriptedPlayerConfig, game: TextGame, roles: Sequen
     if fault is not None:
         raise ConfigError.at("scripted", f"{name.partition(':')[2]}.answer: {fault}")
     return script
+
+
+def named_script(name: str, game: TextGame, roles: Sequence[str]) -> TextScript:
+    """Make the scripted player that a name alone means. Raises ConfigError, at `scripted`."""
+    return make_text_script(ScriptedPlayerConfig(scripted=name), game, roles)
 
 
 def _fault_of_answers(script: TextScript, game: TextGame, roles: Sequence[str]) -> str | None:

@@ -20,17 +20,21 @@ from palestra.text.models.model import Answer, PromptRefused, Request, SamplingC
 from palestra.text.rollouts import DecisionRow, Rollouts
 from palestra.text.scripts import TextScript
 
+TEACHER = 2**40  # stands for the number of an attempt in the key of a teacher's answer
+
 
 class Writer(NamedTuple):
     """Who answers in some roles: a model with its sampling, or a scripted player.
 
     name: the player's. num_retries: how often an answer is asked for again that means nothing; then the role is silent.
+    teacher: a scripted player whose answers are noted at every decision, to be learned; None: nobody's are.
     """
 
     name: str
     by: TextModel | TextScript
     sampling: SamplingConfig | None = None
     num_retries: int = 0
+    teacher: TextScript | None = None
 
 
 class PromptTooLong(Exception):
@@ -222,7 +226,13 @@ class Waves:
             verdict=verdict,
             label=table.question.label,
             reward=0.0,
+            taught=self._taught(table, role),
         )
+
+    def _taught(self, table: Table, role: str) -> str | None:
+        """Return what the teacher of a role's player would answer at its turn."""
+        teacher = self.writers[role].teacher
+        return None if teacher is None else teacher.answer(table.dialogue, role, self._key(table, role, TEACHER))
 
     # ---- what came of it ---------------------------------------------------------------------------------
 

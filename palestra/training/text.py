@@ -7,7 +7,6 @@ import torch
 
 from palestra.config import below
 from palestra.data.files import require_same_files
-from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.randomness import base_key, fold_number, world_keys
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage, Task
@@ -21,7 +20,7 @@ from palestra.text.models.model import Job, PromptRefused, Tuning
 from palestra.text.players import TextPlayer, TextPlayerConfig
 from palestra.text.rollouts import Rollouts
 from palestra.text.scores import found_scores
-from palestra.text.scripts import TextScript, make_text_script
+from palestra.text.scripts import TextScript, make_text_script, named_script
 from palestra.text.waves import PromptTooLong, Waves, Writer
 from palestra.training.async_evaluations import make_evaluating
 from palestra.training.rollout_files import RolloutFiles, read_prompts, write_prompts
@@ -88,7 +87,7 @@ class TextTrainer(Training):
         if isinstance(config, TextPlayerConfig):
             with below("model"):
                 model = config.model.build(base_key(self.config.seed, f"model/{name}"), self.device)
-            return TextPlayer(name, config, self.game, model)
+            return TextPlayer(name, config, self.game, model, roles)
         return make_text_script(config, self.game, roles)
 
     def _imitators(self) -> list[TextPlayer]:
@@ -139,10 +138,9 @@ class TextTrainer(Training):
         questions = self.game.questions(world_keys(key, config.num_questions, torch.device("cpu")), held_out=False)
         writers = {}
         for role, name in self.config.roles.items():
-            is_own = name == player.name
-            script = ScriptedPlayerConfig(scripted=config.scripted if is_own else "random")
-            with below(f"players.{player.name}.imitate"):
-                writers[role] = Writer(name, make_text_script(script, self.game, [role]))
+            script = player.imitated if name == player.name else named_script("random", self.game, [role])
+            assert script is not None
+            writers[role] = Writer(name, script)
         return Waves(self.game, writers, questions, 1, fold_number(key, 2**40), 0, 1).rollouts()
 
     def sample(self) -> Rollouts:
@@ -234,7 +232,7 @@ class TextTrainer(Training):
 
     def _writer(self, name: str) -> Writer:
         seat = self.seats[name]
-        return seat.writer() if isinstance(seat, TextPlayer) else Writer(name, seat)
+        return seat.taught_writer() if isinstance(seat, TextPlayer) else Writer(name, seat)
 
     def _warn(self, line: str) -> None:
         """Show a warning, and put it into the next record."""

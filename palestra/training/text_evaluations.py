@@ -10,14 +10,13 @@ from palestra.config import below
 from palestra.data.files import require_same_files
 from palestra.evaluation.evaluator import Games, Watch
 from palestra.evaluation.ratings import rate
-from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.randomness import base_key, fold_number, world_keys
 from palestra.runs.evaluating import PLAYED
 from palestra.runtime.counter import set_counts
 from palestra.text.players import TextPlayer
 from palestra.text.rollouts import Rollouts
 from palestra.text.scores import found_scores, text_scores
-from palestra.text.scripts import TextScript, make_text_script
+from palestra.text.scripts import TextScript, named_script
 from palestra.text.waves import Waves, Writer
 from palestra.training.rollout_files import packed
 
@@ -35,7 +34,7 @@ class TextEvaluations:
             for pairing in each.pairings:
                 for role, name in pairing.items():
                     if name not in training.seats:
-                        self.scripts[name] = make_text_script(ScriptedPlayerConfig(scripted=name), self.game, [role])
+                        self.scripts[name] = named_script(name, self.game, [role])
 
     def num(self, name: str, is_final: bool) -> int:
         config = self.configs[name]

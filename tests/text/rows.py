@@ -57,6 +57,7 @@ def row(**changed: Any) -> DecisionRow:
         "verdict": 1,
         "label": 1,
         "reward": 1.0,
+        "taught": None,
     }
     return DecisionRow(**{**usual, **changed})
 

@@ -1,6 +1,7 @@
 """Dialogues in waves, with a model that answers by rule, and may be told to fail."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,18 @@ def test_dialogues_go_on_from_any_batch(scripted: Sequence[str]) -> None:
         assert again.state_dict()["failed"] == state["failed"]
     assert again.rollouts().rows == expected
     assert num_batches > 5
+
+
+def test_the_answers_of_a_teacher_are_noted_and_change_nothing() -> None:
+    plain, taught = waves("nip"), waves("nip")
+    teacher = Honest(Honest.Config(scripted="honest"), taught.game)
+    taught.writers = {role: writer._replace(teacher=teacher) for role, writer in taught.writers.items()}
+    alone, noted = played(plain).rows, played(taught).rows
+    assert [replace(row, taught=None) for row in noted] == alone
+    protocol, words = taught.game.protocol, taught.game.grammar.words
+    for row in noted:
+        may_decide = row.role in protocol.verifiers and protocol.may_decide(row.role, row.round, row.variant)
+        assert (row.taught == words[row.label]) == may_decide, "the teacher decides as soon as it may"
 
 
 def test_scripted_players_alone_need_no_batch() -> None:

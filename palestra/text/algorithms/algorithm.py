@@ -63,13 +63,15 @@ class TextAlgorithm(ABC):
     """Chooses from roll-outs what one player learns from.
 
     Must be implemented: `examples`. May be set: `all_epochs`, whether `examples` gets the roll-outs of every epoch so
-    far, or those of this epoch alone.
+    far, or those of this epoch alone; `teacher`, the name of a scripted player, whose answers in the place of the
+    player `examples` finds in the roll-outs as `taught`.
 
     An algorithm of your own carries its keys as `Config`, a UserAlgorithmConfig. `__init__` is called with the config
     and a Seat.
     """
 
     all_epochs: bool = False
+    teacher: str | None = None
 
     def __init__(self, config: Any, seat: Seat) -> None:
         self.config, self.seat = config, seat
