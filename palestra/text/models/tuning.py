@@ -65,10 +65,13 @@ class Tuned(Model):
     def forward(self, batch: Batch) -> Tensor:
         """Return the log-probability of each token of the answers, (B, A), 0 for padding."""
         width = batch["is_answer"].shape[1]
-        logits, _ = self.network(batch["tokens"], batch["read"], width + 1)
+        both = torch.stack([batch["tokens"], batch["read"]], dim=1)
+        different, which = both.unique(dim=0, return_inverse=True)  # short answers are often the same
+        tokens, read = different.unbind(dim=1)
+        logits, _ = self.network(tokens, read, width + 1)
         log_probs = scaled_log_probs(logits[:, :-1], self.temperature)
-        own = log_probs.gather(2, batch["tokens"][:, -width:, None])[:, :, 0]
-        return own.masked_fill(~batch["is_answer"], 0.0)
+        own = log_probs.gather(2, tokens[:, -width:, None])[:, :, 0]
+        return own[which].masked_fill(~batch["is_answer"], 0.0)
 
     def loss(self, outputs: Tensor, batch: Batch) -> Terms:
         terms: Terms = self.config.loss(outputs, batch)
