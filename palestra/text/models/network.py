@@ -9,6 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+# not cuDNN's: its gradients were NaN in bfloat16 where padding reads no token (torch 2.11, H100)
+ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class Network(nn.Module):
@@ -40,7 +44,8 @@ class Network(nn.Module):
             named["position_ids"] = positions(mask)[:, -ids.shape[1] :]
         if "logits_to_keep" in self.takes:
             named["logits_to_keep"] = num_logits
-        outputs = self.causal_lm(input_ids=ids, **named, **cache)
+        with sdpa_kernel(ATTENTION):
+            outputs = self.causal_lm(input_ids=ids, **named, **cache)
         return outputs.logits[:, -num_logits:], getattr(outputs, "cache", None)
 
     def _needs_mask(self, mask: Tensor) -> bool:
