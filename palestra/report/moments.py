@@ -12,7 +12,7 @@ from palestra.recording.recorders import plain
 from palestra.recording.results import Evaluation
 from palestra.report.reading import Evaluated, RunData, StoredCheckpoint, read_runs
 from palestra.storage.disk import RunFolderError
-from palestra.storage.loaded_checkpoint import AT, numbers_in_words
+from palestra.storage.loaded_checkpoint import AT, moment, numbers_in_words
 from palestra.storage.stored_files import CheckpointError
 from palestra.training.stored_training import open_stored
 
@@ -55,8 +55,8 @@ def _at(run: RunData, which: str) -> RunData:
     steps, names = stored.counters.get("opt_steps", 0), (*run.kind.axes, "opt_steps")
     there = [each for each in run.evaluated if all(each.record.get(n) == stored.counters.get(n) for n in names)]
     again = [each for each in run.again if each.evaluation.opt_steps == steps and not each.changes]
-    moment = f"opt step {steps:,}" if re.fullmatch("@?[0-9]+", which) else f"the {which} checkpoint"
-    return replace(run, at=moment, evaluated=tuple(there or again), again=())
+    at = f"opt step {steps:,}" if re.fullmatch("@?[0-9]+", which) else f"the {which} checkpoint"
+    return replace(run, at=at, evaluated=tuple(there or again), again=())
 
 
 def stored_checkpoint(run: RunData, which: str) -> StoredCheckpoint:
@@ -66,12 +66,12 @@ def stored_checkpoint(run: RunData, which: str) -> StoredCheckpoint:
     it is damaged.
     """
     for stored in reversed(run.checkpoints):
-        is_there = which.startswith(AT) and which == f"{AT}{stored.counters.get('opt_steps')}"
+        is_there = which.startswith(AT) and which == f"{AT}{moment(stored.counters)}"
         if is_there or which in stored.marks or re.fullmatch(f"0*{re.escape(which.lstrip('0') or '0')}", stored.name):
             if stored.fault is not None:
                 raise CheckpointError(f"{run.path}: checkpoint {stored.name} cannot be used: {stored.fault}")
             return stored
-    there = numbers_in_words([(int(stored.name), stored.counters.get("opt_steps")) for stored in run.checkpoints])
+    there = numbers_in_words([(int(stored.name), stored.counters) for stored in run.checkpoints])
     raise RunFolderError(f"{run.path}: expected the checkpoint best, latest or one of {there}, got {which!r}")
 
 

@@ -129,7 +129,8 @@ class RunRecords:
         If the disk refuses, this is reported once, and the records wait in memory.
         """
         at = record[self.config.axes[0]]
-        step = f"{at}-{record['opt_steps']}"
+        counted = (self.config.axes[0], "opt_steps", "stages")
+        step = "-".join(str(record[name]) for name in counted if name in record)
         record = file_media(record, lambda name, media: self._file(f"{name}-{step}{media.suffix}", media))
         was_waiting = self.jsonl.is_waiting
         try:

@@ -86,8 +86,9 @@ class Stored:
     def load(self, which: str) -> None:
         """Load what is evaluated from a checkpoint.
 
-        which: latest, best, a number, or an opt step such as @2100. Raises CheckpointError for one that is missing or
-        damaged. Of damaged latest ones the one before is loaded; `warnings` has a line for each, after `notes`.
+        which: latest, best, a number, or @ and an opt step (in a run with stages, a stage), such as @2100. Raises
+        CheckpointError for one that is missing or damaged. Of damaged latest ones the one before is loaded; `warnings`
+        has a line for each, after `notes`.
         """
         checkpoints = Checkpoints(self.folder, keep_last=1, keep_every=None)
         loaded = checkpoints.load(which, check_rows=False)
@@ -121,7 +122,7 @@ class Stored:
     def file_name(self, name: str) -> str:
         """The name of the file with the record of an evaluation; a changed evaluation has another one."""
         suffix = f"-{digest(self._judged_by(name))}" if self._is_changed(name) else ""
-        return record_name(name, self.counters["opt_steps"], suffix)
+        return record_name(name, self.counters, suffix)
 
     def _is_changed(self, name: str) -> bool:
         return self.evaluations.configs[name] not in self.config.evaluations
@@ -241,9 +242,10 @@ class StoredRun(Stored):
         return PlayedGames.from_record(pair)
 
 
-def record_name(name: str, opt_steps: int, suffix: str = "") -> str:
-    """The name of the file that holds the record of an evaluation at that step."""
-    return f"{name}-opt-step-{opt_steps}{suffix}.json"
+def record_name(name: str, counters: Mapping[str, Any], suffix: str = "") -> str:
+    """The name of the file that holds the record of an evaluation: it has its opt step, and its stage if it has one."""
+    stage = f"-stage-{counters['stages']}" if "stages" in counters else ""
+    return f"{name}{stage}-opt-step-{counters['opt_steps']}{suffix}.json"
 
 
 def _open(run: str | Path, models: Models | None) -> tuple[RunFolder, RunConfig, dict[str, Nets]]:

@@ -242,11 +242,11 @@ class Checkpoints:
                     loaded.manifest.check_once(self.run_of(loaded))
                 return loaded
             except DamagedOnceError as error:
-                damaged.append(str(error))
+                damaged += [] if str(error) in damaged else [str(error)]  # checkpoints share the file
             except DamagedError as error:
                 damaged.append(f"checkpoint {place.folder.path} is damaged: {error}")
         if damaged:
-            raise CheckpointError("\n".join(dict.fromkeys(damaged)))
+            raise CheckpointError("\n".join(damaged))
         raise MissingCheckpointError(f"there is no checkpoint in {self.folder.path}")
 
     def run_of(self, loaded: LoadedCheckpoint) -> Folder:

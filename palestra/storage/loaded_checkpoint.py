@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from palestra.storage.stored_files import (
 
 NAME = r"[0-9]{8,18}"
 NUMBER = "[0-9]{1,18}"
-AT = "@"  # before an opt step
+AT = "@"  # before an opt step or, in a run that counts stages, a stage
 MOST_LISTED = 20
 # The errors of reading content whose SHA-256 is right, but which palestra did not write.
 NOT_OURS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
@@ -69,8 +69,8 @@ class LoadedCheckpoint:
 def checkpoint_folder(path: Path) -> Path:
     """The folder of the checkpoint that a path means.
 
-    path: the folder itself, or in place of its name `latest`, `best`, a number, or @ and an opt step. Raises
-    MissingCheckpointError.
+    path: the folder itself, or in place of its name `latest`, `best`, a number, or @ and an opt step (or a stage).
+    Raises MissingCheckpointError.
     """
     if os.path.isdir(path):  # unlike Path.is_dir, this never raises
         return path
@@ -85,9 +85,9 @@ def checkpoint_folder(path: Path) -> Path:
 
 
 def find_checkpoint(folder: Folder, which: str) -> int:
-    """The number of a checkpoint in the folder of all, by its number, such as `3`, or by its opt step, such as `@2100`.
+    """The number of a checkpoint in the folder of all, by its number, such as `3`, or by its moment, such as `@2100`.
 
-    Of several at an opt step, it is the newest. Raises MissingCheckpointError.
+    Of several at a moment, it is the newest. Raises MissingCheckpointError.
     """
     if re.fullmatch(NUMBER, which):
         if (number := int(which)) in numbers_in(folder):
@@ -95,7 +95,7 @@ def find_checkpoint(folder: Folder, which: str) -> int:
         which = f"{number:08d}"
     elif re.fullmatch(AT + NUMBER, which):
         for number in reversed(numbers_in(folder)):
-            if opt_steps_of(folder, number) == int(which.removeprefix(AT)):
+            if moment(_counters_of(folder, number)) == int(which.removeprefix(AT)):
                 return number
     there = checkpoints_in_words(folder)
     raise MissingCheckpointError(f"there is no checkpoint {which} in {folder.path}; expected one of {there}")
@@ -106,27 +106,39 @@ def numbers_in(folder: Folder) -> list[int]:
     return sorted(int(name) for name in folder.names() if re.fullmatch(NAME, name))
 
 
-def opt_steps_of(folder: Folder, number: int) -> int | None:
-    """The opt step of a checkpoint; None if it is damaged."""
+def moment(counters: Mapping[str, int]) -> int | None:
+    """The number by which `@` names a checkpoint: its stage where stages are counted, else its opt step.
+
+    A stage without opt steps leaves the players as they were, so that an opt step may have several checkpoints. None
+    without counters.
+    """
+    return counters.get("stages", counters.get("opt_steps"))
+
+
+def _counters_of(folder: Folder, number: int) -> dict[str, int]:
+    """The counters of a checkpoint; none if it is damaged."""
     with suppress(CheckpointError):
-        return Manifest.read(folder.below(f"{number:08d}")).counters.get("opt_steps")
-    return None
+        return Manifest.read(folder.below(f"{number:08d}")).counters
+    return {}
 
 
 def checkpoints_in_words(folder: Folder) -> str:
-    """The numbers of the checkpoints in a folder, with their opt steps."""
-    return numbers_in_words([(number, opt_steps_of(folder, number)) for number in numbers_in(folder)])
+    """The numbers of the checkpoints in a folder, with their moments."""
+    return numbers_in_words([(number, _counters_of(folder, number)) for number in numbers_in(folder)])
 
 
-def numbers_in_words(numbered: Sequence[tuple[int, int | None]]) -> str:
-    """List numbers of checkpoints with their opt steps, for a message: `0 (@0), 1 (@1000), 2 (@2100)`.
+def numbers_in_words(numbered: Sequence[tuple[int, Mapping[str, int]]]) -> str:
+    """List numbers of checkpoints with their moments, for a message: `0 (@0), 1 (@1000), 2 (@2100)`.
 
-    An opt step of None means that the checkpoint is damaged. Of many checkpoints, the first and the last are listed.
+    numbered: each with the checkpoint's counters, without any if it is damaged. Of many checkpoints, the first and the
+    last are listed.
     """
-    words = [f"{number} ({'damaged' if step is None else f'{AT}{step}'})" for number, step in numbered]
+    moments = ((number, moment(counters)) for number, counters in numbered)
+    words = [f"{number} ({'damaged' if at is None else f'{AT}{at}'})" for number, at in moments]
+    unit = "stages" if any("stages" in counters for _, counters in numbered) else "opt steps"
     if len(words) > MOST_LISTED:
         words = [*words[: MOST_LISTED // 2], "...", *words[-MOST_LISTED // 2 :]]
-    return f"{', '.join(words)} (@: opt steps)" if words else "none"
+    return f"{', '.join(words)} (@: {unit})" if words else "none"
 
 
 def number_in(folder: Folder, file: str) -> int | None:

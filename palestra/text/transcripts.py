@@ -1,9 +1,12 @@
 """Dialogues as people read them: YAML in which an answer of several lines stands as it was written."""
 
 from collections.abc import Iterator
+from functools import cache
 
+from palestra.config.rendering import scalar
 from palestra.text.rollouts import DecisionRow, Rollouts
 
+_name = cache(scalar)  # of few names
 WORDS = ("reject", "accept")  # of labels and verdicts
 ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
@@ -24,13 +27,13 @@ def _lines(dialogue: list[DecisionRow], with_prompts: bool) -> Iterator[str]:
     yield f"  variant: {first.variant}"
     yield f"  about: {_text(first.about, 4)}"
     yield f"  label: {verdict_word(first.label)}"
-    rewards = {_text(row.role, 0): row.reward for row in dialogue}
+    rewards = {_name(row.role): row.reward for row in dialogue}
     yield f"  rewards: {{{', '.join(f'{role}: {reward!r}' for role, reward in rewards.items())}}}"
     yield "  answers:"
     for row in dialogue:
         yield f"  - round: {row.round}"
-        yield f"    role: {_text(row.role, 6)}"
-        yield f"    player: {_text(row.player, 6)}"
+        yield f"    role: {_name(row.role)}"
+        yield f"    player: {_name(row.player)}"
         if with_prompts:
             yield "    prompt:"
             yield from (f"    - {each.role}: {_text(each.content, 8)}" for each in row.prompt)
@@ -47,12 +50,13 @@ def _text(text: str, indent: int) -> str:
     """Return a text as a value of YAML: of several lines as a block that is indented so far, else in quotes."""
     lines = text.removesuffix("\n").split("\n")
     if "\n" not in text or not text.strip("\n") or not all(line.replace("\t", " ").isprintable() for line in lines):
-        return '"' + "".join(map(_escaped, text)) + '"'
+        return f'"{"".join(map(_escaped, text))}"'
     indicator = 2 if text[0] in " \n\t" else ""  # else the first line says how far the block is indented
     end = "+" if text.endswith("\n") else "-"
     return "\n".join([f"|{indicator}{end}", *(" " * indent + line if line else "" for line in lines)])
 
 
+@cache
 def _escaped(character: str) -> str:
     if character in ESCAPED:
         return ESCAPED[character]

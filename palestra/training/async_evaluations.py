@@ -147,7 +147,7 @@ class AsyncEvaluating(Evaluating):
         """
         assert self.folder is not None
         try:
-            filed = json.loads(self.folder.read(record_name(name, request.counters["opt_steps"])))
+            filed = json.loads(self.folder.read(record_name(name, request.counters)))
             if filed == record_of(name, request, Answer(None, 0.0, filed["why"])):
                 return Answer(None, 0.0, filed["why"])
         except (OSError, ValueError, LookupError, TypeError):
@@ -158,7 +158,7 @@ class AsyncEvaluating(Evaluating):
         """Write a record into its file. Called from another thread, before the answer can be seen here."""
         assert self.folder is not None
         try:
-            file = record_name(record["evaluation"], record["opt_steps"])
+            file = record_name(record["evaluation"], record)
             told = {key: value for key, value in record.items() if key != PLAYED}
             self.folder.write(file, to_json(plain(told)).encode())
         except OSError as error:
