@@ -399,6 +399,8 @@ class Checkpoints:
                 self.folder.remove(name)
 
     def _remove_unnamed_segments(self) -> None:
+        if not any(map(SEGMENT.fullmatch, self.buffers.names())):
+            return  # and no manifest is read, which takes long where it names many files
         named: set[str] = set()
         for number in self.numbers():
             try:

@@ -19,6 +19,7 @@ from palestra.storage.secrets import redacted
 
 RUN_FORMAT: Literal[2] = 2  # of all that a run's folder holds; since 2 records say what their scores are
 
+OF_TEXT = ("transformers", "tokenizers", "peft", "pyarrow", "jinja2")
 Count = Annotated[int, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 FileName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]
@@ -91,7 +92,7 @@ def to_json(data: Any) -> str:
 def versions() -> dict[str, str | None]:
     """The versions that a run's bits may depend on; null for a package that is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
-    for package in ("palestra", "torch", "numpy", "numba", "gymnasium", "mujoco", "ale-py", "Box2D"):
+    for package in ("palestra", "torch", "numpy", "numba", "gymnasium", "mujoco", "ale-py", "Box2D", *OF_TEXT):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -77,7 +77,7 @@ def test_run_facts_name_versions_machine_and_command_but_no_environment(monkeypa
     monkeypatch.setenv("SOME_API_KEY", "s3cr3t-value")
     monkeypatch.setattr(sys, "argv", ["palestra", "train", "my run.yml"])
     facts = run_facts()
-    extras = {"mujoco", "ale-py", "Box2D"}
+    extras = {"mujoco", "ale-py", "Box2D", "transformers", "tokenizers", "peft", "pyarrow", "jinja2"}
     assert set(facts["versions"]) == {"python", "palestra", "torch", "numpy", "numba", "gymnasium"} | extras
     assert facts["versions"]["torch"].startswith("2.")
     assert facts["machine"]["num_cpus"] == os.cpu_count()
