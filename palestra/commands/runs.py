@@ -214,17 +214,19 @@ def export(
         from palestra.runs.config import RunConfig
         from palestra.runs.fit import FitConfig
         from palestra.runs.stored import config_of
+        from palestra.runs.text import TextConfig
         from palestra.storage.disk import RunFolderError
 
         config = config_of(run, trust)
         ways: dict[type[BaseRunConfig], Callable[[], list[str]]] = {
             RunConfig: lambda: _export_player(run, player, checkpoint, onnx, role, trust),
             FitConfig: lambda: _export_model(run, checkpoint, weights or "latest", onnx, trust),
+            TextConfig: lambda: _export_text(run, player, checkpoint, trust),
         }
         if (way := next((way for kind, way in ways.items() if isinstance(config, kind)), None)) is None:
             known = " or ".join(kind.in_words for kind in ways)
             raise RunFolderError(f"expected {known}, got {run}, {config.in_words}")
-        refuse_others({"--player": player, "--role": role, "--weights": weights}, run, config)
+        refuse_others({"--player": player, "--onnx": onnx, "--role": role, "--weights": weights}, run, config)
         try:
             lines = way()
         except (ExportError, NotImplementedError, ValueError) as error:
@@ -246,6 +248,17 @@ def _export_player(
     checked = export_player(loaded, folder, onnx, say, role)
     told = [f"{folder / name}: acts as the player in {decisions} decisions" for name, decisions in checked.items()]
     return told + [line for name in checked for line in (f"\nto use {name}:", *loading_lines(folder, name))]
+
+
+def _export_text(run: Path, player: str | None, checkpoint: str, trust: bool) -> list[str]:
+    """Export the model of a text player; returns lines that say what was written, and how it is used."""
+    from palestra.commands.export_text import export_text_player, load_text_player, loading_lines
+
+    loaded = load_text_player(run, player, checkpoint, trust)
+    folder = run / "export" / f"{loaded.name}-{loaded.opt_steps}"
+    num = export_text_player(loaded, folder)
+    told = f"{folder}: gives {num} tokens of answers the probabilities that the player gives them"
+    return [told, "\nto use it:", *loading_lines(folder)]
 
 
 def _export_model(run: Path, checkpoint: str, weights: str, onnx: bool, trust: bool) -> list[str]:

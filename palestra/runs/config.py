@@ -102,7 +102,7 @@ class RunConfig(EvaluatedRunConfig):
     axes = ("env_steps", "opt_steps")
     in_words = "a run in which players play games"
     is_played = True
-    options = ("--pairing", "--games", "--video", "--player", "--role")
+    options = ("--pairing", "--games", "--video", "--player", "--onnx", "--role")
     bitless = ("step_within_s",)
     usual: ClassVar[Any] = {"trainer": "in_turn", "num_worlds": 8}
 

@@ -129,7 +129,7 @@ class FitConfig(EvaluatedRunConfig):
     counters = ("opt_steps", "items", "epochs")
     in_words = "a run in which a model learns from data"
     axes = ("opt_steps", "items")
-    options = ("--weights",)
+    options = ("--onnx", "--weights")
     bitless = ("loading",)
     changeable = ("data", "evaluations", "execution", "learning.precision")
     absent = dict.fromkeys(("game", "num_worlds", "roles", "players"), NO_GAMES)

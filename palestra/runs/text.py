@@ -81,6 +81,7 @@ class TextConfig(EvaluatedRunConfig):
     late = ("episodes",)
     axes = ("opt_steps", "tokens", "epochs")
     in_words = "a run in which players talk in words"
+    options = ("--player",)
     absent = dict.fromkeys(("num_worlds",), NO_WORLDS)
     usual: ClassVar[Any] = {
         "trainer": "text",

@@ -1,4 +1,7 @@
-"""What a run of text players leaves on the disk: roll-outs, transcripts, prompts."""
+"""What a run of text players leaves on the disk: roll-outs, transcripts, prompts, and a model that others load.
+
+Covers palestra.commands.export_text.
+"""
 
 import io
 import json
@@ -8,11 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from resuming import assert_same_bits, records
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from palestra.cli import app
+from palestra.commands.export_check import ExportError
+from palestra.commands.export_text import export_text_player, load_text_player
 from palestra.config import ConfigError
 from palestra.recording.recorders import without_clock
 from palestra.storage.checkpoints import Checkpoints
@@ -193,3 +200,35 @@ def test_a_mirror_has_the_files_and_verify_plays_the_dialogues_again(whole: Text
         assert {p.name: p.read_bytes() for p in (back / folder).iterdir()} == {
             p.name: p.read_bytes() for p in (run / folder).iterdir()
         }
+
+
+def test_an_exported_player_gives_sampled_tokens_their_probabilities(whole: TextTrainer, tmp_path: Path) -> None:
+    run = whole.run.folder.path
+    said = CliRunner().invoke(app, ["export", str(run), "--player", "verifier"])
+    assert said.exit_code == 0, said.output
+    folder = run / "export" / f"verifier-{whole.players['verifier'].opt_steps}"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    rows = Rollouts.from_parquet((run / "rollouts" / "main-2.parquet").read_bytes()).of("verifier")
+    plain = [row for row in rows if not any("<|" in each.content for each in row.prompt)]  # else it is text here alone
+    assert len(plain) >= MAIN["final_num_games"]
+    for row in plain:
+        messages = [{"role": each.role, "content": each.content} for each in row.prompt]
+        read = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        assert tuple(read) == row.prompt_ids
+        logits = model(torch.tensor([[*row.prompt_ids, *row.answer_ids]])).logits[0, len(read) - 1 : -1]
+        found = torch.log_softmax(logits, -1).gather(1, torch.tensor(row.answer_ids)[:, None])[:, 0]
+        assert torch.allclose(found, torch.tensor(row.log_probs), atol=1e-5)
+    said = CliRunner().invoke(app, ["export", str(run)])
+    assert (said.exit_code, "name it by --player" in said.output) == (2, True)
+
+
+def test_an_export_with_other_probabilities_is_refused(whole: TextTrainer, tmp_path: Path) -> None:
+    player = load_text_player(whole.run.folder.path, "prover", "latest")
+
+    class Another:
+        sample, export = player.model.sample, load_text_player(whole.run.folder.path, "prover", "0").model.export
+
+    player.model = Another()  # type: ignore[assignment]
+    with pytest.raises(ExportError, match="log-probabilities differ by"):
+        export_text_player(player, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
