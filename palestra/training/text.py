@@ -1,5 +1,6 @@
 """The trainer of players that talk in words: they talk, and are then tuned on what they have said."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -147,6 +148,7 @@ class TextTrainer(Training):
         """Play the dialogues of an epoch, with a safe point after each batch of answers; return their decisions."""
         if self.waves is None:
             self.waves = self._make_waves()
+            count(self, **self.waves.counts())  # what scripted players have done before a model must answer
         waves = self.waves
         while True:
             self.run.time_log.switch("play")
@@ -191,6 +193,7 @@ class TextTrainer(Training):
             for callback in self.callbacks:
                 callback.after_step(self, player, terms)
             self.safe_point()
+        self.require_finite(with_parameters=True)  # else the next answers are drawn of nothing
 
     def _tuning(self, player: TextPlayer, job: Job) -> Tuning:
         config = player.config.imitate if self.is_imitating else player.config.algorithm
@@ -264,6 +267,14 @@ class TextTrainer(Training):
         statistics, self.statistics_of_epoch = self.statistics_of_epoch, {}
         return fields | ({"dialogues": statistics} if statistics else {})
 
+    def fault(self, with_parameters: bool) -> str | None:
+        for name, player in self.players.items():
+            if not math.isfinite(loss := self.terms[name].total("loss")):  # a sum keeps a nan
+                return f"players.{name}: the loss is {loss} at opt step {player.opt_steps}"
+            if with_parameters and not player.model.is_finite():
+                return f"players.{name}: a weight is no finite number at opt step {player.opt_steps}"
+        return None
+
     def shown_metrics(self) -> Mapping[str, Mapping[str, float]]:
         return {name: terms.shown() for name, terms in self.terms.items()}
 
@@ -292,7 +303,7 @@ class TextTrainer(Training):
             "filed": self.filed,
             "tuning": tuning,
             "num_tuned": self.num_tuned,
-            "statistics": self.statistics_of_epoch,
+            "statistics": list(self.statistics_of_epoch.items()),  # a state keeps no order of keys
             "terms": {name: terms.state_dict() for name, terms in self.terms.items()},
         }
         return super().state_dict() | own
@@ -306,7 +317,7 @@ class TextTrainer(Training):
             self.terms[name].load_state_dict(state["terms"][name], self.device)
         self.stage, self.is_imitating, self.num_tuned = state["stage"], state["is_imitating"], state["num_tuned"]
         self.filed, self.rollouts = state["filed"], self.files.read(state["filed"])
-        self.statistics_of_epoch = state["statistics"]
+        self.statistics_of_epoch = dict(state["statistics"])
         if state["waves"] is not None:
             self.waves = self._make_waves()
             self.waves.load_state_dict(state["waves"])

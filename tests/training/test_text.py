@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 from config_mutations import assert_every_mutation_is_told
-from resuming import Killed, assert_same_bits, at_call, kill, records
+from resuming import records
 
 from palestra.config import ConfigError, find_defaults, find_undescribed
 from palestra.runs.text import TextConfig
 from palestra.training import make_trainer
 from palestra.training.checks import TrainingFailed
 from palestra.training.text import TextTrainer
-from palestra.training.training import Training
 from tests.text.games import text_config
 from tests.text.rows import JOB
 
@@ -119,20 +118,6 @@ def test_an_epoch_has_three_stages_and_records_tell_of_dialogues(whole: TextTrai
     assert [pair["players"]["prover"] for pair in evaluation["pairs"]] == ["prover", "honest"]
 
 
-def test_a_run_that_is_killed_again_and_again_has_the_same_bits(whole: TextTrainer, tmp_path: Path) -> None:
-    run, num_kills, safe_point = tmp_path / "killed", 0, 0
-    while True:
-        safe_point += 3  # a resumed run gets a little further than the one before
-        try:
-            with at_call(Training, "safe_point", safe_point, kill):
-                trained(run)
-            break
-        except Killed:
-            num_kills += 1
-    assert num_kills > 3
-    assert_same_bits(run, whole.run.folder.path)
-
-
 def test_of_all_epochs_the_second_one_learns_from_both(tmp_path: Path) -> None:
     def steps(epochs: str) -> list[int]:
         player = PLAYER | {"imitate": None, "algorithm": EXPERT | {"epochs": epochs}}
@@ -195,3 +180,20 @@ def test_what_does_not_fit_is_told_in_a_line(changed: dict[str, Any], line: str,
         make_trainer(CONFIG | changed, tmp_path / "run")
     assert line in str(caught.value).splitlines()
     assert not (tmp_path / "run").exists()
+
+
+def test_rounds_that_scripted_players_play_before_any_model_are_counted(tmp_path: Path) -> None:
+    game = text_config("nip, prover first").model_dump()
+    players = {"speaker": {"scripted": "honest"}, "verifier": PLAYER | {"imitate": None}}
+    seats = {"prover": "speaker", "verifier": "verifier"}
+    stop = {"after": 1, "unit": "epochs"}
+    trainer = trained(tmp_path / "run", game=game, players=players, roles=seats, evaluations=[], stop=stop)
+    assert trainer.env_steps == sum(rows[-1].round + 1 for rows in trainer.rollouts.dialogues())
+
+
+def test_a_run_whose_weights_are_no_numbers_ends_in_a_line(tmp_path: Path) -> None:
+    groups = [JOB["tuning"]["groups"][0] | {"learning_rate": {"name": "constant", "value": 1e38}}]
+    imitate = PLAYER["imitate"] | {"tuning": JOB["tuning"] | {"groups": groups}}
+    fault = r"players.prover: (the loss is nan|a weight is no finite number) at opt step [12]"
+    with pytest.raises(TrainingFailed, match=fault):
+        trained(tmp_path / "run", players=dict.fromkeys(SEATS, PLAYER | {"imitate": imitate}))

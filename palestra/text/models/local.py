@@ -145,6 +145,9 @@ class LocalModel(TextModel):
         for name, each in self.learning.parameters.items():
             each.copy_(values[name])
 
+    def is_finite(self) -> bool:
+        return all(bool(each.isfinite().all()) for each in self.learning.parameters.values())
+
     # ---- state -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:

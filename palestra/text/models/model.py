@@ -165,6 +165,10 @@ class TextModel(ABC):
     def keep_reference(self) -> None:
         """Keep the present weights as those to which a loss may be told to stay near (`imitated`)."""
 
+    def is_finite(self) -> bool:
+        """Tell whether all weights that tuning changes are finite numbers; a model without such weights is."""
+        return True
+
     @abstractmethod
     def export(self, folder: Path) -> None:
         """Write a folder that transformers loads."""

@@ -1,0 +1,95 @@
+"""Runs of players that talk in words, stopped in every stage and resumed, end in the bits of an uninterrupted one."""
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from resuming import Killed, ask_to_leave, assert_same_bits, at_call, kill, records, send_signal, stopping_at
+
+from palestra.runs.branching import tree_differences
+from palestra.text.models.tuning import LocalTuning
+from palestra.text.waves import Waves
+from palestra.training import make_trainer
+from palestra.training.text import TextTrainer
+from palestra.training.training import Training
+from tests.text.runs import RUNS, made_folder, registered_text_algorithms
+
+# Each stops a run once in that stage. A kill throws away what was done since the last save; a signal saves first.
+STOPS: dict[str, Callable[[random.Random], AbstractContextManager[Any]]] = {
+    "imitation": lambda rng: at_call(LocalTuning, "step", rng.randint(1, 3), rng.choice([kill, send_signal])),
+    "sample": lambda rng: at_call(Waves, "play_batch", rng.randint(2, 6), rng.choice([kill, send_signal])),
+    "create_jobs": lambda rng: at_call(TextTrainer, "create_jobs", 1, rng.choice([kill, send_signal])),
+    "await_jobs": lambda rng: at_call(TextTrainer, "_tune", rng.randint(1, 2), rng.choice([kill, send_signal])),
+    "evaluation": lambda rng: at_call(TextTrainer, "evaluate", 2, kill),
+    "a safe point": lambda rng: at_call(Training, "safe_point", rng.randint(2, 6), ask_to_leave),
+    "save": lambda rng: at_call(os, "fsync", rng.randint(1, 30), kill),
+}
+
+
+def fit(run: Path, config: dict[str, Any]) -> TextTrainer:
+    """Train a new run, or go on with one."""
+    trainer = TextTrainer.load(run) if (run / "run.json").exists() else make_trainer(config, run=run)
+    trainer.fit()
+    assert isinstance(trainer, TextTrainer)
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_folder(tmp_path_factory.mktemp("models"))
+
+
+def test_every_algorithm_of_text_players_takes_part() -> None:
+    missing = {name for name in registered_text_algorithms() if not any(name in run for run in RUNS)}
+    assert missing == set(), "add a run with each of these algorithms to RUNS in tests/text/runs.py"
+
+
+def assert_survives(config: dict[str, Any], stages: Sequence[str], seed: str, folder: Path) -> None:
+    run, rng = folder / "run", random.Random(seed)
+    uninterrupted = fit(folder / "uninterrupted", config)
+    num_stops = 0
+    for stage in stages:
+        with STOPS[stage](rng):
+            try:
+                num_stops += not fit(run, config).finished
+            except Killed:
+                num_stops += 1
+    trainer = fit(run, config)
+    assert num_stops >= len(stages) // 2, "the run was over before it was stopped"
+    assert list(tree_differences(uninterrupted.state_dict(), trainer.state_dict())) == []
+    assert_same_bits(run, folder / "uninterrupted")
+    counted = [each["opt_steps"] for each in records(run) if each["kind"] == "training"]
+    assert counted[:-1] == list(range(1, trainer.opt_steps + 1)), "each opt step is recorded once"
+
+
+@pytest.mark.parametrize("number", range(len(RUNS)), ids=RUNS)
+def test_a_run_stopped_in_its_stages_ends_in_the_same_bits(number: int, folder: Path, tmp_path: Path) -> None:
+    """Every second stage of one run, the others of the next one."""
+    name = list(RUNS)[number]
+    assert_survives(RUNS[name](folder), list(STOPS)[number % 2 :: 2], name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_stopped_in_every_stage_ends_in_the_same_bits(name: str, seed: int, folder: Path, tmp_path: Path) -> None:
+    assert_survives(RUNS[name](folder), list(STOPS), f"{name} {seed}", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_stopped_at_every_safe_point_ends_in_the_same_bits(name: str, folder: Path, tmp_path: Path) -> None:
+    config, run = RUNS[name](folder), tmp_path / "run"
+    fit(tmp_path / "uninterrupted", config)
+    num_stops = 0
+    while True:
+        with stopping_at(2):
+            if fit(run, config).finished:
+                break
+        num_stops += 1
+    assert num_stops > 20
+    assert_same_bits(run, tmp_path / "uninterrupted")
