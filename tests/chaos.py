@@ -25,13 +25,15 @@ from typing import Any
 
 import torch
 from combinations import LEARNERS, Combination, combinations_of, config_of
-from resuming import assert_same_bits
+from resuming import assert_same_bits, fit
 
 import palestra.runs.run
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.run_folder import RunFolder
-from palestra.training.trainer import Trainer
+from palestra.training.training import Training
+from tests.text.runs import RUNS, made_folder, registered_text_algorithms
 
+TEXT = sorted(registered_text_algorithms())
 SAVE_INTERVAL = 4  # opt steps
 PATIENCE_S = 120.0
 POLL_S = 0.0003
@@ -40,7 +42,7 @@ POLL_S = 0.0003
 class Watch:
     """What a child tells its parent as it trains, through memory that both see: the last words outlive a kill."""
 
-    FIELDS = ("safe_points", "saves_begun", "saves_ended", "opt_steps", "resumed_at", "save_ns")
+    FIELDS = ("safe_points", "saves_begun", "saves_ended", "opt_steps", "save_ns")
 
     def __init__(self) -> None:
         self.memory = mmap.mmap(-1, 8 * len(self.FIELDS))
@@ -52,7 +54,7 @@ class Watch:
         struct.pack_into("q", self.memory, 8 * self.FIELDS.index(name), value)
 
     def forget(self) -> None:
-        for name in ("safe_points", "saves_begun", "saves_ended", "opt_steps", "resumed_at"):
+        for name in ("safe_points", "saves_begun", "saves_ended", "opt_steps"):
             self[name] = 0
 
     @property
@@ -81,32 +83,28 @@ class Tally:
 # ---- the child -------------------------------------------------------------------------------------------
 
 
-class Watched(Trainer):
-    """A Trainer that tells how far it is."""
+def let_trainings_tell(watch: Watch) -> None:
+    """Let every training of this process and of its children tell how far it is."""
+    safe_point, save = Training.safe_point, Training.save
 
-    watch: Watch
+    def telling_safe_point(training: Any) -> None:
+        watch["opt_steps"] = training.opt_steps
+        watch["safe_points"] += 1
+        safe_point(training)
 
-    def before_train(self) -> None:
-        super().before_train()
-        self.watch["resumed_at"] = self.opt_steps
-
-    def safe_point(self) -> None:
-        self.watch["opt_steps"] = self.opt_steps
-        self.watch["safe_points"] += 1
-        super().safe_point()
-
-    def save(self, is_due: bool = True) -> None:
-        self.watch["saves_begun"] += 1
+    def telling_save(training: Any, is_due: bool = True) -> None:
+        watch["saves_begun"] += 1
         started = time.perf_counter_ns()
-        super().save(is_due)
-        self.watch["save_ns"] = time.perf_counter_ns() - started
-        self.watch["saves_ended"] += 1
+        save(training, is_due)
+        watch["save_ns"] = time.perf_counter_ns() - started
+        watch["saves_ended"] += 1
+
+    Training.safe_point, Training.save = telling_safe_point, telling_save  # type: ignore[method-assign]
 
 
 def train(run: Path, config: dict[str, Any]) -> None:
     """Begin the run, or go on with it."""
-    trainer = Watched.load(run) if (run / "run.json").exists() else Watched(config, run=run)
-    trainer.fit()
+    fit(run, None if (run / "run.json").exists() else config)
 
 
 def forked(run: Path, config: dict[str, Any]) -> int:
@@ -162,9 +160,17 @@ def last_saved(run: Path) -> int | None:
     return loaded.counters["opt_steps"]
 
 
-def suffer(algorithm: str, config: dict[str, Any], folder: Path, kills: int, rng: random.Random, tally: Tally) -> None:
+def suffer(
+    algorithm: str,
+    config: dict[str, Any],
+    folder: Path,
+    kills: int,
+    rng: random.Random,
+    tally: Tally,
+    watch: Watch,
+) -> None:
     """One run, killed up to `kills` times, beside one that is left alone; the two are compared."""
-    run, watch = folder / "run", Watched.watch
+    run = folder / "run"
     train(folder / "uninterrupted", config)
     for _ in range(kills):
         watch.forget()
@@ -184,7 +190,10 @@ def suffer(algorithm: str, config: dict[str, Any], folder: Path, kills: int, rng
     tally.runs += 1
 
 
-def plans(algorithm: str, num_opt_steps: int, rng: random.Random) -> Iterator[tuple[Combination, dict[str, Any]]]:
+Plan = tuple[Combination | str, dict[str, Any]]
+
+
+def plans(algorithm: str, num_opt_steps: int, rng: random.Random) -> Iterator[Plan]:
     """Combinations in which the algorithm learns, at random, as runs of that length."""
     candidates = [c for c in combinations_of(algorithm) if c.get("vectorization") != "async"]
     while True:
@@ -197,26 +206,42 @@ def plans(algorithm: str, num_opt_steps: int, rng: random.Random) -> Iterator[tu
         yield combination, config
 
 
+def text_plans(algorithm: str, num_opt_steps: int, rng: random.Random) -> Iterator[Plan]:
+    """The same, of players that talk in words, whose steps are fewer and longer."""
+    with tempfile.TemporaryDirectory(prefix="palestra-chaos-") as models:
+        folder = made_folder(Path(models))
+        while True:
+            name = rng.choice([name for name in RUNS if algorithm in name])
+            config = RUNS[name](folder)
+            config["seed"] = rng.randrange(1000)
+            config["stop"] = {"after": num_opt_steps // 2, "unit": "opt_steps"}
+            config["output"]["save"] = {"every": SAVE_INTERVAL, "unit": "opt_steps"}
+            yield name, config
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200, help="at least so many, spread over the algorithms")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--algorithms", nargs="+", default=[*LEARNERS, *TEXT], help="of these alone")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads
     palestra.runs.run.plot_scores = lambda *_: None
     started, rng, tally = time.monotonic(), random.Random(arguments.seed), Tally()
-    Watched.watch = Watch()
-    for algorithm in LEARNERS:
-        wanted = -(-arguments.kills // len(LEARNERS))
-        for combination, config in plans(algorithm, min(80, 8 * wanted + 8), rng):
+    watch = Watch()
+    let_trainings_tell(watch)
+    wanted = -(-arguments.kills // len(arguments.algorithms))
+    for algorithm in arguments.algorithms:
+        make_plans = text_plans if algorithm in TEXT else plans
+        for plan, config in make_plans(algorithm, min(80, 8 * wanted + 8), rng):
             missing = wanted - tally.by_algorithm.get(algorithm, 0)
             if missing <= 0:
                 break
             with tempfile.TemporaryDirectory(prefix="palestra-chaos-") as folder:
                 try:
-                    suffer(algorithm, config, Path(folder), missing, rng, tally)
+                    suffer(algorithm, config, Path(folder), missing, rng, tally, watch)
                 except AssertionError:
-                    print(f"seed {arguments.seed}, {algorithm}, {combination}: {tally}", file=sys.stderr)
+                    print(f"seed {arguments.seed}, {algorithm}, {plan}: {tally}", file=sys.stderr)
                     raise
     assert tally.in_a_save > 0, "no kill came inside a save"
     print(

@@ -1,4 +1,7 @@
-"""The short form of `make chaos`: real kills of every algorithm, at random moments."""
+"""The short form of `make chaos`: real kills of every algorithm, at random moments.
+
+Those of players that talk in words: tests/training/test_text_resume.py.
+"""
 
 import re
 import subprocess
@@ -11,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_every_algorithm_killed_at_random_moments_ends_in_the_same_bits() -> None:
-    command = [sys.executable, "tests/chaos.py", "--kills", "8"]
+    command = [sys.executable, "tests/chaos.py", "--kills", "8", "--algorithms", *sorted(registered_algorithms())]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     said = re.match(r"(\d+) kills \((.*)\) in \d+ runs, (\d+) of them inside a save", done.stdout)

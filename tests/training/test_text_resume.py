@@ -1,5 +1,6 @@
 """Runs of players that talk in words, stopped in every stage and resumed, end in the bits of an uninterrupted one."""
 
+import json
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -8,14 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import DAMAGES, Damage
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from resuming import Killed, ask_to_leave, assert_same_bits, at_call, kill, records, send_signal, stopping_at
+from typer.testing import CliRunner
 
+from palestra.cli import app
+from palestra.commands.verify import verify
 from palestra.runs.branching import tree_differences
 from palestra.text.models.tuning import LocalTuning
 from palestra.text.waves import Waves
 from palestra.training import make_trainer
 from palestra.training.text import TextTrainer
 from palestra.training.training import Training
+from tests.test_damaged_runs import DAMAGING, assert_damage_is_told_or_harmless
 from tests.text.runs import RUNS, made_folder, registered_text_algorithms
 
 # Each stops a run once in that stage. A kill throws away what was done since the last save; a signal saves first.
@@ -93,3 +101,75 @@ def test_a_run_stopped_at_every_safe_point_ends_in_the_same_bits(name: str, fold
         num_stops += 1
     assert num_stops > 20
     assert_same_bits(run, tmp_path / "uninterrupted")
+
+
+# ---- stored runs -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def original(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two adapters with all of its checkpoints."""
+    config = RUNS["expert_iteration and policy_gradient, of two adapters on one folder"](folder)
+    config["evaluations"][0]["final_num_games"] = 3
+    config["output"] |= {"save": {"every": 1, "unit": "stages"}, "keep_last": 9}
+    run = tmp_path_factory.mktemp("runs") / "run"
+    fit(run, config)
+    return run
+
+
+def evaluations(run: Path) -> dict[int, dict[str, Any]]:
+    return {each["opt_steps"]: each for each in records(run) if each["kind"] == "evaluation"}
+
+
+def evaluated(run: Path, *words: str) -> dict[str, Any]:
+    result = CliRunner().invoke(app, ["evaluate", str(run), *words])
+    assert result.exit_code == 0, result.output
+    file = result.output.split()[-1]
+    found: dict[str, Any] = json.loads(next((run / "evaluations").glob(Path(file).name)).read_text())
+    return found
+
+
+def test_a_checkpoint_is_evaluated_as_in_training(original: Path) -> None:
+    expected = evaluations(original)
+    assert len(expected) == 3
+    assert evaluated(original) == expected[max(expected)]
+    assert evaluated(original, "--checkpoint", "0") == expected[0]
+
+
+@pytest.mark.parametrize("start", ["beginning", "1", "4"])
+def test_a_stretch_of_a_run_is_verified_by_sampling_anew(original: Path, start: str) -> None:
+    with at_call(Waves, "play_batch", 0, kill) as batches:
+        verdict = verify(original, start)
+    assert (verdict.difference, verdict.end is None) == (None, False)
+    assert len(batches) > 3
+
+
+@pytest.mark.slow
+def test_other_processes_evaluate_to_the_same_bits(original: Path, folder: Path, tmp_path: Path) -> None:
+    config = RUNS["expert_iteration and policy_gradient, of two adapters on one folder"](folder)
+    results = {"after": 6, "unit": "opt_steps"}
+    config["evaluations"][0]["final_num_games"] = 3
+    config["evaluators"] = {"num_processes": 1, "results": results, "timeout_s": 120.0, "max_restarts": 1}
+    run = tmp_path / "beside"
+    with stopping_at(20):
+        fit(run, config)
+    fit(run, config)
+    assert evaluations(run) == evaluations(original)
+    assert verify(run, None).difference is None
+
+
+@settings(max_examples=5, **DAMAGING)
+@given(data=st.data(), damage=DAMAGES)
+def test_any_damage_to_a_run_is_told_or_harmless(
+    stopped: Path, data: st.DataObject, damage: Damage, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert_damage_is_told_or_harmless(stopped, data, damage, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was stopped on its way."""
+    place = tmp_path_factory.mktemp("stopped")
+    with stopping_at(24):
+        fit(place / "run", RUNS["expert_iteration, of one player in both roles"](place))
+    return place / "run"
