@@ -298,7 +298,7 @@ class TextTrainer(Training):
             "players": {name: player.state_dict() for name, player in self.players.items()},
             "stage": self.stage,
             "is_imitating": self.is_imitating,
-            "has_jobs": bool(self.jobs),
+            "jobs": [[name, job.state_dict()] for name, job in self.jobs.items()],
             "waves": None if self.waves is None else self.waves.state_dict(),
             "filed": self.filed,
             "tuning": tuning,
@@ -321,21 +321,11 @@ class TextTrainer(Training):
         if state["waves"] is not None:
             self.waves = self._make_waves()
             self.waves.load_state_dict(state["waves"])
-        if state["has_jobs"]:
-            self._load_jobs(state["tuning"])
-
-    def _load_jobs(self, tuning: Mapping[str, Any] | None) -> None:
-        """Make the jobs of the epoch again, of which one may be under way."""
-        if self.is_imitating:
-            self.jobs = {player.name: player.imitation(self._imitated(player)) for player in self._imitators()}
-        else:
-            self.jobs = self.create_jobs(self.rollouts)
-        if tuning is not None:
+        self.jobs = {name: Job.from_state(job) for name, job in state["jobs"]}
+        if state["tuning"] is not None:
             name = list(self.jobs)[self.num_tuned]
-            player = self.players[name]
-            under_way = self._tuning(player, self.jobs[name])
-            under_way.load_state_dict(tuning)
-            self.tuning = name, under_way
+            self.tuning = name, self._tuning(self.players[name], self.jobs[name])
+            self.tuning[1].load_state_dict(state["tuning"])
 
 
 def _has(rows: Sequence[Any], role: str) -> bool:

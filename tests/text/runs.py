@@ -28,7 +28,7 @@ MODEL: Data = {
     "context": 192,
     "init_std": 0.1,
 }
-SUPERVISED: Data = {"name": "supervised", **JOB, "begin_from": "base"}
+SUPERVISED: Data = {"name": "supervised", "scripted": "honest", **JOB, "begin_from": "base"}
 EXPERT: Data = {
     "name": "expert_iteration",
     "select": {"name": "threshold", "reward": -1.0},
@@ -107,6 +107,7 @@ def text_run(protocol: str, players: Data, roles: dict[str, str] | None = None, 
             "checkpoint_folder": None,
             "stop_within_s": 30.0,
             "mirror": None,
+            "transcripts": "prompts",
         },
     }
     return copy.deepcopy(run | changed)

@@ -103,6 +103,17 @@ def test_a_run_stopped_at_every_safe_point_ends_in_the_same_bits(name: str, fold
     assert_same_bits(run, tmp_path / "uninterrupted")
 
 
+def test_jobs_are_created_once_though_a_run_is_stopped_while_they_are_done(folder: Path, tmp_path: Path) -> None:
+    """So a trainer of one's own may create them by chance, or by models that have learned since."""
+    config, run = RUNS["expert_iteration, of one player in both roles"](folder), tmp_path / "run"
+    with at_call(TextTrainer, "create_jobs", 0, kill) as created:
+        with at_call(LocalTuning, "step", 4, send_signal):
+            assert fit(run, config).jobs
+        assert len(created) == 1
+        assert fit(run, config).finished
+    assert len(created) == 2
+
+
 # ---- stored runs -----------------------------------------------------------------------------------------
 
 

@@ -3,15 +3,17 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 from pydantic import Field
 
-from palestra.config import Config, PositiveFloat, PositiveInt
+from palestra.config import Config, PositiveFloat, PositiveInt, check
 from palestra.models.model import Terms
 from palestra.text.chat import Prompt
-from palestra.text.models.losses import PolicyGradientConfig, SupervisedConfig
+from palestra.text.models.losses import AnyTextLoss, PolicyGradientConfig, SupervisedConfig
 
 # ---- answers -----------------------------------------------------------------------------------------
 
@@ -106,6 +108,37 @@ class Job:
     loss: SupervisedConfig | PolicyGradientConfig
     begin_from: Literal["base", "before"]
     temperature: float
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the job as plain data and tensors, in which the tokens of all examples lie one after the other."""
+        rows = [(each.prompt_ids, each.ids, each.log_probs) for each in self.examples]
+        prompt_ids, ids, log_probs = ([number for row in rows for number in row[part]] for part in range(3))
+        return {
+            "loss": self.loss.model_dump(),
+            "begin_from": self.begin_from,
+            "temperature": self.temperature,
+            "lengths": torch.tensor([[len(part) for part in row] for row in rows]),
+            "prompt_ids": torch.tensor(prompt_ids, dtype=torch.int32),
+            "ids": torch.tensor(ids, dtype=torch.int32),
+            "log_probs": torch.tensor(log_probs, dtype=torch.float64),
+            "weights": torch.tensor([each.weight for each in self.examples], dtype=torch.float64),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Job":
+        """Make again what `state_dict` gave."""
+        parts = [iter(state[name].tolist()) for name in ("prompt_ids", "ids", "log_probs")]
+        examples = []
+        for lengths, weight in zip(state["lengths"].tolist(), state["weights"].tolist(), strict=True):
+            prompt_ids, ids, log_probs = (tuple(islice(part, n)) for part, n in zip(parts, lengths, strict=True))
+            examples.append(Example(prompt_ids, ids, weight, log_probs))
+        loss = check({"loss": state["loss"]}, OneTextLoss).loss
+        return cls(examples, loss, state["begin_from"], state["temperature"])
+
+
+class OneTextLoss(Config):
+    loss: AnyTextLoss
+    """what is made small"""
 
 
 class Tuning(ABC):
