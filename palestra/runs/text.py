@@ -105,7 +105,7 @@ class TextConfig(EvaluatedRunConfig):
     roles: Annotated[dict[str, str], InBranch.FIXED]
     """who sits in which role"""
     players: Annotated[dict[str, AnyTextPlayer], InBranch.FIXED]
-    """the players by name: each has a model, or is scripted"""
+    """the players by name: each has a model, is scripted, or comes from another run"""
     evaluations: list[TextEvaluationConfig]
     """dialogues that are played apart from training; []: none"""
     execution: TextExecutionConfig
@@ -160,6 +160,13 @@ class TextConfig(EvaluatedRunConfig):
     @classmethod
     def learns_by(cls, data: Mapping[str, Any]) -> list[str]:
         return algorithms_of(data)
+
+    def copied(self) -> list[str]:
+        return list(self.players)
+
+    def with_own_models(self) -> list[str]:
+        """Return the names of the players whose models may change here."""
+        return [name for name, each in self.players.items() if isinstance(each, TextPlayerConfig)]
 
     def learners(self) -> list[str]:
         return [

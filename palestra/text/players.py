@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 
 from palestra.config import ByKey, ByName, Config, InBranch, NonNegativeInt, PositiveInt, below
+from palestra.players import FromRunConfig
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.updates import AnyUpdatesConfig
 from palestra.text.algorithms import AnyTextAlgorithm
@@ -40,6 +41,8 @@ class TextPlayerConfig(Config):
     """how its answers are drawn while it trains"""
     num_retries: NonNegativeInt
     """how often an answer that means nothing in its turn is asked for again; then the role is silent, and goes on"""
+    warm_start: Annotated[FromRunConfig | None, InBranch.FIXED]
+    """begin with the weights of a player of another run of text, which is copied; null: with those of the model"""
     imitate: Annotated[ImitateConfig | None, InBranch.FIXED]
     """what the player learns before its first dialogue; null: nothing"""
     algorithm: Annotated[AnyTextAlgorithm | None, InBranch.SAME_PART]
@@ -56,7 +59,7 @@ class TextPlayerConfig(Config):
         return {"model": "new", "sampling": {}, "num_retries": 0, "imitate": imitate, "updates": "constant"}
 
 
-AnyTextPlayer = Annotated[TextPlayerConfig | ScriptedPlayerConfig, ByKey(own_text_script_model)]
+AnyTextPlayer = Annotated[TextPlayerConfig | ScriptedPlayerConfig | FromRunConfig, ByKey(own_text_script_model)]
 
 
 class TextPlayer:

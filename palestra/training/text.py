@@ -8,14 +8,18 @@ import torch
 
 from palestra.config import below
 from palestra.data.files import require_same_files
+from palestra.players import FromRunConfig
 from palestra.randomness import base_key, fold_number, world_keys
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage, Task
 from palestra.runs.progress import Standing
 from palestra.runs.text import TextConfig
+from palestra.runs.text_players import TrainedTextPlayer, copy_text_player, find_text_player
+from palestra.runs.warm_starts import errors_at
 from palestra.runtime.counter import Counter, count
 from palestra.runtime.scores import Estimate
 from palestra.runtime.statistics import Share
+from palestra.storage.disk import writing
 from palestra.storage.run_folder import RunFolder
 from palestra.text.models.model import Job, PromptRefused, Tuning
 from palestra.text.players import TextPlayer, TextPlayerConfig
@@ -38,10 +42,10 @@ class TextTrainer(Training):
     `await_jobs` tunes the players. Each may be overridden, and ends in a safe point. Before the first epoch, players
     that imitate a scripted one are tuned on its answers.
 
-    Arguments as for Training. game: makes dialogues. players: those with a model, by name. seats: all of the file, by
-    name. rollouts: the dialogues of this epoch, once they are sampled, and of those before where an algorithm learns
-    from all epochs. filed: the numbers of these epochs, whose files have the dialogues. jobs: those of this epoch, by
-    player.
+    Arguments as for Training. game: makes dialogues. players: those with a model of this run, by name. seats: all of
+    the file, by name. from_runs: what other runs have trained, by the players here. rollouts: the dialogues of this
+    epoch, once they are sampled, and of those before where an algorithm learns from all epochs. filed: the numbers of
+    these epochs, whose files have the dialogues. jobs: those of this epoch, by player.
     """
 
     run_config = TextConfig
@@ -66,10 +70,12 @@ class TextTrainer(Training):
         with below("game"):
             self.game = config.game.build(None if copies is None else read_prompts(copies))
         self.seats: dict[str, TextPlayer | TextScript] = {}
+        self.from_runs: dict[str, TrainedTextPlayer] = {}
         for name, each in config.players.items():
             with below(f"players.{name}"):
                 self.seats[name] = self._make(name, each)
-        self.players = {name: each for name, each in self.seats.items() if isinstance(each, TextPlayer)}
+        with_models = {name: each for name, each in self.seats.items() if isinstance(each, TextPlayer)}
+        self.players = {name: each for name, each in with_models.items() if name in config.with_own_models()}
         self.learners = [self.players[name] for name in config.learners()]
         self.stage = 0  # of this epoch, the number of the next one
         self.is_imitating = any(self._imitators())
@@ -88,8 +94,23 @@ class TextTrainer(Training):
         if isinstance(config, TextPlayerConfig):
             with below("model"):
                 model = config.model.build(base_key(self.config.seed, f"model/{name}"), self.device)
+            if config.warm_start is not None:
+                with errors_at("warm_start", "weights that fit the model"):
+                    trained = self._of_another_run(name, config.warm_start)
+                    trained.require_fits(config.model, model)
+                    model.begin_with(trained.weights)
             return TextPlayer(name, config, self.game, model, roles)
+        if isinstance(config, FromRunConfig):
+            with errors_at("from_run", "weights that fit the model"):
+                trained = self._of_another_run(name, config)
+                return TextPlayer(name, trained.config, self.game, trained.build(self.device), roles)
         return make_text_script(config, self.game, roles)
+
+    def _of_another_run(self, name: str, config: FromRunConfig) -> TrainedTextPlayer:
+        copies = self.run.copies
+        found = find_text_player(name, config, None if copies is None else copies.players)
+        self.from_runs[name] = found
+        return found
 
     def _imitators(self) -> list[TextPlayer]:
         return [player for player in self.players.values() if player.config.imitate is not None]
@@ -244,6 +265,9 @@ class TextTrainer(Training):
 
     def _begin_run(self, folder: RunFolder) -> None:
         write_prompts(self.game.templates.files, folder)
+        with writing(folder.path):
+            for name, trained in self.from_runs.items():
+                copy_text_player(name, trained, folder.players)
 
     def file_evaluation(self, record: dict[str, Any]) -> dict[str, Any]:
         return self.files.write_evaluation(record)

@@ -44,6 +44,7 @@ PLAYER = {
     },
     "sampling": {"temperature": 1.0, "top_p": None, "top_k": None, "max_tokens": 4},
     "num_retries": 1,
+    "warm_start": None,
     "imitate": {"scripted": "random", "num_questions": 8, **JOB},
     "algorithm": EXPERT,
     "updates": {"name": "constant"},

@@ -132,6 +132,10 @@ class LocalModel(TextModel):
         """Keep the state of a job's optimizer for the job after it. signature: says which jobs are of its kind."""
         self._optimizer = {"signature": signature, "state": learner.state_dict()}
 
+    def begin_with(self, weights: Mapping[str, Tensor]) -> None:
+        self._initial = dict(weights)
+        self._fill(self._initial)
+
     def _base(self) -> Weights:
         if self._initial is None:
             self._initial = self.learning.initial()

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from palestra.config import Config, PositiveFloat, PositiveInt, check
 from palestra.models.model import Terms
@@ -203,12 +204,20 @@ class TextModel(ABC):
         return True
 
     @abstractmethod
+    def begin_with(self, weights: Mapping[str, Tensor]) -> None:
+        """Take over weights that a model of the same kind has learned elsewhere, as those of the beginning."""
+
+    @abstractmethod
     def export(self, folder: Path) -> None:
         """Write a folder that transformers loads."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return what tuning changes, and the SHA-256 of what it does not."""
+        """Return what tuning changes, and the SHA-256 of what it does not.
+
+        weights: tensors by name. base: the SHA-256. reference: weights that were kept, or None. optimizer: its state,
+        or None.
+        """
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

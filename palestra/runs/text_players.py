@@ -1,0 +1,163 @@
+"""Players of other runs that talk in words: reads them there, and copies them into the folder of the run that has them.
+
+The run then no longer needs those runs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import torch
+from torch import Tensor
+
+from palestra.config import ConfigError
+from palestra.players import FromRunConfig
+from palestra.randomness import base_key
+from palestra.runs.kinds import read_stored_config, require_kind
+from palestra.runs.shipped_runs import find_run
+from palestra.runs.text import TextConfig
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.facts import Count, Entry, to_json
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.stored_files import (
+    StoredFile,
+    checked_entry,
+    read_checked,
+    read_json,
+    read_tensors,
+    tensors_to_bytes,
+)
+from palestra.text.models.model import TextModel
+from palestra.text.models.sources import FolderConfig
+from palestra.text.players import TextPlayerConfig
+
+
+@dataclass(frozen=True)
+class TrainedTextPlayer:
+    """A player that talks in words, as a run has left it.
+
+    origin: where it is from. run: the config of that run. settings: the content of its file. opt_steps: those of the
+    player. base: the SHA-256 of what its model has not changed. weights: the others, by name.
+    """
+
+    origin: FromRunConfig
+    run: TextConfig
+    settings: bytes = field(repr=False)
+    opt_steps: int
+    base: str
+    weights: Mapping[str, Tensor]
+
+    @property
+    def config(self) -> TextPlayerConfig:
+        """The config of the player, which learns no more."""
+        found: Any = self.run.players[self.origin.player]
+        changed = {"algorithm": None, "imitate": None, "warm_start": None}
+        config: TextPlayerConfig = found.model_copy(update=changed)
+        return config
+
+    def build(self, device: torch.device) -> TextModel:
+        """Make its model. Raises ConfigError if the base is another one now."""
+        key = base_key(self.run.seed, f"model/{self.origin.player}")
+        model: TextModel = self.config.model.build(key, device)
+        model.load_state_dict({"base": self.base, "weights": self.weights, "reference": None, "optimizer": None})
+        return model
+
+    def require_fits(self, config: Any, model: TextModel) -> None:
+        """Raise ConfigError if a model of this config cannot begin with the weights.
+
+        A new model must have the same sizes, one of a folder the same base and adapter.
+        """
+        there, here = (each.model_dump(exclude={"init_std", "path", "dtype"}) for each in (self.config.model, config))
+        where = f"{self.origin.player!r} of {self.origin.from_run}"
+        for key in here.keys() | there.keys():
+            if here.get(key) != there.get(key):
+                expected = f"expected a player whose model has {key} {here.get(key)!r}, as here"
+                raise ConfigError.at("", f"{expected}, got {where} with {there.get(key)!r}")
+        own = model.state_dict()["base"]
+        if isinstance(config, FolderConfig) and own != self.base:
+            expected = f"expected a player whose model began as the one here (SHA-256 {own[:12]}...)"
+            raise ConfigError.at("", f"{expected}, got {where}, which began as another one ({self.base[:12]}...)")
+
+
+def find_text_player(name: str, config: FromRunConfig, copies: Folder | None) -> TrainedTextPlayer:
+    """Find a player of another run.
+
+    name: of the player here. copies: a folder in which there may be a copy of it. Raises RunFolderError if there is no
+    such player, CheckpointError for a checkpoint that is missing or damaged, DamagedError for a damaged copy.
+    """
+    copied = None if copies is None else _read_copy(name, config, copies)
+    return copied or _read(config)
+
+
+def _read(origin: FromRunConfig) -> TrainedTextPlayer:
+    folder = RunFolder.open(find_run(origin.from_run).folder)
+    folder.require_rebuildable()
+    stored = require_kind(read_stored_config(folder.config), TextConfig, folder.path)
+    _require_model(stored, origin)
+    state = Checkpoints(folder, keep_last=1, keep_every=None).load(origin.checkpoint, check_rows=False).state
+    player = state["players"][origin.player]
+    settings = folder.root.read(folder.config.name)
+    model = player["model"]
+    return TrainedTextPlayer(origin, stored, settings, player["opt_steps"], model["base"], model["weights"])
+
+
+def _require_model(run: TextConfig, origin: FromRunConfig) -> None:
+    known = [name for name, each in run.players.items() if isinstance(each, TextPlayerConfig)]
+    if origin.player not in known:
+        expected = f"expected a player with a model in {origin.from_run} ({', '.join(known)})"
+        raise RunFolderError(f"{expected}, got {origin.player!r}")
+
+
+# ---- copies ------------------------------------------------------------------------------------------------
+
+
+class CopiedTextPlayer(Entry):
+    """The facts of a copied player: what the config says of it, its opt steps, the base of its model, its files."""
+
+    from_run: str
+    player: str
+    checkpoint: str
+    opt_steps: Count
+    base: str
+    config: StoredFile
+    weights: StoredFile
+
+
+def copy_text_player(name: str, trained: TrainedTextPlayer, folder: Folder) -> None:
+    """Write a player of another run into a folder, under the name that it has here."""
+    folder.make()
+    facts, text, weights = _files_of(name)
+    content = tensors_to_bytes(dict(trained.weights))
+    folder.write(text, trained.settings)
+    folder.write(weights, content)
+    copied = CopiedTextPlayer(
+        **trained.origin.model_dump(),
+        opt_steps=trained.opt_steps,
+        base=trained.base,
+        config=StoredFile.of(trained.settings),
+        weights=StoredFile.of(content),
+    )
+    folder.write(facts, to_json(copied.model_dump()).encode())
+
+
+def _read_copy(name: str, origin: FromRunConfig, folder: Folder) -> TrainedTextPlayer | None:
+    """Read what `copy_text_player` has written of this player; None if it has written none. Raises DamagedError."""
+    facts, text, weights = _files_of(name)
+    if folder.kind(facts) is None:
+        return None
+    copied = checked_entry(read_json(folder, facts), facts, CopiedTextPlayer)
+    if copied.model_dump(include=set(FromRunConfig.model_fields)) != origin.model_dump():
+        return None  # a branch may name another player than its origin
+    settings = read_checked(folder, text, copied.config)
+    run = require_kind(read_stored_config(folder.path / text), TextConfig, folder.path / text)
+    _require_model(run, origin)
+    found = read_tensors(folder, weights, copied.weights)
+    return TrainedTextPlayer(origin, run, settings, copied.opt_steps, copied.base, found)
+
+
+def _files_of(name: str) -> tuple[str, str, str]:
+    """The names of a player's files: its facts, which are written last; its run's config; its weights."""
+    stem = quote(name, safe="")
+    return f"{stem}.json", f"{stem}.yml", f"{stem}.safetensors"
