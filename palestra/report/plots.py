@@ -2,6 +2,7 @@
 
 import io
 import math
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -39,6 +40,7 @@ COLOURS = (*LEARNED_COLOURS, *LEVEL_COLOURS)
 DASHES = ("-", "--", ":", "-.")  # when the colours are used up
 MOST_COLUMNS = 3
 PANEL = (2.9, 2.2)  # inches
+LETTER, LINE = 0.085, 0.2  # inches, about the width of a letter and the height of a line
 METADATA = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}  # equal runs give equal files
 STYLE: Any = {
     "pdf.fonttype": 42,  # texts are TrueType, which journals ask for and editors can change
@@ -98,7 +100,7 @@ class Series:
     def algorithms(self) -> list[str]:
         """The algorithms by which the players learn, for people: DQN, PPO, ..."""
         names = self.group.runs[0].learning
-        texts = [name.rpartition(":")[2] if ":" in name else name.upper() for name in names]
+        texts = [_algorithm_text(name) for name in names]
         return list(dict.fromkeys(texts))
 
 
@@ -245,7 +247,7 @@ def _lines(series: Series, name: str, single: bool, iqm: bool) -> list[Line]:
 def _draw(panels: Sequence[Panel], all_series: Sequence[Series], x: str, single: bool, iqm: bool) -> Figure:
     num_columns = min(len(panels), MOST_COLUMNS)
     num_rows = math.ceil(len(panels) / num_columns)
-    figure = Figure(figsize=(0.4 + PANEL[0] * num_columns, 0.7 + PANEL[1] * num_rows), layout="constrained")
+    figure = Figure(figsize=(0.4 + PANEL[0] * num_columns, PANEL[1] * num_rows), layout="constrained")
     grid = figure.subplots(num_rows, num_columns, squeeze=False).flatten().tolist()
     several_games = len({panel.game for panel in panels}) > 1
     several_kinds = len({_kind(panel.name) for panel in panels}) > 1
@@ -265,9 +267,16 @@ def _draw(panels: Sequence[Panel], all_series: Sequence[Series], x: str, single:
         count_steps(axes, x)
     for axes in grid[len(panels) :]:
         axes.remove()
-    figure.suptitle(figure_title(all_series), fontsize=10)
+    letters = int(figure.get_figwidth() / LETTER)
+    title_lines = textwrap.wrap(figure_title(all_series), letters)
+    figure.suptitle("\n".join(title_lines), fontsize=10)
+    num_lines = len(title_lines)
     if len(handles) > 1:
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 3))
+        fitting = letters // (max(map(len, handles)) + 6)  # each with a line and space before its name
+        num_in_row = max(1, min(len(handles), 3, fitting))
+        num_lines += math.ceil(len(handles) / num_in_row)
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=num_in_row)
+    figure.set_figheight(PANEL[1] * num_rows + LINE * num_lines + 0.3)
     return figure
 
 
@@ -300,6 +309,13 @@ def panel_texts(name: str, several_kinds: bool) -> tuple[str, str]:
 
 def _kind(name: str) -> str:
     return name.split("/")[1] if name.startswith("evaluation/") else ""
+
+
+def _algorithm_text(name: str) -> str:
+    """Return how an algorithm is called in a figure: "PPO", "expert iteration", or a class by its name."""
+    if ":" in name:
+        return name.rpartition(":")[2]
+    return name.upper() if len(name) <= 4 else name.replace("_", " ")
 
 
 def figure_title(all_series: Sequence[Series]) -> str:
