@@ -69,6 +69,7 @@ class Utterance:
     """What a role says or decides in a round.
 
     channel: where it says it; empty where there is only one, and of a decision. is_decision: whether it ends something.
+    detail: what else is told of it. read: what the role has read before.
     """
 
     round: int
@@ -76,6 +77,8 @@ class Utterance:
     channel: str
     text: str
     is_decision: bool
+    detail: str = ""
+    read: str = ""
 
 
 @dataclass(frozen=True)

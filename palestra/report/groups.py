@@ -162,11 +162,15 @@ def mean_score(scores: Sequence[Estimate]) -> Estimate:
 
 
 def metric_curve(group: Group, name: str, unit: str) -> Curve:
-    """Make the curve of a number of the training records."""
+    """Make the curve of a number of the training records.
+
+    In a run with stages a rate of 0 is left out: it is of a stage in which nothing of the kind is done.
+    """
     tracks = [
         [
             Point(steps_in(record, unit), Estimate(value, math.nan, math.nan))
             for record, value in run.metrics.get(name, [])
+            if value or not (name.endswith("_per_s") and "stages" in run.kind.counters)
         ]
         for run in group.runs
     ]

@@ -27,7 +27,8 @@ def metrics_section(groups: Sequence[Group], figures: Figures) -> Section:
     runs = [run for group in groups for run in group.runs]
     names = dict.fromkeys(name for run in runs for name in run.metrics)
     counters = tuple(f"/{name}" for run in runs for name in run.kind.axes)
-    wanted = [name for name in names if name.startswith(("players/", "notes/")) and not name.endswith(counters)]
+    kinds = ("players/", "dialogues/", "notes/")
+    wanted = [name for name in names if name.startswith(kinds) and not name.endswith(counters)]
     wanted.sort(key=lambda name: (name.split("/")[:2], "/episodes/" not in name))
     constant = {name: value for name in wanted if (value := _constant(groups, name)) is not None}
     drawn = [name for name in wanted if name not in constant]
@@ -110,7 +111,8 @@ def _levels(groups: Sequence[Group], name: str, seats: tuple[Seat, ...], learner
 
 
 def _metric_figure(groups: Sequence[Group], name: str, unit: str, figures: Figures) -> Captioned:
-    title = label("/".join(name.split("/")[2:]) or name)
+    kind, *words = name.split("/")
+    title = label("/".join(words if kind == "dialogues" else words[1:]) or name)
     curves = [metric_curve(group, name, unit) for group in groups]
     return _figure(title, label(name), title, curves, [], unit, figures)
 
@@ -156,4 +158,6 @@ def _owner(name: str, players: Collection[str]) -> str:
     """Say whose metric it is. players: those of the configs; what learns besides is a model."""
     kind, _, rest = name.partition("/")
     learner = rest.partition("/")[0]
-    return "Notes" if kind != "players" else f"Player {learner}" if learner in players else label(learner).capitalize()
+    if kind != "players":
+        return kind.capitalize()
+    return f"Player {learner}" if learner in players else label(learner).capitalize()

@@ -23,17 +23,20 @@ from palestra.report.media import media_section
 from palestra.report.overview import checkpoints_section, runs_section, setting_section
 from palestra.report.reading import read_runs
 from palestra.report.samples import samples_section
+from palestra.report.text_dialogues import dialogues_section
 from palestra.report.timings import time_section
 from palestra.report.updates import updates_section
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.config import RunConfig
 from palestra.runs.fit import FitConfig
+from palestra.runs.text import TextConfig
 from palestra.storage.disk import RunFolderError, write_bytes
 
 HERE = Path(__file__).parent
 OF_KINDS: dict[type[BaseRunConfig], Callable[[Sequence[Group], Figures], list[Section]]] = {
     RunConfig: samples_section,
     FitConfig: judged_items_section,
+    TextConfig: dialogues_section,
 }
 """the sections that only some kinds of run have"""
 
