@@ -87,13 +87,13 @@ class Templates:
         else:
             self._take(copied, roles)
         from jinja2 import FunctionLoader, StrictUndefined  # here, because most runs have no templates
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        from palestra.text.sandbox import Sandbox
 
         loader = FunctionLoader(lambda name: self._source(name))
-        self.environment = ImmutableSandboxedEnvironment(
-            loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-        )
+        self.environment = Sandbox(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
         self.environment.globals = {name: self.environment.globals[name] for name in ("range", "namespace")}
+        self.environment.count_filters()
         ConfigError.require_none(ConfigErrorItem(self.path, fault) for fault in self._faults(roles, fields))
 
     def _read(
@@ -174,14 +174,15 @@ class Templates:
 
     def render(self, role: str, part: str, values: Mapping[str, Any]) -> str:
         """Render a part of a role's prompts. The values are inserted as they are. Raises ConfigError in one line."""
-        from jinja2 import UndefinedError
-        from jinja2.sandbox import SecurityError
+        from jinja2 import TemplateError, TemplateSyntaxError
 
         name = self.names[role, part]
+        self.environment.begin()
         try:
             return self.environment.get_template(name).render(values)
         except Exception as error:  # a template may do arithmetic
-            kind = "" if isinstance(error, UndefinedError | SecurityError) else f"{type(error).__name__}: "
+            is_told = isinstance(error, TemplateError) and not isinstance(error, TemplateSyntaxError)
+            kind = "" if is_told else f"{type(error).__name__}: "
             place = f"{self._places[name]}{_line(error.__traceback__, set(self._places.values()))}"
             raise ConfigError.at(self.path, f"{place}: for the role {role!r}: {kind}{error}") from error
 

@@ -43,10 +43,29 @@ TEXT = [
         "text/templates.py",
         PROMPTS,
         ("undefined=StrictUndefined, ", ""),
+    ),
+    *mutants(
+        "text/sandbox.py",
+        "text/test_sandbox.py",
+        ("            if bits.get(operator, 0) > MOST_BITS:", "            if False:"),
+        ("        self.spend(TURN + num)\n", "        self.spend(num)\n"),
+    ),
+    *mutants(
+        "text/sandbox.py",
+        PROMPTS,
         (
-            "        self.environment = ImmutableSandboxedEnvironment(\n",
-            "        from jinja2 import Environment\n\n        self.environment = Environment(\n",
+            "from jinja2.sandbox import ImmutableSandboxedEnvironment",
+            "from jinja2 import Environment as ImmutableSandboxedEnvironment",
         ),
+    ),
+    *mutants(
+        "training/text.py",
+        "training/test_text_resume.py",
+        ("list(self.statistics_of_epoch.items())", "dict(self.statistics_of_epoch)"),
+        ('            "num_tuned": self.num_tuned,', '            "num_tuned": 0,'),
+    ),
+    *mutants(
+        "training/text.py", "training/test_text.py", ("            count(self, **self.waves.counts())  # what", "#")
     ),
     *mutants(
         "text/scenarios/claims.py",

@@ -203,6 +203,16 @@ def test_what_each_role_reads_in_one_dialogue_is_written_for_people() -> None:
             "{% for i in range(10**9) %}x{% endfor %}",
             "prompts.path: {0}, line 1: for the role 'verifier': OverflowError: Range too big.",
         ),
+        (
+            "opening.jinja",
+            "\n{% for i in range(99999) %}\n{% for j in range(99999) %}x{% endfor %}{% endfor %}",
+            "prompts.path: {0}, line 3: for the role 'verifier': it makes more than 100,000,000 characters, or loops",
+        ),
+        (
+            "opening.jinja",
+            "\n{{ 'x' * 10**9 }}",
+            "prompts.path: {0}, line 2: for the role 'verifier': it makes more than 100,000,000 characters, or loops",
+        ),
     ],
 )
 def test_a_wrong_template_is_one_line_with_its_file_and_line(folder: Path, name: str, text: str, line: str) -> None:
