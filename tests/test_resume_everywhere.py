@@ -7,7 +7,8 @@ product. Whoever adds an algorithm adds it to LEARNERS there, which is all that 
 import os
 import random
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,32 @@ from palestra.evaluation.evaluations import Evaluations
 from palestra.runs.branching import tree_differences
 from palestra.training.trainer import Trainer
 
-# Each stops a run once at a random moment of that phase.
-STOPS: dict[str, Callable[[random.Random], AbstractContextManager[Any]]] = {
-    "warm-up": lambda rng: at_call(Trainer, "safe_point", rng.randint(1, 3), rng.choice([ask_to_leave, kill])),
-    "roll-out": lambda rng: at_call(Trainer, "_play", rng.randint(1, 2), kill),
-    "update": lambda rng: at_call(Trainer, "safe_point", rng.randint(2, 5), ask_to_leave),
-    "evaluation": lambda rng: at_call(Evaluations, "_play", 1, send_signal),
-    "save": lambda rng: at_call(os, "fsync", rng.randint(1, 9), kill),
+
+@dataclass(frozen=True)
+class Stop:
+    """A phase in which a run is stopped: just before the first to `latest`-th call of a function, drawn at random."""
+
+    owner: Any
+    function: str
+    first: int
+    latest: int
+    deeds: tuple[Callable[..., None], ...]
+
+    def drawn(self, rng: random.Random, num_left: int) -> AbstractContextManager[list[int]]:
+        """num_left: how many calls of the function the run has yet to make; the stop is one of these."""
+        number = min(rng.randint(self.first, self.latest), max(num_left, 1))
+        return at_call(self.owner, self.function, number, rng.choice(self.deeds))
+
+    def counted(self) -> AbstractContextManager[list[int]]:
+        return at_call(self.owner, self.function, 0, kill)
+
+
+STOPS = {
+    "warm-up": Stop(Trainer, "safe_point", 1, 3, (ask_to_leave, kill)),
+    "roll-out": Stop(Trainer, "_play", 1, 2, (kill,)),
+    "update": Stop(Trainer, "safe_point", 2, 5, (ask_to_leave,)),
+    "evaluation": Stop(Evaluations, "_play", 1, 1, (send_signal,)),
+    "save": Stop(os, "fsync", 1, 9, (kill,)),
 }
 
 
@@ -63,14 +83,17 @@ def test_a_run_stopped_in_three_phases_ends_in_the_same_bits(
     algorithm: str, combination: Combination, tmp_path: Path
 ) -> None:
     config, run, rng = config_of(algorithm, combination), tmp_path / "run", random.Random(label(algorithm, combination))
-    uninterrupted = fit(tmp_path / "uninterrupted", config)
     num_stops = 0
-    for phase in ["warm-up", *rng.sample(list(STOPS)[1:], 2)]:
-        with STOPS[phase](rng):
-            try:
-                num_stops += not fit(run, None if run.exists() else config).finished
-            except Killed:
-                num_stops += 1
+    with ExitStack() as stack:
+        calls = {phase: stack.enter_context(stop.counted()) for phase, stop in STOPS.items()}
+        uninterrupted = fit(tmp_path / "uninterrupted", config)
+        whole = {phase: len(counted) for phase, counted in calls.items()}
+        for phase in ["warm-up", *rng.sample(list(STOPS)[1:], 2)]:
+            with STOPS[phase].drawn(rng, 2 * whole[phase] - len(calls[phase])):
+                try:
+                    num_stops += not fit(run, None if run.exists() else config).finished
+                except Killed:
+                    num_stops += 1
     trainer = fit(run)
     assert num_stops >= 2, "the run was over before it was stopped"
     assert trainer.finished
