@@ -25,7 +25,8 @@ import pytest
 from palestra.commands.sweep_work import read_new
 from palestra.config import ConfigError, load_yaml, render
 from palestra.runs.kinds import read_config
-from palestra.storage.disk import RunFolderError
+from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.lock import holder, is_held
 from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.folder import SweepFolder, runs_in
 from palestra.sweeps.outcomes import state_of
@@ -118,16 +119,28 @@ def test_a_sweep_killed_at_random_ends_as_one_that_was_not(base: Path, tmp_path:
     assert processes_in(tmp_path) == []
 
 
+def killed_while_it_trained(run: Path) -> bool:
+    """Kill the process that trains a run, if it has saved and not ended."""
+    folder = Folder(run)
+    if not (run / "checkpoints/latest").exists() or not is_held(folder, "lock"):
+        return False
+    with suppress(ProcessLookupError):  # it has ended in between
+        os.kill(int(holder(folder, "lock")), signal.SIGKILL)
+        return True
+    return False
+
+
 def test_a_run_that_is_killed_goes_on_and_two_processes_share_a_sweep(base: Path, tmp_path: Path) -> None:
     file = write(tmp_path)
     done("sweep", file, "--run", "whole", cwd=tmp_path)
     first = palestra("sweep", file, "--run", "shared", cwd=tmp_path)
-    while not (tmp_path / "shared/trials/0000/seed-0/checkpoints/latest").exists():
+    while not (tmp_path / "shared/trials/0000").exists():
         time.sleep(0.05)
         assert first.poll() is None
     second = palestra("resume", "shared", cwd=tmp_path)
-    lock = tmp_path / "shared/trials/0000/seed-0/lock"
-    os.kill(int(lock.read_text()), signal.SIGKILL)
+    while not any(map(killed_while_it_trained, (tmp_path / "shared/trials").glob("*/seed-0"))):
+        time.sleep(0.005)
+        assert first.poll() is None
     output = [process.communicate(timeout=300)[0] for process in (first, second)]
     assert first.returncode == second.returncode == 0, output
     assert told(tmp_path / "shared") == told(tmp_path / "whole")
