@@ -94,8 +94,12 @@ def tracing() -> Iterator[dict[str, dict[str, None]]]:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder, tracing() as walks, contextlib.suppress(SystemExit):
-        cli.main(["train", str(CONFIG), "--run", f"{folder}/run", *FEW_STEPS])
+    with tempfile.TemporaryDirectory() as folder, tracing() as walks:
+        try:
+            cli.main(["train", str(CONFIG), "--run", f"{folder}/run", *FEW_STEPS])
+        except SystemExit as left:
+            if left.code:
+                raise
     for title, files in walks.items():
         print(f"{title}: {len(files)} files", *files, sep="\n  ")
 

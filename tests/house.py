@@ -1,10 +1,12 @@
 """The house as its imports draw it: which module knows which, and the order of its rooms."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
 HOUSE = Path(__file__).parent.parent / "palestra"
 # Who may know whom: a room knows itself and those after it. A file at the root is a room of its own.
 ORDER = (
@@ -41,11 +43,14 @@ def module_name(path: Path) -> str:
 PATHS = {module_name(path): path for path in sorted(HOUSE.rglob("*.py"))}
 
 
-class Trees(Mapping[str, ast.Module]):
-    """The syntax trees by module. Those that were asked for stay in memory, 90 MB of them, until `forget`."""
+class PerModule(Mapping[str, T]):
+    """What a function says of each module, by the module's name. It is asked when it is looked up, and once."""
 
-    def __getitem__(self, module: str) -> ast.Module:
-        return tree_of(PATHS[module])
+    def __init__(self, function: Callable[[str], T]) -> None:
+        self.function = cache(function)
+
+    def __getitem__(self, module: str) -> T:
+        return self.function(module)
 
     def __iter__(self) -> Iterator[str]:
         return iter(PATHS)
@@ -54,15 +59,14 @@ class Trees(Mapping[str, ast.Module]):
         return len(PATHS)
 
     def forget(self) -> None:
-        tree_of.cache_clear()
+        self.function.cache_clear()
 
 
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def parsed(module: str) -> ast.Module:
+    return ast.parse(PATHS[module].read_text())
 
 
-TREES = Trees()
+TREES = PerModule(parsed)  # those that were asked for stay in memory, 90 MB of them, until `forget`
 
 
 def imports_of(module: str, tree: ast.Module) -> set[str]:
@@ -83,7 +87,7 @@ def imports_of(module: str, tree: ast.Module) -> set[str]:
     return found - {module}
 
 
-IMPORTS = {module: imports_of(module, ast.parse(path.read_text())) for module, path in PATHS.items()}
+IMPORTS = PerModule(lambda module: imports_of(module, parsed(module)))
 
 
 def rank(module: str) -> int:

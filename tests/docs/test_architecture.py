@@ -1,13 +1,13 @@
 """docs/architecture.md names files and names that are there, and shows the arrows of today."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from docs import draw_house
+from tests.forked import run
 from tests.house import ORDER
 
 ROOT = Path(__file__).parents[2]
@@ -30,8 +30,7 @@ def test_what_a_walk_names_stands_in_its_file(file: str, told: str) -> None:
 
 
 def test_the_walks_are_those_of_a_real_run_and_open_few_files() -> None:
-    command = [sys.executable, "-m", "docs.trace_walks"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    done = run([sys.executable, "-m", "docs.trace_walks"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     printed = done.stdout
     assert re.findall(r"palestra/\S+\.py", printed) == [file for file, _ in STEPS]
