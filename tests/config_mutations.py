@@ -12,6 +12,7 @@ from palestra.config import Config, ConfigError, check
 
 UNKNOWN_KEY = "zzz_unknown"
 WRONG_EVERYWHERE = [[[]]]
+Place = tuple[str, ...]
 
 
 class Mutation(NamedTuple):
@@ -31,9 +32,17 @@ class Mutation(NamedTuple):
         return told_here and re.search("expected|known|did you mean", message) is not None
 
 
-def mutations(data: dict[str, Any]) -> Iterator[Mutation]:
-    """Every key deleted, a key added to every mapping, and every value replaced by ones of a wrong type."""
-    for path, value in _nodes(data, ()):
+def mutations(data: dict[str, Any], tried: set[Place]) -> Iterator[Mutation]:
+    """Every key deleted, a key added to every mapping, and every value replaced by ones of a wrong type.
+
+    tried: places of other configs, whose keys are checked by the same classes and need no other proof. Those of this
+    one are added.
+    """
+    places = dict(_nodes(data, ()))
+    new = [path for path in places if _place(data, path) not in tried]
+    tried |= {_place(data, path) for path in new}
+    for path in new:
+        value = places[path]
         if isinstance(value, dict):
             yield _mutation("add", data, (*path, UNKNOWN_KEY), WRONG_EVERYWHERE)
         if path and isinstance(path[-1], str):
@@ -42,11 +51,14 @@ def mutations(data: dict[str, Any]) -> Iterator[Mutation]:
             yield _mutation("replace", data, path, wrong)
 
 
-def assert_every_mutation_is_told(data: dict[str, Any], model: type[Config]) -> None:
-    """Each mutation of valid data raises ConfigError, and only that, with an error that names place and remedy."""
+def assert_every_mutation_is_told(data: dict[str, Any], model: type[Config], tried: set[Place] | None = None) -> None:
+    """Each mutation of valid data raises ConfigError, and only that, with an error that names place and remedy.
+
+    tried: as of `mutations`.
+    """
     check(data, model)
     untold = []
-    for mutation in mutations(data):
+    for mutation in mutations(data, set() if tried is None else tried):
         error = _error_of(mutation.data, model)
         lines = str(error).splitlines()
         is_told = any(mutation.is_told_by(item.path, item.message) for item in error.errors)
@@ -68,6 +80,16 @@ def _nodes(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str 
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, below in items:
         yield from _nodes(below, (*path, key))
+
+
+def _place(data: dict[str, Any], path: tuple[str | int, ...]) -> Place:
+    """What says which class checks the value at a path: the keys, the names of the sections, and what stands there."""
+    value: Any = data
+    place = list[str]()
+    for key in path:
+        place += [str(value.get("name")) if isinstance(value, dict) else "", str(key)]
+        value = value[key]
+    return (*place, str(value.get("name")) if isinstance(value, dict) else "", type(value).__name__)
 
 
 def _wrong_values(value: Any) -> list[Any]:
