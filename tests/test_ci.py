@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import MAY_BE_SKIPPED
 
+from tests.forked import run as run_forked
+
 ROOT = Path(__file__).parent.parent
 SKIPS = """
 import pytest
@@ -46,7 +48,7 @@ def run_pytest(folder: Path, ci: str) -> str:
     """The last line of pytest, with this folder's rules on skips and on the network."""
     command = [sys.executable, "-m", "pytest", "-p", "conftest", "--continue-on-collection-errors", str(folder)]
     environment = os.environ | {"CI": ci, "PYTHONPATH": str(ROOT / "tests")}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    done = run_forked(command, cwd=folder, env=environment, capture_output=True, text=True)
     return done.stdout.splitlines()[-1]
 
 

@@ -34,6 +34,7 @@ from palestra.runs.text import TextConfig
 CONFIGS = Path(__file__).parents[2] / "configs"
 GAMES = ("dqn-cartpole", "ppo-pendulum", "dqn-lunarlander", "sac-hopper", "dqn-pong", "dqn-nim")
 ALGORITHMS = ("dqn-cartpole", "dqn-pong", "ppo-cartpole", "ppo-pendulum", "ppo-pong", "sac-pendulum", "td3-pendulum")
+WIDTHS = {"net_arch", "hidden_widths"}
 LACKS = "only this machine lacks, so that train refuses it here: "
 NEEDS_AN_EXTRA = re.compile(r"needs an extra: pip install")
 
@@ -52,12 +53,25 @@ class StopAtOnce(Callback):
         raise Started
 
 
+def smaller(value: Any) -> Any:
+    """With layers of one unit, and a small replay buffer."""
+    if isinstance(value, list):
+        return list(map(smaller, value))
+    if not isinstance(value, dict):
+        return value
+    found = {key: smaller(each) for key, each in value.items()}
+    found |= {key: min(value[key], 1000) for key in value.keys() & {"capacity"}}
+    return found | {
+        key: [1 if isinstance(width, int) else width for width in value[key]] for key in value.keys() & WIDTHS
+    }
+
+
 @cache
 def shipped(name: str) -> dict[str, Any]:
-    """A shipped config with a small replay buffer: training makes it before it is stopped."""
+    """A shipped config that trains in little memory: training makes buffers and networks before it is stopped."""
     config = load_yaml(CONFIGS / f"{name}.yml")
-    if buffer := learner_of(config)["algorithm"].get("replay_buffer"):
-        buffer["capacity"] = min(buffer["capacity"], 5_000)
+    algorithm = learner_of(config)["algorithm"]
+    algorithm |= smaller(algorithm)
     return config
 
 

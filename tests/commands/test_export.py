@@ -74,9 +74,10 @@ def test_exported_files_act_as_the_player(role: str, exported: Callable[[str], P
 
 @pytest.mark.parametrize(
     "name",
-    ["ppo-cartpole", "sac-pendulum", "td3-pendulum", "on_policy-cartpole", "on_policy-pendulum", "off_policy-cartpole"],
+    ["sac-pendulum", "td3-pendulum", "on_policy-cartpole", "on_policy-pendulum", "off_policy-cartpole"],
 )
 def test_players_of_every_algorithm_can_be_exported(name: str, tmp_path: Path) -> None:
+    """Those of PPO are exported below from the shell, and those of DQN above."""
     [player] = palestra.Trainer(ROOT / "configs" / f"{name}.yml").players.values()
     assert export_player(player, tmp_path / "export", onnx=True) == {"policy.pt2": 512, "policy.onnx": 512}
 
@@ -102,7 +103,9 @@ def test_mean_values_of_choices_are_exported(value: dict[str, Any], tmp_path: Pa
     config = copy.deepcopy(TINY) | {"stop": {"after": 2, "unit": "opt_steps"}, "evaluations": [], "best": None}
     config["players"]["host"]["algorithm"] |= {"dueling": True, "value": value}
     player = palestra.Trainer(config).players["host"]
-    assert export_player(player, tmp_path / "export", onnx=True) == {"policy.pt2": 512, "policy.onnx": 512}
+    is_onnx = value["name"] != "expected"  # as the players above
+    checked = {"policy.pt2": 512} | ({"policy.onnx": 512} if is_onnx else {})
+    assert export_player(player, tmp_path / "export", onnx=is_onnx) == checked
     policy = torch.export.load(tmp_path / "export/policy.pt2").module()
     points = torch.rand(5, 6, 3)
     _, values = policy({"points": points}, torch.ones(5, 4, dtype=torch.bool))

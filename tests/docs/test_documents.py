@@ -70,6 +70,7 @@ def test_the_five_lines_of_the_readme_train_load_and_play(tmp_path: Path, monkey
     five, more, *_ = re.findall(r"```python\n(.*?)```", text, re.S)
     assert len([line for line in five.splitlines() if line and not line.startswith("import")]) == 5
     config = load_yaml(ROOT / "configs" / "ppo-cartpole.yml") | {"stop": {"after": 2048, "unit": "env_steps"}}
+    config["evaluations"][0] |= {"num_games": 2, "final_num_games": 2}
     config["output"] |= {"display": "quiet", "recorders": []}
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "ppo-cartpole.yml").write_text(yaml.safe_dump(config))
@@ -244,6 +245,7 @@ def test_the_network_made_in_python_in_the_document_learns(tmp_path: Path, monke
     _, code, later = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "nets.md").read_text(), re.S)
     config = load_yaml(ROOT / "configs" / "dqn-cartpole.yml")
     config |= {"stop": {"after": 8, "unit": "opt_steps"}, "evaluations": [], "best": None, "num_worlds": 2}
+    config["players"]["agent"]["algorithm"]["warmup_env_steps"] = 8
     config["output"] |= {"display": "quiet", "recorders": []}
     (tmp_path / "run.yml").write_text(yaml.safe_dump(config))
     monkeypatch.chdir(tmp_path)
