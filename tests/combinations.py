@@ -362,7 +362,8 @@ def config_of(algorithm: str, combination: Combination) -> Data:
         learns |= {"centralized_critic": True}
     if game_name == "images":
         learns = _with_image_nets(learns)
-    num_worlds, num_games = (2, 1) if combination.get("vectorization") == "async" else (4, 4)  # each is a process
+    # Of environments in processes, few; and the last evaluation plays in those of the others.
+    num_worlds, num_games, num_last = (2, 1, 1) if combination.get("vectorization") == "async" else (4, 4, 5)
     config = copy.deepcopy(TINY) | {"game": game, "num_worlds": num_worlds} | _seats(game_name, algorithm, learns)
     if combination.get("trainer") == "together":
         config["trainer"] = {"name": "together"}
@@ -370,7 +371,7 @@ def config_of(algorithm: str, combination: Combination) -> Data:
             other["algorithm"]["rollout_length"] = learns["rollout_length"]
     config["stop"] = {"after": 16, "unit": "opt_steps"}
     config["output"] |= {"record": {"every": 3, "unit": "opt_steps"}, "save": {"every": 4, "unit": "opt_steps"}}
-    games = {"num_games": num_games, "final_num_games": num_games + 1}
+    games = {"num_games": num_games, "final_num_games": num_last}
     evaluation = {"interval": {"every": 6, "unit": "opt_steps"}} | games
     config["evaluations"][0] |= evaluation | {"pairings": [config["roles"]]}
     config["best"] |= {"pairing": 0, "measure": f"return/{next(iter(config['roles']))}"}

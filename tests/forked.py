@@ -35,6 +35,7 @@ from typing import Any, NoReturn
 
 import yaml
 
+ROOT = str(Path(__file__).resolve().parents[1])
 IS_LINUX = sys.platform == "linux"
 PIDS: list[int] = []  # of the servers that this process has started
 SOCKET = "PALESTRA_TESTS_FORKED"  # the environment variable that names the server's, in processes that it has forked
@@ -138,7 +139,9 @@ def server(imported: tuple[str, ...]) -> str:
         return os.environ[SOCKET]
     path = str(Path(tempfile.mkdtemp(prefix="forked-")) / "socket")
     command = [sys.executable, "-P", __file__, path, *imported]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    # It imports the palestra of this tree, which need not be the one that is installed.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))}
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
     PIDS.append(process.pid)
     atexit.register(process.wait)
     atexit.register(process.stdin.close)  # before the wait
@@ -159,11 +162,14 @@ def serve(path: str, imported: list[str]) -> None:
         importlib.import_module(name)
     if "palestra.cli" in imported:
         import palestra.runs.run
+        import palestra.runtime.threads as threads
         import palestra.sweeps.places
 
         palestra.sweeps.places.subprocess = FORKING  # type: ignore[attr-defined]
         palestra.runs.run.plot_scores = lambda *_: None
         palestra.runs.run.frozen_garbage = contextlib.nullcontext
+        threads.ThreadpoolController = cache(threads.ThreadpoolController)  # type: ignore[misc, assignment]
+        threads.ThreadpoolController()
     yaml.compose = reading_once()
     from numba.core.registry import cpu_target
 
@@ -244,7 +250,7 @@ def begin(said: dict[str, Any], fds: list[int]) -> NoReturn:
 def reading_once() -> Callable[..., yaml.Node | None]:
     """`yaml.compose`, which knows the last texts that it has read."""
     compose = yaml.compose
-    again = lru_cache(maxsize=16)(compose)
+    again = lru_cache(maxsize=64)(compose)
 
     def compose_once(text: Any, Loader: Any = yaml.Loader) -> yaml.Node | None:
         return again(text, Loader) if isinstance(text, str) else compose(text, Loader)

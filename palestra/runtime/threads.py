@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import scipy.linalg.cython_blas  # noqa: F401 (kernels multiply with its BLAS, whose threads can be limited once it is loaded)
 import torch
 from numba.core.event import Event, Listener, install_listener
-from threadpoolctl import ThreadpoolController, threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 COMPILING = "compiling kernels; this takes up to twenty seconds, the first time only"
 
@@ -27,9 +27,10 @@ def limited_threads(num_threads: int) -> Iterator[None]:
     """
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
-    others = ThreadpoolController().select(threading_layer="pthreads")
+    pools = ThreadpoolController()
+    others = pools.select(threading_layer="pthreads")
     try:
-        with threadpool_limits(num_threads, user_api="blas"), others.limit(limits=1):
+        with pools.limit(limits=num_threads, user_api="blas"), others.limit(limits=1):
             yield
     finally:
         torch.set_num_threads(before)
