@@ -6,7 +6,6 @@ palestra.algorithms.parts.torchrl_classes.
 
 import json
 import math
-import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -50,6 +49,7 @@ from tests.algorithms.test_ppo import BASE as PPO_BASE
 from tests.algorithms.test_sac import SPACES as SAC_SPACES
 from tests.algorithms.test_sac import batch_of
 from tests.algorithms.test_two_states import falling
+from tests.forked import run as run_forked
 
 if find_spec("torchrl") is None:
     pytest.skip("torchrl is not installed", allow_module_level=True)
@@ -625,7 +625,7 @@ def test_nothing_else_imports_tensordict_and_check_needs_no_torchrl(tmp_path: Pa
         "        print(result.exit_code, ' '.join(result.output.split()))\n"
     )
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    done = run_forked([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
     checked, trained, *of_replay = done.stdout.splitlines()
     needs = "needs an extra: pip install 'palestra[torchrl]'"
     assert checked.startswith("0 ")
@@ -642,7 +642,7 @@ def test_importing_torchrl_leaves_how_processes_are_started() -> None:
         "import multiprocessing; from palestra.algorithms.parts.torchrl_classes import torchrl_module\n"
         "torchrl_module('torchrl.objectives'); print(multiprocessing.get_start_method(allow_none=True))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = run_forked([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "None\n"
 
 
@@ -660,15 +660,14 @@ def test_clip_ppo_loss_balances_the_pole(tmp_path: Path) -> None:
         "body": {"name": "separate"} | dict.fromkeys(("policy", "value"), MLP | {"net_arch": [64, 64]}),
         "initialization": PPO_BASE["initialization"],
         "optimizer": PPO_BASE["optimizer"],
-        "learning_rate": {"name": "linear", "initial": 2e-3, "final": 0.0, "num_steps": 1600},
+        "learning_rate": {"name": "linear", "initial": 2e-3, "final": 0.0, "num_steps": 1000},
     }
     game = CARTPOLE | {"max_rounds": 500, "initial_low": -0.05, "initial_high": 0.05}
-    assert final_return(algorithm, game, tmp_path, 1600, num_worlds=32) > 400
+    assert final_return(algorithm, game, tmp_path, 1000, num_worlds=32) > 400
 
 
-@pytest.mark.parametrize("kind", ["policy", "both"])
-def test_sac_loss_finds_the_best_numbers(kind: Any) -> None:
-    probe = make_probe(kind, continuous=True)
+def test_sac_loss_finds_the_best_numbers() -> None:
+    probe = make_probe("both", continuous=True)
     relu = {"name": "mlp", "net_arch": [32, 32], "activation": "relu"}
     arguments = TORCHRL_SAC["loss"]["arguments"] | {"alpha_init": 1e-4, "fixed_alpha": True}
     config = (
@@ -689,8 +688,7 @@ def test_sac_loss_finds_the_best_numbers(kind: Any) -> None:
     made = seat(check(config, OffPolicyConfig), probe.spaces["agent"], probe.action_spaces["agent"])
     algorithm = learn(made, probe, 600)
     assert best_action(algorithm, 1, 0) > 0
-    if kind == "both":
-        assert best_action(algorithm, -1, 0) < 0
+    assert best_action(algorithm, -1, 0) < 0
     observation = seen(1, 0) | {"action": torch.tensor([[best_action(algorithm, 1, 0)]])}
     value = float(algorithm.net.net_of("critic_0")(observation).detach())
     assert value == pytest.approx(1.0, abs=5e-2)
