@@ -77,7 +77,7 @@ def table_of_trials(folder: Path) -> Callable[[], float]:
             distributions=dict(names),
             value=draw.random(),
             intermediate_values={step: draw.random() for step in range(10)},
-            user_attrs={"env_steps": 100_000, "values": {"0": 1.0, "1": 2.0}},
+            user_attrs={"counts": {"env_steps": 100_000}, "values": {"0": 1.0, "1": 2.0}},
         )
         for _ in range(NUM_TRIALS)
     )

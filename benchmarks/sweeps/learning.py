@@ -27,7 +27,7 @@ from palestra.config import load_yaml
 from palestra.runs.kinds import read_config
 from palestra.sweeps.config import ObjectiveConfig
 from palestra.sweeps.folder import runs_in
-from palestra.sweeps.outcomes import ENV_STEPS, STATES, state_of
+from palestra.sweeps.outcomes import STATES, count_of, state_of
 from palestra.sweeps.stored import StoredSweep
 from palestra.sweeps.watching import Watched
 
@@ -69,11 +69,11 @@ class Search:
         sweep = StoredSweep.open(path)
         states = [state_of(trial) for trial in sweep.trials]
         ended = sorted((trial for trial in sweep.trials if trial.datetime_complete), key=_end)
-        spent, curve = 0, []
+        spent, curve = 0.0, []
         sign = 1.0 if sweep.data["objective"]["goal"] == "max" else -1.0
         best: Any = None
         for trial in ended:
-            spent += trial.user_attrs.get(ENV_STEPS, 0)
+            spent += count_of(trial, "env_steps")
             if state_of(trial) == "succeeded" and (best is None or sign * (trial.value or 0.0) > sign * best.value):
                 best = trial
             if best is not None:
@@ -83,7 +83,7 @@ class Search:
             "sweep": self.sweep,
             "arm": self.arm,
             "repeat": self.repeat,
-            "budget": sweep.data["budget"]["env_steps"],
+            "budget": round(sweep.data["budget"]["total"]["after"]),
             "env_steps": spent,
             "env_steps_played": int(sum(_watched(run, objective).counters["env_steps"] for run in runs_in(path))),
             "trials": {name: states.count(name) for name in STATES if name in states},

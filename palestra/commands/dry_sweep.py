@@ -1,4 +1,4 @@
-"""What `palestra sweep FILE --dry-run` says: how many runs and env steps, and about how long they take.
+"""What `palestra sweep FILE --dry-run` says: how many runs and steps, and about how long they take.
 
 The time is estimated from a short run.
 """
@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from palestra.config import render
-from palestra.recording.results import count_text, duration_text
+from palestra.recording.results import count_text, duration_text, label
 from palestra.runs.base import BaseRunConfig
 from palestra.runtime.intervals import Limit
 from palestra.storage.disk import Folder
@@ -38,10 +38,11 @@ def dry_run(config: SweepConfig, bases: dict[str, BaseRunConfig]) -> Iterator[st
     if num_trials is not None:
         yield f"{count_text(num_trials * len(config.seeds))} runs{_unless_pruned(config)}"
     stops = plan.stops()
-    if num_trials is not None and all(stop.unit == "env_steps" for _, stop in stops):
+    units = {stop.unit for _, stop in stops}
+    if num_trials is not None and len(units) == 1 and units != {"minutes"}:
         about = "" if plan.has_all_points or len({stop.after for _, stop in stops}) == 1 else "about "
         num = num_trials * len(config.seeds) * fmean(stop.after for _, stop in stops)
-        yield f"{about}{count_text(num)} env steps{_unless_pruned(config)}"
+        yield f"{about}{count_text(num)} {label(*units)}{_unless_pruned(config)}"
     times = {}
     for name, base in bases.items():
         found = run_time(base, config.seeds[0])

@@ -11,7 +11,7 @@ from rich.text import Text
 from palestra.config.rendering import inline_flow
 from palestra.runtime.console import visible
 from palestra.sweeps.naming import point_texts, short_keys
-from palestra.sweeps.outcomes import ENV_STEPS, STATES, VALUES, best_of, env_steps_of, state_of, value_of, why_of
+from palestra.sweeps.outcomes import STATES, VALUES, best_of, count_of, state_of, value_of, why_of
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -36,19 +36,19 @@ def ranked(sweep: "StoredSweep", state: str | None) -> "list[FrozenTrial]":
 
 
 def trial_lines(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> Text:
-    """Return a line per trial: number, state, value and those of its seeds, its point, env steps, why it ended so.
+    """Return a line per trial: number, state, value and those of its seeds, its point, its count, why it ended so.
 
-    Without env steps where none are played. (A table of rich takes half a second for a thousand trials.)
+    Without a count where there are none. (A table of rich takes half a second for a thousand trials.)
     """
     keys = short_keys(_varied(sweep))
     measure = str(sweep.data["objective"].get("measure"))
-    is_played = any(map(env_steps_of, sweep.trials))
-    rows = [["trial", "state", measure, "of its seeds", *keys.values(), *["env steps"] * is_played, "why"]]
+    unit, is_counted = sweep.unit, any(count_of(trial, sweep.unit) for trial in sweep.trials)
+    rows = [["trial", "state", measure, "of its seeds", *keys.values(), *[unit.replace("_", " ")] * is_counted, "why"]]
     for trial in trials:
         cells = [str(trial.number), state_of(trial), _number(value_of(trial)), _seeds(trial)]
         point = point_texts(trial)
         cells += [point.get(key, "") for key in keys]
-        rows.append([*cells, *[_number(trial.user_attrs.get(ENV_STEPS))] * is_played, _why(trial)])
+        rows.append([*cells, *[_number(count_of(trial, unit))] * is_counted, _why(trial)])
     rows = [list(map(visible, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     best = best_of(sweep.trials, str(sweep.data["objective"].get("goal")))
@@ -72,19 +72,19 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 def to_csv(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> str:
     """Return the whole table as CSV, with keys in full, and a column for the value of each seed.
 
-    Without env steps where none are played.
+    Without a count where there are none.
     """
     keys = list(dict.fromkeys(key for trial in sweep.trials for key in trial.params))
     seeds = list(dict.fromkeys(seed for trial in sweep.trials for seed in _values(trial)))
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    is_played = any(map(env_steps_of, sweep.trials))
-    counted = ["env_steps"] * is_played
+    is_counted = any(count_of(trial, sweep.unit) for trial in sweep.trials)
+    counted = [sweep.unit] * is_counted
     writer.writerow(["trial", "state", "value", *(f"seed-{seed}" for seed in seeds), *keys, *counted, "why"])
     for trial in trials:
         of_seeds = [_values(trial).get(seed) for seed in seeds]
         point = [_cell(trial.params[key]) if key in trial.params else "" for key in keys]
-        ended = [*[trial.user_attrs.get(ENV_STEPS)] * is_played, _why(trial)]
+        ended = [*[count_of(trial, sweep.unit)] * is_counted, _why(trial)]
         writer.writerow([trial.number, state_of(trial), value_of(trial), *of_seeds, *point, *ended])
     return file.getvalue()
 

@@ -119,7 +119,7 @@ class Loader(Batches):
             try:
                 batch = next_of(loaded)
             except Exception as error:  # of torch's own: the reader raises none
-                raise DataFailed(f"{self.reader.name}: {self._why(error)}; awaited was {key}") from error
+                raise DataFailed(f"{self.reader.name}: {self._why(error)}; the run waited for {key}") from error
             if isinstance(batch, Unread):
                 raise DataFailed(*batch)
             yield key, batch
@@ -136,7 +136,7 @@ class Loader(Batches):
         if "timed out" in why:
             limit = self.loading.batch_within_s
             return f"no worker gave a batch within {limit:g} s (execution.loading.batch_within_s)"
-        return f"a worker has ended: {why}"
+        return f"a worker has ended: {why.rstrip('. ')}"
 
     def close(self) -> None:
         self._batches = None

@@ -138,7 +138,7 @@ class OwnLoader(Batches):
                 return END
             except Exception as error:
                 why = f"{type(error).__name__}: {error}".splitlines()[0]
-                message = f"{self.name}: the loader fails: {why}; awaited was {key}"
+                message = f"{self.name}: the loader fails: {why}; the run waited for {key}"
                 raise DataFailed(message, traceback.format_exc()) from error
 
     def _read_again(self, epoch: int, start: int) -> Iterator[Any]:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from palestra.recording.results import label
 from palestra.report.blocks import Block, Cell, Code, Facts, Heading, Note, Section, Table
 from palestra.report.figures import Figures
 from palestra.report.overview import MOST_ROWS
@@ -53,8 +54,8 @@ def _overview(data: SweepData) -> Section:
         "points": f"chosen by {data.config.search.name}, "
         + ("no trial is ended early" if pruning is None else f"trials are ended early by {pruning.name}"),
     }
-    if num := sum(trial.env_steps for trial in data.trials):
-        entries["env steps"] = f"{num:,.0f} in all trials that have ended"
+    if num := sum(trial.counts.get(data.unit, 0) for trial in data.trials):
+        entries[label(data.unit)] = f"{num:,.0f} in all trials that have ended"
     if data.best is not None:
         best, file = data.best, data.path / "best.yml"
         entries["best trial"] = f"{best.number}, with {data.config.objective.measure} {objective_text(best.value)}"
@@ -136,6 +137,10 @@ def _best_table(data: SweepData) -> Iterator[Block]:
 # ---- the trials, and how it was run --------------------------------------------------------------------
 
 
+def _count_cell(count: float | None) -> Cell:
+    return Cell(f"{count:,.0f}", count) if count else Cell("-")
+
+
 def _trials_section(data: SweepData) -> Section:
     order = {"running": 0, "pruned": 1, "failed": 2, "skipped": 3}
     others = [trial for trial in data.trials if trial.state in order]
@@ -145,7 +150,7 @@ def _trials_section(data: SweepData) -> Section:
     labels = data.labels
     keys = [key for key in labels if any(key in trial.point for trial in trials)]
     has_seeds = len(data.config.seeds) > 1
-    is_played = any(trial.env_steps for trial in trials)
+    is_counted = any(trial.counts.get(data.unit) for trial in trials)
     has_why = any(trial.why for trial in trials[:MOST_TRIALS])
     rows = [
         [
@@ -154,7 +159,7 @@ def _trials_section(data: SweepData) -> Section:
             Cell(trial.state),
             *([Cell(_by_seed_text(data, trial) if trial.by_seed else "-")] if has_seeds else []),
             *(Cell(trial.text(key) if key in trial.point else "-") for key in keys),
-            *([Cell(f"{trial.env_steps:,.0f}", trial.env_steps) if trial.env_steps else Cell("-")] * is_played),
+            *[_count_cell(trial.counts.get(data.unit))] * is_counted,
             *([Cell(trial.why[:500])] if has_why else []),
         ]
         for trial in trials[:MOST_TRIALS]
@@ -163,7 +168,7 @@ def _trials_section(data: SweepData) -> Section:
     if len(trials) > MOST_TRIALS:
         caption = f"The first {MOST_TRIALS} of {len(trials):,} trials, the best ones first; the study has all."
     head = ["trial", data.config.objective.measure, "state", *(["by seed"] if has_seeds else [])]
-    head += [*(labels[key] for key in keys), *["env steps"] * is_played, *(["why"] if has_why else [])]
+    head += [*(labels[key] for key in keys), *[label(data.unit)] * is_counted, *(["why"] if has_why else [])]
     return Section("trials", "Trials", [Table(caption, head, rows)])
 
 

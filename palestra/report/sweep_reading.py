@@ -23,7 +23,17 @@ from palestra.storage.disk import Folder, RunFolderError
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.naming import short_keys, short_value
-from palestra.sweeps.outcomes import VALUES, best_of, counts_text, env_steps_of, is_number, place_of, state_of, why_of
+from palestra.sweeps.outcomes import (
+    VALUES,
+    best_of,
+    counts_of,
+    counts_text,
+    is_number,
+    place_of,
+    state_of,
+    unit_of,
+    why_of,
+)
 from palestra.sweeps.space import BASE, Base, ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig
 from palestra.sweeps.stored import read_trials
 
@@ -78,8 +88,9 @@ class TrialData:
     """A trial of the study.
 
     place: the number under which its runs lie. point: the values by key, as the study stores them. value: NaN unless it
-    succeeded. reported: what the pruner was told, by step. by_seed: the value of each seed. why: why it failed, was
-    skipped or was run again. is_here: whether its runs lie in the sweep's folder; another machine may have the others.
+    succeeded. reported: what the pruner was told, by step. by_seed: the value of each seed. counts: of its runs
+    together, by unit. why: why it failed, was skipped or was run again. is_here: whether its runs lie in the sweep's
+    folder; another machine may have the others.
     """
 
     number: int
@@ -90,7 +101,7 @@ class TrialData:
     value: float
     reported: Mapping[int, float]
     by_seed: Mapping[str, float]
-    env_steps: float
+    counts: Mapping[str, float]
     why: str
     is_here: bool
 
@@ -115,7 +126,7 @@ class TrialData:
             value=as_float(trial.value) if state == "succeeded" else math.nan,
             reported=dict(sorted(trial.intermediate_values.items())),
             by_seed={seed: as_float(x) for seed, x in by_seed.items()} if isinstance(by_seed, dict) else {},
-            env_steps=env_steps_of(trial),
+            counts=counts_of(trial),
             why=why_of(trial),
             is_here=trial.user_attrs.get("folder") == folder_id,
         )
@@ -199,6 +210,12 @@ class SweepData:
         sign = -1.0 if self.config.objective.goal == "max" else 1.0
         done = [trial for trial in self.trials if trial.state == "succeeded"]
         return tuple(sorted(done, key=lambda trial: (sign * trial.value, trial.number)))
+
+    @property
+    def unit(self) -> str:
+        """The unit in which the sweep counts."""
+        total = self.config.budget.total
+        return unit_of(None if total is None else total.model_dump(), (trial.counts for trial in self.trials))
 
     @property
     def counts_text(self) -> str:

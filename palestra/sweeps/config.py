@@ -20,6 +20,7 @@ from palestra.config import (
 )
 from palestra.evaluation.measures import MeasureName
 from palestra.runs.base import BaseRunConfig
+from palestra.runtime.intervals import Limit
 from palestra.sweeps.places import LocalConfig, Place
 from palestra.sweeps.pruning import AnyPruningConfig, WilcoxonConfig, first_step
 from palestra.sweeps.search import AnySearchConfig, GridConfig
@@ -63,8 +64,8 @@ class ObjectiveConfig(Config):
 class BudgetConfig(Config):
     trials: PositiveInt | None
     """how many trials, besides those that a constraint excludes; null: as many as the rest allows, for a grid all"""
-    env_steps: PositiveInt | None
-    """no trial begins once all runs together have played so many; null: no limit"""
+    total: Limit | None
+    """no trial begins once all runs together have counted so much, in a unit that each base has; null: no limit"""
     minutes: PositiveFloat | None
     """no trial begins once `palestra sweep` or `resume` has worked so long; null: no limit"""
 

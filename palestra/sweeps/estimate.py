@@ -13,20 +13,20 @@ class Outlook:
     """What an estimate needs to know. num_places: so many runs are computed side by side.
 
     runs: of trials that have begun, the trial's number and the seconds that the run still takes; those that wait for a
-    place come last. trial_s, trial_env_steps: what one more trial takes, over all its runs; nan if it is not known.
-    num_at_once: how many of its runs are computed side by side. env_steps: played by the trials that have ended.
-    num_trials, max_env_steps, begin_s: so many trials may still begin; none once trials that have ended played so many
-    env steps, nor after so many seconds. inf: no limit.
+    place come last. trial_s, trial_count: what one more trial takes, over all its runs; nan if it is not known.
+    num_at_once: how many of its runs are computed side by side. count: of the trials that have ended, in the unit of
+    the sweep. num_trials, max_count, begin_s: so many trials may still begin; none once trials that have ended have
+    counted so much, nor after so many seconds. inf: no limit.
     """
 
     num_places: int
     runs: Sequence[tuple[int, float]]
     trial_s: float
-    trial_env_steps: float
+    trial_count: float
     num_at_once: int
-    env_steps: float
+    count: float
     num_trials: float
-    max_env_steps: float
+    max_count: float
     begin_s: float
 
 
@@ -38,24 +38,24 @@ def seconds_left(outlook: Outlook) -> float:
     ends: dict[int, float] = {}
     for trial, seconds in outlook.runs:
         ends[trial] = max(ends.get(trial, 0.0), _occupy(places, seconds))
-    if not _may_begin(outlook, outlook.env_steps, 0.0, 0):
+    if not _may_begin(outlook, outlook.count, 0.0, 0):
         return max(ends.values(), default=0.0)
     num_trials = _num_trials(outlook)
     if not math.isfinite(num_trials):
         return math.nan
     size = math.ceil(num_trials / MOST_TRIALS)  # so many trials are taken for one
-    trial_s, trial_env_steps = size * outlook.trial_s, size * outlook.trial_env_steps
+    trial_s, trial_count = size * outlook.trial_s, size * outlook.trial_count
     outlook = replace(outlook, num_trials=outlook.num_trials / size)
-    ended = [(end, trial_env_steps) for end in ends.values()]  # a heap of what will have ended, and when
+    ended = [(end, trial_count) for end in ends.values()]  # a heap of what will have ended, and when
     heapq.heapify(ended)
-    last, env_steps, num_begun = max(ends.values(), default=0.0), outlook.env_steps, 0
+    last, count, num_begun = max(ends.values(), default=0.0), outlook.count, 0
     while True:
         while ended and ended[0][0] <= places[0]:
-            env_steps += heapq.heappop(ended)[1]
-        if not _may_begin(outlook, env_steps, places[0], num_begun):
+            count += heapq.heappop(ended)[1]
+        if not _may_begin(outlook, count, places[0], num_begun):
             return last
         end = max(_occupy(places, trial_s / outlook.num_at_once) for _ in range(outlook.num_at_once))
-        heapq.heappush(ended, (end, trial_env_steps))
+        heapq.heappush(ended, (end, trial_count))
         last, num_begun = max(last, end), num_begun + 1
 
 
@@ -66,8 +66,8 @@ def _occupy(places: list[float], seconds: float) -> float:
     return end
 
 
-def _may_begin(outlook: Outlook, env_steps: float, at_s: float, num_begun: int) -> bool:
-    return num_begun < outlook.num_trials and not env_steps >= outlook.max_env_steps and at_s < outlook.begin_s
+def _may_begin(outlook: Outlook, count: float, at_s: float, num_begun: int) -> bool:
+    return num_begun < outlook.num_trials and not count >= outlook.max_count and at_s < outlook.begin_s
 
 
 def _num_trials(outlook: Outlook) -> float:
@@ -75,9 +75,9 @@ def _num_trials(outlook: Outlook) -> float:
     if not outlook.trial_s > 0.0:
         return math.nan
     nums = [outlook.num_trials, outlook.begin_s * outlook.num_places / outlook.trial_s]
-    if outlook.max_env_steps < math.inf:
-        if math.isnan(outlook.trial_env_steps):
+    if outlook.max_count < math.inf:
+        if math.isnan(outlook.trial_count):
             return math.nan
-        left = outlook.max_env_steps - outlook.env_steps
-        nums.append(left / outlook.trial_env_steps if outlook.trial_env_steps else math.inf)
+        left = outlook.max_count - outlook.count
+        nums.append(left / outlook.trial_count if outlook.trial_count else math.inf)
     return min(nums)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from palestra.config import ConfigError
 from palestra.config.own_modules import UntrustedError
 from palestra.storage.disk import RunFolderError
-from palestra.sweeps.outcomes import DEFINITION, ENV_STEPS, FAILED_BEFORE, FAILURE, SECONDS, SKIPPED, VALUES, is_number
+from palestra.sweeps.outcomes import COUNTS, DEFINITION, FAILED_BEFORE, FAILURE, SECONDS, SKIPPED, VALUES, is_number
 from palestra.sweeps.storages import MOST_S
 
 if TYPE_CHECKING:
@@ -103,9 +103,11 @@ def _fault_of(trial: "FrozenTrial") -> str:
     for name in ("folder", "claim", FAILURE, SKIPPED, FAILED_BEFORE):
         if not isinstance(facts.get(name, ""), str):
             return f"expected a text as its {name}, got {_shown(facts[name])}"
-    for name in (ENV_STEPS, SECONDS):
-        if not is_number(facts.get(name, 0.0)) or not 0 <= facts.get(name, 0.0) < math.inf:
-            return f"expected a number >= 0 as its {name}, got {_shown(facts[name])}"
+    if not _counts(facts.get(SECONDS, 0.0)):
+        return f"expected a number >= 0 as its {SECONDS}, got {_shown(facts[SECONDS])}"
+    counts = facts.get(COUNTS, {})
+    if not isinstance(counts, Mapping) or not all(map(_counts, counts.values())):
+        return f"expected a number >= 0 for each unit as its {COUNTS}, got {_shown(counts)}"
     of_seeds = facts.get(VALUES, {})
     if not isinstance(of_seeds, Mapping) or not all(map(is_number, of_seeds.values())):
         return f"expected a number for each seed as its {VALUES}, got {_shown(of_seeds)}"
@@ -117,6 +119,10 @@ def _fault_of(trial: "FrozenTrial") -> str:
 
 def _is_decision(value: Any) -> bool:
     return isinstance(value, Mapping) and {"prune": bool, "notes": dict} == {key: type(value[key]) for key in value}
+
+
+def _counts(value: Any) -> bool:
+    return is_number(value) and 0 <= value < math.inf
 
 
 def _shown(value: Any | Sequence[Any]) -> str:

@@ -1,7 +1,7 @@
 """How the trials of a sweep have ended, as the study has it. Nothing heavy but Optuna is imported."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
@@ -11,7 +11,7 @@ DEFINITION = "sweep"  # user attribute of the study: the sweep without what may 
 SKIPPED = "skipped"  # user attribute: why a trial was not run
 FAILURE = "failure"  # user attribute: why it failed
 VALUES = "values"  # user attribute: the objective of the run of each seed that ended, by seed
-ENV_STEPS = "env_steps"  # user attribute: how many its runs have played
+COUNTS = "counts"  # user attribute: what its runs have counted, all together, by unit; the usual one first
 SECONDS = "seconds"  # user attribute: how long its runs have worked, all together
 RETRY_OF = "retry_of"  # user attribute: the number of the trial that failed first, whose point and runs it takes over
 FAILED_BEFORE = "failed_before"  # user attribute: why the one that it takes over failed
@@ -84,9 +84,22 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def env_steps_of(trial: FrozenTrial) -> float:
-    steps = trial.user_attrs.get(ENV_STEPS, 0)
-    return steps if isinstance(steps, int | float) and math.isfinite(steps) else 0
+def counts_of(trial: FrozenTrial) -> dict[str, float]:
+    """Return what a trial's runs have counted, all together, by unit; {} if nobody has noted it."""
+    counts = trial.user_attrs.get(COUNTS)
+    found = counts if isinstance(counts, dict) else {}
+    return {unit: num for unit, num in found.items() if is_number(num) and math.isfinite(num)}
+
+
+def count_of(trial: FrozenTrial, unit: str) -> float:
+    """Return how much a trial's runs have counted in a unit, all together."""
+    return counts_of(trial).get(unit, 0)
+
+
+def unit_of(limit: Any, counts: Iterable[Mapping[str, float]]) -> str:
+    """Return the unit in which a sweep counts. limit: `budget.total`, as plain data. counts: of trials or runs."""
+    usual = next((unit for each in counts for unit in each), "opt_steps")
+    return str(limit.get("unit")) if isinstance(limit, Mapping) else usual
 
 
 def seconds_of(trial: FrozenTrial) -> float | None:

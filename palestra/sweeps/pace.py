@@ -9,11 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Moment:
-    """How far a run was. share: of its training, 0 to 1. train_s: its seconds of training, in all its processes."""
+    """How far a run was.
+
+    share: of its training, 0 to 1. count: in the unit of the sweep. train_s: its seconds of training, in all its
+    processes.
+    """
 
     at_s: float
     share: float
-    env_steps: float
+    count: float
     train_s: float
 
 
@@ -25,17 +29,17 @@ class Pace:
         self._began_s: float | None = None
         self._start = self._first = self._last = Moment(0.0, 0.0, 0.0, 0.0)
 
-    def begin(self, now_s: float, share: float, env_steps: float, train_s: float) -> None:
+    def begin(self, now_s: float, share: float, count: float, train_s: float) -> None:
         """Note that a process starts. What an earlier process of this sweep trained counts as training alone."""
         self._before_s = max(self._before_s, train_s)
         self._began_s = now_s
-        self._start = self._first = self._last = Moment(now_s, share, env_steps, train_s)
+        self._start = self._first = self._last = Moment(now_s, share, count, train_s)
 
-    def note(self, now_s: float, share: float, env_steps: float, train_s: float) -> None:
+    def note(self, now_s: float, share: float, count: float, train_s: float) -> None:
         """Note how far the run is; nothing happens where it has not gone on."""
-        if share <= self._last.share and env_steps <= self._last.env_steps:
+        if share <= self._last.share and count <= self._last.count:
             return
-        self._last = Moment(now_s, share, env_steps, train_s)
+        self._last = Moment(now_s, share, count, train_s)
         if self._first is self._start:  # what came before is importing, too
             self._first = self._last
 
@@ -61,7 +65,7 @@ class Pace:
             return math.nan
         return max(left - (now_s - last.at_s), 0.0)
 
-    def env_steps_per_s(self) -> float:
-        """Return how many env steps the run plays per second; nan if that cannot be known."""
+    def per_s(self) -> float:
+        """Return how many units of the sweep the run counts per second; nan if that cannot be known."""
         seconds = self._last.at_s - self._first.at_s
-        return (self._last.env_steps - self._first.env_steps) / seconds if seconds > 0.0 else math.nan
+        return (self._last.count - self._first.count) / seconds if seconds > 0.0 else math.nan

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from palestra.config import ConfigError, ConfigErrorItem, UserConfig
+from palestra.config.errors import listed
 from palestra.config.files import full_key
 from palestra.data.sets import keeping_last_sets
-from palestra.recording.results import count_text
+from palestra.recording.results import count_text, label
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
 from palestra.runtime.intervals import Limit
@@ -45,9 +46,10 @@ class Plan:
         for name, base in bases.items():
             found = base.measure_errors(config.objective)
             where = f" in {name}" if len(bases) > 1 else ""
-            if config.budget.env_steps is not None and "env_steps" not in base.counters:
-                message = f"expected null, because runs of {name} count no env steps, got {config.budget.env_steps}"
-                errors.append(ConfigErrorItem("budget.env_steps", message))
+            total = config.budget.total
+            if total is not None and total.unit not in base.steps():
+                message = f"expected one of {listed(base.steps())}{where}, got {total.unit!r}"
+                errors.append(ConfigErrorItem("budget.total.unit", message))
             errors += [ConfigErrorItem(f"objective.{item.path}", f"{item.message}{where}") for item in found]
             if not found and not of_own:
                 errors += [
@@ -83,7 +85,7 @@ class Plan:
     def num_trials(self) -> int | None:
         """Return how many trials there will be at most, without those that a constraint excludes.
 
-        None: only time and env steps limit them.
+        None: only time and counters limit them.
         """
         numbers = [] if self.config.budget.trials is None else [self.config.budget.trials]
         if isinstance(self.config.search, GridConfig):
@@ -107,10 +109,11 @@ class Plan:
         return [(name, Limit(**config["stop"])) for name, config in configs if self.excluded_by(config) is None]
 
     def extent_text(self, num_at_once: int) -> str:
-        """Say how much the sweep is: 8 trials, or until 1M env steps are played, each with 2 seeds; 2 at a time."""
+        """Say how much the sweep is: 8 trials, or until runs have 1M env steps, each with 2 seeds; 2 at a time."""
         budget, num_trials = self.config.budget, self.num_trials()
         limits = [] if num_trials is None else [_plural(num_trials, "trial")]
-        limits += [] if budget.env_steps is None else [f"until {count_text(budget.env_steps)} env steps are played"]
+        if (total := budget.total) is not None:
+            limits.append(f"until all runs have {count_text(total.after)} {label(total.unit)}")
         limits += [] if budget.minutes is None else [f"for {budget.minutes:g} minutes"]
         limit = ", or ".join(limits) if num_trials is not None else f"trials {' or '.join(limits)}"
         seeds = _plural(len(self.config.seeds), "seed")
@@ -163,7 +166,7 @@ class Plan:
         """
         corners: dict[str, list[BaseRunConfig]] = {}
         found: dict[tuple[str, str], list[Point]] = {}
-        least = math.inf
+        least, total = math.inf, self.config.budget.total
         varied = [key for key, dimension in self.space.dimensions.items() if len(dimension.ends()) > 1]
         names = short_keys([BASE, *varied] if len(self.space.bases) > 1 else varied)
         with keeping_last_sets():
@@ -175,8 +178,8 @@ class Plan:
                         check_trainable(checked)
                         corners.setdefault(self.space.base_of(point).name, []).append(checked)
                         stop = checked.stop
-                        steps = stop.after if stop.unit == "env_steps" else 1
-                        least = min(least, len(self.config.seeds) * steps)
+                        after = stop.after if total is not None and stop.unit == total.unit else 1
+                        least = min(least, len(self.config.seeds) * after)
                 except ConfigError as error:
                     for item in error.errors:
                         key = item.path if item.path.startswith("constraints.") else f"space: {item.path}"
@@ -185,10 +188,9 @@ class Plan:
             ConfigErrorItem(key, f"{message} (at {_in_common(points, names)})")
             for (key, message), points in found.items()
         ]
-        budget = self.config.budget.env_steps
-        if budget is not None and budget < least < math.inf:
-            message = f"expected at least {least:.0f}, the env steps of one trial, got {budget}"
-            errors.append(ConfigErrorItem("budget.env_steps", message))
+        if total is not None and total.after < least < math.inf:
+            message = f"expected at least {least:g}, the {label(total.unit)} of one trial, got {total.after:g}"
+            errors.append(ConfigErrorItem("budget.total.after", message))
         ConfigError.require_none(errors)
         return corners
 

@@ -18,10 +18,12 @@ from palestra.sweeps.outcomes import (
     STATES,
     VALUES,
     best_of,
-    env_steps_of,
+    count_of,
+    counts_of,
     place_of,
     seconds_of,
     state_of,
+    unit_of,
     value_of,
     why_of,
 )
@@ -38,7 +40,7 @@ class RunProgress:
     """A run that this process works on.
 
     share: of its training. value: the objective at its last evaluation; None before. seconds: how long it has worked.
-    env_steps_per_s: nan if it is not known yet.
+    count, per_s: in the unit of the sweep; nan if it is not known yet.
     """
 
     trial: int
@@ -46,8 +48,8 @@ class RunProgress:
     share: float
     value: float | None
     seconds: float
-    env_steps: float
-    env_steps_per_s: float
+    count: float
+    per_s: float
     restarts: int
 
 
@@ -73,10 +75,10 @@ class SweepProgress:
     """How a sweep stands. counts: how many trials have each state, of those that occur.
 
     total: how many there will be, without those that are skipped; None: the budget does not say it. done: of those, in
-    whole trials and shares of the running ones. max_s: after which no trial begins; inf: never. seconds_left: until the
-    end; nan if it cannot be known. num_elsewhere: trials that have begun and that this process does not work on. ended,
-    failures: the last ones, the newest first. first_failures: by number. stopped_by: the signal on which the runs save
-    and end; None: none.
+    whole trials and shares of the running ones. count, max_count: of all runs, in `unit`. max_s: after which no trial
+    begins; inf: never. seconds_left: until the end; nan if it cannot be known. num_elsewhere: trials that have begun
+    and that this process does not work on. ended, failures: the last ones, the newest first. first_failures: by number.
+    stopped_by: the signal on which the runs save and end; None: none.
     """
 
     path: Path
@@ -84,8 +86,9 @@ class SweepProgress:
     counts: Mapping[str, int]
     total: int | None
     done: float
-    env_steps: float
-    max_env_steps: float
+    unit: str
+    count: float
+    max_count: float
     worked_s: float
     max_s: float
     seconds_left: float
@@ -104,7 +107,7 @@ class SweepProgress:
     @property
     def share(self) -> float:
         """The used share of the budget's nearest limit, 0 to 1."""
-        shares = [self.env_steps / self.max_env_steps, self.worked_s / self.max_s]
+        shares = [self.count / self.max_count, self.worked_s / self.max_s]
         shares += [] if self.total is None else [self.done / max(self.total, 1)]
         return min(max(shares), 1.0)
 
@@ -132,15 +135,18 @@ def progress_of(
     limits = [] if budget.trials is None else [budget.trials]
     limits += [] if num_points is None else [num_points - num_skipped]
     total = min(limits, default=None)
-    now_s = time.monotonic()
+    now_s, total_count = time.monotonic(), budget.total
+    counted: list[Mapping[str, float]] = [*map(counts_of, ended), *({trial.unit: 0} for trial in owned)]
+    unit = unit_of(None if total_count is None else total_count.model_dump(), counted)
     progress = SweepProgress(
         path=folder.path,
         measure=config.objective.measure,
         counts=counts,
         total=total,
         done=len(ended) - num_skipped + sum(trial.share for trial in owned),
-        env_steps=sum(map(env_steps_of, ended)) + sum(_env_steps(trial) for trial in owned),
-        max_env_steps=math.inf if budget.env_steps is None else budget.env_steps,
+        unit=unit,
+        count=sum(count_of(trial, unit) for trial in ended) + sum(run.count for trial in owned for run in trial.runs),
+        max_count=math.inf if total_count is None else total_count.after,
         worked_s=worked_s,
         max_s=math.inf if budget.minutes is None else 60 * budget.minutes,
         seconds_left=math.nan,
@@ -162,10 +168,6 @@ def _timestamp(moment: datetime | None) -> float:
     return 0.0 if moment is None else moment.timestamp()
 
 
-def _env_steps(trial: OwnedTrial) -> float:
-    return sum(run.watched.env_steps_at() for run in trial.runs)
-
-
 def _run_progress(trial: OwnedTrial, run: TrialRun, now_s: float) -> RunProgress:
     return RunProgress(
         trial=trial.number,
@@ -173,8 +175,8 @@ def _run_progress(trial: OwnedTrial, run: TrialRun, now_s: float) -> RunProgress
         share=run.watched.share,
         value=run.watched.latest,
         seconds=run.pace.seconds(now_s),
-        env_steps=run.watched.env_steps_at(),
-        env_steps_per_s=run.pace.env_steps_per_s(),
+        count=run.count,
+        per_s=run.pace.per_s(),
         restarts=run.restarts,
     )
 
@@ -216,9 +218,11 @@ def _outlook(
     num_seeds = len(study.config.seeds)
     counted = [trial for trial in ended if state_of(trial) != "skipped"]
     whole = [whole for trial in owned if (whole := _projected(trial, now_s)) is not None]
-    known = [(seconds, env_steps_of(trial)) for trial in counted if (seconds := seconds_of(trial)) is not None]
+    known = [
+        (seconds, count_of(trial, progress.unit)) for trial in counted if (seconds := seconds_of(trial)) is not None
+    ]
     each = known + whole
-    trial_s, trial_env_steps = map(fmean, zip(*each, strict=True)) if each else (math.nan, math.nan)
+    trial_s, trial_count = map(fmean, zip(*each, strict=True)) if each else (math.nan, math.nan)
     running, waiting = [], []
     for trial in owned:
         for run in trial.runs:
@@ -237,11 +241,11 @@ def _outlook(
         num_places=num_places,
         runs=running + waiting,
         trial_s=trial_s,
-        trial_env_steps=trial_env_steps,
+        trial_count=trial_count,
         num_at_once=1 if is_in_turn else num_seeds,
-        env_steps=sum(map(env_steps_of, ended)),
+        count=sum(count_of(trial, progress.unit) for trial in ended),
         num_trials=math.inf if progress.total is None else max(progress.total - begun, 0),
-        max_env_steps=progress.max_env_steps,
+        max_count=progress.max_count,
         begin_s=progress.max_s - progress.worked_s,
     )
 
@@ -254,12 +258,12 @@ def _run_left(run: TrialRun, usual_s: float, now_s: float) -> float:
 
 
 def _projected(trial: OwnedTrial, now_s: float) -> tuple[float, float] | None:
-    """Return the seconds and env steps of all of a trial's runs at their ends; None before any has gone on."""
-    seconds, env_steps = [], []
+    """Return the seconds and the count of all of a trial's runs at their ends; None before any has gone on."""
+    seconds, counts = [], []
     for run in trial.runs:
         share = 1.0 if run.value is not None else run.watched.share
         left = 0.0 if run.value is not None else run.pace.seconds_left(now_s)
         if not math.isnan(left):
             seconds.append(run.pace.seconds(now_s) + left)
-            env_steps.append(run.watched.env_steps_at() / share)
-    return (len(trial.runs) * fmean(seconds), len(trial.runs) * fmean(env_steps)) if seconds else None
+            counts.append(run.count / share)
+    return (len(trial.runs) * fmean(seconds), len(trial.runs) * fmean(counts)) if seconds else None

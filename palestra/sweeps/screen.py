@@ -7,12 +7,12 @@ from datetime import datetime
 from rich.cells import cell_len
 
 from palestra.recording.display.lines import Line, bar, bordered, fitted, joined, piece, row, shortened, spread
-from palestra.recording.results import count_text, duration_text, fraction_of_one
+from palestra.recording.results import count_text, duration_text, fraction_of_one, label
 from palestra.sweeps.progress import RunProgress, SweepProgress
 from palestra.sweeps.texts import (
+    amount_text,
     elsewhere_text,
     end_text,
-    env_steps_text,
     point_text,
     seeds_text,
     trials_text,
@@ -68,7 +68,7 @@ def _head(progress: SweepProgress, age_s: float, now: datetime, width: int) -> l
     lines = [[piece(f"{done} ", "bold"), *line, piece(f"  {end}" if end else "", style)]]
     states = [state for state in STYLES if state in progress.counts]
     counts = [[piece(f"{progress.counts[state]:,} ", STYLES[state]), piece(state, "dim")] for state in states]
-    amounts = [[piece(text)] for text in (env_steps_text(progress), worked_text(progress, age_s)) if text]
+    amounts = [[piece(text)] for text in (amount_text(progress), worked_text(progress, age_s)) if text]
     if sum(segment.cell_length + 3 for text in [*counts, *amounts] for segment in text) <= width:
         return [*lines, joined([*counts, *amounts], width)]
     return [*lines, joined(counts, width), joined(amounts, width)]
@@ -132,9 +132,9 @@ def _state_of_run(run: RunProgress, progress: SweepProgress) -> str:
         return "saving"
     if run.share >= 1.0:
         return "evaluating"
-    if not run.env_steps:
+    if not run.count:
         return "starting"
-    return "" if math.isnan(run.env_steps_per_s) else f"{count_text(run.env_steps_per_s)} steps/s"
+    return "" if math.isnan(run.per_s) else f"{count_text(run.per_s)} {label(progress.unit).split()[-1]}/s"
 
 
 # ---- what has ended ----------------------------------------------------------------------------------------

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palestra.config import Config, ConfigError, check
+from palestra.config import Config, ConfigError, check, under
 from palestra.config.own_modules import reading_stored, trusting
 from palestra.runtime.starting import without_garbage_collection
 from palestra.storage.disk import RunFolderError
 from palestra.sweeps.faults import causes, errors_of_study, num_begun, require_sound, study_lost
 from palestra.sweeps.folder import SweepFolder
-from palestra.sweeps.outcomes import DEFINITION, standing
+from palestra.sweeps.outcomes import DEFINITION, counts_of, standing, unit_of
 from palestra.sweeps.storages import AnyStorageConfig
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ class StoredSweep:
     path: Path
     data: Mapping[str, Any]
     trials: Sequence["FrozenTrial"]
+
+    @property
+    def unit(self) -> str:
+        """The unit in which the sweep counts."""
+        return unit_of(under(self.data, "budget", "total"), map(counts_of, self.trials))
 
     @classmethod
     def open(cls, path: Path, trust: bool = False) -> "StoredSweep":

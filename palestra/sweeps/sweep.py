@@ -20,7 +20,7 @@ from palestra.storage.lock import Lock, holder
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.display import SweepDisplay
 from palestra.sweeps.folder import SweepFolder
-from palestra.sweeps.outcomes import SKIPPED, best_of, env_steps_of, place_of, state_of, value_of, why_of
+from palestra.sweeps.outcomes import SKIPPED, best_of, count_of, place_of, state_of, value_of, why_of
 from palestra.sweeps.plan import Plan
 from palestra.sweeps.progress import SweepProgress, progress_of
 from palestra.sweeps.search import GridConfig
@@ -205,7 +205,8 @@ class Sweep:
             return False
         if budget.trials is not None and sum(state_of(trial) != "skipped" for trial in trials) >= budget.trials:
             return False
-        if budget.env_steps is not None and sum(map(env_steps_of, trials)) >= budget.env_steps:
+        total = budget.total
+        if total is not None and sum(count_of(trial, total.unit) for trial in trials) >= total.after:
             return False
         return budget.minutes is None or time.monotonic() - self._began < 60 * budget.minutes
 

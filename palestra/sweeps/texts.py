@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from palestra.recording.results import count_text, duration_text, printable
+from palestra.recording.results import count_text, duration_text, label, printable
 from palestra.sweeps.naming import short_keys
 from palestra.sweeps.progress import EndedTrial, SweepProgress
 
@@ -44,12 +44,12 @@ def counts_text(progress: SweepProgress) -> str:
     return ", ".join(f"{count:,} {state}" for state, count in progress.counts.items())
 
 
-def env_steps_text(progress: SweepProgress) -> str:
-    """Return how many env steps are played, as "1.2M of 5M env steps"; "" if none are and nothing limits them."""
-    if not progress.env_steps and math.isinf(progress.max_env_steps):
+def amount_text(progress: SweepProgress) -> str:
+    """Return how much the runs have counted, as "1.2M of 5M env steps"; "" if nothing, and nothing limits it."""
+    if not progress.count and math.isinf(progress.max_count):
         return ""
-    limit = "" if math.isinf(progress.max_env_steps) else f" of {count_text(progress.max_env_steps)}"
-    return f"{count_text(progress.env_steps)}{limit} env steps"
+    limit = "" if math.isinf(progress.max_count) else f" of {count_text(progress.max_count)}"
+    return f"{count_text(progress.count)}{limit} {label(progress.unit)}"
 
 
 def worked_text(progress: SweepProgress, age_s: float = 0.0) -> str:
@@ -101,7 +101,7 @@ def failures_text(progress: SweepProgress) -> list[str]:
 
 def progress_line(progress: SweepProgress, now: datetime) -> str:
     """Return all of it in one line, for files and pipes."""
-    texts = [f"{trials_text(progress)} done", counts_text(progress), env_steps_text(progress), worked_text(progress)]
+    texts = [f"{trials_text(progress)} done", counts_text(progress), amount_text(progress), worked_text(progress)]
     if (best := progress.best) is not None:
         texts.append(f"best: trial {best.number}, {progress.measure} {value_text(best.value)}")
     runs = [f"trial {run.trial} seed {run.seed} at {math.floor(100 * run.share)}%" for run in progress.runs]

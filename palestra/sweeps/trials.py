@@ -19,7 +19,7 @@ from palestra.storage.disk import RunFolderError, plain_path
 from palestra.storage.lock import Lock, holder, is_held
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
-from palestra.sweeps.outcomes import ENV_STEPS, SECONDS, VALUES, place_of
+from palestra.sweeps.outcomes import COUNTS, SECONDS, VALUES, place_of
 from palestra.sweeps.pace import Pace
 from palestra.sweeps.places import Job, Place, last_line
 from palestra.sweeps.seed_runs import arguments_for
@@ -28,10 +28,10 @@ from palestra.sweeps.watching import Watched
 
 
 class TrialRun:
-    """The run of one seed. value: the objective at its end; None until then."""
+    """The run of one seed. unit: of the sweep. value: the objective at its end; None until then."""
 
-    def __init__(self, seed: int, path: Path, watched: Watched) -> None:
-        self.seed, self.path, self.watched = seed, path, watched
+    def __init__(self, seed: int, path: Path, watched: Watched, unit: str) -> None:
+        self.seed, self.path, self.watched, self.unit = seed, path, watched, unit
         self.job: Job | None = None
         self.pace = Pace()
         self.restarts = 0
@@ -46,16 +46,22 @@ class TrialRun:
         return self.job is not None and self.job.poll() is None
 
     def facts(self) -> tuple[float, float, float, float]:
-        """Return the time, the share of its training, its env steps, and its seconds of training."""
+        """Return the time, the share of its training, its count in the unit of the sweep, its seconds of training."""
         watched = self.watched
-        return time.monotonic(), watched.share, watched.env_steps_at(), 60 * watched.minutes
+        return time.monotonic(), watched.share, self.count, 60 * watched.minutes
+
+    @property
+    def count(self) -> int:
+        """What the run has counted, in the unit of the sweep."""
+        return self.watched.counts_at().get(self.unit, 0)
 
 
 class OwnedTrial:
     """A trial that this process owns. lock: that of its folder, which this process holds.
 
-    config: of its runs, as plain data. failure: why it fails. Raises ConfigError if the config does not pass the check,
-    or is not that with which the runs have begun; RunFolderError if its file is a link, say.
+    config: of its runs, as plain data. unit: in which the sweep counts. failure: why it fails. Raises ConfigError if
+    the config does not pass the check, or is not that with which the runs have begun; RunFolderError if its file is a
+    link, say.
     """
 
     def __init__(
@@ -78,8 +84,9 @@ class OwnedTrial:
         elif load_yaml(plain_path(self.folder, self.config.name)) != self._data:
             message = "expected the config of the trial's point, got another: the study is not that of this folder"
             raise ConfigError.at(str(self.config), message)
+        self.unit = checked.axes[0] if sweep.budget.total is None else sweep.budget.total.unit
         self.runs = [
-            TrialRun(seed, path, Watched(path, checked, sweep.objective))
+            TrialRun(seed, path, Watched(path, checked, sweep.objective), self.unit)
             for seed in sweep.seeds
             for path in [self.folder.path / f"seed-{seed}"]
         ]
@@ -191,15 +198,17 @@ class OwnedTrial:
         steps = set.intersection(*(set(run.first) for run in runs))
         return [(step, mean([run.value_at(step) for run in runs])) for step in sorted(steps) if step > 0]
 
-    def _env_steps(self) -> int:
-        """Return how many env steps the trial's runs have played.
+    def _counts(self) -> dict[str, int]:
+        """Return what the trial's runs have counted, all together, by unit.
 
-        Of a pruned trial only those up to the evaluation at which it was pruned count, so that the number does not
+        Of a pruned trial only what came up to the evaluation at which it was pruned counts, so that the numbers do not
         depend on how fast the runs were stopped.
         """
         if self.pruned_at is not None and self._is_cut_short:
-            return sum(run.watched.env_steps_at(self.pruned_at) for run in self.deciding)
-        return sum(run.watched.env_steps_at() for run in self.runs)
+            counts = [run.watched.counts_at(self.pruned_at) for run in self.deciding]
+        else:
+            counts = [run.watched.counts_at() for run in self.runs]
+        return {unit: sum(each[unit] for each in counts) for unit in counts[0]}
 
     @property
     def _is_cut_short(self) -> bool:
@@ -226,7 +235,7 @@ class OwnedTrial:
             return False
         ended = [] if self._is_cut_short else self.runs
         values = {str(run.seed): run.value for run in ended if run.value is not None}
-        self.study.note(self.number, {ENV_STEPS: self._env_steps(), VALUES: values})
+        self.study.note(self.number, {COUNTS: self._counts(), VALUES: values})
         if self.failure is not None:
             self.study.fail(self.number, self.failure)
         elif self.is_pruned:

@@ -27,6 +27,7 @@ class Growing:
     def __init__(self, run: Path, config: BaseRunConfig) -> None:
         self.path, self.stop = run / "records.jsonl", config.stop
         self.counters: dict[str, float] = dict.fromkeys(config.steps(), 0)
+        self.axes = config.axes
         self.minutes = 0.0
         self.num_damaged = 0
         self.has_ended = False
@@ -172,10 +173,11 @@ class Watched(Growing):
         """The objective at the last evaluation so far."""
         return self.evaluations[max(self.evaluations)] if self.evaluations else None
 
-    def env_steps_at(self, step: int | None = None) -> int:
-        """Return the env steps at a step that the run has, or so far; 0 in a run that counts none."""
+    def counts_at(self, step: int | None = None) -> dict[str, int]:
+        """Return the counters at a step that the run has, or so far, by name; the usual one first."""
         so_far = self._moment(self.counters) if step is None else self.first[step]
-        return dict(zip(self.counters, so_far, strict=True)).get("env_steps", 0)
+        counts = dict(zip(self.counters, so_far, strict=True))
+        return {name: counts[name] for name in dict.fromkeys((*self.axes, *counts))}
 
     def value_at(self, step: int) -> float:
         """Return the objective as it stood at a step that the run has.

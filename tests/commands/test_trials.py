@@ -67,8 +67,10 @@ def trial(rate: float, value: float | None, state: Any = TrialState.COMPLETE, **
 def test_trials_are_listed_best_first_and_failures_say_why(tmp_path: Path) -> None:
     failed = trial(1.0, None, TrialState.FAIL, failure="seed 0: the loss is not a number")
     skipped = trial(0.5, None, TrialState.FAIL, skipped="gamma > 0.95")
-    pruned = trial(0.2, 9.25, TrialState.PRUNED, env_steps=20000, values={"0": 28.0, "1": 9.25})  # between its seeds
-    done = [trial(0.01, 71.5, values={"0": 70.0, "1": 73.0}), trial(0.02, 480.25, env_steps=200000)]
+    pruned = trial(
+        0.2, 9.25, TrialState.PRUNED, counts={"env_steps": 20000}, values={"0": 28.0, "1": 9.25}
+    )  # between its seeds
+    done = [trial(0.01, 71.5, values={"0": 70.0, "1": 73.0}), trial(0.02, 480.25, counts={"env_steps": 200000})]
     sweep = stored_sweep(tmp_path / "s", failed, done[0], pruned, skipped, done[1])
     lines = palestra("trials", sweep, "--csv", "t.csv", cwd=tmp_path).splitlines()
     assert [line.split()[:2] for line in lines[1:6]] == [

@@ -169,11 +169,11 @@ def test_without_seeding_an_item_that_draws_is_told() -> None:
 
 def test_a_worker_that_dies_or_is_late_is_told() -> None:
     for data, within_s, told in (
-        (Plain(9, exits), None, r"a worker has ended: .*; awaited was batch [01] of epoch 0"),
+        (Plain(9, exits), None, r"a worker has ended: .*[^. ]; the run waited for batch [01] of epoch 0"),
         (
             Plain(9, sleeps),
             1.0,
-            r"no worker gave a batch within 1 s \(execution.loading.batch_within_s\); awaited was",
+            r"no worker gave a batch within 1 s \(execution.loading.batch_within_s\); the run waited for",
         ),
     ):
         loaded = loader(data, num_workers=1, within_s=within_s)

@@ -140,7 +140,7 @@ SWEEPS = [
     *mutants(
         "sweeps/plan.py",
         REFUSED,
-        ("if budget is not None and budget < least < math.inf:", "if False:"),
+        ("if total is not None and total.after < least < math.inf:", "if False:"),
     ),
     *mutants(
         "sweeps/plan.py",

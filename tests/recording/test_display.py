@@ -141,6 +141,11 @@ def test_full_frame_fits_80x24_with_nothing_cut() -> None:
     assert [words for words in told if words not in text] == []
 
 
+def test_the_rates_of_several_groups_are_not_cut() -> None:
+    lines = screen_lines(progress(players={"model": {"loss": 0.1, "learning_rate/0": 0.01, "learning_rate/11": 0.02}}))
+    assert [name in "\n".join(lines) for name in ("learning rate/0 ", "learning rate/11 ")] == [True, True]
+
+
 @pytest.mark.parametrize(("width", "height"), [(40, 10), (40, 12), (60, 20), (80, 24), (120, 40), (200, 60)])
 def test_frame_of_much_data_fits_any_terminal(width: int, height: int) -> None:
     many = {f"player number {i}": {f"metric number {j}": 1e30 for j in range(20)} for i in range(20)}

@@ -32,7 +32,7 @@ SWEEP: dict[str, Any] = {
     "objective": {"evaluation": "main", "pairing": 0, "measure": "return/agent", "goal": "max", "of": "last"},
     "search": {"name": "random"},
     "pruning": {"name": "median", "num_seeds": 1, "startup_trials": 1, "warmup_steps": 0},
-    "budget": {"trials": 1000, "env_steps": None, "minutes": None},
+    "budget": {"trials": 1000, "total": None, "minutes": None},
     "max_restarts": 3,
     "place": {"name": "local", "cores": 1, "cores_per_run": 1, "gpus": [], "runs_per_gpu": 1},
     "storage": {"name": "journal", "path": None, "study": "sweep"},
@@ -65,7 +65,7 @@ class MadeSweep:
             params=drawn.params,
             distributions=drawn.distributions,
             intermediate_values={1000 * (step + 1): each for step, each in enumerate(reported)},
-            user_attrs={"folder": self.folder.id, "env_steps": 2048} | notes,
+            user_attrs={"folder": self.folder.id, "counts": {"env_steps": 2048}} | notes,
         )
         self.trials.append(trial)
         return point

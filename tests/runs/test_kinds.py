@@ -246,7 +246,7 @@ def test_its_counters_are_units_of_all_that_is_due(config: dict[str, Any]) -> No
 
 
 @pytest.mark.usefixtures("config")
-def test_a_sweep_over_it_counts_no_env_steps(in_tmp_path: Path) -> None:
+def test_a_sweep_over_it_counts_its_rounds(in_tmp_path: Path) -> None:
     def shell(*words: str) -> str:
         command = [sys.executable, "-c", "from palestra.cli import main; main()", *words]
         done = run_forked(command, capture_output=True, text=True, check=False, cwd=in_tmp_path)
@@ -254,9 +254,9 @@ def test_a_sweep_over_it_counts_no_env_steps(in_tmp_path: Path) -> None:
         return str(done.stdout)
 
     shell("sweep", "run.yml", "pace=1,2", "--at", "1", "--run", "sweep", "--quiet")
-    told = palestra("sweep", "sweep", "budget.env_steps=9", code=2)
-    assert told == "budget.env_steps: expected null, because runs of run count no env steps, got 9\n"
-    assert "env steps" not in palestra("trials", "sweep")
+    told = palestra("sweep", "sweep", "budget.total={after: 9, unit: env_steps}", code=2)
+    assert told == "budget.total.unit: expected one of 'rounds', 'opt_steps', 'epochs', got 'env_steps'\n"
+    assert "rounds" in palestra("trials", "sweep").splitlines()[0]
     assert yaml.safe_load(Path("sweep/best.yml").read_text())["pace"] == 2
     palestra("report", "sweep")
     assert "24.000" in palestra("compare", "sweep")

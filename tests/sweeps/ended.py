@@ -10,12 +10,12 @@ from palestra.cli import app
 from palestra.runs.kinds import read_config
 from palestra.sweeps.config import read_sweep
 from palestra.sweeps.display import make_sweep_display
-from palestra.sweeps.outcomes import ENV_STEPS, SECONDS, VALUES
+from palestra.sweeps.outcomes import COUNTS, SECONDS, VALUES
 from palestra.sweeps.sweep import Sweep
 from tests.sweeps.small_runs import write_base
 from tests.sweeps.test_sweep import SWEEP
 
-BUDGET = {"trials": 3, "env_steps": None, "minutes": None}
+BUDGET = {"trials": 3, "total": None, "minutes": None}
 JOURNAL = {"name": "journal", "path": None, "study": "sweep"}
 
 
@@ -28,7 +28,7 @@ def ended_sweep(folder: Path, **changes: Any) -> Path:
         trial = sweep.study.claim()
         sweep.study.point(trial)
         sweep.folder.trial(trial.number).make()
-        sweep.study.note(trial.number, {ENV_STEPS: 10, SECONDS: 2.0, VALUES: {"0": value or 0.0}})
+        sweep.study.note(trial.number, {COUNTS: {"env_steps": 10}, SECONDS: 2.0, VALUES: {"0": value or 0.0}})
         if value is None:
             sweep.study.fail(trial.number, "seed 0: no memory")
         else:

@@ -48,11 +48,11 @@ OUTLOOK = Outlook(
     num_places=2,
     runs=[(0, 30.0), (1, 60.0)],
     trial_s=100.0,
-    trial_env_steps=1000.0,
+    trial_count=1000.0,
     num_at_once=1,
-    env_steps=5000.0,
+    count=5000.0,
     num_trials=0.0,
-    max_env_steps=math.inf,
+    max_count=math.inf,
     begin_s=math.inf,
 )
 
@@ -68,17 +68,17 @@ OUTLOOK = Outlook(
         ({"num_trials": math.inf, "begin_s": 60.0}, 130.0),  # none begins at 60
         ({"num_trials": math.inf, "begin_s": 61.0}, 160.0),
         ({"num_trials": 3.0, "begin_s": 61.0}, 160.0),  # the limit that comes first
-        ({"num_trials": math.inf, "max_env_steps": 6000.0}, 60.0),  # which the trial that ends at 30 reaches
+        ({"num_trials": math.inf, "max_count": 6000.0}, 60.0),  # which the trial that ends at 30 reaches
         (
-            {"num_trials": math.inf, "max_env_steps": 7000.0},
+            {"num_trials": math.inf, "max_count": 7000.0},
             130.0,
         ),  # and here the one that ends at 60, where one from 30 on still runs
-        ({"max_env_steps": 5000.0, "num_trials": 9.0}, 60.0),
+        ({"max_count": 5000.0, "num_trials": 9.0}, 60.0),
         ({"runs": [(0, 30.0), (1, 60.0), (1, 40.0)]}, 70.0),  # the third waits for a place
         ({"trial_s": math.nan}, 60.0),
         ({"trial_s": math.nan, "num_trials": 1.0}, math.nan),
-        ({"num_trials": math.inf, "trial_env_steps": math.nan, "max_env_steps": 6000.0}, math.nan),
-        ({"num_trials": math.inf, "trial_env_steps": 0.0, "max_env_steps": 6000.0}, math.nan),
+        ({"num_trials": math.inf, "trial_count": math.nan, "max_count": 6000.0}, math.nan),
+        ({"num_trials": math.inf, "trial_count": 0.0, "max_count": 6000.0}, math.nan),
         ({"runs": [(0, math.nan)]}, math.nan),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_run_ends_as_its_pace_says_without_the_time_in_which_it_imports() -> N
     pace.note(114.0, 0.3, 300.0, 9.0)
     pace.note(115.0, 0.3, 300.0, 9.0)
     assert pace.seconds_left(115.0) == pytest.approx(0.7 * 20 - 1)
-    assert pace.env_steps_per_s() == pytest.approx(50.0)
+    assert pace.per_s() == pytest.approx(50.0)
     pace.end(120.0)
     pace.begin(200.0, 0.3, 300.0, 9.0)
     assert pace.seconds(205.0) == pytest.approx(25.0)
@@ -146,7 +146,7 @@ def add(study: SweepStudy, state: TrialState, value: float | None = None, **fact
 
 
 def fill(study: SweepStudy) -> None:
-    ended = {"env_steps": 1000, "seconds": 100.0}
+    ended = {"counts": {"env_steps": 1000}, "seconds": 100.0}
     add(study, TrialState.COMPLETE, 3.0, values={"0": 2.0, "1": 4.0}, **ended)
     add(study, TrialState.FAIL, failure="seed 1: the loss is nan", **ended)
     add(study, TrialState.PRUNED, 1.0, values={}, **ended)
@@ -155,12 +155,12 @@ def fill(study: SweepStudy) -> None:
 
 
 def test_progress_is_what_the_study_says(make_study: Study) -> None:
-    folder, study = make_study(budget={"trials": 9, "env_steps": 10_000, "minutes": 10.0})
+    folder, study = make_study(budget={"trials": 9, "total": {"after": 10_000, "unit": "env_steps"}, "minutes": 10.0})
     fill(study)
     progress = progress_of(folder, study, [], 2, None, worked_s=60.0)
     assert progress.counts == {"succeeded": 1, "failed": 1, "pruned": 1, "skipped": 1, "running": 1}
-    assert (progress.num_ended, progress.total, progress.done, progress.env_steps) == (3, 9, 3.0, 3000)
-    assert (progress.max_env_steps, progress.worked_s, progress.max_s) == (10_000, 60.0, 600.0)
+    assert (progress.num_ended, progress.total, progress.done, progress.count) == (3, 9, 3.0, 3000)
+    assert (progress.max_count, progress.worked_s, progress.max_s) == (10_000, 60.0, 600.0)
     assert (progress.num_elsewhere, progress.runs, progress.share) == (1, [], pytest.approx(1 / 3))
     assert progress.best is not None
     assert (progress.best.number, progress.best.value, progress.best.values) == (0, 3.0, [2.0, 4.0])
@@ -181,7 +181,7 @@ def test_progress_is_what_the_study_says(make_study: Study) -> None:
 
 def test_the_points_of_a_grid_that_are_skipped_are_no_trials(make_study: Study) -> None:
     folder, study = make_study(
-        budget={"trials": None, "env_steps": None, "minutes": None},
+        budget={"trials": None, "total": None, "minutes": None},
         search={"name": "grid"},
         space={"gamma": SWEEP["space"]["gamma"]},
     )
@@ -190,8 +190,8 @@ def test_the_points_of_a_grid_that_are_skipped_are_no_trials(make_study: Study) 
 
 
 def test_the_end_of_a_study_is_estimated_from_what_ended_and_what_runs(make_study: Study) -> None:
-    folder, study = make_study(budget={"trials": 5, "env_steps": None, "minutes": None})
-    ended = {"env_steps": 1000, "seconds": 100.0}
+    folder, study = make_study(budget={"trials": 5, "total": None, "minutes": None})
+    ended = {"counts": {"env_steps": 1000}, "seconds": 100.0}
     add(study, TrialState.COMPLETE, 3.0, values={"0": 3.0}, **ended)
     add(study, TrialState.PRUNED, values={}, **(ended | {"seconds": 60.0}))
     claimed = study.claim()
@@ -232,8 +232,9 @@ def sweep_progress(**changes: Any) -> SweepProgress:
         "counts": {"succeeded": 90, "failed": 4, "pruned": 12, "skipped": 3, "running": 9},
         "total": 1000,
         "done": 110.5,
-        "env_steps": 12_345_678,
-        "max_env_steps": 5e9,
+        "unit": "env_steps",
+        "count": 12_345_678,
+        "max_count": 5e9,
         "worked_s": 4000.0,
         "max_s": 86400.0,
         "seconds_left": 12345.0,

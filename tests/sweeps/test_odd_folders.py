@@ -30,7 +30,7 @@ from tests.sweeps.test_sweep import SWEEP
 GRID = {
     "search": {"name": "grid"},
     "space": {"gamma": {"name": "choice", "values": [0.9, 0.99]}},
-    "budget": {"trials": None, "env_steps": None, "minutes": None},
+    "budget": {"trials": None, "total": None, "minutes": None},
     "seeds": [0, 1],
     "storage": {"name": "journal", "path": None, "study": "s"},
 }

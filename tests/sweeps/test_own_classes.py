@@ -35,7 +35,7 @@ SWEEP: dict[str, Any] = {
     "objective": {"evaluation": "main", "pairing": 0, "measure": "return/agent", "goal": "max", "of": "last"},
     "search": {"name": "random"},
     "pruning": None,
-    "budget": {"trials": 6, "env_steps": None, "minutes": None},
+    "budget": {"trials": 6, "total": None, "minutes": None},
     "max_restarts": 0,
     "place": {"name": "local", "cores": 1, "cores_per_run": 1, "gpus": [], "runs_per_gpu": 1},
     "storage": {"name": "sqlite"},
@@ -182,7 +182,7 @@ def test_wilcoxon_ends_a_trial_after_some_of_its_seeds(tmp_path: Path) -> None:
         search={"name": "grid"},
         seeds=[0, 1, 2, 3],
         pruning=pruning,
-        budget={"trials": None, "env_steps": None, "minutes": None},
+        budget={"trials": None, "total": None, "minutes": None},
     )
     best, other = sweep.trials
     assert state_of(best) == "succeeded"
@@ -222,7 +222,10 @@ def test_each_run_sees_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     [
         ({"place": SWEEP["place"] | {"cores": 10_000}}, r"place\.cores: expected at most \d+, the cores"),
         ({"place": SWEEP["place"] | {"cores_per_run": 2}}, r"place\.cores_per_run: expected at most cores = 1, got 2"),
-        ({"budget": SWEEP["budget"] | {"env_steps": 10}}, r"budget\.env_steps: expected at least 2048"),
+        (
+            {"budget": SWEEP["budget"] | {"total": {"after": 10, "unit": "env_steps"}}},
+            r"budget\.total\.after: expected at least 2048, the env steps of one trial, got 10",
+        ),
         ({"budget": SWEEP["budget"] | {"trials": 0}}, r"budget\.trials: expected"),
         ({"constraints": ["num_worlds * 4"]}, r"constraints\.0: .*expected a comparison, .*got 16"),
         ({"constraints": ["2 > 1"]}, r"constraints\.0: expected a comparison between keys"),

@@ -110,7 +110,7 @@ def test_failed_trials_begin_again_with_their_points_and_runs_also_if_that_is_ki
 
 
 def test_a_trial_that_began_again_counts_once_and_moves_no_draw(tmp_path: Path) -> None:
-    budget = {"trials": 4, "env_steps": 4 * STEPS, "minutes": None}
+    budget = {"trials": 4, "total": {"after": 4 * STEPS, "unit": "env_steps"}, "minutes": None}
     sweep_of(tmp_path / "whole", search={"name": "random"}, budget=budget).work()
     path = tmp_path / "s"
     sweep_of(path, ["0001"], search={"name": "random"}, budget=budget | {"trials": 3}).work()
@@ -121,7 +121,7 @@ def test_a_trial_that_began_again_counts_once_and_moves_no_draw(tmp_path: Path) 
     sweep = sweep_of(path, **{"budget.trials": 4})
     sweep.work()
     assert told(path) == told(tmp_path / "whole")
-    assert sweep.progress().env_steps == 4 * STEPS
+    assert sweep.progress().count == 4 * STEPS
 
 
 def test_what_shows_trials_says_which_one_began_again(tmp_path: Path) -> None:

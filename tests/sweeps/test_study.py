@@ -44,7 +44,7 @@ SWEEP: dict[str, Any] = {
     "objective": {"evaluation": "main", "pairing": 0, "measure": "return/agent", "goal": "max", "of": "last"},
     "search": TPE | {"constant_liar": False},
     "pruning": HALVING,
-    "budget": {"trials": 4, "env_steps": None, "minutes": None},
+    "budget": {"trials": 4, "total": None, "minutes": None},
     "max_restarts": 3,
     "place": {"name": "local", "cores": 1, "cores_per_run": 1, "gpus": [], "runs_per_gpu": 1},
     "storage": {"name": "sqlite"},
@@ -202,7 +202,7 @@ def test_records_are_read_as_they_come_and_steps_are_those_of_the_interval(tmp_p
     file.write_text(whole)
     seen.look()
     assert values(seen) == {0: 1.0, 100: 5.0, 200: 3.0}
-    assert [seen.env_steps_at(step) for step in seen.first] == [0, 128, 256]
+    assert [seen.counts_at(step)["env_steps"] for step in seen.first] == [0, 128, 256]
     assert seen.share == 0.256
     best = watched(tmp_path, "best")
     best.look()
@@ -223,7 +223,7 @@ def test_the_evaluation_at_the_end_counts_at_the_end_alone(of: str, final: float
         seen.look()
         assert values(seen) == dict([(100, 1.0), (200, 4.0)][: min(number, 2)])
     assert (seen.latest, seen.final()) == (2.0, final)
-    assert [seen.env_steps_at(step) for step in seen.first] == [128, 256]
+    assert [seen.counts_at(step)["env_steps"] for step in seen.first] == [128, 256]
 
 
 def test_records_that_were_cut_back_and_come_again_change_nothing(tmp_path: Path) -> None:

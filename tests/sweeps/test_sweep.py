@@ -48,7 +48,7 @@ SWEEP: dict[str, Any] = {
     "objective": {"evaluation": "main", "pairing": 0, "measure": "return/agent", "goal": "max", "of": "last"},
     "search": {"name": "random"},
     "pruning": None,
-    "budget": {"trials": 4, "env_steps": None, "minutes": None},
+    "budget": {"trials": 4, "total": None, "minutes": None},
     "max_restarts": 30,
     "place": {"name": "local", "cores": 1, "cores_per_run": 1, "gpus": [], "runs_per_gpu": 1},
     "storage": {"name": "sqlite"},

@@ -52,7 +52,7 @@ SWEEP: dict[str, Any] = {
     "objective": {"evaluation": "main", "pairing": 0, "measure": "return/agent", "goal": "max", "of": "last"},
     "search": {"name": "grid"},
     "pruning": None,
-    "budget": {"trials": 6, "env_steps": None, "minutes": None},
+    "budget": {"trials": 6, "total": None, "minutes": None},
     "max_restarts": 1000,
     "place": LOCAL,
     "storage": {"name": "sqlite"},

@@ -332,7 +332,10 @@ def test_keys_that_mean_nothing_with_a_loader_are_told() -> None:
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        (loader("fails"), r"data.train: the loader fails: OSError: the disk is gone; awaited was batch 2 of epoch 0"),
+        (
+            loader("fails"),
+            r"data.train: the loader fails: OSError: the disk is gone; the run waited for batch 2 of epoch 0",
+        ),
         (
             loader("torchs", num_batches=9),
             r"data.train: expected 9 batches in an epoch \(num_batches\) from the loader, got 5; batch 5 of epoch 0",

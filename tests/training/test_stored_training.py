@@ -2,6 +2,7 @@
 it does not."""
 
 import copy
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -156,18 +157,28 @@ def test_a_first_file_is_written_for_a_model_and_data(in_tmp_path: Path) -> None
         assert palestra("config", "fit", *words, code=2).startswith(told)
 
 
-def test_a_sweep_finds_a_learning_rate(in_tmp_path: Path) -> None:
+def test_a_sweep_finds_a_learning_rate_and_ends_by_what_its_runs_count(in_tmp_path: Path) -> None:
     Path("base.yml").write_text(yaml.safe_dump(json.loads(json.dumps(TINY_FIT)), sort_keys=False))
-    words = ["learning.groups.0.learning_rate.value=0.00001,0.3", "--at", "1", "--run", "sweep", "--quiet"]
-    palestra("sweep", "base.yml", *words)
-    assert "count no env steps, got 9" in palestra("sweep", "sweep", "budget.env_steps=9", code=2)
+    keys = ["search=random", "pruning=null", "seeds=[0]", "budget.trials=null", "place.cores=1"]
+    Path("sweep.yml").write_text(
+        palestra("config", "sweep", "base.yml", *keys, "budget.total={after: 40, unit: items}")
+    )
+    palestra("sweep", "sweep.yml", "--run", "sweep", "--quiet")
+    for total, told in (
+        ("{after: 9, unit: env_steps}", "budget.total.unit: expected one of 'opt_steps', 'items', 'epochs', got 'env"),
+        ("{after: 9, unit: opt_steps}", "budget.total.after: expected at least 12, the opt steps of one trial, got 9"),
+    ):
+        assert palestra("sweep", "sweep", f"budget.total={total}", code=2).startswith(told)
     best = yaml.safe_load(Path("sweep/best.yml").read_text())
     assert best["trainer"] == {"name": "fit"}
-    assert "env steps" not in palestra("trials", "sweep")
+    assert "items" in palestra("trials", "sweep").splitlines()[0]
     palestra("trials", "sweep", "--csv", "trials.csv")
-    assert "env_steps" not in Path("trials.csv").read_text()
+    rows = list(csv.DictReader(Path("trials.csv").read_text().splitlines()))
+    assert [row["items"] for row in rows] == ["88"]
     palestra("report", "sweep")
-    assert "env steps" not in Path("sweep/report.html").read_text().partition("sweep.yml")[0]
+    page = Path("sweep/report.html").read_text().partition("sweep.yml")[0]
+    assert "env steps" not in page
+    assert "88 in all trials that have ended" in page
 
 
 def test_a_sweep_makes_data_once_for_all_corners_that_have_them(

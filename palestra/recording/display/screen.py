@@ -144,7 +144,7 @@ def _metric_lines(progress: Progress, width: int) -> list[Line]:
     names = list(dict.fromkeys(name for metrics in progress.players.values() for name in metrics))
     if not names:
         return []
-    label_width = min(max(len(name) for name in names), 14)
+    label_width = min(max(len(name) for name in names), max(14, width // 4))
     cell_width = (width - label_width - 1) // len(progress.players) - 1
     if cell_width < METRIC_WIDTH + 1 + LEAST_CURVE:
         return _number_lines(progress, names, width)
