@@ -1,13 +1,14 @@
-"""Sampling beside transformers' `generate`: tokens per second of a byte model, one run, one table.
+"""A byte model beside others: sampling beside transformers' `generate`, and opt steps beside TRL's, in one table.
 
-    python -m benchmarks.text [--quick] [--json FILE]
+    pip install trl && python -m benchmarks.text [--quick] [--json FILE]
 
-README.md says what is counted, and how.
+Without TRL there are no rows of opt steps. README.md says what is counted, and how.
 """
 
 import argparse
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.measuring import Row, alternate, markdown, rate_of
+from benchmarks.text_steps import rows_of_steps
 from palestra.randomness import base_key, fold, random_integers
 from palestra.storage.facts import run_facts
 from palestra.text.models.model import SamplingConfig
@@ -85,6 +87,8 @@ def main() -> None:
     min_seconds, num_repeats = (0.0, 1) if arguments.quick else (2.0, 5)
     works = ((8, True), (8, False), (1, True), (1, False))
     rows = [row for work in works for row in rows_of(*work, min_seconds, num_repeats)]
+    if find_spec("trl"):
+        rows += rows_of_steps(1 if arguments.quick else 30, num_repeats)
     facts = run_facts()
     print(f"{facts['machine']}\n{facts['versions']}\n\n{markdown(rows)}")
     if arguments.json:
