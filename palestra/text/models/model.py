@@ -208,6 +208,10 @@ class TextModel(ABC):
         """Take over weights that a model of the same kind has learned elsewhere, as those of the beginning."""
 
     @abstractmethod
+    def begin_with(self, weights: Mapping[str, Tensor]) -> None:
+        """Take over weights that a model of the same kind has learned elsewhere, as those of the beginning."""
+
+    @abstractmethod
     def export(self, folder: Path) -> None:
         """Write a folder that transformers loads."""
 
