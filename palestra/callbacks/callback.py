@@ -86,6 +86,9 @@ class CallbackConfig(Config):
 
 def learner_named(name: str, config: CallbackConfig, training: AnyTraining) -> AnyLearner:
     """The learning player that the key `player` of a callback names. Raises PartError if there is none."""
+    if not training.config.is_open:
+        message = f"expected a callback that changes no player, because this is {training.config.in_words}"
+        raise PartError(config, [ConfigErrorItem("name", f"{message}, got {config.name!r}")])
     learners = {player.name: player for player in training.learners}
     if name not in learners:
         if not learners:

@@ -180,8 +180,9 @@ class ReduceOnPlateau(Plateau):
 
     def check(self, training: AnyTraining) -> None:
         super().check(training)
+        schedule = self._schedule(training)
         try:
-            self._schedule(training).scaled(self.config.factor)
+            schedule.scaled(self.config.factor)
         except ValueError as error:
             raise PartError(self.config, [ConfigErrorItem("key", str(error))]) from error
 

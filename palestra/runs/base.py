@@ -49,7 +49,8 @@ class BaseRunConfig(Config):
     counters: what it counts, in the order in which records have it, `opt_steps` and `epochs` among it. late: those that
     are counted only when something is recorded, so that nothing can be due by them. axes: those over which its curves
     go, the usual one first. in_words: what it is, for a user who expected another kind. is_played: whether players play
-    games in it, whom one can ask and play against. options: those of commands that mean something to it alone, as
+    games in it, whom one can ask and play against. is_open: whether callbacks may change schedules and weights of what
+    learns. options: those of commands that mean something to it alone, as
     --games. bitless: keys of `execution` that change no bit, so that a run may be resumed with others. changeable: keys
     that may be others where a stored run of a training is evaluated, or what has learned there is used.
     """
@@ -59,6 +60,7 @@ class BaseRunConfig(Config):
     axes: ClassVar[tuple[str, ...]] = ("opt_steps",)
     in_words: ClassVar[str] = "a run in which nobody plays"
     is_played: ClassVar[bool] = False
+    is_open: ClassVar[bool] = True
     options: ClassVar[tuple[str, ...]] = ()
     bitless: ClassVar[tuple[str, ...]] = ()
     changeable: ClassVar[tuple[str, ...]] = ()
@@ -133,6 +135,13 @@ class BaseRunConfig(Config):
         They are this config's, and what follows from the overrides.
         """
         return self.model_dump(), []
+
+    def pairing_overrides(self, pairings: Sequence[Mapping[str, str]]) -> list[str]:
+        """Return the overrides by which every evaluation of a stored run has these pairings.
+
+        pairings: role -> player; roles that are left out keep the run's players.
+        """
+        return []
 
     def unjudged(self, overrides: Sequence[str]) -> Iterable[ConfigErrorItem]:
         """Find the overrides that were to change an evaluation, and change none."""

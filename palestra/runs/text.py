@@ -1,5 +1,6 @@
 """The config of a run in which players talk in words, and are tuned on what they have said."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -81,7 +82,9 @@ class TextConfig(EvaluatedRunConfig):
     late = ("episodes",)
     axes = ("opt_steps", "tokens", "epochs")
     in_words = "a run in which players talk in words"
-    options = ("--player",)
+    is_open = False
+    options = ("--pairing", "--games", "--player")
+    changeable = ("evaluations",)
     absent = dict.fromkeys(("num_worlds",), NO_WORLDS)
     usual: ClassVar[Any] = {
         "trainer": "text",
@@ -160,6 +163,13 @@ class TextConfig(EvaluatedRunConfig):
     @classmethod
     def learns_by(cls, data: Mapping[str, Any]) -> list[str]:
         return algorithms_of(data)
+
+    def pairing_overrides(self, pairings: Sequence[Mapping[str, str]]) -> list[str]:
+        seats = json.dumps([{**self.roles, **pairing} for pairing in pairings])
+        return [f"evaluations.{number}.pairings={seats}" for number in range(len(self.evaluations))]
+
+    def judged_by(self, evaluation: str) -> list[Config]:
+        return [each for each in self.evaluations if each.name == evaluation]
 
     def copied(self) -> list[str]:
         return list(self.players)

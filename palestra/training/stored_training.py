@@ -6,7 +6,7 @@ from typing import Any
 
 from palestra.config import Config, ConfigError, trusting
 from palestra.evaluation.evaluator import Watch
-from palestra.runs.changed_evaluations import Changes, changed_stored_config
+from palestra.runs.changed_evaluations import Changes, changed_stored_config, errors_at
 from palestra.runs.kinds import read_stored_config
 from palestra.runs.stored import Stored, StoredRun
 from palestra.storage.disk import RunFolderError
@@ -33,7 +33,11 @@ class StoredTraining(Stored):
 
     def change_evaluations(self, changes: Changes) -> None:
         """Judge by other sections of the config, which the kind of run calls changeable."""
-        config, self.notes = changed_stored_config(self.folder, changes.overrides)
+        with errors_at(changes.asked_path):
+            config, self.notes = changed_stored_config(self.folder, changes.overrides)
+            if changes.pairings:
+                overrides = [*changes.overrides, *config.pairing_overrides(changes.pairings)]
+                config, self.notes = changed_stored_config(self.folder, overrides)
         ConfigError.require_none(config.unjudged(changes.overrides))
         self._make(config)
         self.changes = changes

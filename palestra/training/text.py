@@ -1,7 +1,10 @@
 """The trainer of players that talk in words: they talk, and are then tuned on what they have said."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -23,7 +26,7 @@ from palestra.storage.disk import writing
 from palestra.storage.run_folder import RunFolder
 from palestra.text.models.model import Job, PromptRefused, Tuning
 from palestra.text.players import TextPlayer, TextPlayerConfig
-from palestra.text.rollouts import Rollouts
+from palestra.text.rollouts import DecisionRow, Rollouts
 from palestra.text.scores import found_scores
 from palestra.text.scripts import TextScript, make_text_script, named_script
 from palestra.text.waves import PromptTooLong, Waves, Writer
@@ -86,7 +89,8 @@ class TextTrainer(Training):
         self.tuning: tuple[str, Tuning] | None = None  # the job that is under way, and whose it is
         self.num_tuned = 0  # jobs of this epoch that are done
         self.terms = {name: Aggregates(config.output.statistics) for name in self.players}
-        self.statistics_of_epoch: dict[str, Any] = {}
+        self.statistics_of_epoch: dict[str, Any] = {}  # until they are recorded
+        self.last_statistics: dict[str, Any] = {}  # those that the display shows
         self.evaluating = make_evaluating(self, TextEvaluations(self))
 
     def _make(self, name: str, config: Any) -> TextPlayer | TextScript:
@@ -225,7 +229,7 @@ class TextTrainer(Training):
 
     def _sample(self) -> None:
         rollouts = self.sample()
-        self.statistics_of_epoch = self.statistics(rollouts)
+        self.statistics_of_epoch = self.last_statistics = self.statistics(rollouts)
         self.files.write(str(self.epochs), rollouts)
         if any(player.algorithm.all_epochs for player in self.learners):
             self.rollouts, self.filed = Rollouts([*self.rollouts.rows, *rollouts.rows]), [*self.filed, self.epochs]
@@ -275,16 +279,29 @@ class TextTrainer(Training):
     # ---- what is recorded, and the state ---------------------------------------------------------------------
 
     def statistics(self, rollouts: Rollouts) -> dict[str, float]:
-        """Return what a record says of an epoch's dialogues; an override may add to it."""
+        """Return what a record says of an epoch's dialogues; an override may add to it.
+
+        return/ROLE/worst: the mean return on the question on which it is lowest. length: rounds of a dialogue.
+        """
         protocol = self.game.protocol
         found: dict[str, Any] = dict(found_scores(rollouts, protocol))
         for role in protocol.roles:
-            returns = [
-                next(r.reward for r in rows if r.role == role) for rows in rollouts.dialogues() if _has(rows, role)
-            ]
-            found[f"return/{role}"] = sum(returns) / len(returns) if returns else None
+            by_question: dict[tuple[int, int], list[float]] = defaultdict(list)
+            for rows in rollouts.dialogues():
+                if (reward := _reward(rows, role)) is not None:
+                    by_question[rows[0].epoch, rows[0].question].append(reward)
+            returns = list(chain.from_iterable(by_question.values()))
+            found[f"return/{role}"] = fmean(returns) if returns else None
+            found[f"return/{role}/worst"] = min(map(fmean, by_question.values()), default=None)
+        lengths = [rows[-1].round + 1 for rows in rollouts.dialogues()]
+        found["length"] = fmean(lengths) if lengths else None
         values = {name: _value(each) for name, each in found.items()}
         return {name: value for name, value in values.items() if value is not None}
+
+    def recent_returns(self, role: str) -> list[float]:
+        """Return what a role got in the last 100 dialogues of training, oldest first."""
+        rewards = [_reward(rows, role) for rows in self.rollouts.dialogues()]
+        return [each for each in rewards if each is not None][-100:]
 
     def _record_fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {"players": {name: terms.take() for name, terms in self.terms.items()}}
@@ -300,7 +317,9 @@ class TextTrainer(Training):
         return None
 
     def shown_metrics(self) -> Mapping[str, Mapping[str, float]]:
-        return {name: terms.shown() for name, terms in self.terms.items()}
+        names = ("accuracy", *(f"return/{role}" for role in self.game.roles))
+        told = {name: self.last_statistics[name] for name in names if name in self.last_statistics}
+        return {name: terms.shown() for name, terms in self.terms.items()} | ({"dialogues": told} if told else {})
 
     def standing(self) -> Standing:
         """As in Training, with the present stage of the epoch as a task."""
@@ -352,8 +371,9 @@ class TextTrainer(Training):
             self.tuning[1].load_state_dict(state["tuning"])
 
 
-def _has(rows: Sequence[Any], role: str) -> bool:
-    return any(row.role == role for row in rows)
+def _reward(rows: Sequence[DecisionRow], role: str) -> float | None:
+    """Return what a role got in a dialogue, by its decisions; None if it made none."""
+    return next((row.reward for row in rows if row.role == role), None)
 
 
 def _value(score: Share | Estimate | float | None) -> float | None:
