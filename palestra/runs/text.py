@@ -135,11 +135,19 @@ class TextConfig(EvaluatedRunConfig):
         if not self.learners():
             yield ConfigErrorItem("players", "expected at least one player with an algorithm, got none")
         yield from player_name_errors(self.players, SCRIPTS)
+        for name in self.learners():
+            advantage = getattr(self.players[name].algorithm, "advantage", "batch")  # type: ignore[union-attr]
+            if self.num_rollouts == 1 and advantage != "batch":
+                message = f"expected 'batch', because num_rollouts is 1, got {advantage!r}"
+                yield ConfigErrorItem(f"players.{name}.algorithm.advantage", message)
         in_pairings = {name for each in self.evaluations for pairing in each.pairings for name in pairing.values()}
         for name in self.players:
             if name not in self.roles.values() and (name in self.learners() or name not in in_pairings):
                 message = "expected a player that sits in a role, or one that does not learn and plays in a pairing"
                 yield ConfigErrorItem(f"players.{name}", f"{message}, got one that does neither")
+            elif name not in self.roles.values() and getattr(self.players[name], "imitate", None) is not None:
+                message = "expected null, because the player sits in no role of training, got a mapping"
+                yield ConfigErrorItem(f"players.{name}.imitate", message)
 
     def _seat_errors(
         self, path: str, seats: Mapping[str, str], roles: Sequence[str], others: Sequence[str] | Mapping[str, Any] = ()

@@ -1,11 +1,22 @@
 """Text players: a model that writes, how it is sampled, and what it learns from."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
+from pydantic import model_validator
 
-from palestra.config import ByKey, ByName, Config, InBranch, NonNegativeInt, PositiveInt, below
+from palestra.config import (
+    ByKey,
+    ByName,
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    InBranch,
+    NonNegativeInt,
+    PositiveInt,
+    below,
+)
 from palestra.players import FromRunConfig
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.updates import AnyUpdatesConfig
@@ -24,6 +35,8 @@ AnyTextModelConfig = Annotated[NewConfig | FolderConfig, ByName()]
 
 class ImitateConfig(JobConfig):
     usual: ClassVar[dict[str, Any]] = {**JobConfig.usual, "scripted": "random", "num_questions": 500}
+
+    losses = ("supervised",)
 
     scripted: ScriptName
     """the scripted player whose answers the player learns, before any dialogue of its own"""
@@ -50,13 +63,27 @@ class TextPlayerConfig(Config):
     updates: Annotated[AnyUpdatesConfig, InBranch.FREE]
     """in which epochs the player learns; in the others it only answers"""
 
+    @model_validator(mode="after")
+    def _check_policy_gradient(self) -> Self:
+        if self.algorithm is not None and self.algorithm.loss.name == "policy_gradient":
+            found = {f"sampling.{key}": getattr(self.sampling, key) for key in ("top_p", "top_k")}
+            found |= {"num_retries": self.num_retries or None}
+            why = "with a policy gradient, which goes by the probabilities of all answers that could have been drawn"
+            ConfigError.require_none(
+                ConfigErrorItem(key, f"expected {0 if key == 'num_retries' else 'null'} {why}, got {value}")
+                for key, value in found.items()
+                if value is not None
+            )
+        return self
+
     @classmethod
     def usual(cls, said: Mapping[str, Any], about: Any) -> dict[str, Any]:
         """Return the usual keys; a model with random weights begins by imitating, else no answer of it is valid."""
         model = said.get("model", {})
         is_new = isinstance(model, Mapping) and model.get("name", "new") == "new"
         imitate: dict[str, Any] | None = {} if is_new else None
-        return {"model": "new", "sampling": {}, "num_retries": 0, "imitate": imitate, "updates": "constant"}
+        sampling = {"max_tokens": 32} if is_new else {}
+        return {"model": "new", "sampling": sampling, "num_retries": 0, "imitate": imitate, "updates": "constant"}
 
 
 AnyTextPlayer = Annotated[TextPlayerConfig | ScriptedPlayerConfig | FromRunConfig, ByKey(own_text_script_model)]
@@ -80,8 +107,11 @@ class TextPlayer:
         if config.imitate is not None:
             with below("imitate"):
                 self.imitated = named_script(config.imitate.scripted, game, roles)
+                _check_tuning(model, config.imitate)
         if config.algorithm is not None:
             self.algorithm = config.algorithm.build(Seat(name, game.protocol, game.grammar.words))
+            with below("algorithm"):
+                _check_tuning(model, config.algorithm)
             if self.algorithm.teacher is not None:
                 with below("algorithm"):
                     self.teacher = named_script(self.algorithm.teacher, game, roles)
@@ -125,3 +155,8 @@ class TextPlayer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.opt_steps = state["opt_steps"]
         self.model.load_state_dict(state["model"])
+
+
+def _check_tuning(model: TextModel, config: JobConfig) -> None:
+    with below("tuning"):
+        model.check_tuning(config.tuning)

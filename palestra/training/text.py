@@ -147,7 +147,8 @@ class TextTrainer(Training):
     def _imitate(self) -> None:
         """Tune the players that imitate a scripted one."""
         if not self.jobs:
-            self.jobs = {player.name: player.imitation(self._imitated(player)) for player in self._imitators()}
+            jobs = {player.name: player.imitation(self._imitated(player)) for player in self._imitators()}
+            self.jobs = {name: job for name, job in jobs.items() if job.examples}
         self.await_jobs(self.jobs)
         for player in self.players.values():
             player.model.keep_reference()

@@ -40,6 +40,8 @@ class RuleModel(TextModel):
     def answer_ids(self, text: str) -> tuple[int, ...]:
         raise NotImplementedError
 
+    def check_tuning(self, config: Any) -> None: ...
+
     def tuning(self, job: Job, config: Any, key: int) -> Tuning:
         raise NotImplementedError
 

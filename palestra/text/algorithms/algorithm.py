@@ -1,11 +1,13 @@
 """What an algorithm of a text player is: it chooses from roll-outs what the player learns from."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
+from pydantic import model_validator
 from torch import Tensor
 
-from palestra.config import Config, UserConfig
+from palestra.config import Config, ConfigError, UserConfig
+from palestra.config.errors import listed
 from palestra.games.dialogue.protocol import Protocol
 from palestra.text.models.losses import AnyTextLoss
 from palestra.text.models.tuning import TuningConfig
@@ -13,8 +15,12 @@ from palestra.text.rollouts import DecisionRow, Rollouts
 
 
 class JobConfig(Config):
-    """The keys by which an algorithm's examples are learned; those of a class of your own have them, too."""
+    """The keys by which an algorithm's examples are learned; those of a class of your own have them, too.
 
+    losses: by which the examples can be learned.
+    """
+
+    losses: ClassVar[tuple[str, ...]] = ("supervised", "policy_gradient")
     usual: ClassVar[dict[str, Any]] = {"loss": "supervised", "begin_from": "before", "tuning": {}}
 
     loss: AnyTextLoss
@@ -23,6 +29,13 @@ class JobConfig(Config):
     """the weights that a job begins with: those of the job before it, or those with which the run began"""
     tuning: TuningConfig
     """the opt steps of a job"""
+
+    @model_validator(mode="after")
+    def _check_loss(self) -> Self:
+        if self.loss.name not in self.losses:
+            message = f"expected {listed(self.losses)}, because it has no other examples, got {self.loss.name!r}"
+            raise ConfigError.at("loss.name", message)
+        return self
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

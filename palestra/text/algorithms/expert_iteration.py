@@ -44,6 +44,8 @@ class ExpertIterationConfig(JobConfig):
         "truth": {"name": "constant", "value": 0.0},
     }
 
+    losses = ("supervised",)
+
     name: Literal["expert_iteration"]
     """a player learns from those of its own dialogues that went well"""
     select: Annotated[ThresholdConfig | WeightedConfig, ByName()]

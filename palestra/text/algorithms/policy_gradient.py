@@ -18,6 +18,8 @@ EPSILON = 1e-4  # added to a standard deviation, as by Shao et al.'s implementat
 class PolicyGradientConfig(JobConfig):
     usual: ClassVar = {**JobConfig.usual, "advantage": "question", "loss": "policy_gradient"}
 
+    losses = ("policy_gradient",)
+
     name: Literal["policy_gradient"]
     """answers become more likely, the better their dialogues went than others"""
     advantage: Literal["batch", "question", "normalized"]

@@ -15,6 +15,8 @@ from palestra.text.scripts import ScriptName, own_names
 class SupervisedConfig(JobConfig):
     usual: ClassVar[dict[str, Any]] = {**JobConfig.usual, "scripted": "honest"}
 
+    losses = ("supervised",)
+
     name: Literal["supervised"]
     """a player learns right verdicts, or what a scripted player would have answered in its place"""
     scripted: ScriptName | None

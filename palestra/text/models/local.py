@@ -97,6 +97,10 @@ class LocalModel(TextModel):
 
     # ---- learning ----------------------------------------------------------------------------------------
 
+    def check_tuning(self, config: TuningConfig) -> None:
+        self.activate()
+        config.check_groups(self.network)
+
     def tuning(self, job: Job, config: TuningConfig, key: int) -> LocalTuning:
         return LocalTuning(self, job, config, key)
 

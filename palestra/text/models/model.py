@@ -189,6 +189,10 @@ class TextModel(ABC):
         """
 
     @abstractmethod
+    def check_tuning(self, config: Any) -> None:
+        """Raise ConfigError, with paths relative to a TuningConfig, if it does not fit the model."""
+
+    @abstractmethod
     def tuning(self, job: Job, config: Any, key: int) -> Tuning:
         """Prepare a tuning, of which the first step is still to be made.
 
@@ -202,10 +206,6 @@ class TextModel(ABC):
     def is_finite(self) -> bool:
         """Tell whether all weights that tuning changes are finite numbers; a model without such weights is."""
         return True
-
-    @abstractmethod
-    def begin_with(self, weights: Mapping[str, Tensor]) -> None:
-        """Take over weights that a model of the same kind has learned elsewhere, as those of the beginning."""
 
     @abstractmethod
     def begin_with(self, weights: Mapping[str, Tensor]) -> None:

@@ -130,7 +130,7 @@ class NewConfig(Config):
         "width": 64,
         "num_heads": 4,
         "mlp_width": 256,
-        "context": 512,
+        "context": 2048,
         "init_std": 0.1,
     }
 

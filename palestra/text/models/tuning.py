@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
-from palestra.config import Config, PositiveFloat, PositiveInt
+from palestra.config import Config, PositiveFloat, PositiveInt, below
 from palestra.models.gradients import pieces
-from palestra.models.groups import GroupConfig
+from palestra.models.groups import GroupConfig, groups_of
 from palestra.models.learning import Learner, LearningConfig
 from palestra.models.model import Model, Terms
 from palestra.randomness import fold, random_permutation
@@ -47,6 +47,11 @@ class TuningConfig(Config):
     """the gradient of all weights is scaled down to this norm if it is longer; null: never"""
     precision: Literal["float32", "bfloat16"]
     """of the network's computations; weights and gradients stay in their own"""
+
+    def check_groups(self, network: Network) -> None:
+        """Raise ConfigError, at the key `groups`, if they do not fit the weights of a network."""
+        with below("groups"):
+            groups_of(nn.ModuleDict({"network": network}), self.groups)
 
     def learning(self) -> LearningConfig:
         """Return the config of the opt steps."""
