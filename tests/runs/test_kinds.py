@@ -205,7 +205,8 @@ def test_its_runs_are_evaluated_compared_drawn_and_reported(config: dict[str, An
     [
         (
             "export run",
-            "expected a run in which players play games or a run in which a model learns from data, got RUN",
+            "expected a run in which players play games or a run in which a model learns from data or a run in which "
+            "players talk in words, got RUN",
         ),
         ("predict run train --out a.csv", "expected a run in which a model learns from data, got RUN"),
         ("ask run --board []", "expected a run in which players play games, got RUN"),
