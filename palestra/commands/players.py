@@ -141,8 +141,10 @@ def _print_asked(stored: Any, games: int | None) -> None:
 
     asked = stored.evaluations.configs.get(ASKED["name"])
     if not stored.config.evaluations and asked is not None:
-        limits = f"{games or asked.final_num_games} games (--games), each of at most {asked.max_rounds} rounds"
-        say(f"the run has no evaluations: {limits} (evaluations.0.max_rounds=...)")
+        limits = f"{games or asked.final_num_games} games (--games)"
+        if hasattr(asked, "max_rounds"):
+            limits += f", each of at most {asked.max_rounds} rounds (evaluations.0.max_rounds=...)"
+        say(f"the run has no evaluations: {limits}")
 
 
 def _open(run: str, folder: Path | None, changes: Any, trust: bool, of_games: Mapping[str, Any]) -> Any:

@@ -108,6 +108,7 @@ def groups_of(model: nn.Module, configs: Sequence[GroupConfig]) -> dict[str, int
         for place, config in enumerate(configs)
         if not matches[place]
     ]
+    ConfigError.require_none(faults)
     found: dict[str, int] = {}
     for name in names:
         places = [place for place, matched in enumerate(matches) if name in matched]

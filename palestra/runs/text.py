@@ -28,6 +28,17 @@ from palestra.text.scripts import SCRIPTS
 NO_WORLDS = "trainer text plays dialogues in words, which need no worlds, no kernels and no replay buffers"
 
 
+ASKED: dict[str, Any] = {
+    "name": "asked",
+    "interval": None,
+    "at_start": False,
+    "num_games": 1000,
+    "final_num_games": 1000,
+    "seed": None,
+}
+"""the evaluation in which pairings are played if the run's config has no evaluation"""
+
+
 class TextTrainerConfig(Config):
     name: Literal["text"]
     """in each epoch the players talk, and those that learn are then tuned on what they have said"""
@@ -173,8 +184,10 @@ class TextConfig(EvaluatedRunConfig):
         return algorithms_of(data)
 
     def pairing_overrides(self, pairings: Sequence[Mapping[str, str]]) -> list[str]:
-        seats = json.dumps([{**self.roles, **pairing} for pairing in pairings])
-        return [f"evaluations.{number}.pairings={seats}" for number in range(len(self.evaluations))]
+        seats = [{**self.roles, **pairing} for pairing in pairings]
+        if not self.evaluations:
+            return [f"evaluations={json.dumps([{**ASKED, 'pairings': seats}])}"]
+        return [f"evaluations.{number}.pairings={json.dumps(seats)}" for number in range(len(self.evaluations))]
 
     def judged_by(self, evaluation: str) -> list[Config]:
         return [each for each in self.evaluations if each.name == evaluation]

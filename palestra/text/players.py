@@ -24,11 +24,11 @@ from palestra.text.algorithms import AnyTextAlgorithm
 from palestra.text.algorithms.algorithm import JobConfig, Seat, TextAlgorithm
 from palestra.text.game import TextGame
 from palestra.text.models.model import Example as JobExample
-from palestra.text.models.model import Job, SamplingConfig, TextModel
+from palestra.text.models.model import Job, PromptRefused, SamplingConfig, TextModel
 from palestra.text.models.sources import FolderConfig, NewConfig
 from palestra.text.rollouts import Rollouts
 from palestra.text.scripts import ScriptName, named_script, own_names, own_text_script_model
-from palestra.text.waves import Writer
+from palestra.text.waves import PromptTooLong, Writer
 
 AnyTextModelConfig = Annotated[NewConfig | FolderConfig, ByName()]
 
@@ -146,8 +146,13 @@ class TextPlayer:
         """Return the job by which the player learns what a scripted player has answered in its roles."""
         config = self.config.imitate
         assert config is not None
-        written = (self.model.written(row.prompt, row.answer) for row in rollouts.of(self.name))
-        return Job([JobExample.of(each, 1.0) for each in written], config.loss, config.begin_from, 1.0)
+        examples = []
+        for row in rollouts.of(self.name):
+            try:
+                examples.append(JobExample.of(self.model.written(row.prompt, row.answer), 1.0))
+            except PromptRefused as error:
+                raise PromptTooLong(f"question {row.question}, {row.role!r} (player {self.name!r}): {error}") from error
+        return Job(examples, config.loss, config.begin_from, 1.0)
 
     def state_dict(self) -> dict[str, Any]:
         return {"opt_steps": self.opt_steps, "model": self.model.state_dict()}

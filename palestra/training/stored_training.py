@@ -20,7 +20,7 @@ class StoredTraining(Stored):
     def __init__(self, folder: RunFolder, config: Any) -> None:
         super().__init__(folder, config)
         self._make(config)
-        if not config.measured():
+        if not config.measured() and "--pairing" not in config.options:
             raise RunFolderError(f"{folder.path}: expected a run with evaluations, got one without")
 
     def _make(self, config: Any) -> None:

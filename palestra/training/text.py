@@ -24,6 +24,7 @@ from palestra.runtime.scores import Estimate
 from palestra.runtime.statistics import Share
 from palestra.storage.disk import writing
 from palestra.storage.run_folder import RunFolder
+from palestra.text.models.extra import library
 from palestra.text.models.model import Job, PromptRefused, Tuning
 from palestra.text.players import TextPlayer, TextPlayerConfig
 from palestra.text.rollouts import DecisionRow, Rollouts
@@ -69,6 +70,8 @@ class TextTrainer(Training):
 
     def _build(self) -> None:
         config = self.config
+        with below("trainer"):
+            library("pyarrow.parquet")  # by which roll-outs are written
         copies = self.run.copies
         with below("game"):
             self.game = config.game.build(None if copies is None else read_prompts(copies))

@@ -33,7 +33,7 @@ class JobConfig(Config):
     @model_validator(mode="after")
     def _check_loss(self) -> Self:
         if self.loss.name not in self.losses:
-            message = f"expected {listed(self.losses)}, because it has no other examples, got {self.loss.name!r}"
+            message = f"expected {listed(self.losses)}, by which its examples can be learned, got {self.loss.name!r}"
             raise ConfigError.at("loss.name", message)
         return self
 

@@ -1,4 +1,4 @@
-"""The libraries of the extra `text`, which are imported here alone and only when a model is made."""
+"""The libraries of the extra `text`, which are imported only when a model is made."""
 
 from importlib import import_module
 from typing import Any
@@ -7,7 +7,7 @@ from palestra.config.errors import ConfigErrorItem, MissingExtra
 
 
 def library(name: str) -> Any:
-    """Import transformers, tokenizers or peft, or a module of theirs. Raises MissingExtra."""
+    """Import transformers, tokenizers, peft or pyarrow, or a module of theirs. Raises MissingExtra."""
     try:
         module = import_module(name)
     except ImportError as error:
