@@ -47,7 +47,6 @@ TEXT = [
     *mutants(
         "text/sandbox.py",
         "text/test_sandbox.py",
-        ("            if bits.get(operator, 0) > MOST_BITS:", "            if False:"),
         ("        self.spend(TURN + num)\n", "        self.spend(num)\n"),
     ),
     *mutants(

@@ -155,6 +155,8 @@ def trained_tokenizers() -> Iterator[Any]:
             vocab_size=330, special_tokens=special, initial_alphabet=byte_level.alphabet(), show_progress=False
         ),
     )
+    begins = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", bpe.token_to_id("<s>"))])
+    bpe.post_processor = begins  # which chat templates that write <s> themselves do not want
     unigram = tokenizers.Tokenizer(tokenizers.models.Unigram())
     unigram.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="first")
     unigram.decoder = tokenizers.decoders.Metaspace()
@@ -637,6 +639,10 @@ def spoil(path: Path, how: str) -> None:
             (path / "model.safetensors").write_bytes(b"nonsense")
         case "damaged config":
             (path / "config.json").write_text("{")
+        case "a deep config":
+            (path / "config.json").write_text('{"a":' * 9999 + "1" + "}" * 9999)
+        case "a template that makes a huge text":
+            (path / "chat_template.jinja").write_text("{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}")
 
 
 @pytest.mark.parametrize(
@@ -657,6 +663,11 @@ def spoil(path: Path, how: str) -> None:
         ("other sizes", "expected all weights of the model in .*, got none of model.layers.2"),
         ("damaged weights", "expected a causal language model that transformers loads from"),
         ("damaged config", "expected JSON in"),
+        ("a deep config", "expected JSON in"),
+        (
+            "a template that makes a huge text",
+            "path: expected a chat template that works, .* more than 100,000,000 char",
+        ),
     ],
 )
 def test_a_bad_folder_is_one_line(folder: Path, tmp_path: Path, how: str, message: str) -> None:
@@ -666,6 +677,50 @@ def test_a_bad_folder_is_one_line(folder: Path, tmp_path: Path, how: str, messag
         folder_model(tmp_path / "bad", None)
     assert str(error.value).count("\n") == 0
     assert error.value.errors[0].path == "path"
+
+
+GPT2 = {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 12, "tie_word_embeddings": True}
+BERT = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "why"),
+    [
+        ("GPT2", GPT2, None),  # learned positions, of which there are few, and tied weights
+        ("GPT2", GPT2 | {"vocab_size": 99}, "expected a tokenizer in .* with at most 99 tokens, .*, got 260"),
+        (
+            "BERT",
+            BERT,
+            "expected a model in .* that answers token by token, from a cache of what it has read, got Attr",
+        ),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_of_another_kind_works_or_is_one_line(
+    tmp_path: Path, kind: str, sizes: dict[str, Any], why: str | None, dtype: Any
+) -> None:
+    import transformers
+
+    tokens = {"vocab_size": 260, "bos_token_id": None, "eos_token_id": 256, "pad_token_id": None}
+    if kind == "GPT2":
+        made = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**tokens, **sizes}))
+    else:
+        made = transformers.BertLMHeadModel(transformers.BertConfig(**{**tokens, **sizes, "pad_token_id": 0}))
+    made.save_pretrained(tmp_path / "made")
+    byte_tokenizer().save_pretrained(tmp_path / "made")
+    config = FolderConfig(name="folder", path=str(tmp_path / "made"), adapter=LORA, dtype=dtype)
+    if why is not None:
+        with pytest.raises(ConfigError, match=why) as error:
+            config.build(0, CPU)
+        assert str(error.value).count("\n") == 0
+        return
+    subject = nudge(config.build(0, CPU))
+    answers = subject.sample([Request((Message("user", "hi"),), key) for key in range(9)], sampling())
+    assert {len(answer.ids) for answer in answers} <= set(range(1, 9))
+    subject.export(tmp_path / "out")
+    again = FolderConfig(name="folder", path=str(tmp_path / "out"), adapter=None, dtype="float32").build(0, CPU)
+    asked = [Request((Message("user", "hi"),), 0)]
+    assert again.sample(asked, sampling(top_k=1))[0].ids == subject.sample(asked, sampling(top_k=1))[0].ids
 
 
 def test_layers_that_are_not_there_are_refused(folder: Path) -> None:

@@ -69,7 +69,7 @@ def _foreign(data: Any) -> Iterator[str]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _error(f"expected JSON in {str(path)!r}, got a file that cannot be read: {error!s:.200}") from error
     if not isinstance(data, dict):
         raise _error(f"expected a JSON object in {str(path)!r}, got a {type(data).__name__}")

@@ -18,7 +18,7 @@ ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBack
 class Network(nn.Module):
     """Calls a model of transformers, with what its `forward` takes.
 
-    context: the most tokens that it reads; None if its config names no limit.
+    context: the most tokens that it reads; None if its config names no limit. num_tokens: how many tokens it knows.
     """
 
     def __init__(self, causal_lm: Any) -> None:
@@ -28,6 +28,11 @@ class Network(nn.Module):
         names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
         limits = (getattr(causal_lm.config.get_text_config(decoder=True), name, None) for name in names)
         self.context: int | None = next((limit for limit in limits if isinstance(limit, int)), None)
+
+    @property
+    def num_tokens(self) -> int:
+        number: int = self.causal_lm.get_input_embeddings().weight.shape[0]
+        return number
 
     @property
     def device(self) -> torch.device:

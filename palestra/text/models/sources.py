@@ -10,6 +10,7 @@ from pydantic import model_validator
 
 from palestra.config import Config, ConfigError, NonEmptyStr, PositiveFloat, PositiveInt
 from palestra.randomness import seeded_global_state
+from palestra.text.chat import Message
 from palestra.text.models.byte_tokens import byte_tokenizer
 from palestra.text.models.encode import Encoder
 from palestra.text.models.extra import library
@@ -81,14 +82,20 @@ class FolderConfig(Config):
 
         There are such, which do not leave padding out.
         """
-        prompts = [(3,), (1, 2, 3, 4, 5, 6, 7, 8, 9)]
-        sampling = SamplingConfig(temperature=1.0, top_p=None, top_k=None, max_tokens=8)
-        drawn = draw_answers(network, prompts, torch.tensor([1, 2], device=network.device), sampling, (), None)
-        examples = [Example(p, tuple(d.ids), 1.0, tuple(d.log_probs)) for p, d in zip(prompts, drawn, strict=True)]
-        job = Job(examples, SupervisedConfig(name="supervised", per="token"), "before", 1.0)
-        batch = batch_of(examples, network.device)
-        with torch.no_grad():
-            difference = float((Tuned(network, job)(batch) - batch["sampled"]).abs().max())
+        longest = 9 if network.context is None else max(1, min(9, network.context // 2))
+        num_answer = 8 if network.context is None else max(1, min(8, network.context - longest))
+        prompts = [(3 % network.num_tokens,), tuple(number % network.num_tokens for number in range(1, longest + 1))]
+        sampling = SamplingConfig(temperature=1.0, top_p=None, top_k=None, max_tokens=num_answer)
+        try:
+            drawn = draw_answers(network, prompts, torch.tensor([1, 2], device=network.device), sampling, (), None)
+            examples = [Example(p, tuple(d.ids), 1.0, tuple(d.log_probs)) for p, d in zip(prompts, drawn, strict=True)]
+            job = Job(examples, SupervisedConfig(name="supervised", per="token"), "before", 1.0)
+            batch = batch_of(examples, network.device)
+            with torch.no_grad():
+                difference = float((Tuned(network, job)(batch) - batch["sampled"]).abs().max())
+        except Exception as error:  # there are many kinds of models, of which some keep no cache of what they have read
+            message = f"expected a model in {self.path!r} that answers token by token, from a cache of what it has read"
+            raise ConfigError.at("path", f"{message}, got {type(error).__name__}: {error!s:.200}") from error
         if not difference < MOST_DIFFERENCE[self.dtype]:
             message = f"expected a model in {self.path!r} that reads a padded prompt like any other, got one in which"
             raise ConfigError.at("path", f"{message} log-probabilities differ by {difference:.2g}")
@@ -104,16 +111,23 @@ class FolderConfig(Config):
             raise ConfigError.at("path", message)
         if not tokenizer.chat_template:
             raise ConfigError.at("path", f"expected a chat template of the tokenizer in {self.path!r}, got none")
+        if len(tokenizer) > network.num_tokens:
+            message = (
+                f"expected a tokenizer in {self.path!r} with at most {network.num_tokens:,} tokens, which the model"
+            )
+            raise ConfigError.at("path", f"{message} knows, got {len(tokenizer):,}")
         said = network.causal_lm.generation_config.eos_token_id
         ends = [tokenizer.eos_token_id, *(said if isinstance(said, list) else [said])]
         stops = list(dict.fromkeys(each for each in ends if each is not None))
         if not stops:
             raise ConfigError.at("path", f"expected a token that ends an answer (eos_token) in {self.path!r}, got none")
         try:
-            return Encoder(tokenizer, stops)
+            encoder = Encoder(tokenizer, stops)
+            encoder.encode((Message("user", "?"),))
         except ValueError as error:
             message = f"expected a chat template that works, in {self.path!r}, got an error: {error!s:.300}"
             raise ConfigError.at("path", message) from error
+        return encoder
 
 
 MOST_DIFFERENCE = {"float32": 1e-3, "bfloat16": 0.2}  # of log-probabilities, by the type of the weights
