@@ -49,6 +49,7 @@ PLAYER: Data = {
     "model": MODEL,
     "sampling": {"temperature": 0.8, "top_p": None, "top_k": None, "max_tokens": 4},
     "num_retries": 1,
+    "warm_start": None,
     "imitate": {"scripted": "random", "num_questions": 10, **JOB},
     "algorithm": EXPERT,
     "updates": {"name": "constant"},
