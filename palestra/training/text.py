@@ -196,6 +196,8 @@ class TextTrainer(Training):
                 key = fold_number(base_key(self.config.seed, f"text/examples/{player.name}"), self.epochs)
                 if (job := player.job(rollouts, self.epochs, key)) is not None:
                     found[player.name] = job
+                else:
+                    self._warn(f"epoch {self.epochs} has no example from which {player.name!r} could learn")
         return found
 
     def await_jobs(self, jobs: Mapping[str, Job]) -> None:
@@ -243,9 +245,6 @@ class TextTrainer(Training):
 
     def _create_jobs(self) -> None:
         self.jobs = self.create_jobs(self.rollouts)
-        for player in self.players.values():
-            if player.learns_in(self.epochs) and player.name not in self.jobs:
-                self._warn(f"epoch {self.epochs} has no example from which {player.name!r} could learn")
 
     def _await_jobs(self) -> None:
         self.await_jobs(self.jobs)
