@@ -128,8 +128,9 @@ def _names_of_evaluations(stored: Any, chosen: str | None) -> list[str]:
 
     known = list(stored.evaluations.configs)
     if not known:
-        remedy = f"--pairing {','.join(f'{role}={name}' for role, name in stored.config.roles.items())} plays one"
-        raise ConfigError.at("evaluations", f"expected at least one in the run's config, got []; {remedy}")
+        seats = ",".join(f"{role}={name}" for role, name in (stored.config.pairing() or {}).items())
+        remedy = f"; --pairing {seats} plays one" if "--pairing" in stored.config.options else ""
+        raise ConfigError.at("evaluations", f"expected at least one in the run's config, got []{remedy}")
     if chosen is not None and chosen not in known:
         raise ConfigError.at("--evaluation", f"expected one of {', '.join(known)}, got {chosen!r}")
     return known if chosen is None else [chosen]

@@ -110,12 +110,12 @@ def change_bitless(folder: RunFolder, overrides: Sequence[str]) -> None:
         config, branch = read_stored_config(folder.config), folder.ways_on().to_branch()
         changed = read_stored_config(folder.config, overrides)
         changes, keys = differences(config, changed), [f"execution.{key}" for key in config.bitless]
-        known = f"those that change no bit ({', '.join(keys)})" if keys else "none in this run"
+        known = f"only keys that change no bit ({', '.join(keys)})" if keys else "no key of this run"
         faults = [
             ConfigErrorItem(
                 change.key,
-                f"expected {_text(change.before)}, as before, got {_text(change.after)}; of all keys a resume changes "
-                f"only {known}" + ("" if branch is None else f"; to change it, branch off a checkpoint: {branch}"),
+                f"expected {_text(change.before)}, as before, got {_text(change.after)}; a resume changes "
+                f"{known}" + ("" if branch is None else f"; to change it, branch off a checkpoint: {branch}"),
             )
             for change in changes
             if not any(f"{change.key}.".startswith(f"{key}.") for key in keys)

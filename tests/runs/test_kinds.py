@@ -215,7 +215,7 @@ def test_its_runs_are_evaluated_compared_drawn_and_reported(config: dict[str, An
         ("evaluate run --games 3", "--games: expected no such option, because RUN"),
         ("evaluate run --pairing a=b", "--pairing: expected no such option, because RUN"),
         ("evaluate run pace=3", "pace: expected a change of evaluations alone"),
-        ("evaluate run evaluations=[]", "best: expected null, because there are no evaluations, got a mapping"),
+        ("evaluate run evaluations=[]", "evaluations: expected at least one in the run's config, got []"),
     ],
 )
 def test_what_means_nothing_to_it_is_refused_in_a_line(words: str, told: str, config: dict[str, Any]) -> None:

@@ -92,7 +92,7 @@ def test_a_stored_model_is_judged_as_it_was_in_training(run: Path) -> None:
         ),
         (["evaluate", "RUN", "--evaluation", "test"], "--evaluation: expected one of valid, got 'test'"),
         (["plot", "RUN", "--x", "env_steps"], "--x: expected one of opt_steps, items, epochs, got 'env_steps'"),
-        (["resume", "RUN", "learning.batch_size=4"], "learning.batch_size: expected 8, as before, got 4; of all keys"),
+        (["resume", "RUN", "learning.batch_size=4"], "learning.batch_size: expected 8, as before, got 4; a resume"),
     ],
 )
 def test_what_means_nothing_to_a_model_is_refused_in_a_line(words: list[str], told: str, original: Path) -> None:
