@@ -12,6 +12,7 @@ from matplotlib.patches import Rectangle
 
 IMAGE = Path(__file__).parent / "images" / "choice.svg"
 QUESTIONS = (  # what is new, the part to write, and its page
+    ("Do your players write words,\nby language models?", "an algorithm", "text.md"),
     ("Another loss on a batch of decisions\nor of replayed transitions?", "a loss", "own-loss.md"),
     ("Another way to roll out, sample and update,\nof one player?", "an algorithm", "own-algorithm.md"),
     ("Another order in which players learn,\nor a loop for all of them?", "a trainer", "own-trainer.md"),
@@ -29,7 +30,7 @@ def box(axes: Axes, x: float, y: float, width: float, color: str) -> None:
 
 
 def main() -> None:
-    figure = Figure(figsize=(8.0, 7.0))
+    figure = Figure(figsize=(8.0, 8.0))
     axes = figure.subplots()
     arrow = {"arrowstyle": "-|>", "color": "#7a8794", "lw": 1.0}
     for number, (question, part, page) in enumerate(QUESTIONS):

@@ -12,6 +12,7 @@ from palestra.cli import app
 from palestra.config.places import _models_in, fields_under, kind_of_extras
 from palestra.runs.kinds import KINDS
 from palestra.runs.shipped_configs import shipped_configs
+from palestra.text.algorithms.algorithm import JobConfig
 
 Model = type[BaseModel]
 KINDS_OF_RUN = frozenset(KINDS.values())
@@ -31,7 +32,7 @@ def variants() -> frozenset[str]:
 
 def is_key(path: str) -> bool:
     """Whether a dotted path is a key of a run, from the top of its file or below a player's `algorithm`."""
-    algorithms = {model for model in models() if issubclass(model, AlgorithmConfig)}
+    algorithms = {model for model in models() if issubclass(model, AlgorithmConfig | JobConfig)}
     return any(_leads(path.split("."), start) for start in (KINDS_OF_RUN, algorithms))
 
 
