@@ -34,7 +34,12 @@ AnyTextModelConfig = Annotated[NewConfig | FolderConfig, ByName()]
 
 
 class ImitateConfig(JobConfig):
-    usual: ClassVar[dict[str, Any]] = {**JobConfig.usual, "scripted": "random", "num_questions": 500}
+    usual: ClassVar[dict[str, Any]] = {
+        **JobConfig.usual,
+        "scripted": "random",
+        "num_questions": 2000,
+        "tuning": {"num_passes": 2},  # so many opt steps that a small new model gives valid answers
+    }
 
     losses = ("supervised",)
 
