@@ -46,7 +46,7 @@ def test_a_file_for_an_algorithm_of_ones_own_trains(in_tmp_path: Path) -> None:
     assert isinstance(config, TextConfig)
     trainer = make_trainer(config, in_tmp_path / "run", overrides=["output.display=quiet"])
     trainer.fit()
-    assert trainer.opt_steps == 2, "one by imitation, one on its own answers"
+    assert trainer.opt_steps == 3, "two by imitation, one on its own answers"
 
 
 def test_a_model_of_a_folder_imitates_nobody_and_the_rest_of_its_keys_is_usual() -> None:
