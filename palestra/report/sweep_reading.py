@@ -18,7 +18,7 @@ from palestra.config.own_modules import importing_no_others
 from palestra.recording.results import as_float, score_text
 from palestra.report.overview import pairs_text
 from palestra.runs.branching import Change, tree_differences
-from palestra.runs.kinds import kind_of_run
+from palestra.runs.kinds import kind_of_stored
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
@@ -196,7 +196,7 @@ class SweepData:
     def has_key(self, base: str, key: str) -> bool:
         """Return whether the config of a base has a key in full."""
         data = dict(self.bases[base])
-        return Base(base, data, kind_of_run(data)).has(key)
+        return Base(base, data, kind_of_stored(data)).has(key)
 
     def base_of(self, trial: TrialData) -> str:
         """Return the name of the base of a trial."""

@@ -45,7 +45,7 @@ def kind_of_run(data: Any) -> type[BaseRunConfig]:
     """The kind of run that plain data describe: that of their trainer.
 
     RunConfig if the data name no trainer, or one that may not be imported; checking the data then says what is wrong.
-    Raises ConfigError for a tournament.
+    Raises ConfigError for a tournament, and for a trainer that cannot be imported: what else is said depends on it.
     """
     if is_tournament(data):
         message = "expected a config in which a player learns, got that of a tournament"
@@ -55,15 +55,21 @@ def kind_of_run(data: Any) -> type[BaseRunConfig]:
     if name in KINDS:
         return KINDS[name]
     if isinstance(name, str) and ":" in name:
-        with suppress(ValueError):
-            if admits(name):
-                return load_class(name, TrainerBase).run_config
+        try:
+            return load_class(name, TrainerBase).run_config if admits(name) else RunConfig
+        except ValueError as error:
+            raise ConfigError.at("trainer.name", str(error)) from error
     return RunConfig
 
 
 def kind_of_stored(data: Any) -> type[BaseRunConfig]:
-    """The kind of run whose records a folder holds, by its config as plain data; of a tournament RunConfig."""
-    return RunConfig if is_tournament(data) else kind_of_run(data)
+    """The kind of run whose records a folder holds, by its config as plain data.
+
+    RunConfig if they are those of a tournament, or name a trainer that cannot be imported.
+    """
+    with suppress(ConfigError):
+        return kind_of_run(data)
+    return RunConfig
 
 
 def require_kind(config: BaseRunConfig, kind: type[K], place: Path) -> K:

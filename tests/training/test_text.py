@@ -198,3 +198,11 @@ def test_a_run_whose_weights_are_no_numbers_ends_in_a_line(tmp_path: Path) -> No
     fault = r"players.prover: (the loss is nan|a weight is no finite number) at opt step [12]"
     with pytest.raises(TrainingFailed, match=fault):
         trained(tmp_path / "run", players=dict.fromkeys(SEATS, PLAYER | {"imitate": imitate}))
+
+
+def test_a_trainer_that_cannot_be_imported_is_the_one_error_of_a_file(tmp_path: Path) -> None:
+    """What the other keys should be, nobody knows."""
+    with pytest.raises(ConfigError) as caught:
+        make_trainer(CONFIG | {"trainer": {"name": "no_such_module:Own"}}, tmp_path / "run")
+    [line] = str(caught.value).splitlines()
+    assert line.startswith("trainer.name: importing 'no_such_module' failed: ")
