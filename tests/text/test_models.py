@@ -44,7 +44,9 @@ from palestra.text.models.sampling import draw_answers, draw_tokens
 from palestra.text.models.sources import FolderConfig, NewConfig
 from palestra.text.models.templates import ChatTemplate
 from palestra.text.models.tuning import Tuned, TuningConfig, batch_of
+from palestra.text.waves import Waves, Writer
 from tests.house import IMPORTS
+from tests.text.games import keys, text_game
 from tests.text.test_sandbox import ENDLESS
 
 CPU = torch.device("cpu")
@@ -360,6 +362,51 @@ def test_trained_are_the_drawn_tokens_and_nothing_else(model: LocalModel) -> Non
     Tuned(model.network, job).loss(outputs, batch)["loss_policy"].sum().backward()
     assert outputs.grad is not None
     assert torch.equal(outputs.grad != 0, batch["is_answer"])
+
+
+REWRITES = CHAT_TEMPLATE.replace(
+    "{{ message.content }}", "{{ message.content if loop.last else message.content[-2:] }}"
+)
+
+
+@pytest.mark.parametrize("protocol", ["nip", "debate in sequence"])
+@pytest.mark.parametrize("kind", ["new", "adapter", "rewrites earlier turns"])
+def test_of_every_turn_the_drawn_tokens_are_learned_behind_the_prompt_that_was_read(
+    protocol: str, kind: str, folder: Path, tmp_path: Path
+) -> None:
+    """Token by token, in dialogues with several turns of each role, some of which are asked again."""
+    if kind == "new":
+        subject = new_model(context=256)
+    else:
+        shutil.copytree(folder, tmp_path / "model")
+        changed_json(tmp_path / "model", "config.json", max_position_embeddings=256)
+        if kind == "rewrites earlier turns":
+            (tmp_path / "model" / "chat_template.jinja").write_text(REWRITES)
+        subject = nudge(folder_model(tmp_path / "model", LORA))
+    game, limits = text_game(protocol), sampling(temperature=0.7, max_tokens=5)
+    writers = {role: Writer("model", subject, limits, num_retries=1) for role in game.roles}
+    waves = Waves(game, writers, game.questions(keys(3), held_out=False), 2, 7, 0, 5)
+    while waves.play_batch():
+        pass
+    rows = waves.rollouts().rows
+    assert protocol == "nip" or any(row.attempts == 2 for row in rows)
+    for role in game.roles:
+        own = [row for row in rows if row.role == role]
+        assert len({row.round for row in own}) > 1
+        job = Job([Example(r.prompt_ids, r.answer_ids, 1.0, r.log_probs) for r in own], SUPERVISED, "before", 0.7)
+        batch = batch_of(job.examples, CPU)
+        width = batch["is_answer"].shape[1]
+        for number, row in enumerate(own):
+            tokens, is_read, is_learned = (batch[name][number] for name in ("tokens", "read", "is_answer"))
+            assert tokens[is_read == 1].tolist() == [*row.prompt_ids, *row.answer_ids]
+            assert tokens[-width:][is_learned].tolist() == list(row.answer_ids)
+            assert is_learned.tolist() == [True] * len(row.answer_ids) + [False] * (width - len(row.answer_ids))
+            messages = [{"role": message.role, "content": message.content} for message in row.prompt]
+            if not any("<|" in message.content for message in row.prompt):
+                theirs = subject.encoder.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+                assert list(row.prompt_ids) == theirs["input_ids"]
+        log_probs = Tuned(subject.network, job)(batch)
+        assert torch.allclose(log_probs, batch["sampled"], atol=1e-5, rtol=0.0)
 
 
 @pytest.mark.parametrize("kl_coefficient", [0.0, 0.3])
