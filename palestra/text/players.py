@@ -1,6 +1,7 @@
 """Text players: a model that writes, how it is sampled, and what it learns from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
@@ -21,12 +22,12 @@ from palestra.players import FromRunConfig
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.updates import AnyUpdatesConfig
 from palestra.text.algorithms import AnyTextAlgorithm
-from palestra.text.algorithms.algorithm import JobConfig, Seat, TextAlgorithm
+from palestra.text.algorithms.algorithm import JobConfig, Seat, TextAlgorithm, chosen_examples
 from palestra.text.game import TextGame
 from palestra.text.models.model import Example as JobExample
 from palestra.text.models.model import Job, PromptRefused, SamplingConfig, TextModel
 from palestra.text.models.sources import FolderConfig, NewConfig
-from palestra.text.rollouts import Rollouts
+from palestra.text.rollouts import DecisionRow, Rollouts
 from palestra.text.scripts import ScriptName, named_script, own_names, own_text_script_model
 from palestra.text.waves import PromptTooLong, Writer
 
@@ -136,16 +137,26 @@ class TextPlayer:
         assert self.algorithm is not None
         config: JobConfig = self.algorithm.config
         read = rollouts if self.algorithm.all_epochs else rollouts.of_epoch(epoch)
-        found = self.algorithm.examples(read, torch.tensor([key]))
+        found = chosen_examples(self.algorithm, read, torch.tensor([key]))
         examples = []
         for each in found:
             row = each.row
             if each.answer is None:
                 examples.append(JobExample(row.prompt_ids, row.answer_ids, each.weight, row.log_probs))
             else:
-                examples.append(JobExample(row.prompt_ids, self.model.answer_ids(each.answer), each.weight))
+                with self._naming(row):
+                    ids = self.model.answer_ids(each.answer, len(row.prompt_ids))
+                examples.append(JobExample(row.prompt_ids, ids, each.weight))
         temperature = self.config.sampling.temperature if config.loss.name == "policy_gradient" else 1.0
         return Job(examples, config.loss, config.begin_from, temperature) if examples else None
+
+    @contextmanager
+    def _naming(self, row: DecisionRow) -> Iterator[None]:
+        """A context in which a prompt with its answer that the model cannot read is told with its decision."""
+        try:
+            yield
+        except PromptRefused as error:
+            raise PromptTooLong(f"question {row.question}, {row.role!r} (player {self.name!r}): {error}") from error
 
     def imitation(self, rollouts: Rollouts) -> Job:
         """Return the job by which the player learns what a scripted player has answered in its roles."""
@@ -153,10 +164,8 @@ class TextPlayer:
         assert config is not None
         examples = []
         for row in rollouts.of(self.name):
-            try:
+            with self._naming(row):
                 examples.append(JobExample.of(self.model.written(row.prompt, row.answer), 1.0))
-            except PromptRefused as error:
-                raise PromptTooLong(f"question {row.question}, {row.role!r} (player {self.name!r}): {error}") from error
         return Job(examples, config.loss, config.begin_from, 1.0)
 
     def state_dict(self) -> dict[str, Any]:

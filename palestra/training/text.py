@@ -24,6 +24,7 @@ from palestra.runtime.scores import Estimate
 from palestra.runtime.statistics import Share
 from palestra.storage.disk import writing
 from palestra.storage.run_folder import RunFolder
+from palestra.text.algorithms.algorithm import AlgorithmFailed
 from palestra.text.models.extra import library
 from palestra.text.models.model import Job, PromptRefused, Tuning
 from palestra.text.players import TextPlayer, TextPlayerConfig
@@ -55,7 +56,7 @@ class TextTrainer(Training):
     run_config = TextConfig
     counter_names = TextConfig.counters
     rated = ("tokens", "opt_steps", "env_steps")
-    failures = (PromptTooLong, PromptRefused)
+    failures = (PromptTooLong, PromptRefused, AlgorithmFailed)
     is_counted = True
     env_steps = Counter("text")
     opt_steps = Counter("text")
@@ -235,6 +236,8 @@ class TextTrainer(Training):
 
     def _sample(self) -> None:
         rollouts = self.sample()
+        if not isinstance(rollouts, Rollouts):
+            raise AlgorithmFailed(f"{type(self).__name__}.sample: expected Rollouts, got {rollouts!r:.80}")
         self.statistics_of_epoch = self.last_statistics = self.statistics(rollouts)
         self.files.write(str(self.epochs), rollouts)
         if any(player.algorithm.all_epochs for player in self.learners):
@@ -245,6 +248,9 @@ class TextTrainer(Training):
 
     def _create_jobs(self) -> None:
         self.jobs = self.create_jobs(self.rollouts)
+        if not isinstance(self.jobs, dict) or not self.jobs.keys() <= self.players.keys():
+            expected = f"expected a dict with jobs of {', '.join(self.players)}, got {self.jobs!r:.80}"
+            raise AlgorithmFailed(f"{type(self).__name__}.create_jobs: {expected}")
 
     def _await_jobs(self) -> None:
         self.await_jobs(self.jobs)

@@ -201,7 +201,7 @@ def test_the_text_of_a_message_survives(model: LocalModel) -> None:
         ids = model.encoder.encode((Message("user", text),))
         assert ids == [258, *text.encode(), 259]
         assert model.encoder.decode(model.encoder.encode_answer(text)) == text
-        assert model.answer_ids(text) == model.written(SHORT, text).ids == (*text.encode(), 256)
+        assert model.answer_ids(text, 3) == model.written(SHORT, text).ids == (*text.encode(), 256)
 
 
 def test_a_template_that_runs_on_and_on_ends() -> None:
@@ -279,6 +279,9 @@ def test_a_prompt_beyond_the_context_is_refused(model: LocalModel) -> None:
     assert refused.value.index == 3
     with pytest.raises(PromptRefused, match="48 tokens of a prompt with its answer"):
         model.written((Message("user", "x" * 40),), "y" * 8)
+    assert len(model.answer_ids("y" * 7, 40)) == 8
+    with pytest.raises(PromptRefused, match=r"48 tokens of a prompt with its answer, .* got 49"):
+        model.answer_ids("y" * 8, 40)
 
 
 def test_a_text_that_is_none_is_refused(model: LocalModel) -> None:

@@ -1,5 +1,3 @@
-"""Covers palestra.text.algorithms.algorithm too."""
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

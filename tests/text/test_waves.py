@@ -37,7 +37,7 @@ class RuleModel(TextModel):
     def written(self, prompt: Prompt, text: str) -> Answer:
         raise NotImplementedError
 
-    def answer_ids(self, text: str) -> tuple[int, ...]:
+    def answer_ids(self, text: str, num_read: int) -> tuple[int, ...]:
         raise NotImplementedError
 
     def check_tuning(self, config: Any) -> None: ...

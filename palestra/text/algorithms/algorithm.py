@@ -1,12 +1,13 @@
 """What an algorithm of a text player is: it chooses from roll-outs what the player learns from."""
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import model_validator
 from torch import Tensor
 
-from palestra.config import Config, ConfigError, UserConfig
+from palestra.config import Config, ConfigError, UserConfig, failure
 from palestra.config.errors import listed
 from palestra.games.dialogue.protocol import Protocol
 from palestra.text.models.losses import AnyTextLoss
@@ -72,6 +73,10 @@ class Seat(NamedTuple):
     verdict_words: tuple[str, str]
 
 
+class AlgorithmFailed(Exception):
+    """An algorithm, or a trainer of the user's own, raises or gives what nobody can learn from."""
+
+
 class TextAlgorithm(ABC):
     """Chooses from roll-outs what one player learns from.
 
@@ -99,3 +104,25 @@ class TextAlgorithm(ABC):
     def is_verdict(self, row: DecisionRow) -> bool:
         """Tell whether a decision of the player is the verdict of a verifier."""
         return row.verdict is not None and row.role in self.seat.protocol.verifiers
+
+
+def chosen_examples(algorithm: TextAlgorithm, rollouts: Rollouts, keys: Tensor) -> list[Example]:
+    """Return the examples of an algorithm. Raises AlgorithmFailed, in one line, for what its loss cannot learn from."""
+    where, is_supervised = f"{type(algorithm).__name__}.examples", algorithm.config.loss.name == "supervised"
+    try:
+        found = list(algorithm.examples(rollouts, keys))
+    except Exception as error:
+        raise AlgorithmFailed(f"{where}: raises {failure(error)}") from error
+    for each in found:
+        if not isinstance(each, Example) or not isinstance(each.answer, str | None):
+            raise AlgorithmFailed(f"{where}: expected Examples of decisions, got {each!r:.80}")
+        if not math.isfinite(each.weight) or (is_supervised and each.weight <= 0):
+            expected = "a positive weight, because the loss is supervised" if is_supervised else "a finite weight"
+            raise AlgorithmFailed(f"{where}: expected {expected}, got {each.weight}")
+        if not each.row.prompt_ids:
+            raise AlgorithmFailed(
+                f"{where}: expected decisions of a model, got one of the scripted {each.row.player!r}"
+            )
+        if each.answer is not None and not is_supervised:
+            raise AlgorithmFailed(f"{where}: expected sampled answers for a policy gradient, got {each.answer!r:.80}")
+    return found

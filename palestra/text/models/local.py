@@ -68,18 +68,19 @@ class LocalModel(TextModel):
         ]
 
     def written(self, prompt: Prompt, text: str) -> Answer:
-        read, ids = self._encode(prompt, 0), self.answer_ids(text)
-        context = self.network.context
-        if context is not None and len(read) + len(ids) > context:
-            message = f"expected at most {context:,} tokens of a prompt with its answer, which is all that the model"
-            raise PromptRefused(f"{message} reads, got {len(read) + len(ids):,}", 0)
-        return Answer(text, tuple(read), ids, (), "stop")
+        read = self._encode(prompt, 0)
+        return Answer(text, tuple(read), self.answer_ids(text, len(read)), (), "stop")
 
-    def answer_ids(self, text: str) -> tuple[int, ...]:
+    def answer_ids(self, text: str, num_read: int) -> tuple[int, ...]:
         try:
-            return tuple(self.encoder.encode_answer(text))
+            ids = tuple(self.encoder.encode_answer(text))
         except UnicodeEncodeError as error:
             raise PromptRefused(f"the model cannot write the answer: {error}", 0) from error
+        context = self.network.context
+        if context is not None and num_read + len(ids) > context:
+            message = f"expected at most {context:,} tokens of a prompt with its answer, which is all that the model"
+            raise PromptRefused(f"{message} reads, got {num_read + len(ids):,}", 0)
+        return ids
 
     def _encode(self, prompt: Prompt, index: int) -> list[int]:
         """Return the tokens of the prompt of the request of that index. Raises PromptRefused."""

@@ -182,10 +182,11 @@ class TextModel(ABC):
         """
 
     @abstractmethod
-    def answer_ids(self, text: str) -> tuple[int, ...]:
+    def answer_ids(self, text: str, num_read: int) -> tuple[int, ...]:
         """Return the tokens of an answer that somebody else has written, with the one that ends it.
 
-        For an example whose prompt has been read before. Raises PromptRefused, with the index 0.
+        For an example whose prompt has been read before, and has `num_read` tokens. Raises PromptRefused, with the
+        index 0.
         """
 
     @abstractmethod

@@ -1,0 +1,54 @@
+"""What an algorithm of one's own gives is checked: a line says what nobody can learn from."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from palestra.text.algorithms.algorithm import AlgorithmFailed, Example, TextAlgorithm, chosen_examples
+from palestra.text.rollouts import Rollouts
+from tests.text.rows import row, seat
+
+
+class Mine(TextAlgorithm):
+    def examples(self, rollouts: Rollouts, keys: torch.Tensor) -> Any:
+        return self.config.gives(rollouts.rows)
+
+
+def examples(gives: Any, loss: str = "supervised", **of_row: Any) -> list[Example]:
+    algorithm = Mine(SimpleNamespace(gives=gives, loss=SimpleNamespace(name=loss)), seat())
+    return chosen_examples(algorithm, Rollouts([row(**of_row)]), torch.tensor([0]))
+
+
+def test_examples_may_come_one_after_the_other() -> None:
+    assert examples(lambda rows: (Example(each, 2.0) for each in rows)) == [Example(row(), 2.0)]
+    assert examples(lambda rows: [Example(rows[0], -2.0)], "policy_gradient") == [Example(row(), -2.0)]
+
+
+@pytest.mark.parametrize(
+    ("gives", "why", "changed"),
+    [
+        (lambda rows: 1 / 0, r"raises ZeroDivisionError: division by zero \(test_algorithm.py, line \d+\)", {}),
+        (lambda rows: None, "raises TypeError: 'NoneType' object is not iterable", {}),
+        (lambda rows: [(rows[0], 1.0)], "expected Examples of decisions, got ", {}),
+        (lambda rows: [Example(rows[0], 1.0, 3)], "expected Examples of decisions, got ", {}),  # type: ignore[arg-type]
+        (
+            lambda rows: [Example(rows[0], 0.0)],
+            "expected a positive weight, because the loss is supervised, got 0.0",
+            {},
+        ),
+        (
+            lambda rows: [Example(rows[0], float("nan"))],
+            "expected a finite weight, got nan",
+            {"loss": "policy_gradient"},
+        ),
+        (lambda rows: [Example(rows[0], 1.0, "yes")], "expected sampled answers for a", {"loss": "policy_gradient"}),
+        (lambda rows: [Example(rows[0], 1.0)], "of the scripted 'anna'", {"prompt_ids": (), "player": "anna"}),
+    ],
+)
+def test_what_nobody_can_learn_from_is_a_line(gives: Any, why: str, changed: dict[str, Any]) -> None:
+    with pytest.raises(AlgorithmFailed, match=why) as failed:
+        examples(gives, **changed)
+    assert str(failed.value).startswith("Mine.examples: ")
+    assert str(failed.value).count("\n") == 0
