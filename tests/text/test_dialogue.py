@@ -1,12 +1,14 @@
 """Dialogues in words go as those of tensors do: turns, verdicts and rewards of 10,000 random ones of each protocol."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
+from palestra.config import UserConfig
 from palestra.games.dialogue.game import DialogueGame
+from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.randomness import fold
 from palestra.text.dialogue import Question, TextDialogue
 from palestra.text.grammar import SILENT, Move, Turn
@@ -16,6 +18,7 @@ from tests.text.games import QUESTION, keys, text_game
 
 NUM = 10_000
 GO_ON = 2
+EVERY = PROTOCOLS | {"mnip, verifier first": PROTOCOLS["mnip"] | {"first": "verifier", "max_rounds": 5}}
 PAYS: list[dict[str, Any]] = [
     {"go_on": -0.25, "prover": 2.0, "shared": False},
     {"go_on": 0.5, "right": 3.0, "out_of_time": -2.0, "shared": True},
@@ -54,11 +57,22 @@ def random_games(game: DialogueGame) -> list[dict[str, Any]]:
     return games
 
 
+def test_every_shipped_protocol_takes_part_in_all_its_variants() -> None:
+    shipped = [each for each in get_args(get_args(AnyProtocolConfig)[0]) if each is not UserConfig]
+    names = {name for each in shipped for name in get_args(each.model_fields["name"].annotation)}
+    assert {protocol["name"] for protocol in EVERY.values()} == names
+    for each in shipped:
+        for key, field in each.model_fields.items():
+            if key in ("stance", "first", "order"):
+                taken = {p[key] for p in EVERY.values() if p["name"] in get_args(each.model_fields["name"].annotation)}
+                assert taken == set(get_args(field.annotation)), key
+
+
 @pytest.mark.parametrize("pays", PAYS)
-@pytest.mark.parametrize("name", [*PROTOCOLS, "two judges"])
+@pytest.mark.parametrize("name", [*EVERY, "two judges"])
 def test_random_dialogues_go_as_those_of_tensors_do(name: str, pays: dict[str, Any]) -> None:
     """Games that differ in their messages alone are compared once."""
-    game = both(name, **pays)[0] if name == "two judges" else dialogue(PROTOCOLS[name], **pays)
+    game = both(name, **pays)[0] if name == "two judges" else dialogue(EVERY[name], **pays)
     protocol = game.protocol
     for found in random_games(game):
         words = TextDialogue(protocol, Question(0, {}, found["label"]), found["variant"])
