@@ -174,9 +174,15 @@ def apply_overrides(
 
 def _require_present(data: Any, path: str, model: type[Config] | None) -> None:
     """Raise ConfigError for a key that files of this model lack for a reason, such as `game` where nobody plays."""
-    why = None if model is None else model.absent.get(path.partition(".")[0])
-    if why is not None and find_key(data, path) is None:
-        raise ConfigError.at(path, f"no such key: {why}")
+    place, here = Place(Any if model is None else model), data
+    for key in path.split("."):
+        fields = place.model_of(here) if isinstance(here, dict) else None
+        why = getattr(fields, "absent", {}).get(key)
+        if why is not None and find_key(data, path) is None:
+            raise ConfigError.at(path, f"no such key: {why}")
+        if fields is None or key not in here:
+            return
+        place, here = place.below_or_any(key, here), here[key]
 
 
 def values_of(overrides: Iterable[str], data: dict[str, Any]) -> dict[str, Any]:

@@ -4,10 +4,12 @@ import copy
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 LABEL = "label"  # the entry of an item that is to be predicted
 
@@ -41,9 +43,37 @@ class TensorItems(Dataset[dict[str, Tensor]]):
 def joined_items(items: list[Any]) -> Any:
     """Return a batch of items as torch's default_collate joins them, but with tuples where items have tuples or lists.
 
-    There torch has lists, which in a batch have an entry for each item (palestra.models.gradients.pieces).
+    There torch has lists, which in a batch have an entry for each item (palestra.models.gradients.pieces). Raises
+    TypeError for items of unequal keys or types, of which torch leaves out the keys, and widens all to one type.
     """
-    return _with_tuples(default_collate(items))
+    batch = collate(items, collate_fn_map=_JOINS)
+    if not _is_alike(items, batch):
+        raise TypeError("expected items of equal keys and types")
+    return _with_tuples(batch)
+
+
+def _stacked(parts: list[Tensor], **_: Any) -> Tensor:
+    """Join tensors the same way in every process: in a worker torch would give all the type of the first."""
+    return torch.stack(parts)
+
+
+_JOINS = default_collate_fn_map | {Tensor: _stacked}
+
+
+def _is_alike(parts: Sequence[Any], joined: Any) -> bool:
+    """Return whether parts of items are alike, as far as that can be told without looking into each of them.
+
+    joined: the same part of the batch, which has another type than its parts if one of them is wider than the first.
+    """
+    first, last = parts[0], parts[-1]
+    if isinstance(first, Mapping):
+        is_whole = len(set(map(len, parts))) == 1 and first.keys() == last.keys()
+        return is_whole and all(_is_alike((each, last[name]), joined[name]) for name, each in first.items())
+    if isinstance(first, tuple | list):
+        return all(map(_is_alike, zip(first, last, strict=True), joined))
+    if isinstance(first, Tensor | np.ndarray):
+        return bool(first.dtype == last.dtype) and bool(joined.dtype == torch.as_tensor(first).dtype)
+    return type(first) is type(last) and (type(first) is not int or joined.dtype == torch.int64)
 
 
 def _with_tuples(part: Any) -> Any:

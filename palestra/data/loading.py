@@ -136,7 +136,7 @@ class Loader(Batches):
         if "timed out" in why:
             limit = self.loading.batch_within_s
             return f"no worker gave a batch within {limit:g} s (execution.loading.batch_within_s)"
-        return f"a worker has ended: {why.rstrip('. ')}"
+        return f"a worker has ended: {why.partition('. ')[0]}"  # then torch advises on what it calls multiprocessing
 
     def close(self) -> None:
         self._batches = None

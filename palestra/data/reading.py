@@ -124,10 +124,11 @@ class Reader(Dataset[Any]):
                 seed_global_states(fold_number(fold_number(self.key, key.epoch), COLLATING + key.number) % 2**63)
             batch = self.collate(items)
         except Exception as error:
-            remedy = "" if self.collate is not joined_items else f"; {REMEDY}"
+            if self.collate is not joined_items:
+                return _failed(f"{self.name}: `collate` fails", key, error)
             if (fault := differing(items)) is not None:
-                return Unread(f"{self.name}: {fault.text(key.items)}; {key}{remedy}", None)
-            return _failed(f"{self.name}: its items do not go together", key, error, remedy)
+                return Unread(f"{self.name}: {fault.text(key.items)}; {key}; {REMEDY}", None)
+            return _failed(f"{self.name}: its items do not go together", key, error, f"; {REMEDY}")
         if before is not None and global_states() != before:
             return Unread(f"{self.name}: {self._who_draws(key)}; expected none, because `seeding` is null", None)
         return batch
@@ -148,7 +149,7 @@ def _failed(what: str, key: BatchKey, error: BaseException, remedy: str = "") ->
 
 
 class Differing(NamedTuple):
-    """Two items of a batch that cannot be joined: their places in it, and what each is."""
+    """Two items of a batch that cannot be joined: their places in it, and what each is or lacks, in words."""
 
     first: int
     other: int
@@ -156,7 +157,7 @@ class Differing(NamedTuple):
     another: str
 
     def text(self, items: Sequence[int]) -> str:
-        return f"item {items[self.other]} is {self.another}, but item {items[self.first]} is {self.one}"
+        return f"item {items[self.other]} {self.another}, but item {items[self.first]} {self.one}"
 
 
 def differing(items: Sequence[Any]) -> Differing | None:
@@ -164,15 +165,19 @@ def differing(items: Sequence[Any]) -> Differing | None:
     kinds = [dict(kinds_of(item, "")) for item in items]
     for place, kind in enumerate(kinds):
         for path in dict.fromkeys([*kinds[0], *kind]):
-            one, another = (each.get(path, "without it") for each in (kinds[0], kind))
-            if one != another:
-                return Differing(0, place, f"{path}{one}", f"{path}{another}")
+            if kinds[0].get(path) != kind.get(path):
+                one, another = (
+                    f"is {path}{each[path]}" if path in each else f"has no {path.rstrip(': ')!r}"
+                    for each in (kinds[0], kind)
+                )
+                return Differing(0, place, one, another)
     return None
 
 
 def kinds_of(value: Any, path: str) -> Iterator[tuple[str, str]]:
     """Yield for each entry of an item its path and what it is: type, and of arrays dtype and shape."""
     if isinstance(value, Mapping):
+        yield path, "a mapping"
         for key, each in value.items():
             yield from kinds_of(each, f"{path}{key}: ")
     elif isinstance(value, tuple | list):

@@ -185,7 +185,8 @@ def _measure_fault(keys: MeasureKeys, evaluation: AnyEvaluationConfig, known: Co
     hint = f"; did you mean {near!r}?" if near else ""
     own = "or a function of your own as 'package.module:function'"
     if evaluation.own_scores is not None:
-        return f"expected one of {listed(known)}, {own}, got {keys.measure!r}{hint}"
+        names = f"one of {listed(known)}, {own}" if known else own.removeprefix("or ")
+        return f"expected {names}, got {keys.measure!r}{hint}"
     bare = [name for name in known if name.rpartition("/")[2] not in STATISTICS]
     if keys.measure.startswith(("info/", "final_info/")):
         hint = "; output.info names the fields of the environments' info that are recorded"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from palestra.config import failure
+from palestra.config.errors import typed
 from palestra.data.items import with_changed_parts
 from palestra.models.model import WEIGHT, Model, Terms
 
@@ -76,8 +77,11 @@ def _counts_items(part: Any, is_batch: bool) -> bool:
 
 def checked(terms: Terms, size: int, num_pieces: int) -> Terms:
     """Return the terms of a piece of `size` items. Raises TermsError."""
-    if not isinstance(terms, Mapping) or not all(isinstance(term, Tensor) for term in terms.values()):
+    if not isinstance(terms, Mapping):
         raise TermsError(f"expected a dict of tensors as the loss, got {type(terms).__name__}")
+    for name, term in terms.items():
+        if not isinstance(term, Tensor):
+            raise TermsError(f"expected a tensor as the term {name!r}, got {typed(term)}")
     if not any(name.startswith("loss_") for name in terms):
         raise TermsError(f"expected at least one term named loss_*, which is learned, got {', '.join(terms) or 'none'}")
     for name, term in terms.items():
@@ -85,10 +89,10 @@ def checked(terms: Terms, size: int, num_pieces: int) -> Terms:
             continue
         if term.dim() == 0 and name != WEIGHT and num_pieces == 1:
             continue
-        expected = f"one number per item, ({size},)"
+        message = f"expected one number per item, ({size},), as the term {name!r}, got {tuple(term.shape)}"
         if term.dim() == 0 and name != WEIGHT:
-            expected += ", because learning.num_microbatches is above 1; a term of the whole batch needs 1"
-        raise TermsError(f"expected {expected} as the term {name!r}, got {tuple(term.shape)}")
+            message += "; a term of the whole batch needs learning.num_microbatches: 1"
+        raise TermsError(message)
     return terms
 
 

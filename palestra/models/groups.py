@@ -102,6 +102,8 @@ def groups_of(model: nn.Module, configs: Sequence[GroupConfig]) -> dict[str, int
     no group or in several.
     """
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not names:
+        raise ConfigError.at("", f"expected weights that learn (requires_grad) in {type(model).__name__}, got none")
     matches = [[name for name in names if fnmatchcase(name, config.weights)] for config in configs]
     faults = [
         ConfigErrorItem(f"{place}.weights", f"expected weights among {listed(names)}, got {config.weights!r}")

@@ -49,7 +49,12 @@ def make_model(config: FitConfig, spaces: Mapping[str, Space] | None) -> Model:
             return config.model.build(spaces, config.seed)
     assert config.model is not None, "the model is handed over"
     with seeded_global_state(base_key(config.seed, "model")):
-        return config.model.build()
+        try:
+            return config.model.build()
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError.at("model", f"{config.model.name!r} fails: {failure(error)}") from error
 
 
 class StoredSpace(Entry):

@@ -137,7 +137,18 @@ class FitTrainer(Training):
             raise ConfigError.at("model", f"{expected}, {only}")
         super().require_ready()
         if not self.run.resumed:
+            self._try_items()
             self.judging.try_metrics()
+
+    def _try_items(self) -> None:
+        """Read the first item of each data set that is used. Raises ConfigError."""
+        for loader in {
+            each.reader.name: each for each in (self.loader, *self.judging.loaders.values()) if isinstance(each, Loader)
+        }.values():
+            try:
+                loader.first_batch()
+            except DataFailed as error:
+                raise ConfigError.at("", str(error)) from error
 
     def choose_kernels(self) -> None:
         if (note := self.config.execution.loading.note()) is not None:

@@ -66,6 +66,14 @@ def larger() -> dict[str, Any]:
     return {"x": torch.zeros(4), "label": 1}
 
 
+def wide() -> dict[str, Any]:
+    return {"x": torch.zeros(3, dtype=torch.float64), "label": 1}
+
+
+def with_more() -> dict[str, Any]:
+    return {"x": torch.zeros(3), "label": 1, "more": 1}
+
+
 def without_label() -> dict[str, Any]:
     return {"x": torch.zeros(3)}
 
@@ -126,7 +134,12 @@ def test_a_last_batch_that_is_too_small_is_dropped_where_it_is_asked() -> None:
             r"item 9 is label: of type object, but item 8 is label: of type int; batch 1 .*; a method `collate",
         ),
         (Plain(9, lambda: [][0]), "item 9 cannot be read, although its length is 30: IndexError: list index out of"),
-        (Plain(9, without_label), r"item 9 is label: without it, but item 8 is label: of type int; batch 1"),
+        (Plain(9, without_label), r"item 9 has no 'label', but item 8 is label: of type int; batch 1"),
+        (Plain(9, wide), r"item 9 is x: float64 \(3,\), but item 8 is x: float32 \(3,\); batch 1"),
+        (Plain(8, wide), r"item 9 is x: float32 \(3,\), but item 8 is x: float64 \(3,\); batch 1"),
+        (Plain(9, with_more), r"item 9 is more: of type int, but item 8 has no 'more'; batch 1"),
+        (Plain(9, lambda: {"x": torch.zeros(3), "label": 0.5}), "item 9 is label: of type float, but"),
+        (Plain(9, lambda: "text"), "item 9 is of type str, but item 8 is a mapping; batch 1"),
     ],
 )
 def test_what_cannot_be_read_is_told_with_its_items(data: Plain, told: str, num_workers: int) -> None:
@@ -141,7 +154,7 @@ def test_what_cannot_be_read_is_told_with_its_items(data: Plain, told: str, num_
 
 def test_an_exception_in_the_collate_function_is_told() -> None:
     batches = loader(Plain(), collate=lambda items: items[0]["nothing"]).batches(0)
-    with pytest.raises(DataFailed, match=r"^data.train: its items do not go together: KeyError: 'nothing'; batch 0"):
+    with pytest.raises(DataFailed, match=r"^data.train: `collate` fails: KeyError: 'nothing'; batch 0"):
         next(batches)
 
 

@@ -456,9 +456,10 @@ def item_terms(terms: Callable[[int], Any]) -> Net:
         (
             lambda size: {"loss_a": torch.ones(size, 2)},
             1,
-            r"one number per item, \(13,\) as the term 'loss_a'",
+            r"one number per item, \(13,\), as the term 'loss_a', got \(13, 2\)$",
         ),
-        (lambda size: {"loss_a": torch.ones(())}, 2, "as the term 'loss_a', got|num_microbatches is above 1"),
+        (lambda size: {"loss_a": torch.ones(())}, 2, "got \\(\\); a term of the whole batch needs learning.num_micro"),
+        (lambda size: {"loss_a": 3.0}, 1, "expected a tensor as the term 'loss_a', got the float 3.0"),
         (lambda size: torch.ones(size), 1, "expected a dict of tensors as the loss, got Tensor"),
     ],
 )

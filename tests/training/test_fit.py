@@ -75,6 +75,7 @@ class Net(Model):
         self.layers = nn.Sequential(
             nn.Linear(2, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Dropout(0.1), nn.Linear(hidden, 2)
         )
+        # made
 
     def forward(self, batch):
         return self.layers(batch["point"])
@@ -552,18 +553,44 @@ def test_what_does_not_fit_is_told_with_its_key(config: dict[str, Any], changes:
 
 
 def test_an_override_of_a_game_is_told_as_a_key_of_a_file_is(config: dict[str, Any]) -> None:
-    for key in ("game", "num_worlds", "players.agent"):
+    for key in ("game", "num_worlds", "players.agent", "output.info", "execution.kernel"):
         with pytest.raises(ConfigError, match=rf"^{key}: no such key: trainer fit learns from data, and has no games$"):
             make_trainer(config, overrides=[f"{key}=1"])
 
 
 def test_an_item_that_cannot_be_read_ends_the_run_in_a_line(config: dict[str, Any]) -> None:
-    config["learning"]["seeding"] = None
-    with pytest.raises(
-        TrainingFailed, match=r"^data.t.*: item \d+ draws random numbers; expected none, because"
-    ) as told:
+    drawing = "self.points[index] + (torch.randn(2) if index == 7 else 0)"
+    Path("drawing.py").write_text(MODULE.replace("self.points[index]", drawing).replace(" + 0.05 * torch.randn(2)", ""))
+    config["learning"]["seeding"], config["data"]["train"]["name"] = None, "drawing:Points"
+    config["data"]["test"]["name"] = "drawing:Points"
+    with pytest.raises(TrainingFailed, match=r"^data.t.*: item 7 draws random numbers; expected none, because") as told:
         fit(config, "run")
     assert isinstance(told.value.__cause__, DataFailed)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "told"),
+    [
+        (
+            "item",
+            "self.points[index]",
+            "self.points[1 // index]",
+            "data.train: item 0 cannot be read: ZeroDivisionError",
+        ),
+        ("init", "hidden = self.config.hidden", "hidden = 1 // 0", r"model: 'init:Net' fails: Zero.*\(init.py, line"),
+        ("held", "# made", "self.requires_grad_(False)", "learning.groups: expected weights that learn .* in Net, got"),
+        ("none", "return len(self.points)", "return 0", "data.train.name: expected items in 'none:Points', got none"),
+    ],
+)
+def test_what_is_known_before_the_folder_is_told_before(
+    config: dict[str, Any], name: str, before: str, after: str, told: str
+) -> None:
+    assert before in MODULE
+    Path(f"{name}.py").write_text(MODULE.replace(before, after))
+    config["data"]["train"]["name"], config["model"]["name"] = f"{name}:Points", f"{name}:Net"
+    with pytest.raises(ConfigError, match=f"^{told}"):
+        fit(config, "run")
+    assert not Path("run").exists()
 
 
 def test_the_traceback_of_an_item_is_in_failure_txt(config: dict[str, Any]) -> None:
