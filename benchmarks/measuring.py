@@ -58,10 +58,15 @@ class Row:
     @property
     def ratio(self) -> float:
         """Contender / baseline: the median over the repeats."""
-        return median(c / b for c, b in zip(self.contender_values, self.baseline_values, strict=True))
+        return median(self.ratios)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Contender / baseline in each repeat."""
+        return [c / b for c, b in zip(self.contender_values, self.baseline_values, strict=True)]
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"ratio": self.ratio}
+        return asdict(self) | {"ratio": self.ratio, "interval": [min(self.ratios), max(self.ratios)]}
 
     @staticmethod
     def of(
@@ -76,7 +81,10 @@ class Row:
 
 
 def markdown(rows: list[Row]) -> str:
-    """The table: medians over the repeats, and ratios."""
+    """The table: medians over the repeats, and ratios, each from the lowest to the highest of a repeat.
+
+    The median lies between these with a probability of 94% for 5 repeats.
+    """
     lines = [
         "| row | work | unit | threads | baseline | | contender | | ratio |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -84,7 +92,8 @@ def markdown(rows: list[Row]) -> str:
     for r in rows:
         cells = [r.row, r.work, r.unit, str(r.num_threads)]
         cells += [r.baseline, _number(median(r.baseline_values)), r.contender, _number(median(r.contender_values))]
-        lines.append(f"| {' | '.join([*cells, f'{r.ratio:.3g}'])} |")
+        interval = f" ({min(r.ratios):.3g} to {max(r.ratios):.3g})" if len(r.ratios) > 1 else ""
+        lines.append(f"| {' | '.join([*cells, f'{r.ratio:.3g}{interval}'])} |")
     return "\n".join(lines)
 
 

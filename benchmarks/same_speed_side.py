@@ -22,7 +22,7 @@ OPT_STEPS, OVERHEAD_STEPS = Steps(400, 2000), Steps(100, 400)
 def peers_rate(row: str, title: str, repeat: int) -> float:
     """What palestra does in a row of the peers' table; a replay buffer's batches per second."""
     comparison = next(each for each in COMPARISONS if (each.row, each.title) == (row, title))
-    own = next(extra for name, extra in comparison.contenders.items() if name.startswith(PALESTRA))
+    own = next(extra for name, (_, extra) in comparison.contenders.items() if name.startswith(PALESTRA))
     measured = {"seed": repeat, "timed_seconds": TIMED_SECONDS, "num_threads": 1, "launched": time.time()}
     value = comparison.value(ours.measure(comparison.work | own | measured))
     return value if comparison.unit == "env steps/s" else 1e6 / value  # of microseconds

@@ -1,8 +1,11 @@
 """The rows of the table: what is done, and by whom. README.md says what is counted, and how."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
+from benchmarks.comparing import Comparison
 from benchmarks.learning_settings import DQN, PPO, SAC, Hyperparameters, hyperparameters_to_json
 from benchmarks.peers.processes import OWN_PYTHON, PEERS_PYTHON, Script
 
@@ -24,24 +27,20 @@ SCRIPTS = {
 Unit = Literal["env steps/s", "us per batch", "s to solved", "s to first opt step"]
 
 
-@dataclass(frozen=True)
-class Comparison:
+def value_of(unit: Unit, answer: dict[str, Any]) -> float:
+    """What an answer comes to, in the unit."""
+    if unit == "env steps/s":
+        return float(answer["env_steps"] / answer["seconds"])
+    return float(answer["seconds"] * 1e6 / answer["opt_steps"] if unit == "us per batch" else answer["seconds"])
+
+
+def comparison(
+    row: str, title: str, unit: Unit, work: dict[str, Any], contenders: Mapping[str, dict[str, Any]]
+) -> Comparison:
     """One work and those who do it. contenders: title to what of the work is different for this one; the title begins
     with a name of SCRIPTS. The first one is the baseline."""
-
-    row: str
-    title: str
-    unit: Unit
-    work: dict[str, Any]
-    contenders: dict[str, dict[str, Any]]
-
-    def value(self, answer: dict[str, Any]) -> float:
-        """What an answer comes to, in the unit."""
-        if self.unit == "env steps/s":
-            return float(answer["env_steps"] / answer["seconds"])
-        return float(
-            answer["seconds"] * 1e6 / answer["opt_steps"] if self.unit == "us per batch" else answer["seconds"]
-        )
+    found = {name: (script_of(name), own) for name, own in contenders.items()}
+    return Comparison(row, title, unit, work, found, partial(value_of, unit))
 
 
 def script_of(contender: str) -> Script:
@@ -67,14 +66,14 @@ def replay(prioritized: bool) -> dict[str, Any]:
     return {"kind": "replay", "prioritized": prioritized, **sizes}
 
 
-def start(config: str, beside_sb3: bool) -> "Comparison":
+def start(config: str, beside_sb3: bool) -> Comparison:
     """From the command to the first opt step of a shipped config."""
     ours: dict[str, Any] = {"library": PALESTRA, "cold": False}
     contenders: dict[str, dict[str, Any]] = {"palestra train": ours, "palestra train, cold": ours | {"cold": True}}
     if beside_sb3:
         contenders = {"script of stable-baselines3": {"library": SB3}} | contenders
     work = {"kind": "start", "config": config}
-    return Comparison("P9", f"start of {config}", "s to first opt step", work, contenders)
+    return comparison("P9", f"start of {config}", "s to first opt step", work, contenders)
 
 
 SMALL_PPO = PPO(
@@ -125,15 +124,15 @@ SOLVED = {"solved_at": 475.0}
 SHIPPED = f"{PALESTRA}, own batched env, shipped settings"  # hyperparameters of its own: said so
 
 COMPARISONS = (
-    Comparison("P1", "PPO, CartPole-v1, 8 x 128", "env steps/s", training("CartPole-v1", SMALL_PPO, 8_192), ALL),
-    Comparison(
+    comparison("P1", "PPO, CartPole-v1, 8 x 128", "env steps/s", training("CartPole-v1", SMALL_PPO, 8_192), ALL),
+    comparison(
         "P2",
         "PPO, CartPole-v1, 8 x 128",
         "env steps/s",
         training("CartPole-v1", SMALL_PPO, 8_192),
         {SB3: {}, f"{PALESTRA}, own batched env": BATCHED},
     ),
-    Comparison(
+    comparison(
         "P3",
         "PPO, CartPole-v1, 4096 x 64, 1 pass",
         "env steps/s",
@@ -147,39 +146,39 @@ COMPARISONS = (
             f"{PALESTRA}, own batched env": BATCHED,
         },
     ),
-    Comparison("P4", "DQN, CartPole-v1, 1 env", "env steps/s", training("CartPole-v1", SMALL_DQN, 2_000), ALL),
-    Comparison("P4", "DQN, CartPole-v1, 8 envs", "env steps/s", training("CartPole-v1", DQN_OF_8, 2_000), ALL),
-    Comparison(
+    comparison("P4", "DQN, CartPole-v1, 1 env", "env steps/s", training("CartPole-v1", SMALL_DQN, 2_000), ALL),
+    comparison("P4", "DQN, CartPole-v1, 8 envs", "env steps/s", training("CartPole-v1", DQN_OF_8, 2_000), ALL),
+    comparison(
         "P5",
         "uniform replay, 1M stored, batch 256",
         "us per batch",
         replay(prioritized=False),
         {name: {} for name in (SB3, "skrl", "tianshou", "torchrl", PALESTRA)},
     ),
-    Comparison(
+    comparison(
         "P5",
         "prioritized replay with its update, 1M stored, batch 256",
         "us per batch",
         replay(prioritized=True),
         {name: {} for name in ("tianshou", "torchrl", PALESTRA)},
     ),
-    Comparison(
+    comparison(
         "P6",
         "PPO, CartPole-v1 solved, learning rate 2.5e-4",
         "s to solved",
         training("CartPole-v1", SMALL_PPO, 0) | SOLVED,
         ALL,
     ),
-    Comparison(
+    comparison(
         "P6",
         "PPO, CartPole-v1 solved, learning rate 1e-3",
         "s to solved",
         training("CartPole-v1", replace(SMALL_PPO, learning_rate=1e-3), 0) | SOLVED,
         ALL | {SHIPPED: BATCHED | {"hyperparameters": None}},
     ),
-    Comparison("P7", "SAC, Pendulum-v1", "env steps/s", training("Pendulum-v1", SMALL_SAC, 600), ALL | FLOOR),
-    Comparison("P7", "SAC, HalfCheetah-v5", "env steps/s", training("HalfCheetah-v5", SMALL_SAC, 600), ALL | FLOOR),
-    Comparison(
+    comparison("P7", "SAC, Pendulum-v1", "env steps/s", training("Pendulum-v1", SMALL_SAC, 600), ALL | FLOOR),
+    comparison("P7", "SAC, HalfCheetah-v5", "env steps/s", training("HalfCheetah-v5", SMALL_SAC, 600), ALL | FLOOR),
+    comparison(
         "P8",
         "DQN, Atari frames (ALE/Pong-v5), batch 32",
         "env steps/s",

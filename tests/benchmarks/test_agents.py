@@ -10,6 +10,7 @@ from torch import Tensor
 
 from benchmarks.agents import __main__ as table
 from benchmarks.agents.ours import config_of, hyperparameters, measure
+from benchmarks.comparing import main
 from palestra.algorithms.parts.distributions import Categorical
 from palestra.games import TensorGame, make_game
 from palestra.players import make_script
@@ -134,16 +135,19 @@ def test_the_table_has_the_ratios_and_what_is_aimed_at(
         assert {"num_bits", "gamma", "net_arch"} <= work.keys()
         return {"env_steps": 600 if "ours" in script.module else 100, "seconds": 1.0, "versions": {"torch": "2"}}
 
-    monkeypatch.setattr(table.Script, "run", answer)
+    monkeypatch.setattr("benchmarks.peers.processes.Script.run", answer)
     monkeypatch.setattr("sys.argv", ["agents", "--repeats", "3", "--out", str(tmp_path)])
-    table.main()
+    main("agents", table.__doc__, table.comparisons(), table.lengths)
     printed = capsys.readouterr().out
-    assert "| A1 | PPO, nip on witness, both learn | env steps/s | 1 | torchrl | 100 | palestra | 600 | 6 |" in printed
-    assert "| in_turn | 300 | together | 100 | 0.333 |" in printed
+    assert (
+        "| A1 | PPO, nip on witness, both learn | env steps/s | 1 | torchrl | 100 | palestra | 600 | 6 (6 to 6) |"
+        in printed
+    )
+    assert "| in_turn | 300 | together | 100 | 0.333 (0.333 to 0.333) |" in printed
     assert printed.rstrip("\n") == (tmp_path / "agents.md").read_text().rstrip("\n")
     stored = json.loads((tmp_path / "agents.json").read_text())
-    assert [(each["row"], round(each["ratio"], 3), each["aim"]) for each in stored] == [
-        ("A1", 6.0, "at least 5"),
-        ("A2", 0.333, "at most 0.45"),
+    assert [(each["row"], [round(ratio, 3) for ratio in each["ratios"].values()], each["aim"]) for each in stored] == [
+        ("A1", [6.0], "at least 5"),
+        ("A2", [0.333], "at most 0.45"),
     ]
     assert all(len(values) == 3 for each in stored for values in each["values"].values())

@@ -21,7 +21,7 @@ from palestra.schedules import PiecewiseSchedule
 WORKS = [
     (f"{c.row} {c.title}, {name}", c.work | extra)
     for c in COMPARISONS
-    for name, extra in c.contenders.items()
+    for name, (_, extra) in c.contenders.items()
     if name.startswith(PALESTRA)
 ]
 TRAININGS = [(title, work) for title, work in WORKS if work["kind"] == "train"]

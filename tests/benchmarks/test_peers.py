@@ -3,24 +3,23 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.comparing import Comparison
 from benchmarks.learning_settings import SAC
 from benchmarks.measuring import ROOT
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers.floor import products_of_update
 from benchmarks.peers.plot import plot
 from benchmarks.peers.processes import OWN_PYTHON, Failed, Script
-from benchmarks.peers.rows import COMPARISONS, PALESTRA, SB3, SCRIPTS, Comparison, Unit, script_of
+from benchmarks.peers.rows import COMPARISONS, PALESTRA, SB3, SCRIPTS, Unit, script_of, value_of
+from benchmarks.peers.rows import comparison as comparison_of
 from benchmarks.peers.script import Stopwatch, time_batches
 from benchmarks.peers.start import start
-
-
-def comparison(unit: Unit, *contenders: str) -> Comparison:
-    return Comparison("P0", "a work", unit, {}, {name: {} for name in contenders})
 
 
 class Scripts:
@@ -29,36 +28,40 @@ class Scripts:
     def __init__(self, answers: dict[str, dict[str, Any] | Failed]) -> None:
         self.answers, self.asked = answers, list[str]()
 
-    def __call__(self, name: str) -> "Scripts":
-        self.name = name
-        return self
+    def comparison(self) -> Comparison:
+        contenders: Any = {name: (self, {"name": name}) for name in self.answers}
+        return Comparison("P0", "a work", "env steps/s", {}, contenders, partial(value_of, "env steps/s"))
 
     def run(self, work: dict[str, Any], num_threads: int, timeout_s: float) -> dict[str, Any]:
-        self.asked.append(self.name)
-        answer = self.answers[self.name]
+        self.asked.append(work["name"])
+        answer = self.answers[work["name"]]
         if isinstance(answer, Failed):
             raise answer
         return {"startup_seconds": 1.0, "versions": {}} | answer
 
 
+def comparison(unit: Unit, *contenders: str) -> Comparison:
+    return comparison_of("P0", "a work", unit, {}, {name: {} for name in contenders})
+
+
 # ---- repeats and table -----------------------------------------------------------------------------------
 
 
-def test_contenders_alternate_and_every_other_repeat_is_reversed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contenders_alternate_and_every_other_repeat_is_reversed() -> None:
     scripts = Scripts({name: {"env_steps": 10, "seconds": 2.0} for name in "ab"})
-    monkeypatch.setattr(peers, "script_of", scripts)
-    measured = peers.measure(comparison("env steps/s", "a", "b"), 1, 3, 1.0)
+    measured = peers.Measured(scripts.comparison(), 1)
+    measured.measure(3, {"timed_seconds": 1.0}, 1.0)
     assert scripts.asked == ["a", "b", "b", "a", "a", "b"]
     assert measured.values == {"a": [5.0] * 3, "b": [5.0] * 3}
 
 
-def test_who_fails_is_left_out_with_the_reason_and_asked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_fails_is_left_out_with_the_reason_and_asked_no_more() -> None:
     scripts = Scripts({"a": Failed("not installed"), "b": {"env_steps": 10, "seconds": 2.0}})
-    monkeypatch.setattr(peers, "script_of", scripts)
-    measured = peers.measure(comparison("env steps/s", "a", "b"), 1, 2, 1.0)
+    measured = peers.Measured(scripts.comparison(), 1)
+    measured.measure(2, {"timed_seconds": 1.0}, 1.0)
     assert scripts.asked == ["a", "b", "b"]
     assert measured.left_out == {"a": "not installed"}
-    assert "- P0, a work: a: not installed" in peers.report([measured])
+    assert "- left out: P0, a work: a: not installed" in peers.report([measured])
 
 
 @pytest.mark.parametrize(("unit", "best"), [("env steps/s", "skrl"), ("s to solved", "sbx")])
@@ -78,7 +81,7 @@ def test_without_the_baseline_the_next_contender_takes_its_place() -> None:
 def test_answers_become_rates_microseconds_and_seconds() -> None:
     answer = {"env_steps": 600, "opt_steps": 50, "seconds": 2.0}
     units: tuple[Unit, ...] = ("env steps/s", "us per batch", "s to solved")
-    assert [comparison(unit, "a").value(answer) for unit in units] == [300.0, 40_000.0, 2.0]
+    assert [comparison(unit, "skrl").value(answer) for unit in units] == [300.0, 40_000.0, 2.0]
 
 
 def test_every_contender_of_every_row_has_a_script() -> None:
@@ -219,6 +222,6 @@ def test_a_start_that_fails_or_comes_to_no_opt_step_counts_for_nothing(
 
 
 def test_seconds_of_the_processor_have_a_table_of_their_own() -> None:
-    answers = {"a": [{"cpu_seconds": 2.0, "startup_seconds": None, "versions": {}}]}
-    measured = peers.Measured(comparison("s to first opt step", "a"), 1, {"a": [3.0]}, answers)
-    assert "| P0 | a work | 1 | a | 2 |" in peers.report([measured])
+    answers = {"skrl": [{"cpu_seconds": 2.0, "startup_seconds": None, "versions": {}}]}
+    measured = peers.Measured(comparison("s to first opt step", "skrl"), 1, {"skrl": [3.0]}, answers)
+    assert "| P0 | a work | 1 | skrl | 2 |" in peers.report([measured])
