@@ -11,7 +11,8 @@ from typing import Any
 
 from palestra.config import IMPORT_PATH, ConfigError, checking, load_yaml
 from palestra.config.errors import nearest
-from palestra.config.variants import admits, load_named, members_of, names_of
+from palestra.config.own_classes import admits, load_named
+from palestra.config.variants import members_of, names_of
 from palestra.games import AnyGameConfig
 from palestra.games.dialogue.game import AnyScenarioConfig
 from palestra.games.dialogue.protocols import AnyProtocolConfig

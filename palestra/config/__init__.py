@@ -20,6 +20,17 @@ from palestra.config.base import (
 from palestra.config.errors import ConfigError, ConfigErrorItem, MissingExtra, PartError, below
 from palestra.config.files import apply_overrides, list_of_overrides, load_yaml
 from palestra.config.library import LibraryClass
+from palestra.config.own_classes import (
+    admit_modules,
+    admits,
+    admitted_function,
+    failure,
+    import_path,
+    load_class,
+    load_function,
+    load_named,
+    user_class_hashes,
+)
 from palestra.config.own_modules import (
     IMPORT_PATH,
     UntrustedError,
@@ -38,14 +49,5 @@ from palestra.config.variants import (
     OwnFunctionConfig,
     UnreadConfig,
     UserConfig,
-    admit_modules,
-    admits,
-    admitted_function,
-    failure,
     has_unread,
-    import_path,
-    load_class,
-    load_function,
-    load_named,
-    user_class_hashes,
 )

@@ -1,5 +1,6 @@
 """Covers palestra.config, palestra.config.base, palestra.config.comments, palestra.config.files,
-palestra.config.places, palestra.config.rendering, palestra.config.validation, palestra.config.variants.
+palestra.config.own_classes, palestra.config.places, palestra.config.rendering, palestra.config.validation,
+palestra.config.variants.
 """
 
 import copy

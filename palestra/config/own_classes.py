@@ -1,0 +1,111 @@
+"""Classes and functions of the user's own that a config names, as package.module:Class: found, imported, hashed."""
+
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
+from typing import Any, TypeVar
+
+from palestra.config.base import Config, walk
+from palestra.config.errors import ConfigError, listed
+from palestra.config.own_modules import IMPORT_PATH, OF_A_SCRIPT, admit, find_sources, import_own
+
+T = TypeVar("T")
+
+
+def admits(name: str) -> bool:
+    """Whether the module of `package.module:Class` may be imported.
+
+    True for names of another form: loading them fails with a message.
+    """
+    match = IMPORT_PATH.fullmatch(name)
+    return match is None or admit(match[1])
+
+
+def load_named(name: str, kind: str = "Class") -> Any:
+    """The object that `package.module:name` names, imported if it may be; None if the module has none of that name.
+
+    kind: what it should be, for messages. Raises ValueError if there is no such module, or if the name belongs to
+    another script than this one.
+    """
+    if not IMPORT_PATH.fullmatch(name):
+        raise ValueError(f"expected 'package.module:{kind}', got {name!r}")
+    module_name, inside = name.split(":")
+    found = getattr(import_own(module_name), inside, None)
+    if found is None and module_name == "__main__":
+        raise ValueError(f"{OF_A_SCRIPT}, got {name!r}")
+    return found
+
+
+def import_path(named: Any) -> str:
+    """The `package.module:name` by which a function or a class can be imported.
+
+    Raises ValueError if there is none: for a lambda, for a definition inside a function, in a notebook or in a script.
+    """
+    name = f"{getattr(named, '__module__', None)}:{getattr(named, '__qualname__', None)}"
+    module = sys.modules.get(name.partition(":")[0])
+    is_there = IMPORT_PATH.fullmatch(name) and getattr(module, name.partition(":")[2], None) is named
+    if not is_there or name.startswith("__main__:"):
+        raise ValueError(f"expected a function or a class that can be imported from a module, got {named!r}")
+    return name
+
+
+def load_class(name: str, base: type[T]) -> type[T]:
+    """The class that `package.module:Class` names, imported if it may be (palestra.config.own_modules).
+
+    Raises ValueError if there is no such module or class, or if the class is no subclass of `base`.
+    """
+    found = load_named(name)
+    if not isinstance(found, type):
+        raise _missing(name, "class", lambda it: isinstance(it, type) and it is not base and issubclass(it, base))
+    if not issubclass(found, base):
+        raise ValueError(f"expected a subclass of {base.__module__}.{base.__qualname__}, got {name!r}")
+    return found
+
+
+def admitted_function(name: str) -> Callable[..., Any] | None:
+    """The function that `package.module:function` names; None if its module may not be imported. Raises ValueError."""
+    return load_function(name) if admits(name) else None
+
+
+def load_function(name: str) -> Callable[..., Any]:
+    """The function that `package.module:function` names, imported as `load_class` does. Raises ValueError."""
+    found: Callable[..., Any] = load_named(name, "function")
+    if not callable(found) or isinstance(found, type):
+        raise _missing(name, "function", lambda it: isinstance(it, FunctionType))
+    return found
+
+
+def _missing(name: str, kind: str, is_one: Callable[[Any], bool]) -> ValueError:
+    """The error for a name that is none of its module's classes or functions, which it lists."""
+    module_name, inside = name.split(":")
+    known = [key for key, thing in vars(import_own(module_name)).items() if is_one(thing)]
+    return ValueError(f"expected a {kind} of module {module_name!r} ({listed(known) or 'none'}), got {inside!r}")
+
+
+def failure(error: BaseException) -> str:
+    """Say what went wrong in a user's own code, and where: `ValueError: too small (mine.py, line 34)`."""
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    ours = ("site-packages", str(Path(__file__).parent.parent))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(place in f.filename for place in ours)]
+    return f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else text
+
+
+def admit_modules(config: Any) -> None:
+    """Admit the modules of the user's own that a config names, as a check of the config does."""
+    for _, value in walk(config):
+        for module in value.own_modules() if isinstance(value, Config) else ():
+            admit(module)
+
+
+def user_class_hashes(config: Any) -> dict[str, str]:
+    """The SHA-256 of the source of each class and function of the user's own in a config, by `package.module:name`.
+
+    Raises ConfigError for one without a source file.
+    """
+    names = [name for _, value in walk(config) if isinstance(value, Config) for name in value.user_names()]
+    try:
+        return {name: find_sources(name.partition(":")[0])[-1].sha256 for name in names}
+    except (ImportError, ValueError) as error:
+        raise ConfigError.at("", str(error)) from error
