@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from fitted import EVALUATION, fit_config
 from resuming import Killed, ask_to_leave, assert_same_bits, at_call, kill, records
 from typer.testing import CliRunner
 
@@ -92,59 +93,20 @@ class Net(Model):
 def config(in_tmp_path: Path) -> dict[str, Any]:
     """Epochs of 5 batches, of which the last one has 6 items."""
     (in_tmp_path / "points.py").write_text(MODULE)
-    adam = {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
-    return {
-        "seed": 3,
-        "trainer": {"name": "fit"},
-        "model": {"name": "points:Net", "hidden": 8},
-        "warm_start": None,
+    base = fit_config({"name": "points:Net", "hidden": 8})
+    every = {"interval": {"every": 1, "unit": "epochs"}, "at_start": True, "weights": "averaged"}
+    learning = {"seeding": "per_item", "num_microbatches": 2, "max_grad_norm": 1.0, "ema": {"decay": 0.8}}
+    often = {"record": {"every": 3, "unit": "opt_steps"}, "save": {"every": 4, "unit": "opt_steps"}, "keep_last": 2}
+    return base | {
         "data": {
             "train": {"name": "points:Points", "num": 60, "seed": 1, "num_items": 46},
             "test": {"name": "points:Points", "num": 45, "seed": 2, "num_items": None},
         },
-        "learning": {
-            "order": {"name": "shuffled"},
-            "batch_size": 10,
-            "last_batch": "keep",
-            "seeding": "per_item",
-            "num_microbatches": 2,
-            "groups": [{"weights": "*", "optimizer": adam, "learning_rate": {"name": "constant", "value": 0.02}}],
-            "max_grad_norm": 1.0,
-            "ema": {"decay": 0.8},
-            "precision": "float32",
-        },
-        "evaluations": [
-            {
-                "name": "test",
-                "data": "test",
-                "batch_size": 7,
-                "interval": {"every": 1, "unit": "epochs"},
-                "at_start": True,
-                "weights": "averaged",
-                "metrics": [],
-            }
-        ],
+        "learning": base["learning"] | learning,
+        "evaluations": [EVALUATION | {"batch_size": 7} | every],
         "best": {"evaluation": "test", "pairing": None, "measure": "accuracy", "goal": "max"},
-        "evaluators": None,
         "stop": {"after": 4, "unit": "epochs"},
-        "callbacks": [],
-        "execution": {
-            "device": "cpu",
-            "num_threads": 1,
-            "loading": {"num_workers": 0, "num_prefetched": 2, "start_method": "fork", "batch_within_s": None},
-        },
-        "output": {
-            "display": "quiet",
-            "record": {"every": 3, "unit": "opt_steps"},
-            "statistics": ["mean"],
-            "recorders": [],
-            "save": {"every": 4, "unit": "opt_steps"},
-            "keep_last": 2,
-            "keep_every": None,
-            "checkpoint_folder": None,
-            "stop_within_s": 30.0,
-            "mirror": None,
-        },
+        "output": base["output"] | often,
     }
 
 
