@@ -37,8 +37,8 @@ def test_every_part_by_name_is_there(union: object) -> None:
 
 def test_the_file_of_the_example_is_a_sweep() -> None:
     [file] = re.findall(r"palestra sweep (benchmarks/\S+)", PAGE)
-    changes = ["seeds=[0,1,2]", "budget.trials=30", "budget.env_steps=null"]
+    changes = ["seeds=[0,1,2]", "budget.trials=30", "budget.total=null"]
     assert all(change in PAGE for change in changes)
     assert read_sweep(load_yaml(ROOT / file), changes).budget.trials == 30
     with pytest.raises(ConfigError, match="expected a limit"):
-        read_sweep(load_yaml(ROOT / file), ["budget.env_steps=null"])
+        read_sweep(load_yaml(ROOT / file), ["budget.total=null"])
