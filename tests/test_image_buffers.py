@@ -25,7 +25,7 @@ pytest.importorskip("ale_py")
 PATIENCE_S = 120.0
 PRIORITIZED = {
     "name": "prioritized",
-    "capacity": 90,
+    "capacity": 48,
     "alpha": 0.6,
     "beta": {"name": "linear", "initial": 0.4, "final": 1.0, "num_steps": 60},
     "eps": 1e-6,
@@ -35,7 +35,7 @@ PRIORITIZED = {
 
 
 def pong(**replay: Any) -> dict[str, Any]:
-    """The shipped training, made tiny: 200 env steps through a buffer of 90, episodes cut off, sums of three."""
+    """The shipped training, made tiny: some 120 env steps through a buffer of 48, episodes cut off, sums of three."""
     config = load_yaml(next(path for path in shipped_configs() if path.stem == "dqn-pong"))
     config["game"]["wrappers"].insert(
         1, {"name": "gymnasium.wrappers:TimeLimit", "arguments": {"max_episode_steps": 19}}
@@ -51,7 +51,7 @@ def pong(**replay: Any) -> dict[str, Any]:
     }
     every = {"every": 16, "unit": "opt_steps"}
     config["output"] |= {"display": "quiet", "record": every, "recorders": [], "save": every, "keep_every": 1}
-    return config | {"num_worlds": 2, "evaluations": [], "best": None, "stop": {"after": 100, "unit": "opt_steps"}}
+    return config | {"num_worlds": 2, "evaluations": [], "best": None, "stop": {"after": 64, "unit": "opt_steps"}}
 
 
 def records(run: Path) -> list[dict[str, Any]]:
@@ -97,7 +97,7 @@ def test_segments_are_on_the_disk_before_the_save_that_needs_them(
             if trainer.opt_steps == 31:
                 ahead.extend(path.name for path in (tmp_path / "run" / "buffers").iterdir())
 
-    config = pong() | {"stop": {"after": 32, "unit": "opt_steps"}}
+    config = pong(capacity=90) | {"stop": {"after": 32, "unit": "opt_steps"}}
     config["output"] |= {"record": {"every": 4, "unit": "opt_steps"}, "save": {"every": 32, "unit": "opt_steps"}}
     palestra.Trainer(config, run=tmp_path / "run", callbacks=[Watch(None)]).fit()
     named = [Path(segment.file).name for segment in last(tmp_path / "run").buffers["agent"].segments]

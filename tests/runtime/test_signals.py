@@ -16,6 +16,7 @@ from resuming import Killed, at_call, fit, kill, records
 
 from palestra.runtime.signals import exit_text, exiting_on_signals
 from palestra.training.trainer import Trainer
+from tests.forked import run as run_forked
 
 ROOT = Path(__file__).parents[2]
 GENEROUS_S = 60.0  # the bound of what is stuck is 0.3 s, that of the others 600 s
@@ -26,7 +27,7 @@ MakeConfig = Callable[..., dict[str, Any]]
 @pytest.mark.parametrize("options", [[], pytest.param(["--both"], marks=pytest.mark.slow)], ids=["one", "both"])
 def test_a_signal_in_any_phase_leaves_within_the_bound_and_a_resume_gives_the_same_bits(options: list[str]) -> None:
     command = [sys.executable, "tests/signal_phases.py", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    done = run_forked(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     tried = {(line["phase"], line["signal"]): line for line in map(json.loads, done.stdout.splitlines())}
     assert len({phase for phase, _ in tried}) == 15
