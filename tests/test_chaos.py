@@ -4,18 +4,19 @@ Those of players that talk in words: tests/training/test_text_resume.py.
 """
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 from combinations import registered_algorithms
+
+from tests.forked import run as run_forked
 
 ROOT = Path(__file__).parent.parent
 
 
 def test_every_algorithm_killed_at_random_moments_ends_in_the_same_bits() -> None:
     command = [sys.executable, "tests/chaos.py", "--kills", "8", "--algorithms", *sorted(registered_algorithms())]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    done = run_forked(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     said = re.match(r"(\d+) kills \((.*)\) in \d+ runs, (\d+) of them inside a save", done.stdout)
     assert said, done.stdout

@@ -1,5 +1,4 @@
 import random
-import subprocess
 import sys
 from collections.abc import Callable
 
@@ -30,6 +29,7 @@ from palestra.randomness import (
     world_keys,
 )
 from palestra.rollouts.fused import FusedGame
+from tests.forked import run as run_forked
 
 CPU = torch.device("cpu")
 
@@ -103,7 +103,7 @@ def test_another_process_draws_the_same_numbers() -> None:
         "import torch; from palestra.randomness import *;"
         "print(random_bits(world_keys(base_key(7, 'play/host'), 5, torch.device('cpu')), 2).tolist())"
     )
-    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    there = run_forked([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     here = random_bits(world_keys(base_key(7, "play/host"), 5, CPU), 2).tolist()
     assert there.strip() == str(here)
 

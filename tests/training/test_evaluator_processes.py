@@ -41,6 +41,8 @@ from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
 from palestra.training import async_evaluations, evaluator_processes
 from palestra.training.trainer import Trainer
+from tests.forked import Forked
+from tests.forked import run as run_forked
 from tests.training.test_stages import Twice
 
 Data = dict[str, Any]
@@ -494,7 +496,7 @@ def test_an_evaluator_that_hangs_and_its_children_end_with_the_process_that_star
         "sys.stdin.read()\n"
     )
     command = [sys.executable, "-c", starter]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with Forked(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         group = int(process.stdout.readline())
         assert is_group(group)
@@ -506,7 +508,7 @@ def test_an_evaluator_that_is_yet_to_start_when_that_process_ends_does_not_start
     reading, writing = os.pipe()
     os.close(writing)
     program = "import sys; from palestra.runtime.signals import end_with_parent; end_with_parent(int(sys.argv[1]))"
-    done = subprocess.run([sys.executable, "-c", program, str(reading)], pass_fds=(reading,), cwd=ROOT)
+    done = run_forked([sys.executable, "-c", program, str(reading)], pass_fds=(reading,), cwd=ROOT)
     os.close(reading)
     assert done.returncode == 1
 

@@ -4,7 +4,6 @@ Covers palestra.games.gymnasium, palestra.games.gymnasium.arguments, palestra.ga
 """
 
 import inspect
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from palestra.games.gymnasium.arguments import VECTOR_ENVIRONMENTS, known_argume
 from palestra.games.gymnasium.environments import make_environment
 from palestra.games.gymnasium.known_spaces import SPACES
 from palestra.games.gymnasium.wrappers import WrapperConfig
+from tests.forked import run as run_forked
 from tests.games.gym_worlds import CPU, cart_pole, gym_data
 
 RENDERING = {"render_mode", "default_camera_config"}
@@ -160,7 +160,7 @@ def test_a_missing_extra_is_named() -> None:
         "print(refusal(gym_data(id='tests.gym_probes:Pixels-v0', wrappers=[resize])))"
     )
     root = Path(__file__).parents[3]
-    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    done = run_forked([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         *(f"game.id: {env_id!r} needs an extra: pip install 'palestra[{extra}]'" for env_id, extra in extras.items()),
         "game.wrappers.0.name: 'gymnasium.wrappers:ResizeObservation' needs an extra: pip install 'palestra[atari]'",
