@@ -1,7 +1,6 @@
 """The comparison of two commits tells what differs, and never says that nothing does where nothing was compared."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from benchmarks.measuring import ROOT
 from benchmarks.same_bits import Side, compare, difference
 from benchmarks.same_bits_side import all_runs, config_of, is_learned
+from tests.forked import run as run_forked
 
 OLD = {"/players/a/nets/q/weight": torch.tensor([1.0, 2.0]), "/players/a/optimizers/q/mean": torch.tensor(0.5)}
 
@@ -79,7 +79,7 @@ def test_all_shipped_configs_and_all_algorithms_take_part() -> None:
 
 def test_a_pattern_that_no_run_has_is_a_failure() -> None:
     command = [sys.executable, "-m", "benchmarks.same_bits", ".", "palestra", "--only", "no such run"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    result = run_forked(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 1
     assert "0 of 0 runs" in result.stdout
 

@@ -3,7 +3,6 @@
 Covers palestra.recording, palestra.recording.to_csv, palestra.recording.to_mlflow, palestra.recording.to_tensorboard.
 """
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from palestra.recording.to_mlflow import MlflowConfig
 from palestra.recording.to_tensorboard import TensorBoardConfig, TensorBoardRecorder
 from palestra.recording.values import Histogram, Image, Media, Video, values_of
 from palestra.storage.records_file import RecordsThen, read_records
+from tests.forked import run as run_forked
 from tests.records import POLYHEDRA, RHO, evaluation_of, played_pair, returns_in
 
 
@@ -388,7 +388,7 @@ def test_libraries_are_imported_where_a_recorder_is_made_and_not_before() -> Non
         "r.make_recorders([r.TensorBoardConfig(name='tensorboard')]);"
         "sys.exit((before, 'tensorboard' in sys.modules) != ([], True))"
     )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert run_forked([sys.executable, "-c", code]).returncode == 0
 
 
 def test_a_missing_library_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """What one reads is what runs: whatever is edited, overridden or replaced is learned, recorded and played, and kernels
 step aside; what has nothing to do with them, they do not mind."""
 
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial, wraps
@@ -36,6 +35,8 @@ from tests.algorithms.kernels.variants import (
     dqn_batch,
     make_dqn,
 )
+from tests.forked import ForkedWithoutPalestra
+from tests.forked import run as run_process
 
 # ---- the files of hashes ---------------------------------------------------------------------------------
 
@@ -337,7 +338,7 @@ def test_what_means_the_same_runs_by_hand(copied: Path) -> None:
         program = f"from tests.algorithms.kernels.ppo_variants import make_ppo{program}print(PPO.loss.__doc__[:8])"
         program = f"from palestra.algorithms.ppo import PPO\n{program}"
         command = [sys.executable, "-B", "-c", program]
-        ran = subprocess.run(command, cwd=copied, capture_output=True, text=True, check=True)
+        ran = run_process(command, start=ForkedWithoutPalestra, cwd=copied, capture_output=True, text=True, check=True)
     finally:
         for file, text in before.items():
             (copied / "palestra" / file).write_text(text)
