@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from palestra.storage.disk import Folder
-from palestra.storage.manifest import Manifest
+from palestra.storage.manifest import BEGUN, Manifest
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import CheckpointError
 
@@ -35,7 +35,7 @@ def files_of_checkpoints(run: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _once(checkpoint: Folder) -> Iterator[str]:
-    """Yield the paths in the run's folder of the files that were written once, which a checkpoint names."""
+    """Yield the paths in the run's folder of the files with which the run has begun, which a checkpoint names."""
     with suppress(CheckpointError):
-        for folder, files in Manifest.read(checkpoint).once.items():
-            yield from (f"{folder}/{name}" for name in files)
+        once = Manifest.read(checkpoint).once
+        yield from (f"{folder}/{name}" for folder in BEGUN for name in once.get(folder, {}))

@@ -331,7 +331,7 @@ class TextTrainer(Training):
         return {name: terms.shown() for name, terms in self.terms.items()} | ({"dialogues": told} if told else {})
 
     def standing(self) -> Standing:
-        """As in Training, with the present stage of the epoch as a task."""
+        """As in Training, with the present stage of the epoch as a task, and the stages of the epoch in the share."""
         standing = super().standing()
         if standing.stage != "train":
             return standing
@@ -341,7 +341,12 @@ class TextTrainer(Training):
         elif self.tuning is not None:
             name, tuning = self.tuning
             tasks.insert(0, Task(f"tuning {name}", tuning.num_done, tuning.num_steps, "opt steps"))
-        return standing._replace(tasks=tasks)
+        share = standing.share
+        if self.config.stop.unit == "epochs" and self.in_epoch:
+            is_shown = self.waves is not None or self.tuning is not None
+            part = (self.stage + (tasks[0].done / tasks[0].total if is_shown else 0.0)) / len(STAGES)
+            share = min(share + min(part, 0.99) / self.config.stop.after, 1.0)  # an epoch is whole once it is counted
+        return standing._replace(tasks=tasks, share=share)
 
     def state_dict(self) -> dict[str, Any]:
         tuning = None if self.tuning is None else self.tuning[1].state_dict()
