@@ -38,6 +38,7 @@ class RunCheckpoints:
         self.failure: CheckpointError | None = None
         self.mirror: Mirror | None = None
         self._once: Once = {}  # what the next `fit` names, too
+        self._unwritten: dict[tuple[OnceFolder, str], bytes] = {}  # what it still has to write
 
     @contextmanager
     def opened(self, candidates: Callable[[], Sequence[Steps]]) -> Iterator[None]:
@@ -47,7 +48,7 @@ class RunCheckpoints:
         """
         output, self._candidates = self.run.config.output, candidates
         self.stored = Checkpoints(self.run.folder, output.keep_last, output.keep_every)
-        self.stored.in_use, self.stored.once = self._in_use, self._once
+        self.stored.in_use, self.stored.once, self.stored.unwritten = self._in_use, self._once, self._unwritten
         with ExitStack() as stack:
             try:
                 self.mirror = self._make_mirror()
@@ -119,7 +120,7 @@ class RunCheckpoints:
             self.stored.write_once(folder, name, content)
         except OSError as error:
             path = self.run.folder.path / folder / name
-            self.run.display.error(f"{path} could not be written: {error}; the next save tries again")
+            self.run.display.error(f"{path} waits in memory, until a save succeeds: {error}; training goes on")
 
     def leaves_out_rows(self, buffers: Mapping[str, ReplayBuffer], is_finished: bool) -> bool:
         """Whether a checkpoint that is saved now holds no rows of these replay buffers, although there are some.

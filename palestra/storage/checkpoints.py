@@ -86,7 +86,7 @@ class Checkpoints:
         self.segment_rows = segment_rows
         self.in_use: Callable[[], set[int]] = set  # the numbers of checkpoints that must not be deleted yet
         self.once: Once = {}  # the files that were written once, which later checkpoints name
-        self._unwritten: dict[tuple[OnceFolder, str], bytes] = {}  # those that the disk has refused
+        self.unwritten: dict[tuple[OnceFolder, str], bytes] = {}  # those that the disk has refused
         self._known_segments: dict[str, tuple[Segment, ...]] = {}
         self._written_ahead: dict[str, tuple[Segment, ...]] = {}
         if run_folder.holds_lock:
@@ -267,14 +267,14 @@ class Checkpoints:
 
         Raises OSError if the disk refuses; the next `save`, which needs the file, tries again.
         """
-        self._unwritten[folder, name] = content
+        self.unwritten[folder, name] = content
+        self.once.setdefault(folder, {})[name] = StoredFile.of(content)
         self._write_refused()
 
     def _write_refused(self) -> None:
-        for (folder, name), content in list(self._unwritten.items()):
+        for (folder, name), content in list(self.unwritten.items()):
             self.root.below(folder).make().write(name, content)
-            self.once.setdefault(folder, {})[name] = StoredFile.of(content)
-            del self._unwritten[folder, name]
+            del self.unwritten[folder, name]
 
     def read_once(self, folder: OnceFolder, name: str) -> bytes:
         """Read a file that was written once. Raises DamagedOnceError, with its path, if it is not as it was written."""

@@ -113,7 +113,7 @@ class Templates:
             for part in PARTS:
                 names = _names_of(role, part)
                 if (found := next((name for name in names if name in copied), None)) is None:
-                    message = f"expected {' or '.join(names)} among the prompts that the run has copied, got neither"
+                    message = f"expected {' or '.join(names)} in the run's prompts/, got neither"
                     raise ConfigError.at(self.path, message)
                 self.names[role, part] = found
 

@@ -26,7 +26,7 @@ from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import DISK
 from palestra.storage.records_file import RecordsThen
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.stored_files import CheckpointError, MissingCheckpointError, StoredFile
+from palestra.storage.stored_files import CheckpointError, DamagedOnceError, MissingCheckpointError, StoredFile
 from tests.forked import run as run_forked
 from tests.storage.ring import NONE, Ring
 
@@ -325,6 +325,28 @@ def test_a_file_that_is_written_once_is_named_in_all_checkpoints_and_its_damage_
         checkpoints.load(0)
     assert str(error.value).startswith(f"{run.path}/players/rival.yml ")
     assert "\n" not in str(error.value)
+
+
+def test_a_file_that_the_disk_refuses_is_written_before_the_next_checkpoint_names_it(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(run, keep_last=3, keep_every=None)
+
+    def refuse(folder: int, name: str) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(DISK, "create", refuse)
+        with pytest.raises(OSError, match="No space"):
+            checkpoints.write_once("rollouts", "0.parquet", b"rows")
+        with pytest.raises(CheckpointError, match="No space"):
+            save(checkpoints, 0)
+    save(checkpoints, 1)
+    assert list(checkpoints.load(1).manifest.once["rollouts"]) == ["0.parquet"]
+    assert checkpoints.read_once("rollouts", "0.parquet") == b"rows"
+    (run.path / "rollouts" / "0.parquet").write_bytes(b"ROWS")
+    with pytest.raises(DamagedOnceError, match=r"rollouts/0.parquet is missing, or differs from what was written$"):
+        checkpoints.read_once("rollouts", "0.parquet")
 
 
 def test_a_branch_takes_the_files_that_its_checkpoint_names_and_no_others(run: RunFolder, tmp_path: Path) -> None:
