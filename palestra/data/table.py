@@ -3,6 +3,7 @@
 Letters: N rows of the file, D numbers that are shown of a row.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
@@ -19,6 +20,7 @@ TABLE = "columns"  # the entry that holds all columns but arrays
 CHANNELS = (1, 3, 4)  # of pictures
 MOST_CATEGORIES = 32  # of a column that a first file shows
 MOST_TOLD = 8  # values of a row that a text names
+HALF = re.compile(r"[\ud800-\udfff]")  # of a pair that stands for a character: no text in UTF-8 holds it alone
 
 
 class HeldOutFractionConfig(Config):
@@ -145,6 +147,9 @@ class LabelledFile:
                     where = f"got none in row {found[name].index('')} (counted from 0)"
                     message = f"expected a text in every row of {name!r}, {where}; fill it, or leave the row out"
                     raise ConfigError.at("", message)
+                if halves := [row for row, text in enumerate(found[name]) if HALF.search(text)]:
+                    where = f"got half of a pair (surrogate) in row {halves[0]} (counted from 0)"
+                    raise ConfigError.at("", f"expected texts that UTF-8 can write in {name!r}, {where}")
         return found
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure
+from palestra.data.table import HALF
 from palestra.games.dialogue.protocol import VERDICTS, Protocol
 from palestra.randomness import base_key, global_states, restored_global_states, world_keys
 from palestra.text.scenarios.scenario import TextScenario
@@ -106,5 +107,7 @@ def _faults_of_drawn(scenario: TextScenario, drawn: Any) -> Iterator[tuple[str, 
         texts, label = each
         if texts.keys() != set(scenario.fields) or not all(isinstance(text, str) for text in texts.values()):
             yield "draw", f"expected a text for each of {', '.join(scenario.fields)}, got {texts!r:.80}"
+        elif any(HALF.search(text) for text in texts.values()):
+            yield "draw", f"expected texts that UTF-8 can write, got {texts!r:.80}"
         if type(label) is not int or label not in (0, 1):
             yield "draw", f"expected the labels to be 0 or 1, got {label!r:.80}"

@@ -49,6 +49,13 @@ def test_every_kind_of_file_gives_the_same_texts() -> None:
         assert question.label == int(number % 2 == 0)
 
 
+def test_half_of_a_pair_of_surrogates_is_told_with_its_row() -> None:
+    text = Path("rows.jsonl").read_text()
+    Path("rows.jsonl").write_text(text.replace("is 3 even", "is \\ud83d even"))
+    with pytest.raises(ConfigError, match=r"UTF-8 can write in 'question', got half of a pair \(surrogate\) in row 3"):
+        made("jsonl")
+
+
 @pytest.mark.parametrize("balanced", [True, False])
 def test_training_and_evaluations_draw_different_rows(balanced: bool) -> None:
     game = made(balanced=balanced, held_out={"name": "fraction", "fraction": 0.4, "seed": 3})
