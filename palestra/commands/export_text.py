@@ -5,6 +5,7 @@ loaded again, and must give each token of some answers the probability that the 
 """
 
 import shutil
+from itertools import cycle
 from pathlib import Path
 
 import torch
@@ -59,8 +60,9 @@ def export_text_player(player: TextPlayer, folder: Path) -> int:
     if folder.exists():
         raise ExportError(f"{folder} exists already; move it away or delete it, to export the player again")
     game = player.game
-    prompts = [game.prompt(each, role) for each in game.long_dialogues() for role in each.turns()]
-    requests = [Request(prompt, key) for key, prompt in enumerate(prompts[:NUM_ANSWERS])]
+    first = game.a_long_dialogue(0)[0]
+    prompts = cycle([game.prompt(first, role) for role in first.turns()])
+    requests = [Request(prompt, key) for key, prompt in zip(range(NUM_ANSWERS), prompts, strict=False)]
     answers = player.model.sample(requests, player.config.sampling)
     folder.mkdir(parents=True)
     try:

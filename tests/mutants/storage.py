@@ -32,6 +32,15 @@ STORAGE = [
     ),
     *mutants(
         "storage/checkpoints.py",
+        "storage/test_checkpoints.py",
+        (
+            "            self._write_refused()\n            self._remove_leftovers()\n",
+            "            self._remove_leftovers()\n",
+        ),
+        ("        for folder in BEGUN:\n", "        for folder in ():\n"),
+    ),
+    *mutants(
+        "storage/checkpoints.py",
         POWER_LOSS,
         ("            unfinished.sync()\n", ""),
     ),

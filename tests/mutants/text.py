@@ -67,6 +67,24 @@ TEXT = [
         "training/text.py", "training/test_text.py", ("            count(self, **self.waves.counts())  # what", "#")
     ),
     *mutants(
+        "training/rollout_files.py",
+        "training/test_rollout_files.py",
+        ('if f"{name}.parquet" not in there', "if True"),
+        ('with_prompts=told == "prompts"', "with_prompts=False"),
+    ),
+    *mutants(
+        "training/text_evaluations.py",
+        "training/test_rollout_files.py",
+        ("epoch=self.training.epochs, rollout=place)", "epoch=self.training.epochs)"),
+        ('            require_same_files(state["files"], self.game.files)\n', "            pass\n"),
+    ),
+    *mutants(
+        "text/transcripts.py",
+        "text/test_transcripts.py",
+        ('2 if text[0] in " \\n\\t" else ""', '""'),
+        ('end = "+" if text.endswith("\\n") else "-"', 'end = "-"'),
+    ),
+    *mutants(
         "text/scenarios/claims.py",
         CLAIMS,
         ("missing[self._is_held_out(found[:, :L]) != held_out]", "missing[:0]"),
