@@ -63,7 +63,7 @@ def typed(value: Any) -> Any:
     return [typed(item) for item in value] if isinstance(value, list) else (type(value), value)
 
 
-@pytest.mark.parametrize("kind", set(KINDS.values()), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", list(dict.fromkeys(KINDS.values())), ids=lambda kind: kind.__name__)
 def test_every_key_of_a_run_is_described_and_none_has_a_default(kind: type[BaseRunConfig]) -> None:
     assert find_defaults(kind) == []
     assert find_undescribed(kind) == []
