@@ -9,7 +9,7 @@ from typing import Any, Protocol, get_args
 
 from palestra.algorithms.algorithm import AlgorithmConfig, Seat
 from palestra.buffers.memory import NoRoom
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError, ConfigErrorItem, PartError
 from palestra.games.config import NotDeclared
 from palestra.players import FromRunConfig
 from palestra.players.player import Player
@@ -200,3 +200,15 @@ def check_scratch_folders(config: BaseRunConfig) -> None:
         for key, folder in config.scratch_folders().items()
         if not (os.path.isdir(folder) and os.access(folder, os.W_OK))
     )
+
+
+def check_ready(training: Any) -> None:
+    """Raise ConfigError for a folder in which nothing can be written, and for a callback that does not fit the run."""
+    check_scratch_folders(training.config)
+    if not training.run.resumed:
+        check_checkpoint_folder(training.config)
+    for callback in training.callbacks:
+        try:
+            callback.check(training)
+        except PartError as error:
+            raise error.within(training.config, "") from error

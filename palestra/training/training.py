@@ -13,7 +13,7 @@ from rich.console import Console
 
 from palestra.buffers.replay import ReplayBuffer
 from palestra.callbacks import Callback, make_callback, required_callbacks
-from palestra.config import PartError, trusting
+from palestra.config import trusting
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage
 from palestra.recording.values import Recordable
@@ -238,14 +238,7 @@ class Training(TrainerBase):
 
     def require_ready(self) -> None:
         """Raise ConfigError, before anything is written, for what would make training fail."""
-        checks.check_scratch_folders(self.config)
-        if not self.run.resumed:
-            checks.check_checkpoint_folder(self.config)
-        for callback in self.callbacks:
-            try:
-                callback.check(self)
-            except PartError as error:
-                raise error.within(self.config, "") from error
+        checks.check_ready(self)
 
     def end_run(self, reason: str) -> None:
         """End the run before its `stop`, as complete, at the next safe point; the first reason counts."""
