@@ -70,7 +70,10 @@ SCENARIO = "expected a scenario (claims, rows, or package.module:Class)"
         (["supervised", "nip", "witness"], f"supervised nip witness: {SCENARIO}, got 'witness'"),
         (["supervised", "nip", "rows"], "game.scenario.file: expected a path, but the key is missing; give it, as "),
         (["supervised", "nip", "claims", "lenth=3"], "lenth: no such key"),
-        (["supervised", "nip", "no_such_file:Sums"], "game.scenario.name: importing 'no_such_file' failed: ModuleNotFoundError"),
+        (
+            ["supervised", "nip", "no_such_file:Sums"],
+            "game.scenario.name: importing 'no_such_file' failed: ModuleNotFoundError",
+        ),
     ],
 )
 def test_words_that_name_no_file_are_one_line(words: list[str], told: str, in_tmp_path: Path) -> None:
