@@ -138,7 +138,7 @@ def _names_of_evaluations(stored: Any, chosen: str | None) -> list[str]:
 
 def _print_asked(stored: Any, games: int | None) -> None:
     """What is played where the run's config has no evaluation, but a pairing is asked for."""
-    from palestra.runs.changed_evaluations import ASKED
+    from palestra.runs.base import ASKED
 
     asked = stored.evaluations.configs.get(ASKED["name"])
     if not stored.config.evaluations and asked is not None:

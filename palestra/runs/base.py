@@ -37,6 +37,15 @@ class TrainerBase:
     run_config: ClassVar[type["BaseRunConfig"]]
 
 
+ASKED: dict[str, Any] = {
+    "name": "asked",
+    "interval": None,
+    "at_start": False,
+    "num_games": 1000,
+    "final_num_games": 1000,
+    "seed": None,
+}
+"""the evaluation in which pairings are played if the run's config has no evaluation"""
 LAST_KEYS = ("evaluations", "best", "evaluators", "stop", "callbacks", "execution", "output")
 
 

@@ -12,22 +12,13 @@ from palestra.config import Config, ConfigError, ConfigErrorItem, check_overridd
 from palestra.evaluation.config import AnyEvaluationConfig, EvaluationConfig, UserEvaluationConfig, evaluation_errors
 from palestra.games import AnyGameConfig
 from palestra.players import scripts_in
+from palestra.runs.base import ASKED
 from palestra.runs.branching import differences
 from palestra.runs.config import RunConfig
 from palestra.runs.kinds import read_stored_config
 from palestra.storage.run_folder import RunFolder
 
-ASKED: dict[str, Any] = {
-    "name": "asked",
-    "interval": None,
-    "at_start": False,
-    "num_games": 1000,
-    "final_num_games": 1000,
-    "max_rounds": 1000,
-    "seed": None,
-    "game": None,
-}
-"""the evaluation in which pairings are played if the run's config has no evaluation"""
+ASKED_OF_GAMES: dict[str, Any] = {**ASKED, "max_rounds": 1000, "game": None}
 
 
 class _Changeable(Config):
@@ -45,8 +36,8 @@ class Changes:
 
     overrides: of `evaluations` and `game`, such as `evaluations.0.max_rounds=50` or `game.dimension=4`; the game is
     that of the evaluations without a game of their own. pairings: role -> player, in place of the pairings of every
-    evaluation, or of ASKED if the run has no evaluation; roles that are left out keep the run's players. No pairings
-    leave those of the evaluations.
+    evaluation, or of ASKED_OF_GAMES if the run has no evaluation; roles that are left out keep the run's players. No
+    pairings leave those of the evaluations.
     """
 
     overrides: Sequence[str]
@@ -60,7 +51,7 @@ class Changes:
     def evaluations(self, config: RunConfig) -> list[EvaluationConfig | UserEvaluationConfig]:
         """The evaluations of a run with these changes. Raises ConfigError with every fault at once."""
         own = [evaluation.model_dump() for evaluation in config.evaluations]
-        asked = [{**ASKED, "pairings": [config.roles]}] if self.pairings else []
+        asked = [{**ASKED_OF_GAMES, "pairings": [config.roles]}] if self.pairings else []
         data = {"game": config.game.model_dump(), "evaluations": own or asked}
         changed = check_overridden(data, self.overrides, _Changeable)
         game = None if changed.game == config.game else changed.game

@@ -19,7 +19,7 @@ from palestra.games.world import EnvironmentFailed
 from palestra.players.player import Player
 from palestra.recording.recorders import plain
 from palestra.runs.base import BaseRunConfig
-from palestra.runs.changed_evaluations import ASKED, Changes, digest, errors_at, require_fitting
+from palestra.runs.changed_evaluations import ASKED_OF_GAMES, Changes, digest, errors_at, require_fitting
 from palestra.runs.config import RunConfig
 from palestra.runs.evaluating import PLAYED
 from palestra.runs.kinds import read_stored_config, require_kind
@@ -224,7 +224,7 @@ class StoredRun(Stored):
         if game is not None and "name" not in game:
             game = run.game.model_dump() | dict(game)
         data = {
-            **ASKED,
+            **ASKED_OF_GAMES,
             "name": "play",
             "num_games": num_games or (first and first.final_num_games),
             "final_num_games": num_games or (first and first.final_num_games),

@@ -18,7 +18,7 @@ from palestra.config import (
 )
 from palestra.evaluation.config import TimedEvaluationConfig
 from palestra.evaluation.measures import GameMeasures
-from palestra.runs.base import EvaluatedRunConfig, TrainerBase, algorithms_of, player_name_errors
+from palestra.runs.base import ASKED, EvaluatedRunConfig, TrainerBase, algorithms_of, player_name_errors
 from palestra.runs.sections import MachineConfig, RunOutputConfig
 from palestra.text.game import TextDialogueConfig
 from palestra.text.players import AnyTextPlayer, TextPlayerConfig
@@ -26,17 +26,6 @@ from palestra.text.scores import text_scores
 from palestra.text.scripts import SCRIPTS
 
 NO_WORLDS = "trainer text plays dialogues in words, which need no worlds, no kernels and no replay buffers"
-
-
-ASKED: dict[str, Any] = {
-    "name": "asked",
-    "interval": None,
-    "at_start": False,
-    "num_games": 1000,
-    "final_num_games": 1000,
-    "seed": None,
-}
-"""the evaluation in which pairings are played if the run's config has no evaluation"""
 
 
 class TextTrainerConfig(Config):

@@ -31,7 +31,7 @@ from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.recording.recorders import JsonlRecorder
 from palestra.runs.base import player_name_errors
-from palestra.runs.changed_evaluations import ASKED
+from palestra.runs.changed_evaluations import ASKED_OF_GAMES
 from palestra.runs.config import RunConfig, info_errors
 from palestra.runs.kinds import is_tournament
 from palestra.runs.parts import build_evaluations, build_parts
@@ -110,7 +110,7 @@ class TournamentConfig(Config):
     def as_run(self) -> RunConfig:
         """The config of a run with these players. It has the keys that playing needs, and none of training."""
         games = {"num_games": self.num_games, "final_num_games": self.num_games, "max_rounds": self.max_rounds}
-        evaluation = EvaluationConfig(**{**ASKED, **games, "name": NAME, "pairings": self.every_pairing()})
+        evaluation = EvaluationConfig(**{**ASKED_OF_GAMES, **games, "name": NAME, "pairings": self.every_pairing()})
         execution = ExecutionConfig(**dict(self.execution), gradients="autograd", compile=False)
         keys: dict[str, Any] = {key: getattr(self, key) for key in ("seed", "game", "num_worlds", "players")}
         keys |= {"evaluations": [evaluation], "execution": execution, "roles": {}}

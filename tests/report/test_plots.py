@@ -174,6 +174,17 @@ def test_groups_have_a_line_each_and_a_legend(
     assert figure.get_suptitle() == "PPO, Own on CartPole-v1"
 
 
+def test_long_names_of_groups_fit_into_the_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("expert_iteration", "policy_gradient", "supervised_by_truth")
+    runs = [make_run(tmp_path / name, 0, {0: 5.0, 10: 6.0}, algorithm=f"mine:{name}") for name in names]
+    figure = drawn(monkeypatch, *runs)
+    figure.draw_without_rendering()
+    whole = figure.bbox
+    for text in (figure._suptitle, *figure.legends[0].get_texts()):
+        box = text.get_window_extent()
+        assert whole.x0 <= box.x0 < box.x1 <= whole.x1, text.get_text()
+
+
 def test_each_game_has_panels_of_its_own(seeds: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = make_run(tmp_path / "other", 0, {0: 5.0}, game="Acrobot-v1", algorithm="dqn")
     figure = drawn(monkeypatch, *seeds, other)

@@ -76,6 +76,16 @@ def played(waves: Waves) -> Rollouts:
     return waves.rollouts()
 
 
+def test_roll_outs_of_a_question_read_the_prompt_of_their_own_variant() -> None:
+    found = waves("nip, side drawn", num_retries=0)
+    fresh = {(each.question.number, each.rollout): each.dialogue for each in waves("nip, side drawn").tables}
+    rows = [each for each in played(found).rows if each.node == 0]
+    assert {each.variant for each in rows} == {0, 1}
+    for each in rows:
+        begun = fresh[each.question, each.rollout]
+        assert (begun.variant, found.game.prompt(begun, each.role)) == (each.variant, each.prompt)
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_rows_say_what_was_done_and_what_it_was_worth(protocol: str) -> None:
     found = waves(protocol)
