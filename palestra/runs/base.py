@@ -46,7 +46,7 @@ ASKED: dict[str, Any] = {
     "seed": None,
 }
 """the evaluation in which pairings are played if the run's config has no evaluation"""
-LAST_KEYS = ("evaluations", "best", "evaluators", "stop", "callbacks", "execution", "output")
+LAST_KEYS = ("evaluations", "best", "evaluators", "stop", "budget", "callbacks", "execution", "output")
 
 
 class BaseRunConfig(Config):
@@ -61,7 +61,8 @@ class BaseRunConfig(Config):
     games in it, whom one can ask and play against. is_open: whether callbacks may change schedules and weights of what
     learns. options: those of commands that mean something to it alone, as
     --games. bitless: keys of `execution` that change no bit, so that a run may be resumed with others. changeable: keys
-    that may be others where a stored run of a training is evaluated, or what has learned there is used.
+    that may be others where a stored run of a training is evaluated, or what has learned there is used. extendable:
+    those that `palestra extend` changes.
     """
 
     counters: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs")
@@ -73,6 +74,7 @@ class BaseRunConfig(Config):
     options: ClassVar[tuple[str, ...]] = ()
     bitless: ClassVar[tuple[str, ...]] = ()
     changeable: ClassVar[tuple[str, ...]] = ()
+    extendable: ClassVar[tuple[str, ...]] = ("stop",)
     usual: ClassVar[Any] = {
         "seed": 0,
         "stop": {"after": 50_000, "unit": "opt_steps"},
@@ -198,6 +200,10 @@ class BaseRunConfig(Config):
 
     def allows_in_branch(self, key: str, branched: Self) -> bool:
         """Return whether a branch may change a key that is otherwise fixed. branched: the config of the branch."""
+        return False
+
+    def goes_on_after(self, ended: str, before: Self) -> bool:
+        """Return whether a run that ended early, for this reason and under the config `before`, goes on under this."""
         return False
 
     def seat_overrides(self, origin: Mapping[str, str], freeze: Sequence[str], replace: Mapping[str, str]) -> list[str]:

@@ -68,8 +68,8 @@ def extend(run: Path, overrides: Sequence[str], reached: Reached | None = None) 
     """Give a run another end: rewrite its config, and note the change. `Trainer.load(run).fit()` then goes on.
 
     overrides: such as "stop.after=100000". reached: how far the run has come; None: as far as its last checkpoint.
-    Gives the new config. Raises ConfigError for a change of any key but `stop`, if nothing changes, and for an end that
-    the run has already reached; RunFolderError, CheckpointError.
+    Gives the new config. Raises ConfigError for a change of any key but those that its kind names (`extendable`), if
+    nothing changes, and for an end that the run has already reached; RunFolderError, CheckpointError.
     """
     folder = RunFolder.open(run)
     with folder.lock():
@@ -83,11 +83,11 @@ def extend(run: Path, overrides: Sequence[str], reached: Reached | None = None) 
                 + ("" if branch is None else f"; to change it, branch off a checkpoint: {branch}"),
             )
             for change in changes
-            if change.key.split(".")[0] != "stop"
+            if change.key.split(".")[0] not in config.extendable
         ]
         counters, ended = reached or _reached(folder, config)
         count = counters.get(extended.stop.unit)
-        if ended is not None:
+        if ended is not None and not extended.goes_on_after(ended, config):
             message = f"expected a run that ended by its `stop`, got one that ended early: {ended}"
             message += "" if branch is None else f"; to go on from it, branch off a checkpoint: {branch}"
             faults.append(ConfigErrorItem("stop", message))
@@ -210,7 +210,9 @@ def changes_since(checkpoint: Path, config: Config) -> list[Change]:
 
 def stored_config(config: BaseRunConfig) -> dict[str, Any]:
     """The keys of a config that a checkpoint stores: those on which its bits depend."""
-    return config.model_dump(mode="json", exclude={"stop": True, "output": True, "execution": set(config.bitless)})
+    return config.model_dump(
+        mode="json", exclude={"stop": True, "budget": True, "output": True, "execution": set(config.bitless)}
+    )
 
 
 def require_same_experiment(loaded: LoadedCheckpoint, config: BaseRunConfig) -> None:

@@ -295,7 +295,7 @@ class Run:
         if not isinstance(self.place, RunFolder):
             raise RuntimeError("extend: expected a run that has begun, got one without a folder; call fit() first")
         extended = extend(self.place.path, overrides, reached)
-        self.config = self.config.model_copy(update={"stop": extended.stop})
+        self.config = self.config.model_copy(update={key: getattr(extended, key) for key in extended.extendable})
 
     def _ways_on(self, is_over: bool) -> dict[str, str]:
         """The commands that this run accepts now, by what they do."""

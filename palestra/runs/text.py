@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from palestra.config import (
     ByName,
@@ -24,7 +24,9 @@ from palestra.text.game import TextDialogueConfig
 from palestra.text.players import AnyTextPlayer, TextPlayerConfig
 from palestra.text.scores import text_scores
 from palestra.text.scripts import SCRIPTS
+from palestra.text.servers.config import BudgetConfig
 
+BUDGET_IS_SPENT = "the budget is spent: the next call or job could pass it"
 NO_WORLDS = "trainer text plays dialogues in words, which need no worlds, no kernels and no replay buffers"
 
 
@@ -85,6 +87,7 @@ class TextConfig(EvaluatedRunConfig):
     is_open = False
     options = ("--pairing", "--games", "--player")
     changeable = ("evaluations",)
+    extendable = ("stop", "budget")
     absent = dict.fromkeys(("num_worlds",), NO_WORLDS)
     usual: ClassVar[Any] = {
         "trainer": "text",
@@ -111,6 +114,9 @@ class TextConfig(EvaluatedRunConfig):
     """the players by name: each has a model, is scripted, or comes from another run"""
     evaluations: list[TextEvaluationConfig]
     """dialogues that are played apart from training; []: none"""
+    budget: BudgetConfig | None
+    """what the run may spend on models behind servers; it then ends, and `palestra extend` may give it more; null: any
+    sum"""
     execution: TextExecutionConfig
     """where and how the run is computed; equal bits are promised only while it is unchanged"""
     output: TextOutputConfig
@@ -180,6 +186,9 @@ class TextConfig(EvaluatedRunConfig):
 
     def judged_by(self, evaluation: str) -> list[Config]:
         return [each for each in self.evaluations if each.name == evaluation]
+
+    def goes_on_after(self, ended: str, before: Self) -> bool:
+        return ended == BUDGET_IS_SPENT and self.budget != before.budget
 
     def copied(self) -> list[str]:
         return list(self.players)

@@ -95,6 +95,7 @@ def text_run(protocol: str, players: Data, roles: dict[str, str] | None = None, 
         "best": {"evaluation": "main", "pairing": 0, "measure": "return/verifier", "goal": "max"},
         "evaluators": None,
         "stop": {"after": 2, "unit": "epochs"},
+        "budget": None,
         "callbacks": [],
         "execution": {"device": "cpu", "num_threads": 1},
         "output": {

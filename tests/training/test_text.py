@@ -88,6 +88,7 @@ CONFIG: dict[str, Any] = {
     "best": None,
     "evaluators": None,
     "stop": {"after": 2, "unit": "epochs"},
+    "budget": None,
     "callbacks": [],
     "execution": {"device": "cpu", "num_threads": 1},
     "output": OUTPUT,

@@ -1,0 +1,135 @@
+"""What calls and jobs have cost a run, and what those that are out may still cost: exact, and never beyond the budget.
+
+Before an attempt begins, its worst case is reserved; once it is over, what it has cost takes that place. What a kill
+has lost counts as the worst case. The ledger itself is kept nowhere: it follows from the lines of the journals, in
+which `worst` opens an attempt and `spent` closes it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from palestra.text.chat import Prompt
+
+PICO = 10**12  # money is counted in such parts of the currency: a price of a millionth per million tokens is 1
+PER_MESSAGE, PER_PROMPT = 32, 64  # tokens that a chat template adds: a role and marks around each message; a preamble
+
+Key = tuple[str, int]
+"""a call or a job, and the number of its attempt, from 0"""
+
+
+class Cost(NamedTuple):
+    """Tokens, and money in parts of 1/PICO. As a limit: None where there is none."""
+
+    tokens: int | None
+    money: int | None
+
+    def plus(self, other: "Cost") -> "Cost":
+        return Cost((self.tokens or 0) + (other.tokens or 0), (self.money or 0) + (other.money or 0))
+
+    def within(self, limit: "Cost") -> bool:
+        pairs = zip(self, limit, strict=True)
+        return all(most is None or (own or 0) <= most for own, most in pairs)
+
+    def line(self) -> dict[str, int]:
+        """Return the cost as journals have it."""
+        return {"tokens": self.tokens or 0, "money": self.money or 0}
+
+    def in_money(self) -> float:
+        return (self.money or 0) / PICO
+
+
+NOTHING = Cost(0, 0)
+
+
+class Prices(NamedTuple):
+    """What one token costs, in parts of 1/PICO."""
+
+    input: int
+    cached: int
+    output: int
+    trained: int
+
+
+class Usage(NamedTuple):
+    """The tokens of a call as a server reports them. input: of the prompt, the cached ones included."""
+
+    input: int
+    cached: int
+    output: int
+
+    def cost(self, prices: Prices) -> Cost:
+        cached = min(self.cached, self.input)
+        money = (self.input - cached) * prices.input + cached * prices.cached + self.output * prices.output
+        return Cost(self.input + self.output, money)
+
+
+def worst_of_call(prompt: Prompt, num_answers: int, max_tokens: int, prices: Prices) -> Cost:
+    """Return the most that a call can cost: a token stands for at least one byte of text."""
+    read = sum(len(each.content.encode(errors="surrogatepass")) + PER_MESSAGE for each in prompt) + PER_PROMPT
+    money = read * max(prices.input, prices.cached) + num_answers * max_tokens * prices.output
+    return Cost(read + num_answers * max_tokens, money)
+
+
+def worst_of_job(num_bytes: int, num_passes: int, prices: Prices) -> Cost:
+    """Return the most that a job can cost. num_bytes: of its file, which has at least one byte for each token."""
+    return Cost(num_bytes * num_passes, num_bytes * num_passes * prices.trained)
+
+
+class Ledger:
+    """What was spent, and what is reserved.
+
+    limit: of both together. spent: by attempts that are over. reserved: the worst cases of those that are not.
+    """
+
+    def __init__(self, limit: Cost) -> None:
+        self.limit, self.spent = limit, NOTHING
+        self.reserved: dict[Key, Cost] = {}
+
+    def may_begin(self, worst: Cost) -> bool:
+        """Tell whether an attempt can cost this much at most, beside all that are out, within the limit."""
+        return sum_of([self.spent, *self.reserved.values(), worst]).within(self.limit)
+
+    def could_begin(self, worst: Cost) -> bool:
+        """Tell whether an attempt might still begin, if those that are out cost nothing."""
+        return self.spent.plus(worst).within(self.limit)
+
+    def reserve(self, key: Key, worst: Cost) -> bool:
+        """Let an attempt begin if it may. Returns whether it did."""
+        if not self.may_begin(worst):
+            return False
+        self.reserved[key] = worst
+        return True
+
+    def settle(self, key: Key, cost: Cost) -> None:
+        """Count what an attempt has cost, which is over."""
+        del self.reserved[key]
+        self.spent = self.spent.plus(cost)
+
+    def lose(self, key: Key) -> None:
+        """Count the worst case of an attempt of which nothing more is known."""
+        self.settle(key, self.reserved[key])
+
+    def replay(self, lines: Iterable[Mapping[str, Any]], run: str) -> None:
+        """Take over the attempts of a run from the lines of a journal; those without a cost stay reserved.
+
+        Each line has `call` and `attempt`, and one with `worst` the id of its `run`, too: lines of another run, which a
+        branch has taken along, cost nothing here.
+        """
+        for line in lines:
+            key = line["call"], line["attempt"]
+            if "worst" in line and line["run"] == run:
+                self.reserved[key] = Cost(**line["worst"])
+            elif "spent" in line and key in self.reserved:
+                self.settle(key, Cost(**line["spent"]))
+
+    def lose_all(self) -> None:
+        """Count all that is reserved: a kill has lost it."""
+        for key in list(self.reserved):
+            self.lose(key)
+
+
+def sum_of(costs: Iterable[Cost]) -> Cost:
+    found = NOTHING
+    for each in costs:
+        found = found.plus(each)
+    return found
