@@ -22,15 +22,17 @@ PAST, REFERENCE = 0.15, 0.4  # how far these log-probabilities are from the mode
 PROMPTS = ((258, 104, 105, 259), (257, 97, 258, 98, 99, 259), (258, 259))
 ANSWERS = ((97, 99, 256), (114, 256), (98, 98, 97, 99))
 ADVANTAGES = (1.5, -0.5, 0.25)
+WORSE = ((114, 256), (97, 98, 99, 100, 256), (256,))  # answers to the same prompts
+BETA, SHIFT = 2.0, 0.1  # of a preference, and how far its reference's weights are from the model's
 SIZES: dict[str, Any] = {"num_layers": 2, "width": 8, "num_heads": 2, "mlp_width": 12, "context": 32, "init_std": 0.3}
 
 
-def causal_lm() -> Any:
+def causal_lm(shift: float = 0.0) -> Any:
     """A small Llama whose weights follow from no generator of random numbers."""
     made = NewConfig(name="new", **SIZES).build(base_key(0, "model"), CPU).network.causal_lm
     with torch.no_grad():
         for number, weight in enumerate(made.parameters()):
-            weight.copy_(0.5 * torch.sin(torch.arange(weight.numel()) * 1.7 + number).view(weight.shape))
+            weight.copy_(0.5 * torch.sin(torch.arange(weight.numel()) * 1.7 + number + shift).view(weight.shape))
     return made
 
 
@@ -66,7 +68,16 @@ def figures_of(loss: Tensor, model: Any) -> dict[str, Any]:
 
 def main() -> None:
     from datasets import Dataset  # type: ignore[import-not-found]
-    from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer, SFTConfig, SFTTrainer  # type: ignore[import-not-found]
+    from trl import (  # type: ignore[import-not-found]
+        DPOConfig,
+        DPOTrainer,
+        GRPOConfig,
+        GRPOTrainer,
+        RLOOConfig,
+        RLOOTrainer,
+        SFTConfig,
+        SFTTrainer,
+    )
 
     from palestra.text.models.byte_tokens import byte_tokenizer
 
@@ -124,6 +135,19 @@ def main() -> None:
         "labels": labels,
     }
     found["sft"] = figures_of(sft.compute_loss(sft.model, batch), sft.model)
+    model = causal_lm()
+    dpo = DPOTrainer(
+        model=model,
+        ref_model=causal_lm(SHIFT),
+        args=DPOConfig(**common, beta=BETA),
+        train_dataset=Dataset.from_dict({"prompt": ["a"] * 4, "chosen": ["b"] * 4, "rejected": ["c"] * 4}),
+        processing_class=tokenizer,
+    )
+    pairs = [
+        {"prompt_ids": list(prompt), "chosen_ids": list(better), "rejected_ids": list(worse)}
+        for prompt, better, worse in zip(PROMPTS, ANSWERS, WORSE, strict=True)
+    ]
+    found["dpo"] = figures_of(dpo.compute_loss(dpo.model, dpo.data_collator(pairs)), dpo.model)
     json.dump(found, sys.stdout, indent=1)
     sys.stdout.write("\n")
 

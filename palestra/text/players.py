@@ -142,7 +142,8 @@ class TextPlayer:
         for each in found:
             row = each.row
             if each.answer is None:
-                examples.append(JobExample(row.prompt_ids, row.answer_ids, each.weight, row.log_probs))
+                worse = () if each.worse is None else each.worse.answer_ids
+                examples.append(JobExample(row.prompt_ids, row.answer_ids, each.weight, row.log_probs, worse))
             else:
                 with self._naming(row):
                     ids = self.model.answer_ids(each.answer, len(row.prompt_ids))

@@ -4,17 +4,20 @@ All in one file, because importing transformers takes longer than everything els
 
 Covers palestra.text.models.byte_tokens, palestra.text.models.encode, palestra.text.models.extra,
 palestra.text.models.folder, palestra.text.models.local, palestra.text.models.lora, palestra.text.models.losses,
-palestra.text.models.losses.batch, palestra.text.models.losses.policy_gradient, palestra.text.models.losses.supervised,
-palestra.text.models.model, palestra.text.models.network, palestra.text.models.sampling, palestra.text.models.sources,
-palestra.text.models.templates, palestra.text.models.tuning.
+palestra.text.models.losses.batch, palestra.text.models.losses.policy_gradient, palestra.text.models.losses.preference,
+palestra.text.models.losses.supervised, palestra.text.models.model, palestra.text.models.network,
+palestra.text.models.sampling, palestra.text.models.sources, palestra.text.models.templates,
+palestra.text.models.tuning.
 """
 
 import copy
 import itertools
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +40,7 @@ from palestra.text.models.byte_tokens import CHAT_TEMPLATE, byte_tokenizer
 from palestra.text.models.encode import Encoder
 from palestra.text.models.local import LocalModel
 from palestra.text.models.lora import LoRAConfig
-from palestra.text.models.losses import PolicyGradientConfig, SupervisedConfig
+from palestra.text.models.losses import PolicyGradientConfig, PreferenceConfig, SupervisedConfig
 from palestra.text.models.model import Answer, ChatTemplateError, Example, Job, PromptRefused, Request, SamplingConfig
 from palestra.text.models.network import Network
 from palestra.text.models.sampling import draw_answers, draw_tokens
@@ -60,6 +63,7 @@ LONG: Prompt = (
     Message("user", "."),
 )
 SUPERVISED = SupervisedConfig(name="supervised", per="token")
+PREFERENCE = PreferenceConfig(name="preference", beta=trl.BETA)
 
 
 def new_model(seed: int = 0, **sizes: Any) -> LocalModel:
@@ -473,6 +477,34 @@ def test_losses_and_gradients_are_those_of_trl(
         assert figures == pytest.approx(TRL[name]["gradients"][weight], abs=1e-5), weight
 
 
+@pytest.mark.parametrize("num_microbatches", [1, 3])
+def test_the_preference_loss_and_its_gradients_are_those_of_trl(num_microbatches: int) -> None:
+    """The reference is another model there; here it is the network when it had that model's weights."""
+    model = trl.causal_lm()
+    rows = zip(trl.PROMPTS, trl.ANSWERS, trl.WORSE, strict=True)
+    examples = [Example(prompt, better, 1.0, (), worse) for prompt, better, worse in rows]
+    job = Job.from_state(Job(examples, PREFERENCE, "before", 1.0).state_dict())
+    assert list(job.examples) == examples
+    batch = batch_of(job.examples, CPU)
+    batch["reference"] = Tuned(Network(trl.causal_lm(trl.SHIFT)), job)(batch).detach()
+    tuned = Tuned(Network(model), job)
+    found = find_gradient(tuned, batch, num_microbatches, list(model.parameters()), nullcontext)
+    for weight, gradient in zip(model.parameters(), found.sums, strict=True):
+        weight.grad = gradient / found.total  # type: ignore[operator]
+    assert float(found.means["loss"]) == pytest.approx(TRL["dpo"]["loss"], abs=1e-5)
+    for name, figures in trl.gradient_figures(model).items():
+        assert figures == pytest.approx(TRL["dpo"]["gradients"][name], abs=1e-5), name
+    assert 0.0 < float(found.means["preferred"]) < 1.0
+
+
+def pairs_of(model: LocalModel, num: int = 7) -> list[Example]:
+    answers = model.sample(requests(2 * num, (SHORT,)), sampling(temperature=1.5))
+    return [
+        Example(better.prompt_ids, better.ids, 1.0 + number, (), worse.ids)
+        for number, (better, worse) in enumerate(zip(answers[::2], answers[1::2], strict=True))
+    ]
+
+
 def examples_of(model: LocalModel, num: int = 7) -> list[Example]:
     answers = model.sample(requests(num), sampling(temperature=0.8))
     return [Example.of(answer, (-1.0) ** number) for number, answer in enumerate(answers)]
@@ -487,14 +519,15 @@ def are_equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("is_adapted", [False, True])
-def test_a_tuning_goes_on_to_the_same_bits_after_each_step(folder: Path, is_adapted: bool) -> None:
+@pytest.mark.parametrize("loss", [policy_gradient(), PREFERENCE])
+def test_a_tuning_goes_on_to_the_same_bits_after_each_step(folder: Path, is_adapted: bool, loss: Any) -> None:
     def make() -> LocalModel:
         return nudge(folder_model(folder, LORA, seed=4)) if is_adapted else new_model(4)
 
     model = make()
     model.keep_reference()
-    examples = examples_of(model)
-    jobs = [Job(examples, policy_gradient(), "before", 0.8), Job(examples, policy_gradient(), "before", 0.8)]
+    examples = pairs_of(model) if loss is PREFERENCE else examples_of(model)
+    jobs = [Job(examples, loss, "before", 0.8), Job(examples, loss, "before", 0.8)]
     config = tuning_config(num_microbatches=2)
     states = []
     for number, job in enumerate(jobs):
@@ -532,6 +565,25 @@ def test_a_job_begins_from_the_model_before_or_from_the_base(model: LocalModel) 
     assert not are_equal(ends[1], ends[0])
 
 
+@pytest.mark.parametrize("begin_from", ["before", "base"])
+def test_a_preference_is_beside_the_model_with_which_its_job_begins(begin_from: Any) -> None:
+    """In the first step nothing has changed yet; later the reference stays, and is forgotten with the job."""
+    subject = new_model(2)
+    beginning = weights_of(subject)
+    next(iter(subject.learning.parameters.values())).data.add_(0.1)
+    begun = beginning if begin_from == "base" else weights_of(subject)
+    tuning = subject.tuning(Job(pairs_of(subject), PREFERENCE, begin_from, 1.0), tuning_config(num_passes=4), key=1)
+    assert tuning.state_dict()["before"] is None
+    terms = [tuning.step()]
+    assert float(terms[0]["margin"]) == 0.0
+    assert float(terms[0]["loss"]) == pytest.approx(math.log(2.0))
+    while not tuning.is_done:
+        assert are_equal(tuning.state_dict()["before"], begun)
+        terms.append(tuning.step())
+    assert float(terms[-1]["margin"]) > 0.1
+    assert tuning.state_dict()["before"] is None
+
+
 def test_a_pass_reads_each_example_once_in_an_order_of_its_own() -> None:
     subject = new_model(2)
     examples = [Example((258, 97), (97 + number, 256), 1.0) for number in range(7)]
@@ -562,6 +614,12 @@ def test_a_job_without_what_its_loss_needs_is_refused(model: LocalModel) -> None
         ([], SUPERVISED, "got none"),
         ([written], SUPERVISED, "positive weights"),
         ([written], policy_gradient(), "without log-probabilities"),
+        (
+            [replace(written, weight=1.0)],
+            PREFERENCE,
+            "expected pairs of answers for a preference, .* a preference loss",
+        ),
+        ([replace(written, weight=1.0, worse=(97,))], SUPERVISED, "and for it alone, got a supervised loss"),
     ):
         with pytest.raises(ValueError, match=why):
             model.tuning(Job(examples, loss, "before", 1.0), tuning_config(), key=0)

@@ -21,7 +21,7 @@ class JobConfig(Config):
     losses: by which the examples can be learned.
     """
 
-    losses: ClassVar[tuple[str, ...]] = ("supervised", "policy_gradient")
+    losses: ClassVar[tuple[str, ...]] = ("supervised", "policy_gradient", "preference")
     usual: ClassVar[dict[str, Any]] = {"loss": "supervised", "begin_from": "before", "tuning": {}}
 
     loss: AnyTextLoss
@@ -52,13 +52,15 @@ class UserAlgorithmConfig(UserConfig, JobConfig):
 class Example(NamedTuple):
     """A decision that a player learns from.
 
-    weight: how much the answer counts (supervised), or its advantage (policy gradient). answer: one that it should have
-    given; None: the one that it gave, by the tokens that were sampled.
+    weight: how much the answer or the pair counts (supervised, preference), or the answer's advantage (policy
+    gradient). answer: one that it should have given; None: the one that it gave, by the tokens that were sampled.
+    worse: a decision with the same prompt whose answer was less good (preference).
     """
 
     row: DecisionRow
     weight: float
     answer: str | None = None
+    worse: DecisionRow | None = None
 
 
 class Seat(NamedTuple):
@@ -108,21 +110,38 @@ class TextAlgorithm(ABC):
 
 def chosen_examples(algorithm: TextAlgorithm, rollouts: Rollouts, keys: Tensor) -> list[Example]:
     """Return the examples of an algorithm. Raises AlgorithmFailed, in one line, for what its loss cannot learn from."""
-    where, is_supervised = f"{type(algorithm).__name__}.examples", algorithm.config.loss.name == "supervised"
+    where, loss = f"{type(algorithm).__name__}.examples", algorithm.config.loss.name
     try:
         found = list(algorithm.examples(rollouts, keys))
     except Exception as error:
         raise AlgorithmFailed(f"{where}: raises {failure(error)}") from error
     for each in found:
-        if not isinstance(each, Example) or not isinstance(each.answer, str | None):
-            raise AlgorithmFailed(f"{where}: expected Examples of decisions, got {each!r:.80}")
-        if not math.isfinite(each.weight) or (is_supervised and each.weight <= 0):
-            expected = "a positive weight, because the loss is supervised" if is_supervised else "a finite weight"
-            raise AlgorithmFailed(f"{where}: expected {expected}, got {each.weight}")
-        if not each.row.prompt_ids:
-            raise AlgorithmFailed(
-                f"{where}: expected decisions of a model, got one of the scripted {each.row.player!r}"
-            )
-        if each.answer is not None and not is_supervised:
-            raise AlgorithmFailed(f"{where}: expected sampled answers for a policy gradient, got {each.answer!r:.80}")
+        if (fault := _fault(each, loss)) is not None:
+            raise AlgorithmFailed(f"{where}: expected {fault}")
     return found
+
+
+def _fault(example: Any, loss: str) -> str | None:
+    """Say what was expected of an example for a loss, and what was got; None if it is right."""
+    is_example = isinstance(example, Example) and isinstance(example.row, DecisionRow)
+    if (
+        not is_example
+        or not isinstance(example.answer, str | None)
+        or not isinstance(example.worse, DecisionRow | None)
+    ):
+        return f"Examples of decisions, got {example!r:.80}"
+    if not math.isfinite(example.weight) or (loss != "policy_gradient" and example.weight <= 0):
+        is_any = loss == "policy_gradient"
+        return (
+            f"{'a finite weight' if is_any else f'a positive weight, because the loss is {loss}'}, got {example.weight}"
+        )
+    if not example.row.prompt_ids:
+        return f"decisions of a model, got one of the scripted {example.row.player!r}"
+    if example.answer is not None and loss != "supervised":
+        return f"sampled answers for a {loss.replace('_', ' ')}, got {example.answer!r:.80}"
+    if (example.worse is None) == (loss == "preference"):
+        got = "none" if example.worse is None else repr(example.worse.answer)[:80]
+        return f"{'a' if example.worse is None else 'no'} worse answer, because the loss is {loss}, got {got}"
+    if example.worse is not None and example.worse.prompt != example.row.prompt:
+        return f"a worse answer to the same prompt, got one to {example.worse.prompt!r:.80}"
+    return None

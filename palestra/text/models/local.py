@@ -1,7 +1,7 @@
 """A model in this process: its weights or an adapter's learn, and its answers are sampled here."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -110,14 +110,17 @@ class LocalModel(TextModel):
         self.learning.activate()
 
     def keep_reference(self) -> None:
-        self.reference = self._values()
+        self.reference = self.values()
+
+    def as_reference(self, name: str) -> AbstractContextManager[None]:
+        """A context in which the network has the weights of the base, or those that `keep_reference` has kept."""
+        return self.holding(self.reference if name == "imitated" and self.reference is not None else self._base())
 
     @contextmanager
-    def as_reference(self, name: str) -> Iterator[None]:
-        """A context in which the network has the weights of the base, or those that `keep_reference` has kept."""
-        reference = self.reference if name == "imitated" and self.reference is not None else self._base()
-        held = self._values()
-        self._fill(reference)
+    def holding(self, weights: Weights) -> Iterator[None]:
+        """A context in which the network has these weights."""
+        held = self.values()
+        self._fill(weights)
         try:
             yield
         finally:
@@ -146,7 +149,8 @@ class LocalModel(TextModel):
             self._initial = self.learning.initial()
         return self._initial
 
-    def _values(self) -> Weights:
+    def values(self) -> Weights:
+        """Return a copy of the weights."""
         return {name: each.detach().clone() for name, each in self.learning.parameters.items()}
 
     @torch.no_grad()

@@ -14,7 +14,7 @@ from torch import Tensor
 from palestra.config import Config, PositiveFloat, PositiveInt, check
 from palestra.models.model import Terms
 from palestra.text.chat import Prompt
-from palestra.text.models.losses import AnyTextLoss, PolicyGradientConfig, SupervisedConfig
+from palestra.text.models.losses import AnyTextLoss, PolicyGradientConfig, PreferenceConfig, SupervisedConfig
 
 # ---- answers -----------------------------------------------------------------------------------------
 
@@ -81,14 +81,16 @@ class PromptRefused(ValueError):
 class Example:
     """An answer to learn from: tokens as they were read and drawn.
 
-    weight: how much the answer counts, for a supervised loss; its advantage, for a policy gradient. log_probs: those of
-    the answer; () for a loss that does not ask.
+    weight: how much the answer counts, for a supervised loss; its advantage, for a policy gradient; how much the pair
+    counts, for a preference. log_probs: those of the answer; () for a loss that does not ask. worse: the tokens of an
+    answer to the same prompt that is less good, for a preference; () for another loss.
     """
 
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...]
     weight: float
     log_probs: tuple[float, ...] = ()
+    worse: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, answer: Answer, weight: float) -> "Example":
@@ -106,14 +108,14 @@ class Job:
     """
 
     examples: Sequence[Example]
-    loss: SupervisedConfig | PolicyGradientConfig
+    loss: SupervisedConfig | PolicyGradientConfig | PreferenceConfig
     begin_from: Literal["base", "before"]
     temperature: float
 
     def state_dict(self) -> dict[str, Any]:
         """Return the job as plain data and tensors, in which the tokens of all examples lie one after the other."""
-        rows = [(each.prompt_ids, each.ids, each.log_probs) for each in self.examples]
-        prompt_ids, ids, log_probs = ([number for row in rows for number in row[part]] for part in range(3))
+        rows = [(each.prompt_ids, each.ids, each.log_probs, each.worse) for each in self.examples]
+        prompt_ids, ids, log_probs, worse = ([number for row in rows for number in row[part]] for part in range(4))
         return {
             "loss": self.loss.model_dump(),
             "begin_from": self.begin_from,
@@ -122,17 +124,18 @@ class Job:
             "prompt_ids": torch.tensor(prompt_ids, dtype=torch.int32),
             "ids": torch.tensor(ids, dtype=torch.int32),
             "log_probs": torch.tensor(log_probs, dtype=torch.float64),
+            "worse": torch.tensor(worse, dtype=torch.int32),
             "weights": torch.tensor([each.weight for each in self.examples], dtype=torch.float64),
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Job":
         """Make again what `state_dict` gave."""
-        parts = [iter(state[name].tolist()) for name in ("prompt_ids", "ids", "log_probs")]
+        parts = [iter(state[name].tolist()) for name in ("prompt_ids", "ids", "log_probs", "worse")]
         examples = []
         for lengths, weight in zip(state["lengths"].tolist(), state["weights"].tolist(), strict=True):
-            prompt_ids, ids, log_probs = (tuple(islice(part, n)) for part, n in zip(parts, lengths, strict=True))
-            examples.append(Example(prompt_ids, ids, weight, log_probs))
+            prompt_ids, ids, log_probs, worse = (tuple(islice(part, n)) for part, n in zip(parts, lengths, strict=True))
+            examples.append(Example(prompt_ids, ids, weight, log_probs, worse))
         loss = check({"loss": state["loss"]}, OneTextLoss).loss
         return cls(examples, loss, state["begin_from"], state["temperature"])
 

@@ -17,7 +17,7 @@ from palestra.models.groups import GroupConfig, groups_of
 from palestra.models.learning import Learner, LearningConfig
 from palestra.models.model import Model, Terms
 from palestra.randomness import fold, random_permutation
-from palestra.text.models.losses import PolicyGradientConfig
+from palestra.text.models.losses import PolicyGradientConfig, PreferenceConfig
 from palestra.text.models.losses.batch import Batch
 from palestra.text.models.model import Example, Job, Tuning
 from palestra.text.models.network import Network, left_padded, scaled_log_probs
@@ -68,15 +68,15 @@ class Tuned(Model):
         self.network, self.temperature = network, job.temperature
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the log-probability of each token of the answers, (B, A), 0 for padding."""
-        width = batch["is_answer"].shape[1]
-        both = torch.stack([batch["tokens"], batch["read"]], dim=1)
+        """Return the log-probability of each token of the answers, (B, A), of pairs (B, 2, A), 0 for padding."""
+        width = batch["is_answer"].shape[-1]
+        both = torch.stack([batch["tokens"], batch["read"]], dim=-2).flatten(0, -3)
         different, which = both.unique(dim=0, return_inverse=True)  # short answers are often the same
         tokens, read = different.unbind(dim=1)
         logits, _ = self.network(tokens, read, width + 1)
         log_probs = scaled_log_probs(logits[:, :-1], self.temperature)
         own = log_probs.gather(2, tokens[:, -width:, None])[:, :, 0]
-        return own[which].masked_fill(~batch["is_answer"], 0.0)
+        return own[which].view_as(batch["is_answer"]).masked_fill(~batch["is_answer"], 0.0)
 
     def loss(self, outputs: Tensor, batch: Batch) -> Terms:
         terms: Terms = self.config.loss(outputs, batch)
@@ -92,7 +92,11 @@ class Tunable(Protocol):
 
     def reset(self) -> None: ...
 
+    def values(self) -> dict[str, Tensor]: ...
+
     def as_reference(self, name: str) -> AbstractContextManager[None]: ...
+
+    def holding(self, weights: dict[str, Tensor]) -> AbstractContextManager[None]: ...
 
     def take_optimizer(self, signature: str) -> dict[str, Any] | None: ...
 
@@ -113,17 +117,22 @@ class LocalTuning(Tuning):
             if not all(example.log_probs for example in job.examples):
                 raise ValueError("expected sampled answers for a policy gradient, got one without log-probabilities")
         elif not all(example.weight > 0 for example in job.examples):
-            raise ValueError("expected positive weights for a supervised loss, got another")
+            raise ValueError(f"expected positive weights for a {job.loss.name} loss, got another")
+        if any(bool(example.worse) != isinstance(job.loss, PreferenceConfig) for example in job.examples):
+            raise ValueError(
+                f"expected pairs of answers for a preference, and for it alone, got a {job.loss.name} loss"
+            )
         self.model, self.job, self.config, self.key = model, job, config, key
         self.num_in_pass = -(-len(job.examples) // config.batch_size)
         self.num_steps, self.num_done = config.num_passes * self.num_in_pass, 0
         self._learner: Learner | None = None
+        self._before: dict[str, Tensor] | None = None  # the weights with which the job began, if its loss asks for them
 
     def step(self) -> Terms:
         learner = self._begun()
         batch = batch_of([self.job.examples[i] for i in self._numbers()], self.model.network.device)
         if self.job.loss.reference is not None:
-            with self.model.as_reference(self.job.loss.reference), torch.no_grad(), learner.context():
+            with self._reference(self.job.loss.reference), torch.no_grad(), learner.context():
                 parts = [learner.model(piece) for piece in pieces(batch, self.config.num_microbatches)]
             batch["reference"] = torch.cat(parts)
         terms = learner.opt_step(batch)
@@ -131,7 +140,11 @@ class LocalTuning(Tuning):
         self.num_done += 1
         if self.is_done:
             self.model.keep_optimizer(self._signature(), learner)
+            self._before = None
         return terms
+
+    def _reference(self, name: str) -> AbstractContextManager[None]:
+        return self.model.as_reference(name) if self._before is None else self.model.holding(self._before)
 
     def _begun(self) -> Learner:
         """Return what makes the opt steps; before the first, set the weights from which it begins."""
@@ -139,6 +152,8 @@ class LocalTuning(Tuning):
         if self._learner is None:
             if self.job.begin_from == "base":
                 self.model.reset()
+            if self.job.loss.reference == "before":
+                self._before = self.model.values()
             self._learner = self._make_learner()
             kept = self.model.take_optimizer(self._signature())
             if kept is not None:
@@ -160,10 +175,11 @@ class LocalTuning(Tuning):
         return numbers
 
     def state_dict(self) -> dict[str, Any]:
-        return {"num_done": self.num_done, "learner": None if self._learner is None else self._learner.state_dict()}
+        learner = None if self._learner is None else self._learner.state_dict()
+        return {"num_done": self.num_done, "learner": learner, "before": self._before}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.num_done = state["num_done"]
+        self.num_done, self._before = state["num_done"], state["before"]
         if state["learner"] is not None:
             self.model.activate()
             self._learner = self._make_learner()
@@ -171,17 +187,23 @@ class LocalTuning(Tuning):
 
 
 def batch_of(examples: Sequence[Example], device: torch.device) -> Batch:
-    """Return examples as one batch."""
-    prompts, read = left_padded([each.prompt_ids for each in examples], device)
-    answers, is_answer = right_padded([each.ids for each in examples], torch.int64, device)
-    sampled = [each.log_probs or (0.0,) * len(each.ids) for each in examples]
+    """Return examples as one batch: all of pairs, or none."""
+    rows: list[tuple[Sequence[Any], ...]] = []
+    for each in examples:
+        rows.append((each.prompt_ids, each.ids, each.log_probs or (0.0,) * len(each.ids)))
+        if each.worse:
+            rows.append((each.prompt_ids, each.worse, (0.0,) * len(each.worse)))
+    shape = (len(examples), 2, -1) if examples[0].worse else (len(examples), -1)
+    prompts, read = left_padded([row[0] for row in rows], device)
+    answers, is_answer = right_padded([row[1] for row in rows], torch.int64, device)
+    sampled, _ = right_padded([row[2] for row in rows], torch.float32, device)
     return {
-        "tokens": torch.cat([prompts, answers], dim=1),
-        "read": torch.cat([read, is_answer.long()], dim=1),
-        "is_answer": is_answer,
+        "tokens": torch.cat([prompts, answers], dim=1).view(shape),
+        "read": torch.cat([read, is_answer.long()], dim=1).view(shape),
+        "is_answer": is_answer.view(shape),
         "weight": torch.tensor([each.weight for each in examples], dtype=torch.float32, device=device),
-        "sampled": right_padded(sampled, torch.float32, device)[0],
-        "reference": torch.zeros(is_answer.shape, device=device),
+        "sampled": sampled.view(shape),
+        "reference": torch.zeros(is_answer.shape, device=device).view(shape),
     }
 
 

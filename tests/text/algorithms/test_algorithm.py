@@ -16,6 +16,10 @@ class Mine(TextAlgorithm):
         return self.config.gives(rollouts.rows)
 
 
+PREFERENCE = {"loss": "preference"}
+WORSE = row(node=1, answer="no")
+
+
 def examples(gives: Any, loss: str = "supervised", **of_row: Any) -> list[Example]:
     algorithm = Mine(SimpleNamespace(gives=gives, loss=SimpleNamespace(name=loss)), seat())
     return chosen_examples(algorithm, Rollouts([row(**of_row)]), torch.tensor([0]))
@@ -24,6 +28,8 @@ def examples(gives: Any, loss: str = "supervised", **of_row: Any) -> list[Exampl
 def test_examples_may_come_one_after_the_other() -> None:
     assert examples(lambda rows: (Example(each, 2.0) for each in rows)) == [Example(row(), 2.0)]
     assert examples(lambda rows: [Example(rows[0], -2.0)], "policy_gradient") == [Example(row(), -2.0)]
+    pair = Example(row(), 1.0, worse=WORSE)
+    assert examples(lambda rows: [pair], "preference") == [pair]
 
 
 @pytest.mark.parametrize(
@@ -44,6 +50,15 @@ def test_examples_may_come_one_after_the_other() -> None:
             {"loss": "policy_gradient"},
         ),
         (lambda rows: [Example(rows[0], 1.0, "yes")], "expected sampled answers for a", {"loss": "policy_gradient"}),
+        (lambda rows: [Example(rows[0], -1.0, worse=WORSE)], "positive weight, because the loss is pref", PREFERENCE),
+        (lambda rows: [Example(rows[0], 1.0)], "a worse answer, because the loss is preference, got none", PREFERENCE),
+        (lambda rows: [Example(rows[0], 1.0, worse=WORSE)], "no worse answer, .* is supervised, got 'no'", {}),
+        (lambda rows: [Example(rows[0], 1.0, "yes", WORSE)], "sampled answers for a preference, got 'yes'", PREFERENCE),
+        (
+            lambda rows: [Example(rows[0], 1.0, worse=row(prompt=()))],
+            r"a worse answer to the same prompt, got one to \(\)",
+            PREFERENCE,
+        ),
         (lambda rows: [Example(rows[0], 1.0)], "of the scripted 'anna'", {"prompt_ids": (), "player": "anna"}),
     ],
 )
