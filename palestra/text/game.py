@@ -19,12 +19,15 @@ from palestra.text.dialogue import Question, TextDialogue
 from palestra.text.grammar import SILENT, Fault, Grammar, GrammarConfig, Move, Turn
 from palestra.text.prompts import Failed, Prompts
 from palestra.text.scenarios.claims import ClaimsConfig, faults_of_roles
+from palestra.text.scenarios.code_validation import CodeValidationConfig
 from palestra.text.scenarios.rows import TextRowsConfig
 from palestra.text.scenarios.scenario import TextScenario
 from palestra.text.scenarios.tryout import make_text_scenario
 from palestra.text.templates import AnyPromptsConfig, Templates
 
-AnyTextScenarioConfig = Annotated[ClaimsConfig | TextRowsConfig | UserConfig, ByName(user_class=TextScenario)]
+AnyTextScenarioConfig = Annotated[
+    ClaimsConfig | TextRowsConfig | CodeValidationConfig | UserConfig, ByName(user_class=TextScenario)
+]
 
 
 class TextDialogueConfig(Config):
@@ -54,7 +57,7 @@ class TextDialogueConfig(Config):
                 made = make_protocol(self.protocol)
             with below("grammar"):
                 Grammar(self.grammar, made)
-            if isinstance(self.scenario, ClaimsConfig | TextRowsConfig):
+            if not isinstance(self.scenario, UserConfig):
                 with below("scenario"):
                     ConfigError.require_none(faults_of_roles(self.scenario.sees, made))
         return self

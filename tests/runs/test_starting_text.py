@@ -58,7 +58,7 @@ def test_a_model_of_a_folder_imitates_nobody_and_the_rest_of_its_keys_is_usual()
     assert verifier.model.dtype == "float32"  # type: ignore[union-attr]
 
 
-SCENARIO = "expected a scenario (claims, rows, or package.module:Class)"
+SCENARIO = "expected a scenario (claims, rows, code_validation, or package.module:Class)"
 
 
 @pytest.mark.parametrize(

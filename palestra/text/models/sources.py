@@ -144,7 +144,7 @@ class NewConfig(Config):
         "width": 64,
         "num_heads": 4,
         "mlp_width": 256,
-        "context": 2048,
+        "context": 4096,
         "init_std": 0.1,
     }
 
