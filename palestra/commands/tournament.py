@@ -12,7 +12,6 @@ from palestra.config.validation import load_stored_config
 from palestra.recording.display import make_display
 from palestra.recording.display.scores import ratings_table, score_table
 from palestra.recording.results import Evaluation
-from palestra.report.page import write_report
 from palestra.runs.kinds import is_tournament
 from palestra.runs.shipped_configs import shipped_tournaments
 from palestra.runs.tournament import NAME, Tournament, TournamentConfig, read_tournament
@@ -67,6 +66,8 @@ def resume_tournament(folder: Path, trust: bool, console: Console) -> None:
 
 
 def _play(tournament: Tournament, run: Path | None, name: str, console: Console) -> None:
+    from palestra.report.page import write_report  # which imports matplotlib; `palestra resume` of a run needs neither
+
     tournament.begin(run, name)
     with make_display("auto", console) as display:
         _, record = ShownEvaluations(tournament, [NAME], None, display).play(NAME)

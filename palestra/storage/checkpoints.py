@@ -14,12 +14,13 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from palestra.storage.disk import Folder, OpenFile
+from palestra.storage.disk import Folder, OpenFile, written_name
 from palestra.storage.facts import machine, to_json, versions
 from palestra.storage.loaded_checkpoint import (
     AT,
@@ -93,6 +94,8 @@ class Checkpoints:
             with suppress(OSError):  # a later save tries again
                 self._remove_leftovers()
                 self._remove_unnamed_segments()
+                for name, ours in ONCE.items():
+                    self.root.below(name).remove_files(partial(_is_unfinished, ours))
 
     def numbers(self) -> list[int]:
         """The numbers of all checkpoints, ascending, including damaged ones."""
@@ -408,6 +411,11 @@ class Checkpoints:
             except DamagedError:
                 continue  # it cannot be loaded, with or without its rows
         self.buffers.remove_files(lambda name: SEGMENT.fullmatch(name) and name not in named)
+
+
+def _is_unfinished(ours: re.Pattern[str], name: str) -> bool:
+    """Tell whether a kill has left this while one of our files was written."""
+    return written_name(name) != name and ours.fullmatch(written_name(name)) is not None
 
 
 def kept_numbers(

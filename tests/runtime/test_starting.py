@@ -52,6 +52,8 @@ class Leave(Callback):
     class Config(UserConfig): ...
 
     def after_step(self, trainer, player, metrics):
+        import palestra.commands.tournament  # `palestra resume` asks it whether a folder is one
+
         facts = {"modules": list(sys.modules), "kernels": Count.kernels}
         os.write(1, ("\\n" + json.dumps(facts) + "\\n").encode())
         os._exit(0)

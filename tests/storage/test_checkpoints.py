@@ -251,12 +251,16 @@ def test_what_a_killed_save_left_is_removed_at_the_next_open_by_the_holder_of_th
     (run.checkpoints.path / ".latest.123.tmp").write_text("0000")
     (run.buffers.path / ".host-0-4-01234567.safetensors.99.tmp").write_text("x")
     (run.buffers.path / "host-0-4-01234567.safetensors").write_text("named by no manifest")
+    run.root.below("rollouts").make()
+    for name in ("0.parquet", ".1.parquet.99.tmp", ".notes.txt.99.tmp"):  # the last is the user's own
+        (run.path / "rollouts" / name).write_text("x")
     Checkpoints(run, keep_last=1, keep_every=None)  # a reader leaves the folder as it is: the writer may be at work
     assert (run.checkpoints.path / ".00000002.tmp").exists()
     with run.lock():
         checkpoints = Checkpoints(run, keep_last=1, keep_every=None)
     assert sorted(path.name for path in run.checkpoints.path.iterdir()) == ["00000001", "latest"]
     assert list(run.buffers.path.iterdir()) == []
+    assert sorted(path.name for path in (run.path / "rollouts").iterdir()) == [".notes.txt.99.tmp", "0.parquet"]
     assert checkpoints.load("latest").state["number"] == 1
 
 
