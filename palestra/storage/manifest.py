@@ -25,7 +25,7 @@ from palestra.storage.stored_files import (
 FORMAT: Literal[5] = 5  # 5 added the files that are written once
 MANIFEST, STATE, TENSORS = "manifest.json", "state.json", "tensors.safetensors"
 
-OnceFolder = Literal["players", "prompts", "rollouts", "transcripts"]
+OnceFolder = Literal["players", "prompts", "rollouts", "transcripts", "calls"]
 Once = dict[OnceFolder, dict[FileName, StoredFile]]
 """the files of a run that are written once beside its checkpoints, by folder and name"""
 ONCE: dict[OnceFolder, re.Pattern[str]] = {
@@ -33,6 +33,7 @@ ONCE: dict[OnceFolder, re.Pattern[str]] = {
     "prompts": re.compile(r"[^./\\\x00][^/\\\x00]*\.jinja"),
     "rollouts": re.compile(r"[^./\\\x00][^/\\\x00]*\.parquet"),
     "transcripts": re.compile(r"[^./\\\x00][^/\\\x00]*\.yml"),
+    "calls": re.compile(r"[^./\\\x00][^/\\\x00]*\.jsonl"),
 }
 """the folders of such files, each with the names that they have there"""
 BEGUN: tuple[OnceFolder, ...] = ("players", "prompts")

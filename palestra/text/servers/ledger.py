@@ -17,6 +17,10 @@ Key = tuple[str, int]
 """a call or a job, and the number of its attempt, from 0"""
 
 
+class BudgetReached(Exception):
+    """A call or a job could pass the budget of the run, and nothing is out whose cost would make room for it."""
+
+
 class Cost(NamedTuple):
     """Tokens, and money in parts of 1/PICO. As a limit: None where there is none."""
 

@@ -1,0 +1,312 @@
+"""The calls of a run: asked for within its budget, kept on the disk, and answered once.
+
+A call is identified by the decisions that it is for and by all that is asked, so a run that goes on after a kill finds
+the answers that it has paid for, and other prompts, another sampling or another model never meet an old answer.
+"""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, Literal
+
+from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.manifest import ONCE
+from palestra.storage.stored_files import StoredFile
+from palestra.text.servers.client import Background, CallFailed, Client, reached, texts_of
+from palestra.text.servers.config import ServerConfig
+from palestra.text.servers.journal import Journal, Line
+from palestra.text.servers.ledger import NOTHING, BudgetReached, Cost, Key, Ledger, Prices, Usage, sum_of
+
+Texts = Sequence[tuple[str, Literal["stop", "length"]]]
+"""the answers of a call, each with why it ended"""
+MOST_TOKENS = 2**40  # that a server may report of a call
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request for answers to one prompt.
+
+    decisions: whose answers they are, one for each. player: who asks. body: all that the server is sent. worst: the
+    most that it can cost.
+    """
+
+    decisions: Sequence[Sequence[int | str]]
+    player: str
+    body: dict[str, Any]
+    worst: Cost
+    prices: Prices
+
+
+class _Left(Exception):
+    """The run leaves, so that nothing more is sent."""
+
+
+class Calls:
+    """Makes the calls of one run, in a thread of its own. What comes back is taken from the main thread.
+
+    is_leaving: whether a signal asks the run to leave; nothing is sent from then on. session: changes with each
+    `opened`; tickets of an earlier one are never answered. num_out: attempts that are being answered. tally: counts of
+    this run's calls since it began: `answered`, `attempts`, `failed` (attempts), and tokens `input`, `cached`,
+    `output`.
+    """
+
+    def __init__(self, limit: Cost, is_leaving: Callable[[], bool]) -> None:
+        self.ledger, self.is_leaving = Ledger(limit), is_leaving
+        self.background = Background()
+        self.session, self.num_out, self._num_asked = 0, 0, 0
+        self.tally: Counter[str] = Counter()
+        self.last_failure: str | None = None
+        self._folder: Folder | None = None
+        self._run = ""
+        self._journals: dict[str, Journal] = {}
+        self._answers: dict[str, dict[str, Texts]] = {}  # by journal and call
+        self._attempts: Counter[str] = Counter()  # of each call
+        self._stage = ""
+        self._clients: dict[ServerConfig, Client] = {}
+        self._results: SimpleQueue[tuple[int, Texts | Exception]] = SimpleQueue()
+        self._is_stopping = False
+        self._settled: asyncio.Event | None = None
+
+    # ---- of the main thread --------------------------------------------------------------------------------
+
+    @contextmanager
+    def opened(self, folder: Folder, run: str, within_s: float) -> Iterator[None]:
+        """A context in which calls can be made, and kept in a folder. Raises RunFolderError for a damaged one.
+
+        run: its id. within_s: how long calls that are out are awaited at the end.
+        """
+        limit, self._is_stopping = self.ledger.limit, False
+        self.ledger, self._folder, self._run = Ledger(limit), folder, run
+        self.session += 1
+        self._results = SimpleQueue()
+        self._journals, self._answers = {}, {}
+        self._attempts.clear()
+        self.tally.clear()
+        for name in filter(ONCE["calls"].fullmatch, folder.names()):
+            self.ledger.replay(map(self._counted, self._journal(name).lines()), run)
+        self.ledger.lose_all()
+        try:
+            yield
+        finally:
+            self.drain(within_s)
+            for client in self._clients.values():
+                self.background.start(client.openai.close())
+            self.background.close()
+            self._clients = {}
+            for journal in self._journals.values():
+                journal.close()
+
+    def _counted(self, line: Line) -> Line:
+        """Count a line of a journal, which is this run's own if its call was."""
+        self._attempts[line["call"]] = max(self._attempts[line["call"]], line["attempt"] + 1)
+        if line["kind"] == "asked" and line["run"] == self._run:
+            self.tally["attempts"] += 1
+        elif (line["call"], line["attempt"]) in self.ledger.reserved:
+            self._tell(line)
+        return line
+
+    def _tell(self, line: Line) -> None:
+        self.tally["answered" if line["kind"] == "answered" else "failed"] += 1
+        for name, number in (line.get("usage") or {}).items():
+            self.tally[name] += number
+
+    def _journal(self, name: str) -> Journal:
+        if name not in self._journals:
+            assert self._folder is not None, "calls are made inside `opened`"
+            self._journals[name] = Journal(self._folder, name)
+        return self._journals[name]
+
+    @contextmanager
+    def kept_in(self, stage: str) -> Iterator[None]:
+        """A context in which calls are kept in the journal of this name, where the answers that it has are found."""
+        before, self._stage, name = self._stage, stage, f"{stage}.jsonl"
+        if name not in self._answers:
+            self._answers[name] = {
+                line["call"]: [(each["text"], each["stop"]) for each in line["choices"]]
+                for line in self._journal(name).lines()
+                if line["kind"] == "answered"
+            }
+        try:
+            yield
+        finally:
+            self._stage = before
+
+    def forget(self, stage: str) -> None:
+        """Keep the answers of a stage that is over on the disk alone."""
+        self._answers.pop(f"{stage}.jsonl", None)
+
+    def stored(self) -> dict[str, StoredFile]:
+        """Return the journals as they are on the disk, by name."""
+        found = {name: journal.stored() for name, journal in self._journals.items()}
+        return {name: each for name, each in found.items() if each.size}
+
+    def client(self, config: ServerConfig) -> Client:
+        """Return the client of a model's server, which models with the same keys share. Raises ConfigError."""
+        if config not in self._clients:
+            self._clients[config] = Client(config, self.background)
+        return self._clients[config]
+
+    def ask(self, client: Client, call: Call) -> int:
+        """Ask for answers, and return a ticket, by which `take` gives them."""
+        self._num_asked += 1
+        name = f"{self._stage}.jsonl"
+        own = f"{self._stage}/{_sha256([client.config.url, call.body, call.decisions])[:32]}"
+        known = self._answers[name].get(own)
+        if known is not None and len(known) == len(call.decisions):
+            self._results.put((self._num_asked, known))
+        else:
+            self.background.start(self._answer(self._num_asked, client, call, own, name))
+        return self._num_asked
+
+    def take(self, wait_s: float) -> list[tuple[int, Texts]]:
+        """Return what has come, by ticket; wait at most so long if nothing has. Raises CallFailed, BudgetReached."""
+        found: list[tuple[int, Texts | Exception]] = []
+        try:
+            found.append(self._results.get(timeout=wait_s) if wait_s else self._results.get_nowait())
+            while True:
+                found.append(self._results.get_nowait())
+        except Empty:
+            pass
+        answered: list[tuple[int, Texts]] = []
+        for ticket, result in found:
+            if isinstance(result, Exception):
+                raise result
+            answered.append((ticket, result))
+        return answered
+
+    def drain(self, within_s: float) -> None:
+        """Send nothing more, and wait until what is out has been answered, but not for longer than this."""
+        self._is_stopping = True
+        until = time.monotonic() + within_s
+        while self.num_out and time.monotonic() < until:
+            time.sleep(0.02)
+
+    def costs(self) -> dict[str, float]:
+        """Return what a record says of calls: counts, tokens, and money where there are prices."""
+        spent = sum_of([self.ledger.spent, *self.ledger.reserved.values()])
+        counts = {name: self.tally[name] for name in ("answered", "attempts", "failed", "input", "output")}
+        return {**counts, "tokens": spent.tokens or 0, "money": spent.in_money()}
+
+    # ---- of the client's thread ------------------------------------------------------------------------------
+
+    async def reserve(self, key: Key, worst: Cost) -> None:
+        """Let an attempt begin once it fits into the budget. Raises BudgetReached if it never will."""
+        while not self.ledger.reserve(key, worst):
+            if not self.ledger.reserved:
+                raise BudgetReached("the budget leaves no room for the worst case of the next call or job")
+            if self._settled is None or self._settled.is_set():
+                self._settled = asyncio.Event()
+            await self._settled.wait()
+
+    def settle(self, key: Key, cost: Cost) -> None:
+        """Count what an attempt has cost, and let those go on that wait for room."""
+        self.ledger.settle(key, cost)
+        if self._settled is not None:
+            self._settled.set()
+
+    async def _answer(self, ticket: int, client: Client, call: Call, own: str, name: str) -> None:
+        """Make a call, and put what comes of it where `take` finds it."""
+        try:
+            async with client.slots:
+                result: Texts | Exception = await self._attempt_all(client, call, own, self._journal(name))
+        except _Left:
+            return
+        except Exception as error:
+            is_disk = isinstance(error, OSError)
+            result = RunFolderError(f"{self._journal(name).path} cannot be written: {error}") if is_disk else error
+            self._is_stopping = True  # the run ends
+        else:
+            assert not isinstance(result, Exception)
+            self._answers.setdefault(name, {})[own] = result
+        self._results.put((ticket, result))
+
+    async def _attempt_all(self, client: Client, call: Call, own: str, journal: Journal) -> Texts:
+        for number in range(client.num_attempts):
+            key = (own, self._attempts[own])
+            self._attempts[own] += 1
+            self._require_staying()
+            await self.reserve(key, call.worst)
+            self.num_out += 1
+            try:
+                result = await self._attempt(client, call, key, journal)
+            finally:
+                self.num_out -= 1
+            if not isinstance(result, Exception):
+                return result
+            self.last_failure = why = client.words(result)
+            if number + 1 < client.num_attempts:
+                await client.pause(result, number, own)
+        raise CallFailed(f"{client.config.url}: {why}; {client.num_attempts} attempts were made (num_attempts)")
+
+    async def _attempt(self, client: Client, call: Call, key: Key, journal: Journal) -> Texts | Exception:
+        """Make one attempt; return the answers, or why another one may be made."""
+        said = {"call": key[0], "attempt": key[1]}
+        try:
+            self._require_staying()
+            asked = {"kind": "asked", **said, "run": self._run, "player": call.player, "decisions": call.decisions}
+            await journal.write(
+                {**asked, "request": _sha256([client.config.url, call.body]), "worst": call.worst.line()}
+            )
+        except BaseException:
+            self.settle(key, NOTHING)
+            raise
+        self.tally["attempts"] += 1
+        if self._is_asked_to_stop():
+            await self._end(journal, key, {"kind": "failed", **said, "why": "it was not sent"}, NOTHING)
+            raise _Left
+        try:
+            reply = await client.complete(call.body)
+        except client.errors as error:
+            how = reached(error)
+            line = {"kind": "failed", **said, "why": client.words(error)}
+            await self._end(journal, key, line, call.worst if how == "perhaps" else NOTHING)
+            if how == "refused":
+                raise CallFailed(f"{client.config.url}: {client.words(error)}") from None
+            return error
+        usage = _usage(reply)
+        spent = call.worst if usage is None else usage.cost(call.prices)
+        try:
+            texts = [(client.hide(text), stop) for text, stop in texts_of(reply, len(call.decisions))]
+        except ValueError as error:
+            why = client.shortened(error)
+            await self._end(journal, key, {"kind": "failed", **said, "why": why}, spent)
+            raise CallFailed(f"{client.config.url}: {why}") from None
+        choices = [{"text": text, "stop": stop} for text, stop in texts]
+        own = None if usage is None else usage._asdict()
+        await self._end(journal, key, {"kind": "answered", **said, "choices": choices, "usage": own}, spent)
+        return texts
+
+    async def _end(self, journal: Journal, key: Key, line: dict[str, Any], spent: Cost) -> None:
+        """Write down how an attempt has ended, and count what it has cost."""
+        await journal.write({**line, "spent": spent.line()})
+        self._tell(line)
+        self.settle(key, spent)
+
+    def _is_asked_to_stop(self) -> bool:
+        return self._is_stopping or self.is_leaving()
+
+    def _require_staying(self) -> None:
+        if self._is_asked_to_stop():
+            raise _Left
+
+
+def _usage(reply: Any) -> Usage | None:
+    """Return the tokens that a server reports; None if it reports none."""
+    told = reply.get("usage") if isinstance(reply, dict) else None
+    if not isinstance(told, dict):
+        return None
+    details = told.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    numbers: list[Any] = [told.get("prompt_tokens"), cached or 0, told.get("completion_tokens")]
+    is_told = all(type(each) is int and 0 <= each < MOST_TOKENS for each in numbers)
+    return Usage(*numbers) if is_told else None
+
+
+def _sha256(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

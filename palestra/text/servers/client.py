@@ -1,0 +1,245 @@
+"""Talks to a server with OpenAI's interface, in a thread of its own; attempts are counted and repeated here alone.
+
+What leaves this module, errors and answers alike, has the key of the server nowhere in it.
+"""
+
+import asyncio
+import json
+import math
+import os
+import random
+import threading
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from time import time
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote
+
+from palestra.config import ConfigError
+from palestra.storage.secrets import redacted
+from palestra.text.models.extra import library
+from palestra.text.servers.config import ServerConfig
+
+T = TypeVar("T")
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0  # between attempts, unless the server says when to come again
+LONGEST_OBEYED_S = 86_400.0  # of Retry-After
+CHECK_S = 10.0  # how long a server may take to say which models it has
+MOST_WORDS = 300  # characters of a server's words in an error
+LEAST_HIDDEN = 6  # characters of a key that is hidden; shorter ones, as "EMPTY", occur in ordinary words
+# The headers that a server gets; variables of the environment may name others.
+SENT = {"accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host"}
+SENT |= {"transfer-encoding", "user-agent"}
+
+
+class CallFailed(Exception):
+    """A server gives no answer that can be used. The message is one line with its own words."""
+
+
+class Background:
+    """A thread with an event loop, in which everything is sent and received; it starts with the first use."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self, task: Coroutine[Any, Any, T]) -> Future[T]:
+        """Let a coroutine run there."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="servers", daemon=True).start()
+        return asyncio.run_coroutine_threadsafe(task, self._loop)
+
+    def close(self) -> None:
+        """End what still runs, and the thread."""
+        if (loop := self._loop) is not None:
+            self._loop = None
+            with suppress(Exception):
+                asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(5.0)
+            loop.call_soon_threadsafe(loop.stop)
+
+
+async def _cancel_all() -> None:
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+class Client:
+    """The client of one model's server.
+
+    openai: the official client, without retries of its own. num_attempts: how often a request is made in all. errors:
+    the exceptions of an attempt that has failed. slots: for the calls that may be out at one time.
+    """
+
+    def __init__(self, config: ServerConfig, background: Background) -> None:
+        """Make the client. Raises MissingExtra, ConfigError at the key `key`, if its variable is not set."""
+        openai, httpx = library("openai"), library("httpx2")
+        self.config, self.num_attempts, self._background = config, config.num_attempts, background
+        self._key = None if config.key is None else os.environ.get(config.key, "").strip()
+        if config.key is not None and not self._key:
+            message = f"expected the environment variable {config.key} with the key of {config.url}, which is not set"
+            raise ConfigError.at("key", message)
+        if not (self._key or "").isascii() or any(each.isspace() for each in self._key or ""):
+            message = f"expected a key of letters, digits and signs in the environment variable {config.key}"
+            raise ConfigError.at("key", f"{message}, got other characters")
+        self.slots = asyncio.Semaphore(config.max_concurrent)
+        self._raw = httpx.Response  # as it came: what is in it is read here
+        self.errors = (openai.APIError, httpx.HTTPError, TimeoutError)
+        hooks = {"request": [self._strip]}
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=config.max_concurrent)
+        web = httpx.AsyncClient(follow_redirects=False, timeout=config.timeout_s, limits=limits, event_hooks=hooks)
+        arguments = {"api_key": "none", "base_url": config.url, "max_retries": 0, "timeout": config.timeout_s}
+        self.openai = openai.AsyncOpenAI(http_client=web, **arguments)
+
+    async def _strip(self, request: Any) -> None:
+        """Let a request have no header but those that it needs, and the key that the config names."""
+        for name in [name for name in request.headers if name.lower() not in SENT]:
+            del request.headers[name]
+        request.headers.pop("authorization", None)
+        if self._key:
+            request.headers["authorization"] = f"Bearer {self._key}"
+
+    def start(self, task: Coroutine[Any, Any, T]) -> Future[T]:
+        return self._background.start(task)
+
+    # ---- requests ------------------------------------------------------------------------------------------
+
+    async def complete(self, body: dict[str, Any]) -> Any:
+        """Ask for a chat completion once, and return the JSON of the reply, or None if it is none.
+
+        Raises what the official client raises, TimeoutError once the time of an attempt is over.
+        """
+        async with asyncio.timeout(self.config.timeout_s):
+            reply = await self.openai.post("/chat/completions", body=body, cast_to=self._raw)
+        return _json(reply.content)
+
+    async def require_model(self, model: str) -> None:
+        """Raise ConfigError, at `url` or `model`, if the server cannot be reached or says that it has no such model.
+
+        A server without this route may have the model all the same.
+        """
+        openai = library("openai")
+        path = f"/models/{quote(model, safe='')}"
+        try:
+            async with asyncio.timeout(CHECK_S):
+                await self.openai.get(path, cast_to=self._raw)
+        except openai.APIStatusError as error:
+            if error.status_code in (401, 403):
+                variable = "null" if self.config.key is None else f"the variable {self.config.key}"
+                raise ConfigError.at("key", f"expected a key that {self.config.url} accepts, got {variable}: "
+                                     f"{self.words(error)}") from None  # fmt: skip
+            if error.status_code == 404 and (there := await self._models()) is not None and model not in there:
+                known = ", ".join(self.shortened(each) for each in there[:20]) or "none"
+                raise ConfigError.at(
+                    "model", f"expected a model of {self.config.url} ({known}), got {model!r}"
+                ) from None
+        except (openai.APIConnectionError, TimeoutError) as error:
+            message = f"expected a server that can be reached, got {self.config.url}: {self.words(error)}"
+            raise ConfigError.at("url", message) from None
+
+    async def _models(self) -> list[str] | None:
+        """Return the names of the server's models; None if it does not list them."""
+        try:
+            async with asyncio.timeout(CHECK_S):
+                reply = await self.openai.get("/models", cast_to=self._raw)
+            found = [each["id"] for each in json.loads(reply.content)["data"]]
+        except Exception:  # whatever it says instead
+            return None
+        return found if all(isinstance(each, str) for each in found) else None
+
+    async def pause(self, error: BaseException, number: int, name: str = "") -> None:
+        """Wait before the next attempt: as long as the server says, else longer each time.
+
+        number: of the attempt that failed with `error`, from 0. name: of what is attempted, by which pauses differ.
+        """
+        longest = min(FIRST_PAUSE_S * 2 ** min(number, 30), LONGEST_PAUSE_S)
+        told = retry_after_s(error)
+        own = longest * random.Random(f"{name} {number}").uniform(0.5, 1.0)
+        await asyncio.sleep(own if told is None else told)
+
+    # ---- words ---------------------------------------------------------------------------------------------
+
+    def hide(self, text: str) -> str:
+        """Put *** in the place of the key, wherever a text has it."""
+        if self._key is not None and len(self._key) >= LEAST_HIDDEN:
+            for form in (self._key, quote(self._key, safe=""), json.dumps(self._key)[1:-1]):
+                text = text.replace(form, "***")
+        return text
+
+    def shortened(self, text: Any) -> str:
+        """Return a server's words in one line, without secrets and control characters."""
+        line = " ".join(redacted(self.hide(str(text)[:10_000])).split())
+        return "".join(each if each.isprintable() else "?" for each in line)[:MOST_WORDS]
+
+    def words(self, error: BaseException) -> str:
+        """Say in one line why a request failed: in the server's words where it has said some."""
+        status = getattr(error, "status_code", None)
+        if isinstance(error, TimeoutError) or type(error).__name__ == "APITimeoutError":
+            return f"no answer within {self.config.timeout_s:g} s"
+        if status is None:
+            cause = error.__cause__
+            return self.shortened(f"{type(cause or error).__name__}: {cause or error}")
+        body = getattr(error, "body", None)
+        told = body.get("message") if isinstance(body, dict) else body
+        return self.shortened(f"HTTP {status}: {told or getattr(error, 'message', '')}")
+
+
+def _json(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+def retry_after_s(error: BaseException) -> float | None:
+    """Return after how many seconds a server wants to be asked again, if it says so."""
+    said = getattr(getattr(error, "response", None), "headers", {}).get("retry-after")
+    if said is None:
+        return None
+    try:
+        seconds = float(said)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(said).timestamp() - time()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return min(max(seconds, 0.0), LONGEST_OBEYED_S) if math.isfinite(seconds) else None
+
+
+def reached(error: BaseException) -> Literal["never", "perhaps", "refused"]:
+    """Tell whether a request that failed may have been carried out all the same, or was refused for good."""
+    if (status := getattr(error, "status_code", None)) is not None:
+        if status == 429:
+            return "never"
+        return "perhaps" if status in (408, 409) or status >= 500 else "refused"
+    is_unsent = type(error.__cause__).__name__ in ("ConnectError", "ConnectTimeout", "PoolTimeout")
+    return "never" if is_unsent else "perhaps"
+
+
+def texts_of(reply: Any, num: int) -> Sequence[tuple[str, Literal["stop", "length"]]]:
+    """Return the answers in the JSON of a chat completion, each with why it ended.
+
+    Raises ValueError, in the server's words, for a reply with other than `num` answers, or with one that was filtered.
+    """
+    if not isinstance(reply, dict) or not isinstance(choices := reply.get("choices"), list):
+        told = "no JSON" if reply is None else json.dumps(reply)
+        raise ValueError(f"expected a chat completion, got {told:.1000}")
+    if len(choices) != num:
+        raise ValueError(f"expected {num} answers, got {len(choices)}")
+    by_index = {
+        each.get("index", place) if isinstance(each, dict) else place: each for place, each in enumerate(choices)
+    }
+    found: list[tuple[str, Literal["stop", "length"]]] = []
+    for place in range(num):
+        choice = by_index.get(place)
+        message = choice.get("message") if isinstance(choice, dict) else None
+        content = message.get("content") if isinstance(message, dict) else None
+        ended = choice.get("finish_reason") if isinstance(choice, dict) else None
+        if not isinstance(content, str) or ended not in ("stop", "length"):
+            told = "one that was filtered" if ended == "content_filter" else "none"
+            raise ValueError(f"expected an answer, got {told}: {json.dumps(choice):.1000}")
+        text = content.encode(errors="replace").decode()  # JSON can name halves of characters, which no file can hold
+        found.append((text, "length" if ended == "length" else "stop"))
+    return found

@@ -1,0 +1,121 @@
+"""A journal of calls: a file of JSON lines that grows at its end, and is on the disk before anybody goes on."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from threading import Lock
+from typing import Any
+
+from palestra.storage.disk import Folder, OpenFile, RunFolderError
+from palestra.storage.records_file import lines_of
+from palestra.storage.stored_files import StoredFile
+
+Line = Mapping[str, Any]
+
+
+class Journal:
+    """One file. `write` is called in the client's thread; one sync serves all lines that wait for it.
+
+    It is read before anything is added. The file is made with its first line; a line that a kill has cut goes first.
+    """
+
+    def __init__(self, folder: Folder, name: str) -> None:
+        self.folder, self.name, self.path = folder, name, folder.path / name
+        self._file: OpenFile | None = None
+        self._is_read = False
+        self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._lock = Lock()
+        self._size, self._sha256 = 0, hashlib.sha256()  # of what is synced
+
+    def lines(self) -> Iterator[Line]:
+        """Read the lines that are there. Raises RunFolderError for a damaged one."""
+        is_first, self._is_read = not self._is_read, True
+        if self.folder.kind(self.name) is None:
+            return
+        with self.folder.reading(self.name) as file:
+            for number, line in enumerate(lines_of(file, file.size), start=1):
+                if not line.is_whole:
+                    break
+                try:
+                    found = _checked(json.loads(line.content or b""))
+                except (ValueError, RecursionError) as error:
+                    raise RunFolderError(f"{self.path} is damaged in line {number}: {error!s:.200}") from None
+                if is_first:
+                    self._note((line.content or b"") + b"\n")
+                yield found
+
+    def _note(self, content: bytes) -> None:
+        with self._lock:
+            self._size += len(content)
+            self._sha256.update(content)
+
+    def stored(self) -> StoredFile:
+        """Return the size and the SHA-256 of what is on the disk for good."""
+        with self._lock:
+            return StoredFile(size=self._size, sha256=self._sha256.hexdigest())
+
+    async def write(self, line: Line) -> None:
+        """Write a line, and return once it is on the disk. Raises OSError."""
+        done = asyncio.get_running_loop().create_future()
+        self._waiting.append((json.dumps(line).encode() + b"\n", done))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_all())
+        await done
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            taken, self._waiting = self._waiting, []
+            await self._commit(taken)
+
+    async def _commit(self, taken: list[tuple[bytes, "asyncio.Future[None]"]]) -> None:
+        content, failure = b"".join(line for line, _ in taken), None
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self._append, content)
+        except OSError as error:
+            failure = error
+        for _, done in taken:
+            if not done.done():
+                done.set_result(None) if failure is None else done.set_exception(failure)
+
+    def _append(self, content: bytes) -> None:
+        if self._file is None:
+            assert self._is_read, "a journal is read before anything is added"
+            self._file = self.folder.make().append(self.name)
+            self._file.truncate(self._size)
+        try:
+            self._file.append(content)
+            self._file.sync()
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(self._size)
+            raise
+        self._note(content)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _checked(line: Any) -> Line:
+    """Return a line of a journal. Raises ValueError for what is none: the file may be a stranger's."""
+    match line:
+        case {"kind": "asked", "call": str(), "attempt": int(), "run": str(), "worst": dict(cost)}:
+            pass
+        case {"kind": "answered", "call": str(), "attempt": int(), "choices": list(choices), "spent": dict(cost)}:
+            for each in choices:
+                if not isinstance(each, dict) or not isinstance(each.get("text"), str):
+                    raise ValueError("expected the text of an answer, got none")
+                if each.get("stop") not in ("stop", "length"):
+                    raise ValueError(f"expected 'stop' or 'length', got {each.get('stop')!r:.40}")
+        case {"kind": "failed", "call": str(), "attempt": int(), "spent": dict(cost)}:
+            pass
+        case _:
+            raise ValueError("expected a call that was asked, was answered or has failed, got something else")
+    if cost.keys() != {"tokens", "money"} or not all(type(each) is int and each >= 0 for each in cost.values()):
+        raise ValueError("expected a cost in tokens and money, got another")
+    found: Line = line
+    return found

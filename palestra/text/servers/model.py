@@ -1,0 +1,94 @@
+"""A model behind a server: its answers are calls."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from palestra.text.chat import Prompt
+from palestra.text.models.extra import library
+from palestra.text.models.model import Answer, Job, Request, SamplingConfig, TextModel, Tuning
+from palestra.text.servers.calls import Call, Calls, Texts
+from palestra.text.servers.config import ServerConfig
+from palestra.text.servers.ledger import worst_of_call
+
+MOST_SEED = 2**31  # what servers take as a seed
+
+
+class ServerModel(TextModel):
+    """A model that is asked by calls, of which many may be out at a time.
+
+    model: its name at the server, which a job changes. calls: makes the calls.
+    """
+
+    def __init__(self, player: str, config: ServerConfig, calls: Calls) -> None:
+        """Make the model; nothing is sent. player: who has it. Raises MissingExtra."""
+        library("openai")
+        self.player, self.config, self.calls, self.model = player, config, calls, config.model
+
+    # ---- answers -----------------------------------------------------------------------------------------
+
+    def ask(self, prompt: Prompt, key: int, decisions: Sequence[Sequence[int | str]], sampling: SamplingConfig) -> int:
+        """Ask for an answer for each decision, by one call, and return the ticket by which `Calls.take` gives them.
+
+        key: as of a Request; a server that goes by seeds gives equal answers to equal calls.
+        """
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": [{"role": each.role, "content": each.content} for each in prompt],
+            "temperature": sampling.temperature,
+            "max_completion_tokens": sampling.max_tokens,
+            "n": len(decisions),
+            "seed": key % MOST_SEED,
+        }
+        if sampling.top_p is not None:
+            body["top_p"] = sampling.top_p
+        if sampling.top_k is not None:
+            body["top_k"] = sampling.top_k
+        prices = self.config.exact_prices()
+        worst = worst_of_call(prompt, len(decisions), sampling.max_tokens, prices)
+        return self.calls.ask(self.calls.client(self.config), Call(decisions, self.player, body, worst, prices))
+
+    def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Answer]:
+        """Answer all requests, each by a call of its own, and wait for them. Raises CallFailed, BudgetReached."""
+        tickets = [self.ask(each.prompt, each.key, [[each.key]], sampling) for each in requests]
+        found: dict[int, Texts] = {}
+        while not found.keys() >= set(tickets):
+            found |= dict(self.calls.take(0.5))
+        return [answers_of(found[ticket])[0] for ticket in tickets]
+
+    def written(self, prompt: Prompt, text: str) -> Answer:
+        return Answer(text, (), (), (), "stop")
+
+    def answer_ids(self, text: str, num_read: int) -> tuple[int, ...]:
+        return ()
+
+    # ---- learning ----------------------------------------------------------------------------------------
+
+    def check_tuning(self, config: Any) -> None:
+        raise NotImplementedError
+
+    def tuning(self, job: Job, config: Any, key: int) -> Tuning:
+        raise NotImplementedError
+
+    def keep_reference(self) -> None:
+        pass
+
+    def begin_with(self, weights: Mapping[str, Tensor]) -> None:
+        raise NotImplementedError("a model behind a server begins with the weights that it has there")
+
+    def export(self, folder: Path) -> None:
+        raise NotImplementedError("the weights of a model behind a server lie there")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the name of the model at the server as `base`."""
+        return {"base": self.model, "weights": {}, "reference": None, "optimizer": None}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.model = state["base"]
+
+
+def answers_of(texts: Texts) -> list[Answer]:
+    """Return the answers of a call, whose tokens nobody knows here."""
+    return [Answer(text, (), (), (), stop) for text, stop in texts]

@@ -1,0 +1,152 @@
+"""A small server with OpenAI's interface, on loopback, which counts what it is asked and misbehaves when told to."""
+
+import json
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Answer = Callable[[list[dict[str, str]], int, int], str]
+
+
+def letters(messages: list[dict[str, str]], seed: int, index: int) -> str:
+    """Answer by the messages and the seed alone, in a way that decides now and then."""
+    drawn = sha256(json.dumps([messages, seed, index]).encode()).digest()[0]
+    return ("Decision: accept", "Decision: reject", f"what about {drawn}?")[drawn % 3]
+
+
+class FakeServer(ThreadingHTTPServer):
+    """The server. url: of its interface.
+
+    answer: gives the text of a choice by messages, seed and its number. plan: how it misbehaves at the next chat
+    completions, one entry each: a status, `429 SECONDS` (Retry-After), hang, malformed, cut, filtered, none, no_usage,
+    echo (the Authorization header in an error), huge. latency_s: before every answer. asked: how often each body was
+    asked for, as JSON; answered: how often a whole answer went out. headers: those of the last request. most_at_once:
+    of the requests that waited together.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
+        self.answer: Answer = letters
+        self.models: list[str] | None = ["base"]  # None: it has no such route
+        self.plan: deque[str] = deque()
+        self.latency_s = 0.0
+        self.asked: Counter[str] = Counter()
+        self.answered: Counter[str] = Counter()
+        self.headers: dict[str, str] = {}
+        self.paths: Counter[str] = Counter()
+        self.lock = threading.Lock()
+        self.gate = threading.Event()  # answers wait for it
+        self.gate.set()
+        self.num_waiting = self.most_at_once = 0
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that were killed."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: FakeServer
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        server = self.server
+        server.headers = dict(self.headers)
+        server.paths[self.path] += 1
+        if server.models is None:
+            return self._send(404, {"error": {"message": "no such route"}})
+        if self.path == "/v1/models":
+            return self._send(200, {"data": [{"id": name} for name in server.models]})
+        known = self.path.removeprefix("/v1/models/") in server.models
+        return self._send(200 if known else 404, {"id": "x"} if known else {"error": {"message": "no such model"}})
+
+    def do_POST(self) -> None:
+        server = self.server
+        content = self.rfile.read(int(self.headers["content-length"]))
+        body = json.loads(content)
+        own = json.dumps(body, sort_keys=True)
+        with server.lock:
+            server.headers = dict(self.headers)
+            server.paths[self.path] += 1
+            server.asked[own] += 1
+            server.num_waiting += 1
+            server.most_at_once = max(server.most_at_once, server.num_waiting)
+            plan = server.plan.popleft() if server.plan else "answer"
+        server.gate.wait(20)
+        time.sleep(server.latency_s)
+        with server.lock:
+            server.num_waiting -= 1
+        self._reply(plan, body)
+        if plan in ("answer", "no_usage"):
+            with server.lock:
+                server.answered[own] += 1
+
+    def _reply(self, plan: str, body: dict[str, Any]) -> None:
+        kind, _, rest = plan.partition(" ")
+        if kind.isdigit():
+            headers = {"retry-after": rest} if rest else {}
+            return self._send(int(kind), {"error": {"message": f"status {kind}"}}, headers)
+        match kind:
+            case "hang":
+                time.sleep(float(rest or 1))
+                self.close_connection = True
+                return None
+            case "echo":
+                told = f"bad key {self.headers['authorization']}"
+                return self._send(401, {"error": {"message": told}})
+            case "malformed":
+                return self._send(200, b"{not json")
+        texts = [self.server.answer(body["messages"], body["seed"], index) for index in range(body["n"])]
+        choices = [
+            {"index": index, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+            for index, text in enumerate(texts)
+        ]
+        reply: dict[str, Any] = {"object": "chat.completion", "choices": choices}
+        if kind != "no_usage":
+            read = sum(len(each["content"]) // 4 for each in body["messages"])
+            written = sum(len(text) // 4 + 1 for text in texts)
+            reply["usage"] = {"prompt_tokens": read, "completion_tokens": written}
+        if kind == "filtered":
+            choices[0] |= {"finish_reason": "content_filter", "message": {"role": "assistant", "content": None}}
+        if kind == "none":
+            reply["choices"] = []
+        content = json.dumps(reply).encode()
+        return self._send(200, content, cut=kind == "cut")
+
+    def _send(self, status: int, content: Any, headers: dict[str, str] | None = None, cut: bool = False) -> None:
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data[: len(data) // 2] if cut else data)
+        if cut:
+            self.wfile.flush()
+            self.close_connection = True
+
+
+@contextmanager
+def fake_server() -> Iterator[FakeServer]:
+    """A context in which the server answers, in threads of this process."""
+    server = FakeServer()
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.gate.set()
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,219 @@
+"""Calls: attempts, what is kept, what is counted, and what never leaves.
+
+Covers palestra.text.servers.client, palestra.text.servers.journal and palestra.text.servers.model.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palestra.config import ConfigError
+from palestra.storage.disk import Folder
+from palestra.text.chat import Message
+from palestra.text.models.model import Request, SamplingConfig
+from palestra.text.servers.calls import Calls
+from palestra.text.servers.client import CallFailed, retry_after_s
+from palestra.text.servers.config import PricesConfig, ServerConfig
+from palestra.text.servers.ledger import BudgetReached, Cost, Usage, worst_of_call
+from palestra.text.servers.model import ServerModel
+from tests.text.servers.fake import FakeServer, fake_server
+
+SAMPLING = SamplingConfig(temperature=1.0, top_p=0.9, top_k=None, max_tokens=8)
+PROMPT = (Message("user", "is it so?"),)
+KEY = "sk-hunter2-hunter2"
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with fake_server() as made:
+        yield made
+
+
+def config_of(server: FakeServer, **changed: Any) -> ServerConfig:
+    usual = {**ServerConfig.usual, "url": server.url, "timeout_s": 5.0, "num_attempts": 3}
+    return ServerConfig(name="server", **{**usual, **changed})
+
+
+class Place:
+    """Calls that are kept in a folder, which another one may open again, as after a kill."""
+
+    def __init__(self, path: Path, limit: Cost | None = None, run: str = "me") -> None:
+        self.calls, self.folder, self.run = Calls(limit or Cost(None, None), lambda: False), Folder(path, "calls"), run
+
+    def answers(self, config: ServerConfig, *keys: int) -> list[str]:
+        model = ServerModel("verifier", config, self.calls)
+        with self.calls.opened(self.folder, self.run, 1.0), self.calls.kept_in("0"):
+            requests = [Request(PROMPT, key) for key in keys]
+            return [each.text for each in model.sample(requests, SAMPLING)]
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.folder.read("0.jsonl").splitlines()]
+
+
+def test_an_answer_is_kept_before_it_is_used_and_never_asked_for_again(server: FakeServer, tmp_path: Path) -> None:
+    config = config_of(server, prices=PricesConfig(input=1.0, cached=0.5, output=2.0, trained=0.0))
+    place = Place(tmp_path)
+    first = place.answers(config, 1, 2, 3)
+    assert [line["kind"] for line in place.lines()].count("answered") == 3
+    body = json.loads(next(iter(server.asked)))
+    said = {key: body[key] for key in ("model", "n", "temperature", "top_p", "max_completion_tokens")}
+    assert said == {"model": "base", "n": 1, "temperature": 1.0, "top_p": 0.9, "max_completion_tokens": 8}
+    assert body["messages"] == [{"role": "user", "content": "is it so?"}]
+    again = Place(tmp_path)
+    assert again.answers(config, 1, 2, 3) == first
+    assert sum(server.asked.values()) == 3
+    costs = again.calls.costs()
+    assert (costs["answered"], costs["attempts"], costs["input"]) == (3, 3, 6)
+    assert costs["money"] == pytest.approx((6 * 1.0 + costs["output"] * 2.0) / 1e6)
+    # what was asked by another run costs nothing here; another model or sampling never meets an old answer
+    other = Place(tmp_path, run="branch")
+    assert other.answers(config, 1) == first[:1]
+    assert other.calls.costs()["tokens"] == 0
+    Place(tmp_path).answers(config_of(server, model="another"), 1)
+    assert sum(server.asked.values()) == 4
+
+
+def test_what_a_kill_has_lost_counts_as_the_worst_case_and_is_asked_for_again(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    config, place = config_of(server), Place(tmp_path)
+    place.answers(config, 1)
+    whole = place.folder.read("0.jsonl")
+    asked, _ = whole.splitlines(keepends=True)
+    place.folder.write("0.jsonl", asked + b'{"kind": "answ')  # cut by a kill
+    again = Place(tmp_path)
+    again.answers(config, 1)
+    lines = again.lines()
+    assert [(line["kind"], line["attempt"]) for line in lines] == [("asked", 0), ("asked", 1), ("answered", 1)]
+    worst = worst_of_call(PROMPT, 1, 8, config.exact_prices()).tokens or 0
+    assert again.calls.costs()["tokens"] == worst + lines[-1]["spent"]["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "kinds", "is_paid"),
+    [
+        (["429 0.05", "429 0.05"], ["failed", "failed", "answered"], [False, False, True]),
+        (["500"], ["failed", "answered"], [True, True]),
+        (["408"], ["failed", "answered"], [True, True]),
+        (["cut"], ["failed", "answered"], [True, True]),
+        (["hang 0.3"], ["failed", "answered"], [True, True]),
+        (["no_usage"], ["answered"], [True]),
+    ],
+)
+def test_attempts_are_made_again_and_each_of_them_is_counted(
+    server: FakeServer, tmp_path: Path, plan: list[str], kinds: list[str], is_paid: list[bool], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("palestra.text.servers.client.FIRST_PAUSE_S", 0.02)
+    server.plan.extend(plan)
+    place = Place(tmp_path)
+    place.answers(config_of(server, timeout_s=0.2), 1)
+    ends = [line for line in place.lines() if line["kind"] != "asked"]
+    assert [line["kind"] for line in ends] == kinds
+    assert [line["spent"]["tokens"] > 0 for line in ends] == is_paid
+    costs = place.calls.costs()
+    assert (costs["attempts"], costs["failed"], costs["answered"]) == (len(kinds), len(kinds) - 1, 1)
+    if plan == ["no_usage"]:
+        assert ends[0]["spent"] == worst_of_call(PROMPT, 1, 8, config_of(server).exact_prices()).line()
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (["400"], "HTTP 400: status 400"),
+        (["malformed"], "expected a chat completion, got no JSON"),
+        (["filtered"], "expected an answer, got one that was filtered"),
+        (["none"], "expected 1 answers, got 0"),
+        (["echo"], "HTTP 401: bad key Bearer ***"),
+        (["503", "503", "503"], "HTTP 503: status 503; 3 attempts were made (num_attempts)"),
+    ],
+)
+def test_what_cannot_be_used_ends_in_one_line_without_the_key(
+    server: FakeServer, tmp_path: Path, plan: list[str], said: str, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("palestra.text.servers.client.FIRST_PAUSE_S", 0.02)
+    monkeypatch.setenv("MY_SERVER", KEY)
+    server.plan.extend(plan)
+    place = Place(tmp_path)
+    with pytest.raises(CallFailed) as raised:
+        place.answers(config_of(server, key="MY_SERVER"), 1)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert KEY not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert KEY.encode() not in place.folder.read("0.jsonl")
+
+
+def test_a_key_that_a_model_repeats_is_hidden_and_no_other_variable_is_sent(
+    server: FakeServer, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("MY_SERVER", KEY)
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.setenv(name, "of-somebody-else")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "x-secret: of-somebody-else")
+    server.answer = lambda *_: f"it is {KEY}"
+    place = Place(tmp_path)
+    assert place.answers(config_of(server, key="MY_SERVER"), 1) == ["it is ***"]
+    assert server.headers.pop("authorization") == f"Bearer {KEY}"
+    assert "of-somebody-else" not in str(server.headers)
+    assert KEY.encode() not in place.folder.read("0.jsonl")
+    place.answers(config_of(server), 2)
+    assert "authorization" not in server.headers
+
+
+def test_a_missing_key_is_told_before_anything_is_sent(server: FakeServer, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.delenv("MY_SERVER", raising=False)
+    with pytest.raises(ConfigError, match="expected the environment variable MY_SERVER"):
+        Place(tmp_path).answers(config_of(server, key="MY_SERVER"), 1)
+    assert not server.asked
+
+
+def test_no_more_calls_are_out_than_the_config_allows_and_the_budget_stops_them(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    server.latency_s = 0.02
+    worst = worst_of_call(PROMPT, 1, 8, config_of(server).exact_prices()).tokens or 0
+    place = Place(tmp_path, Cost(2 * worst, None))
+    with pytest.raises(BudgetReached):
+        place.answers(config_of(server, max_concurrent=3), *range(100))
+    assert server.most_at_once <= 2  # both reserve their worst case
+    spent = place.calls.costs()["tokens"]
+    each = Usage(2, 0, 4).cost(config_of(server).exact_prices()).tokens or 0
+    assert 2 * worst - worst < spent + worst
+    assert worst < spent <= 2 * worst
+    assert spent % each < each
+    free = Place(tmp_path / "free")
+    free.folder.root.mkdir()
+    free.answers(config_of(server, max_concurrent=3), *range(12))
+    assert server.most_at_once == 3
+
+
+def test_nothing_new_is_sent_once_the_run_leaves_and_what_is_out_is_kept(server: FakeServer, tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    model = ServerModel("verifier", config_of(server, max_concurrent=2), place.calls)
+    server.gate.clear()
+    with place.calls.opened(place.folder, "me", 5.0), place.calls.kept_in("0"):
+        for key in range(6):
+            model.ask(PROMPT, key, [[key]], SAMPLING)
+        while server.num_waiting < 2:
+            time.sleep(0.01)
+        threading.Timer(0.1, server.gate.set).start()
+        place.calls.drain(5.0)
+    assert sum(server.asked.values()) == 2
+    assert [line["kind"] for line in place.lines()].count("answered") == 2
+
+
+def test_retry_after_may_be_a_date_and_nonsense_is_passed_over() -> None:
+    class Refused(Exception):
+        def __init__(self, said: str) -> None:
+            self.response = type("Response", (), {"headers": {"retry-after": said}})
+
+    assert retry_after_s(Refused("7")) == 7.0
+    assert retry_after_s(Refused("Wed, 21 Oct 2015 07:28:00 GMT")) == 0.0
+    assert retry_after_s(Refused("soon")) is None
+    assert retry_after_s(Refused("nan")) is None
+    assert retry_after_s(ValueError()) is None
