@@ -8,6 +8,7 @@ import json
 import math
 import os
 import random
+import re
 import threading
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
@@ -29,8 +30,7 @@ CHECK_S = 10.0  # how long a server may take to say which models it has
 MOST_WORDS = 300  # characters of a server's words in an error
 LEAST_HIDDEN = 6  # characters of a key that is hidden; shorter ones, as "EMPTY", occur in ordinary words
 # The headers that a server gets; variables of the environment may name others.
-SENT = {"accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host"}
-SENT |= {"transfer-encoding", "user-agent"}
+SENT = re.compile("accept(-encoding)?|authorization|connection|content-(length|type)|host|transfer-encoding|user-agent")
 
 
 class CallFailed(Exception):
@@ -95,7 +95,7 @@ class Client:
 
     async def _strip(self, request: Any) -> None:
         """Let a request have no header but those that it needs, and the key that the config names."""
-        for name in [name for name in request.headers if name.lower() not in SENT]:
+        for name in [name for name in request.headers if not SENT.fullmatch(name.lower())]:
             del request.headers[name]
         request.headers.pop("authorization", None)
         if self._key:
