@@ -18,8 +18,11 @@ from palestra.config import (
 )
 from palestra.evaluation.config import TimedEvaluationConfig
 from palestra.evaluation.measures import GameMeasures
+from palestra.games.dialogue.protocol import Protocol
+from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.runs.base import ASKED, EvaluatedRunConfig, TrainerBase, algorithms_of, player_name_errors
 from palestra.runs.sections import MachineConfig, RunOutputConfig
+from palestra.text.algorithms.malt import MaltConfig
 from palestra.text.game import TextDialogueConfig
 from palestra.text.players import AnyTextPlayer, TextPlayerConfig
 from palestra.text.scores import text_scores
@@ -28,6 +31,8 @@ from palestra.text.servers.config import BudgetConfig
 
 BUDGET_IS_SPENT = "the budget is spent: the next call or job could pass it"
 NO_WORLDS = "trainer text plays dialogues in words, which need no worlds, no kernels and no replay buffers"
+
+MANY = 10**18  # more than anybody can have
 
 
 class TextTrainerConfig(Config):
@@ -146,6 +151,7 @@ class TextConfig(EvaluatedRunConfig):
             if self.num_rollouts == 1 and advantage != "batch":
                 message = f"expected 'batch', because num_rollouts is 1, got {advantage!r}"
                 yield ConfigErrorItem(f"players.{name}.algorithm.advantage", message)
+        yield from self._tree_errors()
         in_pairings = {name for each in self.evaluations for pairing in each.pairings for name in pairing.values()}
         for name in self.players:
             if name not in self.roles.values() and (name in self.learners() or name not in in_pairings):
@@ -154,6 +160,51 @@ class TextConfig(EvaluatedRunConfig):
             elif name not in self.roles.values() and getattr(self.players[name], "imitate", None) is not None:
                 message = "expected null, because the player sits in no role of training, got a mapping"
                 yield ConfigErrorItem(f"players.{name}.imitate", message)
+
+    def _tree_errors(self) -> Iterator[ConfigErrorItem]:
+        """Say what is wrong with the trees from which players learn, if some do."""
+        if (num := self.num_continuations()) == 1:
+            return
+        learner = next(name for name in self.learners() if isinstance(self._algorithm(name), MaltConfig))
+        for name in self.learners():
+            algorithm, path = self._algorithm(name), f"players.{name}.algorithm"
+            if not isinstance(algorithm, MaltConfig):
+                why = f"because players.{learner} learns from trees of dialogues"
+                yield ConfigErrorItem(f"{path}.name", f"expected 'malt', {why}, got {algorithm.name!r}")
+            elif algorithm.num_continuations != num:
+                why = f"as of players.{learner}, because all talk in the same trees"
+                message = f"expected {num}, {why}, got {algorithm.num_continuations}"
+                yield ConfigErrorItem(f"{path}.num_continuations", message)
+            elif (most := self.most_answers()) > algorithm.most_answers:
+                message = f"expected at least {most:,}, because a tree may have so many answers"
+                yield ConfigErrorItem(f"{path}.most_answers", f"{message}, got {algorithm.most_answers:,}")
+
+    def _algorithm(self, name: str) -> Any:
+        return self.players[name].algorithm  # type: ignore[union-attr]
+
+    def num_continuations(self) -> int:
+        """Return in how many ways each round of a dialogue of training goes on; above 1, dialogues are trees."""
+        found = (self._algorithm(name) for name in self.learners())
+        return next((each.num_continuations for each in found if isinstance(each, MaltConfig)), 1)
+
+    def most_answers(self) -> int:
+        """Return how many answers a dialogue of training, or a tree of them, has at most, counted up to MANY.
+
+        A tree forks in each round in which a role with a model has a turn.
+        """
+        protocol, num, found = self.game.protocol.build(), self.num_continuations(), 0
+        scripted = [name for name, each in self.players.items() if isinstance(each, ScriptedPlayerConfig)]
+        models = {role for role, name in self.roles.items() if name not in scripted}
+        for variant in range(protocol.num_variants):
+            answers, continuations = 0, 1
+            for round in range(protocol.max_rounds):
+                turns = [role for role in protocol.roles if _may_answer(protocol, role, round, variant)]
+                continuations *= 1 if models.isdisjoint(turns) else num
+                answers += continuations * len(turns)
+                if answers > MANY:
+                    return answers
+            found = max(found, answers)
+        return found
 
     def _seat_errors(
         self, path: str, seats: Mapping[str, str], roles: Sequence[str], others: Sequence[str] | Mapping[str, Any] = ()
@@ -223,20 +274,17 @@ class TextConfig(EvaluatedRunConfig):
 
     def plan(self) -> list[str]:
         """Who speaks when, and how much an epoch is at most."""
-        protocol = self.game.protocol.build()
-        turns = max(
-            sum(
-                any(protocol.speaks(role, channel, round, variant) for channel in protocol.channels)
-                or (role in protocol.verifiers and protocol.may_decide(role, round, variant))
-                for round in range(protocol.max_rounds)
-                for role in protocol.roles
-            )
-            for variant in range(protocol.num_variants)
-        )
-        dialogues = self.num_questions * self.num_rollouts
+        dialogues, num = self.num_questions * self.num_rollouts, self.num_continuations()
+        trees = f" trees of dialogues that go on in {num} ways each round" if num > 1 else " dialogues"
         jobs = len(self.learners())
         return [
             *self.game.describe_turns(),
-            f"an epoch has {dialogues:,} dialogues ({self.num_questions:,} questions, {self.num_rollouts} each), "
-            f"at most {dialogues * turns:,} answers, and at most {jobs} job{'s' * (jobs != 1)}",
+            f"an epoch has {dialogues:,}{trees} ({self.num_questions:,} questions, {self.num_rollouts} each), "
+            f"at most {dialogues * self.most_answers():,} answers, and at most {jobs} job{'s' * (jobs != 1)}",
         ]
+
+
+def _may_answer(protocol: Protocol, role: str, round: int, variant: int) -> bool:
+    """Tell whether a role may have a turn in a round."""
+    speaks = any(protocol.speaks(role, channel, round, variant) for channel in protocol.channels)
+    return speaks or (role in protocol.verifiers and protocol.may_decide(role, round, variant))

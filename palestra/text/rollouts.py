@@ -16,14 +16,16 @@ class DecisionRow:
     """A decision of a dialogue: what a role read, what it answered, and what came of it.
 
     epoch: of the run, from 0. question: its number in the epoch. about: the question in one line, for people. rollout:
-    the number of the dialogue on this question; in an evaluation that of its pairing. variant: that of the protocol,
-    which was drawn for the dialogue. node: the number of the decision in its dialogue; parent: the node after which it
-    was made, None for the first ones. round: of the dialogue, from 0. prompt: the messages that the role read. answer:
+    the number of the dialogue, or of the tree, on this question; in an evaluation that of its pairing. variant: that of
+    the protocol, which was drawn for the dialogue. node: the number of the decision in its dialogue, or in its tree,
+    where numbers are left out; parent: the node of the last decision of the round before, None for the first ones.
+    round: of the dialogue, from 0. prompt: the messages that the role read. answer:
     what it wrote. prompt_ids, answer_ids, log_probs: the tokens of both, and the log-probability of each token of the
     answer when it was sampled; () of a scripted player. stop: why the answer ended ("stop", "length" or "scripted").
     attempts: how many answers were asked for. verdict: what the answer decides; None for a message. label: the
-    question's. reward: what the role got in the whole dialogue. taught: what the teacher of the player would have
-    answered; None if it has no teacher.
+    question's. reward: what the role got in the whole dialogue; in a tree the mean over all dialogues in which the
+    decision was made. taught: what the teacher of the player would have answered; None if it has no teacher. returns:
+    of the last decision of a dialogue, what each role got in it; None of the others.
     """
 
     epoch: int
@@ -47,6 +49,7 @@ class DecisionRow:
     label: int
     reward: float
     taught: str | None
+    returns: Mapping[str, float] | None
 
     def rewarded(self, reward: float) -> Self:
         """Return the same decision with another reward."""
@@ -68,9 +71,12 @@ class Rollouts:
         return type(self)(row for row in self.rows if row.epoch == epoch)
 
     def dialogues(self) -> Iterator[list[DecisionRow]]:
-        """Yield the decisions of each dialogue, in order."""
+        """Yield the decisions of each dialogue, in order.
+
+        Of a tree, these are its paths, one for each end, with the rewards of that dialogue.
+        """
         for _, rows in groupby(self.rows, key=_dialogue_of):
-            yield list(rows)
+            yield from _paths(list(rows))
 
     # ---- files -------------------------------------------------------------------------------------------
 
@@ -101,6 +107,27 @@ def _dialogue_of(row: DecisionRow) -> tuple[int, int, int]:
     return row.epoch, row.question, row.rollout
 
 
+def _paths(rows: list[DecisionRow]) -> Iterator[list[DecisionRow]]:
+    """Yield the dialogues among decisions of one roll-out, which are several if it is a tree."""
+    ends = [row for row in rows if row.returns is not None]
+    if len(ends) < 2:
+        yield rows
+        return
+    following: dict[int | None, list[DecisionRow]] = {}
+    for row in rows:
+        following.setdefault(row.parent, []).append(row)
+    rounds: dict[int, list[DecisionRow]] = {}  # by the node of the last decision of a round
+    for found in following.values():
+        num_roles = len({row.role for row in found})
+        rounds |= {found[at + num_roles - 1].node: found[at : at + num_roles] for at in range(0, len(found), num_roles)}
+    for end in ends:
+        assert end.returns is not None
+        path = rounds[end.node]
+        while (before := path[0].parent) is not None:
+            path = [*rounds[before], *path]
+        yield [row.rewarded(end.returns[row.role]) for row in path]
+
+
 def _schema(arrow: Any) -> Any:
     message = arrow.struct([("role", arrow.string()), ("content", arrow.string())])
     kinds = {
@@ -115,11 +142,14 @@ def _schema(arrow: Any) -> Any:
         "log_probs": arrow.list_(arrow.float32()),
         "reward": arrow.float64(),
         "taught": arrow.string(),
+        "returns": arrow.map_(arrow.string(), arrow.float64()),
     }
     return arrow.schema([(each.name, kinds.get(each.name, arrow.int64())) for each in fields(DecisionRow)])
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return list(value.items())
     if isinstance(value, tuple):
         return [{"role": each.role, "content": each.content} if isinstance(each, Message) else each for each in value]
     return value
@@ -128,7 +158,8 @@ def _plain(value: Any) -> Any:
 def _row(values: Mapping[str, Any]) -> DecisionRow:
     prompt = tuple(Message(**message) for message in values["prompt"])
     numbers = {name: tuple(values[name]) for name in ("prompt_ids", "answer_ids", "log_probs")}
-    return DecisionRow(**{**values, **numbers, "prompt": prompt})
+    returns = None if values["returns"] is None else dict(values["returns"])
+    return DecisionRow(**{**values, **numbers, "prompt": prompt, "returns": returns})
 
 
 def verdicts_of(dialogue: Iterable[DecisionRow]) -> dict[str, Verdict]:

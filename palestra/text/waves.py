@@ -2,10 +2,13 @@
 
 What is computed together follows from the config and from earlier answers alone. The state is what was answered, so
 dialogues go on from any batch.
+
+A dialogue may fork into several continuations in each round, which makes it a tree.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -43,10 +46,15 @@ class PromptTooLong(Exception):
 
 @dataclass
 class Table:
-    """A dialogue that is being played.
+    """A dialogue that is being played, or a part of a tree of them: from one fork to the next one.
 
     moves: of this round, by role. open: by role that still must answer, the answers that were asked for again, each
-    with the reason. rows: the decisions so far, without rewards.
+    with the reason. rows: the decisions so far, without rewards. prompts: what roles read first in this round, which
+    continuations share. parts: the continuations into which it has forked.
+
+    path: of a tree, its place there: 1 at the root; continuation i of path p is p * continuations + i. first: the
+    number that the first decision of its dialogue would have on this path. depth: how many decisions its dialogue had
+    before this round; parent: the number of the last of them. begun: the round in which this part begins.
     """
 
     question: Question
@@ -56,24 +64,70 @@ class Table:
     moves: dict[str, Move] = field(default_factory=dict)
     open: dict[str, list[tuple[str, Fault]]] = field(default_factory=dict)
     rows: list[DecisionRow] = field(default_factory=list)
+    prompts: dict[str, Prompt] = field(default_factory=dict)
+    parts: list["Table"] = field(default_factory=list)
+    path: int = 1
+    first: int = 0
+    depth: int = 0
+    parent: int | None = None
+    begun: int = 0
 
     def begin_round(self) -> None:
         """Ask everybody who has a turn; rounds in which nobody can do anything are passed over."""
+        if self.moves:
+            self.parent = self.first + self.depth + len(self.moves) - 1
+            self.depth += len(self.moves)
         while not self.dialogue.is_over and not self.dialogue.turns():
             self.dialogue = self.dialogue.after({})
-        self.moves, self.open = {}, {role: [] for role in self.dialogue.turns()}
+        self.moves, self.open, self.prompts = {}, {role: [] for role in self.dialogue.turns()}, {}
+
+    def fork(self, num: int, most_decisions: int) -> None:
+        """Go on in so many continuations of this round.
+
+        most_decisions: of a dialogue, by which the numbers of decisions tell paths apart.
+        """
+        for path in range(self.path * num, (self.path + 1) * num):
+            part = Table(self.question, self.rollout, self.key, self.dialogue)
+            part.open, part.prompts = {role: [] for role in self.open}, self.prompts
+            part.path, part.first, part.begun = path, (path - 1) * most_decisions, self.dialogue.round
+            part.depth, part.parent = self.depth, self.parent
+            self.parts.append(part)
+        self.open = {}
 
     def node(self, role: str) -> int:
         """The number of a role's decision in this round. Decisions of a round go by the order of the roles."""
-        before = [row for row in self.rows if row.round < self.dialogue.round]
-        return len(before) + list(self.dialogue.turns()).index(role)
+        return self.first + self.depth + list(self.dialogue.turns()).index(role)
+
+    def all_parts(self) -> Iterator["Table"]:
+        """Go through this part of a tree and those that follow; a dialogue that has not forked has but this one."""
+        yield self
+        for part in self.parts:
+            yield from part.all_parts()
+
+    @property
+    def is_over(self) -> bool:
+        return all(part.is_over for part in self.parts) if self.parts else self.dialogue.is_over
+
+    def decisions(self) -> Iterator[DecisionRow]:
+        """Yield what was decided from here on, once it is over, with what the roles got.
+
+        In a tree, a decision's reward is the mean over all dialogues in which it was made.
+        """
+        ends = [part.dialogue.returns for part in self.all_parts() if not part.parts]
+        rewards = {role: fmean(each[role] for each in ends) for role in self.dialogue.protocol.roles}
+        last = None if self.parts else max((row.node for row in self.rows), default=None)
+        for row in self.rows:
+            yield replace(row, reward=rewards[row.role], returns=ends[0] if row.node == last else None)
+        for part in self.parts:
+            yield from part.decisions()
 
 
 class Waves:
     """The dialogues of an epoch, or of a pairing of an evaluation, while they are played.
 
     writers: by role. questions: each is talked about in `num_rollouts` dialogues. key: int64, from which all randomness
-    comes. batch_size: the most answers that are computed together.
+    comes. batch_size: the most answers that are computed together. num_continuations: above 1, every dialogue is a tree
+    that forks in each round in which a model answers; continuation i holds the i-th answer of each role of the round.
     """
 
     def __init__(
@@ -85,33 +139,40 @@ class Waves:
         key: int,
         epoch: int,
         batch_size: int,
+        num_continuations: int = 1,
     ) -> None:
         self.game, self.writers, self.epoch, self.batch_size = game, writers, epoch, batch_size
+        self.num_continuations = num_continuations
+        self._most_decisions = game.protocol.max_rounds * len(game.protocol.roles)  # of a dialogue
         pairs = [(question, rollout) for question in questions for rollout in range(num_rollouts)]
         keys = [fold_number(fold_number(key, question.number), rollout) for question, rollout in pairs]
         begun = game.begin_all([question for question, _ in pairs], [fold_number(own, 0) for own in keys])
         self.tables = [Table(*pair, own, dialogue) for pair, own, dialogue in zip(pairs, keys, begun, strict=True)]
-        self._openings: dict[tuple[int, int, int, str], Prompt] = {}  # by question, round, variant and role
+        self._openings: dict[tuple[int, int, int], dict[str, Prompt]] = {}  # by question, round and variant; by role
         for table in self.tables:
-            table.begin_round()
+            self._begin_round(table)
             self._let_scripts_answer(table)
-        self.wave: list[tuple[int, str]] = []  # decisions that wait for one model: the table's number, and the role
+        self.wave: list[tuple[Table, str]] = []  # decisions that wait for one model
 
     # ---- playing -----------------------------------------------------------------------------------------
 
     @property
     def num_over(self) -> int:
-        """How many dialogues are over."""
-        return sum(table.dialogue.is_over for table in self.tables)
+        """How many dialogues, or whole trees, are over."""
+        return sum(table.is_over for table in self.tables)
 
     def counts(self) -> dict[str, int]:
         """Count the rounds that were played (env_steps), the dialogues that are over (episodes), the tokens drawn."""
-        rows = (row for table in self.tables for row in table.rows)
+        parts = list(self._parts())
         return {
-            "env_steps": sum(table.dialogue.round for table in self.tables),
-            "episodes": self.num_over,
-            "tokens": sum(len(row.answer_ids) for row in rows),
+            "env_steps": sum(part.dialogue.round - part.begun for part in parts),
+            "episodes": sum(part.dialogue.is_over for part in parts),
+            "tokens": sum(len(row.answer_ids) for part in parts for row in part.rows),
         }
+
+    def _parts(self) -> Iterator[Table]:
+        """Go through all dialogues, and in trees through all parts, in an order that follows from what was answered."""
+        return (part for table in self.tables for part in table.all_parts())
 
     def play_batch(self) -> bool:
         """Answer the next batch of decisions. Returns False if all dialogues are over. Raises PromptTooLong."""
@@ -123,24 +184,24 @@ class Waves:
         writer = self.writers[batch[0][1]]
         assert isinstance(writer.by, TextModel)
         assert writer.sampling is not None
-        requests = [self._request(self.tables[number], role) for number, role in batch]
+        requests = [self._request(table, role) for table, role in batch]
         try:
             answers = writer.by.sample(requests, writer.sampling)
         except PromptRefused as error:
-            number, role = batch[error.index]
-            where = f"question {self.tables[number].question.number}, {role!r}"
+            table, role = batch[error.index]
+            where = f"question {table.question.number}, {role!r}"
             raise PromptTooLong(f"{where} (player {writer.name!r}): {error}") from error
         self.wave = self.wave[len(batch) :]
-        for (number, role), request, answer in zip(batch, requests, answers, strict=True):
-            self._take(self.tables[number], role, request.prompt, answer)
+        for (table, role), request, answer in zip(batch, requests, answers, strict=True):
+            self._take(table, role, request.prompt, answer)
         return True
 
-    def _next_wave(self) -> list[tuple[int, str]]:
+    def _next_wave(self) -> list[tuple[Table, str]]:
         """Return the decisions that wait for the model for which most wait; of equal ones, that of the first role."""
-        waiting: dict[str, list[tuple[int, str]]] = {writer.name: [] for writer in self.writers.values()}
-        for number, table in enumerate(self.tables):
+        waiting: dict[str, list[tuple[Table, str]]] = {writer.name: [] for writer in self.writers.values()}
+        for table in self._parts():
             for role in table.open:
-                waiting[self.writers[role].name].append((number, role))
+                waiting[self.writers[role].name].append((table, role))
         return max(waiting.values(), key=len)
 
     def _request(self, table: Table, role: str) -> Request:
@@ -148,13 +209,15 @@ class Waves:
         return Request(self._prompt(table, role, failed), self._key(table, role, len(failed)))
 
     def _prompt(self, table: Table, role: str, failed: Sequence[tuple[str, Fault]] = ()) -> Prompt:
-        """Write what a role reads; before anything was said, once for all roll-outs of a question."""
-        if failed or any(table.dialogue.rounds):
+        """Write what a role reads: once for all continuations, and the first prompt once for all roll-outs."""
+        if failed:
             return self.game.prompt(table.dialogue, role, failed)
-        which = table.question.number, table.dialogue.round, table.dialogue.variant, role
-        if which not in self._openings:
-            self._openings[which] = self.game.prompt(table.dialogue, role)
-        return self._openings[which]
+        known, which = table.prompts, (table.question.number, table.dialogue.round, table.dialogue.variant)
+        if not any(table.dialogue.rounds):
+            known = self._openings.setdefault(which, {})
+        if role not in known:
+            known[role] = self.game.prompt(table.dialogue, role)
+        return known[role]
 
     def _key(self, table: Table, role: str, attempt: int) -> int:
         """Return the key of an answer, by roll-out, node, role and attempt."""
@@ -182,6 +245,8 @@ class Waves:
             written = Answer(text, (), (), (), "stop")
             prompt = self._prompt(table, role)
             self._do(table, self._row(table, role, prompt, written, move.decision, 1), move)
+        for part in table.parts:
+            self._let_scripts_answer(part)
 
     def _is_scripted(self, role: str) -> bool:
         return isinstance(self.writers[role].by, TextScript)
@@ -191,20 +256,24 @@ class Waves:
         move = self.game.read(table.dialogue.turns()[role], text)
         return SILENT if isinstance(move, Fault) else move
 
-    @staticmethod
-    def _do(table: Table, row: DecisionRow, move: Move) -> None:
+    def _do(self, table: Table, row: DecisionRow, move: Move) -> None:
         """Note a decision; the last one of a round ends it."""
         table.rows.append(row)
         table.moves[row.role] = move
         del table.open[row.role]
         if not table.open:
             table.dialogue = table.dialogue.after(table.moves)
-            table.begin_round()
+            self._begin_round(table)
+
+    def _begin_round(self, table: Table) -> None:
+        """Begin the next round of a dialogue; where models answer in it, a tree forks."""
+        table.begin_round()
+        if self.num_continuations > 1 and not all(map(self._is_scripted, table.open)):
+            table.fork(self.num_continuations, self._most_decisions)
 
     def _row(
         self, table: Table, role: str, prompt: Prompt, answer: Answer, verdict: Verdict, attempts: int
     ) -> DecisionRow:
-        before = [row.node for row in table.rows if row.round < table.dialogue.round]
         return DecisionRow(
             epoch=self.epoch,
             question=table.question.number,
@@ -212,7 +281,7 @@ class Waves:
             rollout=table.rollout,
             variant=table.dialogue.variant,
             node=table.node(role),
-            parent=max(before, default=None),
+            parent=table.parent,
             round=table.dialogue.round,
             role=role,
             player=self.writers[role].name,
@@ -227,6 +296,7 @@ class Waves:
             label=table.question.label,
             reward=0.0,
             taught=self._taught(table, role),
+            returns=None,
         )
 
     def _taught(self, table: Table, role: str) -> str | None:
@@ -237,43 +307,46 @@ class Waves:
     # ---- what came of it ---------------------------------------------------------------------------------
 
     def rollouts(self) -> Rollouts:
-        """Return the decisions of the dialogues that are over, with what each role got."""
-        return Rollouts(
-            row.rewarded(table.dialogue.returns[row.role])
-            for table in self.tables
-            if table.dialogue.is_over
-            for row in table.rows
-        )
+        """Return the decisions of the dialogues, or whole trees, that are over, with what each role got."""
+        return Rollouts(row for table in self.tables if table.is_over for row in table.decisions())
 
     # ---- state -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was answered, by which `load_state_dict` plays the dialogues again up to here."""
         failed = [
-            [number, role, [text for text, _ in answers]]
-            for number, table in enumerate(self.tables)
+            [number, table.path, role, [text for text, _ in answers]]
+            for number, root in enumerate(self.tables)
+            for table in root.all_parts()
             for role, answers in table.open.items()
             if answers
         ]
-        rows = Rollouts(row for table in self.tables for row in table.rows).to_parquet()
-        wave = [list(each) for each in self.wave]
+        rows = Rollouts(row for table in self._parts() for row in table.rows).to_parquet()
+        numbers = {(root.question.number, root.rollout): number for number, root in enumerate(self.tables)}
+        wave = [[numbers[table.question.number, table.rollout], table.path, role] for table, role in self.wave]
         return {"rows": torch.frombuffer(bytearray(rows), dtype=torch.uint8), "failed": failed, "wave": wave}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave, of dialogues with the same arguments."""
         rows = Rollouts.from_parquet(state["rows"].numpy().tobytes())
-        by_table = {(rows[0].question, rows[0].rollout): rows for rows in rows.dialogues()}
         begun = self.game.begin_all(
             [table.question for table in self.tables], [fold_number(table.key, 0) for table in self.tables]
         )
-        for table, dialogue in zip(self.tables, begun, strict=True):
-            table.dialogue, table.rows = dialogue, []
-            table.begin_round()
-            for row in by_table.get((table.question.number, table.rollout), []):
-                self._do(table, row, self._move(table, row.role, row.answer))
-        for number, role, texts in state["failed"]:
-            table = self.tables[number]
-            turn = table.dialogue.turns()[role]
+        self.tables = [
+            Table(table.question, table.rollout, table.key, dialogue)
+            for table, dialogue in zip(self.tables, begun, strict=True)
+        ]
+        for table in self.tables:
+            self._begin_round(table)
+        numbers = {(table.question.number, table.rollout): number for number, table in enumerate(self.tables)}
+        parts = {(number, part.path): part for number, root in enumerate(self.tables) for part in root.all_parts()}
+        for row in rows.rows:  # those of a part before those of its continuations
+            number = numbers[row.question, row.rollout]
+            part = parts[number, 1 + row.node // self._most_decisions]
+            self._do(part, row, self._move(part, row.role, row.answer))
+            parts |= {(number, each.path): each for each in part.parts}
+        for number, path, role, texts in state["failed"]:
+            turn = parts[number, path].dialogue.turns()[role]
             found = [(text, self.game.read(turn, text)) for text in texts]
-            table.open[role] = [(text, fault) for text, fault in found if isinstance(fault, Fault)]
-        self.wave = [(number, role) for number, role in state["wave"]]
+            parts[number, path].open[role] = [(text, fault) for text, fault in found if isinstance(fault, Fault)]
+        self.wave = [(parts[number, path], role) for number, path, role in state["wave"]]

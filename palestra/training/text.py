@@ -265,7 +265,8 @@ class TextTrainer(Training):
         questions = self.game.questions(world_keys(key, config.num_questions, torch.device("cpu")), held_out=False)
         writers = {role: self._writer(config.roles[role]) for role in self.game.roles}
         dialogues = fold_number(key, 2**40)
-        return Waves(self.game, writers, questions, config.num_rollouts, dialogues, self.epochs, config.answers_at_once)
+        usual = (self.game, writers, questions, config.num_rollouts, dialogues, self.epochs, config.answers_at_once)
+        return Waves(*usual, config.num_continuations())
 
     def _writer(self, name: str) -> Writer:
         seat = self.seats[name]

@@ -58,6 +58,7 @@ def row(**changed: Any) -> DecisionRow:
         "label": 1,
         "reward": 1.0,
         "taught": None,
+        "returns": None,
     }
     return DecisionRow(**{**usual, **changed})
 

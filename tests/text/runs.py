@@ -45,6 +45,13 @@ GRADIENT: Data = {
     "loss": {"name": "policy_gradient", "per": "token", "clip_range": 0.2, "kl_coefficient": 0.1, "kl_to": "imitated"},
     "tuning": JOB["tuning"] | {"num_passes": 2, "num_microbatches": 2},
 }
+MALT: Data = {
+    "name": "malt",
+    "num_continuations": 2,
+    "most_answers": 100,
+    **JOB,
+    "loss": {"name": "preference", "beta": 0.5},
+}
 PLAYER: Data = {
     "model": MODEL,
     "sampling": {"temperature": 0.8, "top_p": None, "top_k": None, "max_tokens": 4},
@@ -53,6 +60,13 @@ PLAYER: Data = {
     "imitate": {"scripted": "random", "num_questions": 10, **JOB},
     "algorithm": EXPERT,
     "updates": {"name": "constant"},
+}
+IMITATED = JOB["tuning"] | {
+    "groups": [JOB["tuning"]["groups"][0] | {"learning_rate": {"name": "constant", "value": 0.02}}]
+}
+JUDGING: Data = PLAYER | {
+    "imitate": {"scripted": "random", "num_questions": 64, **JOB, "tuning": IMITATED},
+    "sampling": PLAYER["sampling"] | {"max_tokens": 1},
 }
 FIXED: Data = PLAYER | {"algorithm": None, "imitate": None}
 ADAPTER: Data = {"rank": 2, "alpha": 4.0, "targets": "all_linear"}
@@ -146,6 +160,21 @@ RUNS: dict[str, Callable[[Path], Data]] = {
             },
         },
         {"prover0": "prover", "prover1": "true", "verifier": "judge"},
+    ),
+    "malt, of an adapter from the base and of a whole folder, in debate": lambda folder: text_run(
+        "debate",
+        {
+            "true": {"scripted": "honest"},
+            "prover": JUDGING | {"model": adapted(folder), "algorithm": MALT | {"begin_from": "base"}},
+            "judge": JUDGING
+            | {
+                "model": adapted(folder) | {"adapter": None},
+                "algorithm": MALT | {"tuning": JOB["tuning"] | {"num_passes": 3, "batch_size": 2}},
+            },
+        },
+        {"prover0": "prover", "prover1": "true", "verifier": "judge"},
+        game=text_config("debate", grammar={"accept": "y", "reject": "n"}).model_dump(),
+        num_rollouts=1,
     ),
 }
 

@@ -549,6 +549,18 @@ def test_a_tuning_goes_on_to_the_same_bits_after_each_step(folder: Path, is_adap
         assert are_equal(weights_of(again), ended)
 
 
+@pytest.mark.parametrize("adapter", [None, LoRAConfig(rank=3, alpha=4.0, targets=["q_proj", "up_proj"])])
+def test_between_jobs_weights_lie_in_memory_as_when_a_run_is_resumed(folder: Path, adapter: LoRAConfig | None) -> None:
+    """Else products of matrices end in other bits: a file, or the vector of an optimizer, may begin anywhere."""
+    subject = folder_model(folder, adapter)
+    weights = list(subject.learning.parameters.values())
+    assert {weight.data_ptr() % 64 for weight in weights} == {0}
+    tuning = subject.tuning(Job(examples_of(subject)[::2], SUPERVISED, "before", 1.0), tuning_config(), key=0)
+    while not tuning.is_done:
+        tuning.step()
+    assert {weight.data_ptr() % 64 for weight in weights} == {0}
+
+
 def test_a_job_begins_from_the_model_before_or_from_the_base(model: LocalModel) -> None:
     subject = new_model(2)
     beginning = weights_of(subject)

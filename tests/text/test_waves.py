@@ -24,10 +24,11 @@ class RuleModel(TextModel):
     """Answers by the key alone: a decision, a message, or nothing. It remembers how many it was asked for at once."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        self.words, self.sizes = words, list[int]()
+        self.words, self.sizes, self.keys = words, list[int](), list[int]()
 
     def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Answer]:
         self.sizes.append(len(requests))
+        self.keys += [request.key for request in requests]
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Request) -> Answer:

@@ -47,6 +47,7 @@ class LocalModel(TextModel):
         self.reference: Weights | None = None
         self._initial: Weights | None = None
         self._optimizer: dict[str, Any] | None = None
+        self._own_memory()
 
     # ---- answers -----------------------------------------------------------------------------------------
 
@@ -139,6 +140,15 @@ class LocalModel(TextModel):
     def keep_optimizer(self, signature: str, learner: Learner) -> None:
         """Keep the state of a job's optimizer for the job after it. signature: says which jobs are of its kind."""
         self._optimizer = {"signature": signature, "state": learner.state_dict()}
+        self._own_memory()
+
+    def _own_memory(self) -> None:
+        """Let each weight begin at an address of its own, as in a resumed run, and be no part of a file or a vector.
+
+        Products of matrices differ in their last bits where numbers begin in the middle of a cache line.
+        """
+        for each in self.learning.parameters.values():
+            each.data = each.data.clone()
 
     def begin_with(self, weights: Mapping[str, Tensor]) -> None:
         self._initial = dict(weights)
