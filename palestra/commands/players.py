@@ -1,4 +1,4 @@
-"""The commands that evaluate a run, and in which its players act: evaluate, ask, play."""
+"""The commands that judge a run, and in which its players act: evaluate, analyse, ask, play."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -213,6 +213,50 @@ def _evaluate(stored: Any, names: Sequence[str], games: int | None, video: bool)
         film, of_episodes = stored.film(name, path.with_suffix(".mp4").name)
         returns = ", ".join(f"{value:g}" for value in of_episodes)
         say(f"a film of episodes with returns {returns}: {film}")
+
+
+@commands.command()
+def analyse(
+    run: Run,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="keeps_to_role, follows_up, quotes_what_is_there, or a class of your own as package.module:Class; "
+            "without a name the means of stored analyses are shown",
+        ),
+    ] = None,
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="keys of the analysis, such as model.name=folder model.path=models/judge"
+        ),
+    ] = None,
+    of: Annotated[
+        list[str] | None, typer.Option(help="training, or the name of an evaluation; may be repeated [all]")
+    ] = None,
+    epochs: Annotated[str | None, typer.Option(help="of these epochs alone: 0..9, or 0,5,9 [all]")] = None,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="forget what was judged before, as with other keys or another model")
+    ] = False,
+    trust: Trust = False,
+) -> None:
+    """Let a model, or a rule, judge the stored dialogues of a run of text; results go to RUN/analyses/.
+
+    What is judged already is not judged again. The run may train meanwhile.
+    """
+    with one_line_errors():
+        from palestra.commands.analyse import Wanted, open_run, read_analysis, shown
+        from palestra.commands.analyse import analyse as judge
+
+        folder, config = open_run(run, trust)
+        if name is not None:
+            judge(folder, config, read_analysis(name, keys or []), Wanted.read(of or [], epochs), anew, say)
+        found = shown(folder, name)
+        for each in found:
+            console.print(each)
+        if not found:
+            say(f"{run} has no analyses yet")
 
 
 @commands.command()

@@ -23,6 +23,7 @@ from palestra.report.media import media_section
 from palestra.report.overview import checkpoints_section, runs_section, setting_section
 from palestra.report.reading import read_runs
 from palestra.report.samples import samples_section
+from palestra.report.text_analyses import analyses_section
 from palestra.report.text_dialogues import dialogues_section
 from palestra.report.timings import time_section
 from palestra.report.updates import updates_section
@@ -33,11 +34,12 @@ from palestra.runs.text import TextConfig
 from palestra.storage.disk import RunFolderError, write_bytes
 
 HERE = Path(__file__).parent
-OF_KINDS: dict[type[BaseRunConfig], Callable[[Sequence[Group], Figures], list[Section]]] = {
-    RunConfig: samples_section,
-    FitConfig: judged_items_section,
-    TextConfig: dialogues_section,
-}
+OF_KINDS: list[tuple[type[BaseRunConfig], Callable[[Sequence[Group], Figures], list[Section]]]] = [
+    (RunConfig, samples_section),
+    (FitConfig, judged_items_section),
+    (TextConfig, dialogues_section),
+    (TextConfig, analyses_section),
+]
 """the sections that only some kinds of run have"""
 
 
@@ -98,7 +100,7 @@ def _sections_of_training(groups: Sequence[Group], figures: Figures) -> list[Sec
         *updates_section(groups, figures),
         *([comparison_section(groups)] if len(groups) > 1 else []),
         evaluations_section(groups),
-        *(part for kind, section in OF_KINDS.items() for part in section(_of_kind(groups, kind), figures)),
+        *(part for kind, section in OF_KINDS for part in section(_of_kind(groups, kind), figures)),
         *media_section(groups),
         time_section(groups, figures),
         metrics_section(groups, figures),

@@ -3,7 +3,6 @@
 They come from the roll-outs that the run has written, so that nobody answers anew. Their texts are untrusted.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from palestra.config import under
@@ -14,7 +13,7 @@ from palestra.report.figures import Figures
 from palestra.report.groups import Group
 from palestra.report.reading import RunData
 from palestra.storage.run_folder import RunFolder
-from palestra.text.rollouts import DecisionRow, Rollouts
+from palestra.text.rollouts import DecisionRow, Rollouts, rollout_files
 from palestra.text.transcripts import verdict_word
 
 MOST_CHARACTERS = 2000  # of an answer, and of a prompt
@@ -68,12 +67,8 @@ def _newest(run: RunData, files: Sequence[str]) -> tuple[str, str] | None:
     """Return the newest file of the first evaluation that has one, else of training, and that evaluation or ""."""
     evaluations = under(run.config, "evaluations")
     names = [str(under(each, "name")) for each in evaluations] if isinstance(evaluations, list) else []
-    for name in (*names, ""):
-        before = re.escape(f"{name}-" if name else "")
-        matched = [match for file in files if (match := re.fullmatch(rf"{before}(\d+)(?:-(\d+))?\.parquet", file))]
-        if matched:
-            return max(matched, key=lambda match: [int(number or 1) for number in match.groups()])[0], name
-    return None
+    found = {each.evaluation: each.file for each in rollout_files(files, names)}  # the newest one comes last
+    return next(((found[name], name or "") for name in (*names, None) if name in found), None)
 
 
 def _told(

@@ -23,6 +23,7 @@ OUR_FOLDERS = (
     "checkpoints",
     "buffers",
     "evaluations",
+    "analyses",
     "media",
     "players",
     "prompts",

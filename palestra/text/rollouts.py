@@ -1,11 +1,12 @@
 """The decisions of finished dialogues: rows, which lie in a Parquet file for each epoch."""
 
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from itertools import groupby
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from palestra.games.dialogue.protocol import Verdict
 from palestra.text.chat import Message, Prompt
@@ -101,6 +102,34 @@ class Rollouts:
             expected = f"expected the columns {', '.join(_schema(arrow).names)}, each with its own type"
             raise ValueError(f"{expected}, got {', '.join(table.column_names)}")
         return cls(map(_row, table.to_pylist()))
+
+
+class RolloutFile(NamedTuple):
+    """A file of dialogues.
+
+    evaluation: the one that they belong to; None: training. number: which file of this evaluation and epoch it is.
+    """
+
+    file: str
+    evaluation: str | None
+    epoch: int
+    number: int
+
+
+def rollout_files(names: Iterable[str], evaluations: Iterable[str]) -> list[RolloutFile]:
+    """Return the files of dialogues among some names, by epoch; those of training first, then by evaluation.
+
+    They are `EPOCH.parquet`, `EVALUATION-EPOCH.parquet` and `EVALUATION-EPOCH-NUMBER.parquet`. Others are left out.
+    """
+    names, found = list(names), dict[str, RolloutFile]()
+    for evaluation in (None, *evaluations):
+        before, after = ("", "()") if evaluation is None else (re.escape(f"{evaluation}-"), r"(?:-(\d{1,18}))?")
+        pattern = re.compile(rf"{before}(\d{{1,18}}){after}\.parquet", re.ASCII)
+        matched = [match for name in names if (match := pattern.fullmatch(name))]
+        of_one = [RolloutFile(each[0], evaluation, int(each[1]), int(each[2] or 1)) for each in matched]
+        for each in sorted(of_one, key=lambda each: (each.epoch, each.number)):
+            found.setdefault(each.file, each)
+    return list(found.values())
 
 
 def _dialogue_of(row: DecisionRow) -> tuple[int, int, int]:

@@ -17,8 +17,8 @@ from palestra.text.rollouts import Rollouts
 from palestra.text.scripts import make_text_script, own_text_script_model
 from palestra.training import make_trainer
 from palestra.training.text import TextTrainer
-from tests.text.games import first_config
-from tests.text.rows import JOB, dialogue, seat
+from tests.text.games import first_config, text_config
+from tests.text.rows import JOB, dialogue, row, seat
 from tests.text.runs import GRADIENT, PLAYER, text_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "text.md").read_text()
@@ -93,3 +93,15 @@ def test_the_algorithm_of_the_page_chooses_the_best_and_shortest(in_tmp_path: Pa
     rollouts = Rollouts([*dialogue(0, 0, 1), *dialogue(0, 1, 1, rollout=1), *short, *dialogue(1, 0, 1)])
     chosen = names["BestOfN"](SimpleNamespace(least=1.0), seat()).examples(rollouts, torch.tensor([0]))
     assert [(each.row.question, each.row.rollout) for each in chosen] == [(0, 2)]
+
+
+def test_the_analysis_of_the_page_judges_what_was_said_before(in_tmp_path: Path) -> None:
+    [text] = [each for each in BLOCKS if "class Repeats" in each]
+    names: dict[str, Any] = {}
+    exec(text, names)
+    config = names["Repeats"].Config(name="repeats:Repeats", least=2)
+    said = ["one two", "why", "two one two four", "one"]
+    roles = ["prover", "verifier"] * 2
+    rows = [row(node=n, role=roles[n], answer=each, verdict=None) for n, each in enumerate(said)]
+    found = names["Repeats"](config, text_config("nip").protocol.build()).judge(rows)
+    assert [(each.row.node, each.value) for each in found] == [(2, 0.75)]

@@ -1,0 +1,300 @@
+"""What `palestra analyse` does: judges the stored dialogues of a run of text, and files what is found."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from palestra.commands.seeds import parse_numbers
+from palestra.config import (
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    UserConfig,
+    apply_overrides,
+    check,
+    failure,
+    list_of_overrides,
+    trusting,
+)
+from palestra.config.files import values_of
+from palestra.config.places import Place
+from palestra.config.usual import completed
+from palestra.recording.results import printable
+from palestra.runs.kinds import read_stored_config, require_kind
+from palestra.runs.stored import EvaluationFailed
+from palestra.runs.text import TextConfig
+from palestra.storage.disk import Folder, RunFolderError, writing
+from palestra.storage.lock import Lock
+from palestra.storage.run_folder import RunFolder, write_traceback
+from palestra.text.analyses import AnyAnalysisConfig
+from palestra.text.analyses.analysis import Analysis, Dialogue, Judgement
+from palestra.text.analyses.stored import (
+    Header,
+    Journal,
+    JudgedDialogue,
+    Results,
+    file_of,
+    judged_dialogue,
+    means_of,
+    read_results,
+    stored_analyses,
+)
+from palestra.text.rollouts import RolloutFile, Rollouts, rollout_files
+
+AT_ONCE = 16  # dialogues that are judged together, and then filed
+TRAINING = "training"
+Say = Callable[[str], None]
+
+
+class _Asked(Config):
+    analysis: AnyAnalysisConfig
+    """what judges"""
+
+
+def read_analysis(name: str, overrides: Sequence[str]) -> Any:
+    """Return the config of an analysis by its name and by keys that differ from the usual ones. Raises ConfigError."""
+    with _naming_keys():
+        data: dict[str, Any] = {"analysis": {"name": name}}
+        others = []
+        for override in list_of_overrides(overrides):
+            for key, value in values_of([override], {}).items():
+                if key.partition(".")[0] == "model":  # nothing is usual of it
+                    _put(data["analysis"], key, value)
+                    break
+            else:
+                others.append(override)
+        data = apply_overrides(completed(data, Place(_Asked), None), others, _Asked)
+        return check(data, _Asked).analysis
+
+
+def _put(data: dict[str, Any], path: str, value: Any) -> None:
+    *above, key = path.split(".")
+    for part in above:
+        inner = data.get(part)
+        data[part] = data = inner if isinstance(inner, dict) else {}
+    data[key] = value
+
+
+@contextmanager
+def _naming_keys() -> Iterator[None]:
+    """A context in which errors name keys as the command line has them."""
+    try:
+        yield
+    except ConfigError as error:
+        items = [(each.path.removeprefix("analysis").removeprefix("."), each.message) for each in error.errors]
+        raise ConfigError(
+            [
+                ConfigErrorItem("NAME" if path in ("", "name") else path, message.replace("'analysis.", "'"))
+                for path, message in items
+            ]
+        ) from None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which dialogues are judged. of: names of evaluations, or `training`; (): all. epochs: None: all."""
+
+    of: Sequence[str]
+    epochs: Sequence[int] | None
+
+    @classmethod
+    def read(cls, of: Sequence[str], epochs: str | None) -> "Wanted":
+        """Read the options. Raises ConfigError."""
+        return cls(of, None if epochs is None else parse_numbers(epochs, "--epochs", "epoch"))
+
+    def files(self, folder: RunFolder, config: TextConfig) -> list[RolloutFile]:
+        """Return the files of a run with these dialogues. Raises ConfigError."""
+        evaluations = [each.name for each in config.evaluations]
+        known = [TRAINING, *evaluations]
+        if unknown := [name for name in self.of if name not in known]:
+            raise ConfigError.at("--of", f"expected {' or '.join(known)}, got {unknown[0]!r}")
+        found = rollout_files(folder.rollouts.names(), evaluations)
+        chosen = [
+            each
+            for each in found
+            if (not self.of or (each.evaluation or TRAINING) in self.of)
+            and (self.epochs is None or each.epoch in self.epochs)
+        ]
+        if found and not chosen:
+            there = f"{found[0].epoch} to {max(each.epoch for each in found)}"
+            raise ConfigError.at("--epochs", f"expected some of the stored epochs ({there}), got none of them")
+        return chosen
+
+
+def open_run(run: Path, trust: bool) -> tuple[RunFolder, TextConfig]:
+    """Open a run of text in order to read its dialogues; it may train meanwhile. Raises RunFolderError, ConfigError."""
+    with trusting(trust):
+        folder = RunFolder.open(run)
+        return folder, require_kind(read_stored_config(folder.config), TextConfig, folder.path)
+
+
+def analyse(folder: RunFolder, run: TextConfig, config: Any, wanted: Wanted, anew: bool, say: Say) -> Results:
+    """Judge the dialogues that are not judged yet, and return all results of the analysis.
+
+    config: of the analysis. anew: forget what another config or model has judged. Raises ConfigError, RunFolderError,
+    EvaluationFailed.
+    """
+    files = wanted.files(folder, run)
+    if not files:
+        raise RunFolderError(f"{folder.path}: expected roll-outs, got none yet")
+    analysis = _made(config, run)
+    header = Header(config=config.model_dump(mode="json"), base=analysis.base())
+    place, file = folder.root.below("analyses"), file_of(config.name)
+    with writing(folder.path), _alone(place, f"{file}.lock"):
+        found = Results(None, (), 0) if anew else _read(place, file)
+        if found.header is None:
+            journal = Journal.begin(place, file, header)
+        else:
+            _require_same(found.header, header, f"{place.path / file}")
+            journal = Journal.go_on(place, file, found)
+        try:
+            _judge_files(folder, files, config, analysis, journal, {each.place for each in found.dialogues}, say)
+        finally:
+            journal.close()
+        return _read(place, file)
+
+
+def _made(config: Any, run: TextConfig) -> Analysis:
+    protocol = run.game.protocol.build()
+    with _naming_keys():
+        try:
+            made: Analysis = config.build(protocol)
+        except ConfigError:
+            raise
+        except Exception as error:
+            if not isinstance(config, UserConfig):
+                raise
+            raise ConfigError.at("NAME", f"{config.name!r} cannot be made: {failure(error)}") from error
+    return made
+
+
+@contextmanager
+def _alone(place: Folder, name: str) -> Iterator[None]:
+    """A context that no other process enters for this analysis. Raises RunFolderError."""
+    place.make()
+    lock = Lock.take(place, name)
+    if lock is None:
+        raise RunFolderError(f"{place.path / name}: another process is at work on this analysis; wait until it ends")
+    try:
+        yield
+    finally:
+        lock.free()
+
+
+def _read(place: Folder, file: str) -> Results:
+    try:
+        return read_results(place, file)
+    except ValueError as error:
+        raise RunFolderError(f"{error}; --anew begins anew") from error
+
+
+def _require_same(before: Header, now: Header, path: str) -> None:
+    """Raise ConfigError if something else has judged before."""
+    if before == now:
+        return
+    keys = [key for key in {**before.config, **now.config} if before.config.get(key) != now.config.get(key)]
+    what = f"another {', '.join(keys)}" if keys else "a model with other weights"
+    raise ConfigError.at("NAME", f"expected what {path} was judged by, got {what}; --anew forgets that file")
+
+
+# ---- judging ------------------------------------------------------------------------------------------------
+
+
+def _judge_files(
+    folder: RunFolder,
+    files: Sequence[RolloutFile],
+    config: Any,
+    analysis: Analysis,
+    journal: Journal,
+    done: set[tuple[str, str, int, int]],
+    say: Say,
+) -> None:
+    for file in files:
+        content = folder.rollouts.read(file.file)
+        try:
+            rollouts = Rollouts.from_parquet(content)
+        except ValueError as error:
+            raise RunFolderError(f"{folder.rollouts.path / file.file} is damaged: {error}") from error
+        name, sha256 = file.file.removesuffix(".parquet"), hashlib.sha256(content).hexdigest()[:12]
+        dialogues = list(rollouts.dialogues())
+        left = [each for each in dialogues if (name, sha256, each[0].question, each[0].rollout) not in done]
+        if left:
+            say(f"{name}: {len(left):,} of {len(dialogues):,} dialogues are to be judged")
+        for start in range(0, len(left), AT_ONCE):
+            batch = left[start : start + AT_ONCE]
+            lines = []
+            for dialogue, judgements in zip(batch, _judged(batch, config, analysis, folder), strict=True):
+                first = dialogue[0]
+                of = {"file": name, "sha256": sha256, "evaluation": file.evaluation, "epoch": file.epoch}
+                of |= {key: getattr(first, key) for key in ("question", "rollout", "about", "label")}
+                lines.append(judged_dialogue(of, judgements))
+            journal.add(lines)
+
+
+def _judged(batch: Sequence[Dialogue], config: Any, analysis: Analysis, folder: RunFolder) -> list[list[Judgement]]:
+    """Judge dialogues; a class of the user's own may fail, and its judgements are checked."""
+    if not isinstance(config, UserConfig):
+        return analysis.judge_all(batch)
+    try:
+        found = analysis.judge_all(batch)
+    except Exception as error:
+        filed = write_traceback(folder.root.below("analyses"), error)
+        raise EvaluationFailed(f"{config.name}: judge raises {failure(error)}; {filed}") from error
+    for dialogue, judgements in zip(batch, found, strict=True):
+        if (fault := _fault(dialogue, judgements)) is not None:
+            raise EvaluationFailed(f"{config.name}: judge: {fault}")
+    return found
+
+
+def _fault(dialogue: Dialogue, judgements: Any) -> str | None:
+    if not isinstance(judgements, list) or not all(isinstance(each, Judgement) for each in judgements):
+        return f"expected a list of Judgement, got {judgements!r:.80}"
+    for each in judgements:
+        if not any(each.row is row for row in dialogue):
+            return f"expected a row of the dialogue, got {each.row!r:.80}"
+        is_number = isinstance(each.value, int | float) and abs(each.value) < float("inf")
+        if each.value is not None and not is_number:
+            return f"expected a finite number or None, got {each.value!r:.80}"
+        if each.words is not None and not isinstance(each.words, str):
+            return f"expected a text or None, got {each.words!r:.80}"
+    return None
+
+
+# ---- shown --------------------------------------------------------------------------------------------------
+
+
+def shown(folder: RunFolder, name: str | None) -> list[RenderableType]:
+    """Return the means of an analysis of a run, or of each, for people. Raises RunFolderError."""
+    place = folder.root.below("analyses")
+    try:
+        found = dict(stored_analyses(place)) if name is None else {name: read_results(place, file_of(name))}
+    except (ValueError, OSError) as error:
+        raise RunFolderError(str(error)) from error
+    return [each for name, results in found.items() for each in _means(name, results.dialogues)]
+
+
+def _means(name: str, dialogues: Sequence[JudgedDialogue]) -> Iterator[RenderableType]:
+    """Yield a title, and a table of means by evaluation, epoch and role, each with the number of its decisions."""
+    judged = [each for dialogue in dialogues for each in dialogue.judged]
+    unknown = sum(each.value is None for each in judged)
+    without = f"; {unknown:,} more have no value" if unknown else ""
+    yield Text(f"{printable(name)}: means over {len(judged) - unknown:,} decisions{without}", style="dim")
+    if unknown == len(judged):
+        return
+    found = means_of(dialogues)
+    seats = sorted({seat for by_epoch in found.values() for by_seat in by_epoch.values() for seat in by_seat})
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for head in ("of", "epoch", *seats):
+        table.add_column(Text(printable(head)), justify="left" if head == "of" else "right")
+    for evaluation, by_epoch in found.items():
+        for epoch, by_seat in by_epoch.items():
+            means = [f"{by_seat[seat].value:.3f} ({by_seat[seat].num:,})" if seat in by_seat else "-" for seat in seats]
+            table.add_row(Text(printable(evaluation or TRAINING)), f"{epoch:,}", *means)
+    yield table

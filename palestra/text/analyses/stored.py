@@ -1,0 +1,188 @@
+"""The results of an analysis: a file in the run's folder, with a line for each dialogue, and means over it."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, ValidationError
+
+from palestra.storage.disk import Folder, OpenFile
+from palestra.storage.facts import Count, Entry
+from palestra.storage.records_file import lines_of
+from palestra.text.analyses.analysis import Judgement
+
+SUFFIX = ".jsonl"
+
+
+class Header(Entry):
+    """The first line: what has judged.
+
+    config: that of the analysis. base: the SHA-256 of what judges besides, such as a model's weights; None: nothing.
+    """
+
+    config: dict[str, Any]
+    base: str | None
+
+
+class JudgedDecision(Entry):
+    """A decision that was judged. kind: of its role, prover or verifier."""
+
+    node: Count
+    round: Count
+    role: str
+    player: str
+    answer: str
+    value: Annotated[float, Field(allow_inf_nan=False)] | None
+    words: str | None
+
+
+class JudgedDialogue(Entry):
+    """A dialogue that was judged.
+
+    file: of roll-outs, without its suffix. sha256: the beginning of the SHA-256 of that file. evaluation: None: the
+    dialogue is one of training. about, label: of its question.
+    """
+
+    file: str
+    sha256: str
+    evaluation: str | None
+    epoch: Count
+    question: Count
+    rollout: Count
+    about: str
+    label: Annotated[int, Field(ge=0, le=1)]
+    judged: list[JudgedDecision]
+
+    @property
+    def place(self) -> tuple[str, str, int, int]:
+        """Which dialogue it is."""
+        return self.file, self.sha256, self.question, self.rollout
+
+
+def judged_dialogue(of: Mapping[str, Any], judgements: Sequence[Judgement]) -> JudgedDialogue:
+    """Make the line of a dialogue. of: its other fields."""
+    decisions = [
+        JudgedDecision(
+            node=each.row.node,
+            round=each.row.round,
+            role=each.row.role,
+            player=each.row.player,
+            answer=each.row.answer,
+            value=None if each.value is None else float(each.value),
+            words=None if each.words is None else each.words.encode(errors="replace").decode(),
+        )
+        for each in judgements
+    ]
+    return JudgedDialogue(**of, judged=decisions)
+
+
+def file_of(name: str) -> str:
+    """Return the file of an analysis by its name; that of package.module:Class is package.module.Class.jsonl."""
+    return f"{name.replace(':', '.')}{SUFFIX}"
+
+
+class Results(NamedTuple):
+    """What a file holds. header: None in a file without one. length: bytes up to the end of the last whole line."""
+
+    header: Header | None
+    dialogues: Sequence[JudgedDialogue]
+    length: int
+
+
+def read_results(folder: Folder, file: str) -> Results:
+    """Read the results of an analysis; a torn last line is left out. Raises ValueError for a damaged line, OSError."""
+    if folder.kind(file) is None:
+        return Results(None, (), 0)
+    with folder.reading(file) as opened:
+        return _results(opened, f"{folder.path / file}")
+
+
+def _results(file: OpenFile, path: str) -> Results:
+    header, dialogues, length = None, list[JudgedDialogue](), 0
+    for number, line in enumerate(lines_of(file, file.size), start=1):
+        if not line.is_whole:
+            break
+        try:
+            content = line.content or b""
+            if number == 1:
+                header = Header.model_validate_json(content)
+            else:
+                dialogues.append(JudgedDialogue.model_validate_json(content))
+        except ValidationError as error:
+            raise ValueError(f"{path}, line {number}, is damaged: {error.errors()[0]['msg']}") from error
+        length = line.stop
+    return Results(header, dialogues, length)
+
+
+class Journal:
+    """The file of an analysis while it is written. Made by `begin` or `go_on`."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self._file = file
+
+    @classmethod
+    def begin(cls, folder: Folder, file: str, header: Header) -> "Journal":
+        """Write a new file; one that is there is replaced."""
+        folder.write(file, _line(header))
+        return cls(folder.append(file))
+
+    @classmethod
+    def go_on(cls, folder: Folder, file: str, found: Results) -> "Journal":
+        """Append to a file; what a kill has torn is cut off."""
+        opened = folder.append(file)
+        opened.truncate(found.length)
+        return cls(opened)
+
+    def add(self, dialogues: Sequence[JudgedDialogue]) -> None:
+        """Append dialogues, and wait until they are on the disk."""
+        self._file.append(b"".join(map(_line, dialogues)))
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _line(entry: Entry) -> bytes:
+    return json.dumps(entry.model_dump()).encode() + b"\n"
+
+
+# ---- means ------------------------------------------------------------------------------------------------------
+
+
+class Mean(NamedTuple):
+    """The mean of the values of some decisions. num: how many; those of which nothing could be said are left out."""
+
+    value: float
+    num: int
+
+
+Means = dict[str | None, dict[int, dict[str, Mean]]]
+
+
+def means_of(dialogues: Sequence[JudgedDialogue]) -> Means:
+    """Return means by evaluation (None: training), epoch, and role; a player of another name is told with its role."""
+    values: dict[str | None, dict[int, dict[str, list[float]]]] = {}
+    for dialogue in dialogues:
+        for each in dialogue.judged:
+            if each.value is not None:
+                by_epoch = values.setdefault(dialogue.evaluation, {})
+                by_epoch.setdefault(dialogue.epoch, {}).setdefault(seat_of(each), []).append(each.value)
+    return {
+        evaluation: {
+            epoch: {seat: Mean(fmean(found), len(found)) for seat, found in sorted(by_seat.items())}
+            for epoch, by_seat in sorted(by_epoch.items())
+        }
+        for evaluation, by_epoch in sorted(values.items(), key=lambda item: item[0] or "")
+    }
+
+
+def seat_of(decision: JudgedDecision) -> str:
+    return decision.role if decision.role == decision.player else f"{decision.role}: {decision.player}"
+
+
+def stored_analyses(folder: Folder) -> Iterator[tuple[str, Results]]:
+    """Yield the files of all analyses, without their suffix, with what they hold. Raises as `read_results`."""
+    for file in sorted(folder.names()):
+        if file.endswith(SUFFIX):
+            yield file.removesuffix(SUFFIX), read_results(folder, file)
