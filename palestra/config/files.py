@@ -217,6 +217,8 @@ def full_key(data: Any, path: str, model: type[Config] | None = None) -> str:
         return found
     present, above = list(_paths(data)), path.rpartition(".")[0]
     if above in present and not isinstance(value := value_at(data, above), dict | list):
+        if value is None:
+            raise ConfigError.at(path, f"no such key, because {above} is null here; give all of it: {above}={{...}}")
         raise ConfigError.at(path, f"no such key; did you mean {above!r}, which is {shown(value)} here and no mapping?")
     known = [*present, *(() if model is None else lacking(data, Place(model)))]
     ours = ours_of(path, model)

@@ -49,7 +49,7 @@ def render_summary(console: Console, progress: Progress, files: Mapping[str, Pat
         _print_line(console, f"  {progress.end_reason}")
     _print_line(console, f"  {counters}")
     if progress.fraction >= 1 and progress.counters.get("opt_steps") == 0:
-        _print_line(console, "  nothing was learned: the run's `stop` came before the first opt step", "bold")
+        _print_line(console, "  nothing was learned: the run came to its `stop` without an opt step", "bold")
     if progress.time:
         _print_line(console, f"  {time_text(progress.time)}")
     _print_learned(console, progress.evaluations)

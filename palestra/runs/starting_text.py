@@ -31,12 +31,16 @@ def starting_text(algorithm: str, said: Data, overrides: Sequence[str]) -> TextC
     roles = {role: role for role in protocol.roles}
     players = {role: {"algorithm": {"name": algorithm}} for role in roles}
     data: Data = {"game": game, "roles": roles, "players": players, **_evaluations(roles)}
-    late = []  # overrides of keys that only the complete file has; what is usual may depend on the others
+    # What is usual may depend on overrides. Those of keys that only the complete file has are late, as are those of keys
+    # by their last words, which mean one of the complete file.
+    late = []
     for override in overrides:
+        early = override.partition("=")[0].strip().split(".")[0] in data
         try:
-            data = apply_overrides(data, [override], TextConfig)
+            data = apply_overrides(data, [override] if early else [], TextConfig)
         except ConfigError:
-            late.append(override)
+            early = False
+        late += [] if early else [override]
     data = completed(data, Place(TextConfig), None)
     with remedies(data, TextConfig):
         config: TextConfig = read_config(data, late)

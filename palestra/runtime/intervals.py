@@ -17,7 +17,8 @@ class Interval(Config):
     every: PositiveFloat
     """the length of the interval"""
     unit: NonEmptyStr
-    """opt_steps, epochs, minutes (of training alone), env_steps where players play, items where a model learns"""
+    """opt_steps, epochs, minutes (of training alone), env_steps where players play, tokens and stages where
+    they talk, items where a model learns"""
 
     def next(self, after: Counters) -> float:
         """Return the first multiple above `after`."""
@@ -32,7 +33,8 @@ class Limit(Config):
     after: PositiveFloat
     """the limit, as a count of `unit`"""
     unit: NonEmptyStr
-    """opt_steps, epochs, minutes (of training alone), env_steps where players play, items where a model learns"""
+    """opt_steps, epochs, minutes (of training alone), env_steps where players play, tokens and stages where
+    they talk, items where a model learns"""
 
     def share(self, now: Counters) -> float:
         """Return the fraction of the limit that has been reached, 0 to 1."""

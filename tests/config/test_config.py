@@ -656,11 +656,14 @@ def test_overrides_that_are_no_list_are_told_and_not_read_letter_by_letter(
 
 def test_all_wrong_overrides_are_told_at_once(data: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as raised:
-        apply_overrides(data, ["gama=0.9", "evaluations.7.num_games=3", "seed.x=1", "seed", "seed=[", "roles.-1=x"])
+        apply_overrides(
+            data, ["gama=0.9", "evaluations.7.num_games=3", "seed.x=1", "teacher.x=1", "seed", "seed=[", "roles.-1=x"]
+        )
     assert [(error.path, error.message.split("?")[0]) for error in raised.value.errors] == [
         ("gama", "no such key; did you mean 'players.ann.algorithm.gamma'"),
         ("evaluations.7.num_games", "no such key; did you mean 'evaluations.0.num_games'"),
         ("seed.x", "no such key; did you mean 'seed', which is 0 here and no mapping"),
+        ("teacher.x", "no such key, because teacher is null here; give all of it: teacher={...}"),
         ("seed", "expected an override of the form dotted.key=value, got no '='"),
         ("seed", "invalid YAML in line 1, column 2: expected the node content, but found '<stream end>'"),
         ("roles.-1", "no such key; did you mean 'roles'"),

@@ -572,7 +572,7 @@ def test_summary_without_evaluation_says_so() -> None:
 
 
 def test_summary_says_where_no_opt_step_was_made() -> None:
-    told = "nothing was learned: the run's `stop` came before the first opt step"
+    told = "nothing was learned: the run came to its `stop` without an opt step"
     for opt_steps, fraction in ((0, 1.0), (1, 1.0), (0, 0.5)):
         text = summary_text(progress(fraction=fraction, counters={"env_steps": 20, "opt_steps": opt_steps}))
         assert (told in text) == (opt_steps == 0 and fraction == 1.0)

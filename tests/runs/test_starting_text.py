@@ -58,6 +58,14 @@ def test_a_model_of_a_folder_imitates_nobody_and_the_rest_of_its_keys_is_usual()
     assert verifier.model.dtype == "float32"  # type: ignore[union-attr]
 
 
+def test_a_key_by_its_last_words_means_the_one_that_the_complete_file_has() -> None:
+    game = {"protocol": {"name": "solo_verifier"}, "scenario": CLAIMS}
+    own = "players.verifier.imitate={scripted: random, num_questions: 9}"
+    config = starting_text("supervised", game, [own, "num_questions=8"])
+    assert config.num_questions == 8
+    assert config.players["verifier"].imitate.num_questions == 9  # type: ignore[union-attr]
+
+
 SCENARIO = "expected a scenario (claims, rows, code_validation, or package.module:Class)"
 
 
