@@ -31,8 +31,8 @@ def starting_text(algorithm: str, said: Data, overrides: Sequence[str]) -> TextC
     roles = {role: role for role in protocol.roles}
     players = {role: {"algorithm": {"name": algorithm}} for role in roles}
     data: Data = {"game": game, "roles": roles, "players": players, **_evaluations(roles)}
-    # What is usual may depend on overrides. Those of keys that only the complete file has are late, as are those of keys
-    # by their last words, which mean one of the complete file.
+    # What is usual may depend on overrides. Late are those of keys that only the complete file has, and of keys by
+    # their last words, which mean one of the complete file.
     late = []
     for override in overrides:
         early = override.partition("=")[0].strip().split(".")[0] in data

@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from scipy.stats import chisquare
 from torch import Tensor, nn
 
@@ -38,6 +39,7 @@ from palestra.text.chat import Message, Prompt
 from palestra.text.models import extra
 from palestra.text.models.byte_tokens import CHAT_TEMPLATE, byte_tokenizer
 from palestra.text.models.encode import Encoder
+from palestra.text.models.folder import sha256_of
 from palestra.text.models.local import LocalModel
 from palestra.text.models.lora import LoRAConfig
 from palestra.text.models.losses import PolicyGradientConfig, PreferenceConfig, SupervisedConfig
@@ -718,6 +720,13 @@ def test_the_state_of_another_base_is_refused(folder: Path, tmp_path: Path) -> N
         folder_model(tmp_path / "other", LORA).load_state_dict(state)
 
 
+def test_another_end_of_answers_is_another_base(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "older")
+    before = sha256_of(tmp_path / "older")
+    (tmp_path / "older" / "special_tokens_map.json").write_text('{"eos_token": "<|user|>"}')
+    assert sha256_of(tmp_path / "older") != before
+
+
 def changed_json(path: Path, name: str, **changes: Any) -> None:
     data = json.loads((path / name).read_text())
     (path / name).write_text(json.dumps({**data, **changes}))
@@ -761,6 +770,13 @@ def spoil(path: Path, how: str) -> None:
             (path / "config.json").write_text("{")
         case "a deep config":
             (path / "config.json").write_text('{"a":' * 9999 + "1" + "}" * 9999)
+        case "an end that is no token":
+            changed_json(path, "generation_config.json", eos_token_id="<|end|>")
+        case "no context":
+            changed_json(path, "config.json", max_position_embeddings=0)
+        case "weights of NaN":
+            file = path / "model.safetensors"
+            save_file({name: each * math.nan for name, each in load_file(file).items()}, file, {"format": "pt"})
         case "a template that makes a huge text":
             (path / "chat_template.jinja").write_text("{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}")
 
@@ -784,6 +800,9 @@ def spoil(path: Path, how: str) -> None:
         ("damaged weights", "expected a causal language model that transformers loads from"),
         ("damaged config", "expected JSON in"),
         ("a deep config", "expected JSON in"),
+        ("an end that is no token", "path: expected eos_token_id in .* to be tokens of the model, got '<.end.>'"),
+        ("no context", "path: expected a model in .* that reads two tokens or more, got 0"),
+        ("weights of NaN", "path: expected finite weights in .*, got others in model.embed_tokens.weight"),
         (
             "a template that makes a huge text",
             "path: expected a chat template that works, .* more than 100,000,000 char",

@@ -50,7 +50,8 @@ def weight_files(path: Path) -> list[str]:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of what answers depend on: weights, config, tokenizer and chat template."""
-    rest = ("generation_config.json", CONFIG, TOKENIZER, TOKENIZER_CONFIG, "chat_template.jinja")
+    older = ("special_tokens_map.json", "added_tokens.json")  # beside a tokenizer that transformers 4 has saved
+    rest = ("generation_config.json", CONFIG, TOKENIZER, TOKENIZER_CONFIG, "chat_template.jinja", *older)
     total = hashlib.sha256()
     for name in sorted([*weight_files(path), *(name for name in rest if (path / name).exists())]):
         with (path / name).open("rb") as file:

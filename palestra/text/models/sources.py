@@ -72,6 +72,13 @@ class FolderConfig(Config):
                 message = f"expected all weights of the model in {self.path!r}, got none of {missing[0]}"
                 raise ConfigError.at("path", message)
             network = Network(causal_lm.to(device).eval())
+            if network.context is not None and network.context < 2:
+                message = f"expected a model in {self.path!r} that reads two tokens or more, got {network.context}"
+                raise ConfigError.at("path", message)
+            if broken := next(
+                (n for n, each in network.causal_lm.named_parameters() if not each.isfinite().all()), None
+            ):
+                raise ConfigError.at("path", f"expected finite weights in {self.path!r}, got others in {broken}")
             self._require_agreement(network)
             return network
         message = f"expected a causal language model that transformers loads from {self.path!r}"
@@ -119,6 +126,9 @@ class FolderConfig(Config):
         said = network.causal_lm.generation_config.eos_token_id
         ends = [tokenizer.eos_token_id, *(said if isinstance(said, list) else [said])]
         stops = list(dict.fromkeys(each for each in ends if each is not None))
+        if wrong := [each for each in stops if not isinstance(each, int) or not 0 <= each < network.num_tokens]:
+            message = f"expected eos_token_id in {self.path!r} to be tokens of the model, got {wrong[0]!r:.80}"
+            raise ConfigError.at("path", message)
         if not stops:
             raise ConfigError.at("path", f"expected a token that ends an answer (eos_token) in {self.path!r}, got none")
         try:
