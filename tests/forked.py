@@ -41,6 +41,7 @@ PIDS: list[int] = []  # of the servers that this process has started
 SOCKET = "PALESTRA_TESTS_FORKED"  # the environment variable that names the server's, in processes that it has forked
 LIBRARIES = ("gymnasium", "numba", "numpy", "pydantic", "rich.console", "safetensors.torch", "scipy", "torch", "typer")
 PALESTRA = ("palestra.cli", "palestra.training", "palestra.evaluation", "palestra.sweeps.sweep")
+SERVING = ("palestra.serving.app", "palestra.serving.computing", "uvicorn", "transformers.models.llama.modeling_llama")
 MOVED = 1000  # file descriptors of a new process lie above, until it has closed those of the server
 
 
@@ -103,6 +104,12 @@ class Forked(subprocess.Popen):  # type: ignore[type-arg]
 
 class ForkedWithoutPalestra(Forked):
     imported = LIBRARIES
+
+
+class ForkedServer(Forked):
+    """A process of `palestra serve`; those of its jobs are forked, too."""
+
+    imported = (*PALESTRA, *SERVING)
 
 
 def run(
@@ -170,6 +177,10 @@ def serve(path: str, imported: list[str]) -> None:
         palestra.runs.run.frozen_garbage = contextlib.nullcontext
         threads.ThreadpoolController = cache(threads.ThreadpoolController)  # type: ignore[misc, assignment]
         threads.ThreadpoolController()
+    if "palestra.serving.app" in imported:
+        import palestra.serving.runner
+
+        palestra.serving.runner.subprocess = FORKING  # type: ignore[attr-defined]
     yaml.compose = reading_once()
     from numba.core.registry import cpu_target
 

@@ -15,6 +15,7 @@ ORDER = (
     ("commands", "report", "testing"),
     ("sweeps",),
     ("training",),
+    ("serving",),
     ("runs",),
     ("callbacks",),
     ("text",),

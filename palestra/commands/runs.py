@@ -301,3 +301,34 @@ def predict(
             errors.print(line)
         num = write_predictions(loaded, data, out, batch_size)
         say(f"{num} items of data.{data} at opt step {loaded.opt_steps}: {out}")
+
+
+@commands.command()
+def serve(
+    model: Annotated[Path, typer.Argument(metavar="MODEL|RUN", help="the folder of a model, or of a run of text")],
+    player: Annotated[str | None, typer.Option(help="which player of the run [the only one]")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="of the run: latest, best, a number, or @ and an opt step [latest]")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="the address; any but a loopback one needs PALESTRA_SERVE_KEY")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: a free one, which is printed", min=0, max=65535)] = 8000,
+    folder: Annotated[
+        Path | None, typer.Option(help="for uploaded files, jobs and tuned models [serving/NAME]")
+    ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="compute each request alone: a seed gives the same answer in any company")
+    ] = False,
+    trust: Trust = False,
+) -> None:
+    """Serve a model to clients of OpenAI's API: chat completions, files and fine-tuning jobs.
+
+    A server that is started again on its folder has its files, jobs and models, and goes on with the job it was at.
+    """
+    with one_line_errors():
+        from palestra.commands.serve import serve
+        from palestra.config import trusting
+
+        with trusting(trust):
+            serve(model, player, checkpoint, (host, port), folder, exact, say)

@@ -12,7 +12,16 @@ from palestra.config import ConfigError
 from palestra.models.learning import Learner
 from palestra.text.chat import Prompt
 from palestra.text.models.encode import Encoder
-from palestra.text.models.model import Answer, ChatTemplateError, Job, PromptRefused, Request, SamplingConfig, TextModel
+from palestra.text.models.model import (
+    Answer,
+    ChatTemplateError,
+    Job,
+    PromptBeyondContext,
+    PromptRefused,
+    Request,
+    SamplingConfig,
+    TextModel,
+)
 from palestra.text.models.network import Network
 from palestra.text.models.sampling import draw_answers
 from palestra.text.models.tuning import LocalTuning, TuningConfig
@@ -94,7 +103,7 @@ class LocalModel(TextModel):
         context = self.network.context
         if not ids or (context is not None and len(ids) >= context):
             most = "" if context is None else f" and at most {context - 1:,}"
-            raise PromptRefused(f"expected a prompt of at least 1{most} tokens, got {len(ids):,}", index)
+            raise PromptBeyondContext(f"expected a prompt of at least 1{most} tokens, got {len(ids):,}", index)
         return ids
 
     # ---- learning ----------------------------------------------------------------------------------------

@@ -74,6 +74,10 @@ class PromptRefused(ValueError):
         self.index = index
 
 
+class PromptBeyondContext(PromptRefused):
+    """A prompt that has more tokens than the model reads, or none."""
+
+
 # ---- learning ----------------------------------------------------------------------------------------
 
 

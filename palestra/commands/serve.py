@@ -1,0 +1,95 @@
+"""Serves a model or a player of a run to any client of OpenAI's, until a signal ends it."""
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from palestra.config import ConfigError
+from palestra.storage.disk import Folder, RunFolderError, writing
+from palestra.storage.lock import Lock, in_use
+from palestra.text.models.extra import library
+
+LEAVE_WITHIN_S = 5  # after a signal, for what is being answered
+
+
+def serve(
+    model: Path,
+    player: str | None,
+    checkpoint: str | None,
+    address: tuple[str, int],
+    folder: Path | None,
+    exact: bool,
+    say: Callable[[str], None],
+) -> None:
+    """Serve until a signal comes.
+
+    address: host and port; port 0 is a free one. folder: of files, jobs and tuned models; None: serving/NAME. exact:
+    compute each request alone. say: is told the URL. Raises ConfigError, RunFolderError, CheckpointError.
+    """
+    for name in ("starlette", "uvicorn", "python_multipart"):
+        library(name)
+    import uvicorn
+
+    from palestra.serving.app import Served
+    from palestra.serving.computing import device_here
+    from palestra.serving.engine import Engine
+    from palestra.serving.files import Files
+    from palestra.serving.guard import Guard, is_loopback
+    from palestra.serving.jobs import Jobs
+    from palestra.serving.models import Models
+    from palestra.serving.runner import KEY, Runner
+    from palestra.serving.source import begin
+
+    key = os.environ.get(KEY) or None
+    if key is None and not is_loopback(address[0]):
+        message = f"expected a host of this machine alone, such as 127.0.0.1, because {KEY} is not set"
+        raise ConfigError.at("--host", f"{message}, got {address[0]!r}")
+    place = Folder(folder or Path("serving") / model.resolve().name)
+    with _locked(place), _listening(*address) as listening:
+        source = begin(model.resolve(), player, checkpoint, place)
+        jobs = Jobs(place.below("jobs"))
+        models = Models(source, device_here(), jobs)
+        files = Files(place.below("files"))
+        served = Served(models, Engine(models, exact), files, jobs, Runner(place, jobs, source.facts.name))
+        host, port = listening.getsockname()[:2]
+        say(f"the model {source.facts.name}; files, jobs and tuned models in {place.path}")
+        say(f"serving http://{f'[{host}]' if ':' in host else host}:{port}/v1")
+        sys.stdout.flush()  # whoever has started the server reads the port
+        settings = uvicorn.Config(
+            Guard(served.app(), key),
+            http="h11",
+            loop="asyncio",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=LEAVE_WITHIN_S,
+        )
+        uvicorn.Server(settings).run(sockets=[listening])
+
+
+@contextmanager
+def _locked(folder: Folder) -> Iterator[None]:
+    """A context in which the folder, which is made, belongs to this process. Raises RunFolderError."""
+    with writing(folder.path):
+        folder.make_all()
+        lock = Lock.take(folder, "lock")
+    if lock is None:
+        raise RunFolderError(in_use(folder))
+    try:
+        yield
+    finally:
+        lock.free()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that waits for connections. Raises ConfigError if the address cannot be had."""
+    try:
+        kind, *_, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(found[:2], family=kind, backlog=1024)
+    except OSError as error:
+        raise ConfigError.at("--port", f"expected an address that is free, got {host}:{port}: {error}") from error

@@ -1,0 +1,1 @@
+"""A server in OpenAI's format: it answers with a model of palestra, and tunes it."""

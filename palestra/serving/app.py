@@ -1,0 +1,231 @@
+"""The server's routes: what each request of OpenAI's client leads to."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from palestra.serving.chat import completion, read_chat
+from palestra.serving.engine import Engine
+from palestra.serving.errors import ApiError, quoted
+from palestra.serving.files import MOST_FILE_BYTES, Files
+from palestra.serving.job_params import read_job
+from palestra.serving.jobs import Jobs
+from palestra.serving.models import Models
+from palestra.serving.pages import page, require_known
+from palestra.serving.runner import Runner
+
+LOOK_S = 0.5  # between looks whether a client that waits is still there
+MOST_UPLOADS = 4  # at a time
+
+
+class Served:
+    """What the routes share, and the routes themselves, each a method."""
+
+    def __init__(self, models: Models, engine: Engine, files: Files, jobs: Jobs, runner: Runner) -> None:
+        self.models, self.engine, self.files, self.jobs, self.runner = models, engine, files, jobs, runner
+        self.name = models.source.facts.name
+        self._uploads = asyncio.Semaphore(MOST_UPLOADS)
+
+    def app(self) -> Starlette:
+        jobs, job = "/v1/fine_tuning/jobs", "/v1/fine_tuning/jobs/{id}"
+        routes = [
+            Route("/v1/models", self.list_models, methods=["GET"]),
+            Route("/v1/models/{id:path}", self.get_model, methods=["GET"]),
+            Route("/v1/chat/completions", self.complete, methods=["POST"]),
+            Route("/v1/files", self.list_files, methods=["GET"]),
+            Route("/v1/files", self.add_file, methods=["POST"]),
+            Route("/v1/files/{id}", self.get_file, methods=["GET"]),
+            Route("/v1/files/{id}", self.remove_file, methods=["DELETE"]),
+            Route("/v1/files/{id}/content", self.get_content, methods=["GET"]),
+            Route(jobs, self.list_jobs, methods=["GET"]),
+            Route(jobs, self.add_job, methods=["POST"]),
+            Route(job, self.get_job, methods=["GET"]),
+            Route(f"{job}/cancel", self.cancel_job, methods=["POST"]),
+            Route(f"{job}/events", self.list_events, methods=["GET"]),
+        ]
+        handlers: Any = {ApiError: refused, HTTPException: refused_by_starlette, Exception: failed}
+        return Starlette(routes=routes, exception_handlers=handlers, lifespan=self._running)
+
+    @contextlib.asynccontextmanager
+    async def _running(self, app: Starlette) -> AsyncIterator[None]:
+        yield
+        await run_in_threadpool(self.runner.stop)
+
+    # ---- models ------------------------------------------------------------------------------------------
+
+    def _model(self, name: str, created_at: int) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": created_at, "owned_by": "palestra"}
+
+    def _models(self) -> dict[str, dict[str, Any]]:
+        made = {name: self._model(name, job.finished_at or 0) for name, job in self.jobs.made().items()}
+        return {self.name: self._model(self.name, self.models.source.facts.created_at), **made}
+
+    def _require_model(self, name: str, status: int) -> None:
+        if name != self.name and name not in self.jobs.made():
+            raise ApiError(f"model: there is no model {quoted(name)}", "model", status=status, code="model_not_found")
+
+    async def list_models(self, request: Request) -> Response:
+        return answer({"object": "list", "data": list(self._models().values())})
+
+    async def get_model(self, request: Request) -> Response:
+        name = request.path_params["id"]
+        self._require_model(name, status=404)
+        return answer(self._models()[name])
+
+    # ---- answers -----------------------------------------------------------------------------------------
+
+    async def complete(self, request: Request) -> Response:
+        asked = read_chat(await body_of(request))
+        self._require_model(asked.model, status=404)
+        waiting = self.engine.ask(asked.model, asked.requests(), asked.sampling)
+        found = await self._awaited(request, waiting)
+        return answer(completion(asked, found, self.models.first.encoder))
+
+    async def _awaited(self, request: Request, waiting: "Future[Any]") -> Any:
+        """Wait for what the engine computes. If the client leaves, it need not be computed."""
+        found = asyncio.wrap_future(waiting)
+        while not (await asyncio.wait([found], timeout=LOOK_S))[0]:
+            if await request.is_disconnected():
+                found.cancel()
+                raise ClientDisconnect
+        return found.result()
+
+    # ---- files -------------------------------------------------------------------------------------------
+
+    async def list_files(self, request: Request) -> Response:
+        asked = request.query_params
+        require_known(asked, {"after", "limit", "order", "purpose"}.__contains__)
+        found = [file.shown() for file in self.files.listed() if asked.get("purpose", file.purpose) == file.purpose]
+        if asked.get("order", "desc") not in ("asc", "desc"):
+            raise ApiError(f"order: expected asc or desc, got {quoted(asked['order'])}", "order")
+        if asked.get("order", "desc") == "desc":
+            found.reverse()
+        return answer(page(found, asked, usual_limit=10_000, most=10_000))
+
+    async def add_file(self, request: Request) -> Response:
+        async with self._uploads, request.form(max_files=1, max_fields=8, max_part_size=4096) as form:
+            uploaded, purpose = form.get("file"), form.get("purpose")
+            if others := [name for name in form if name not in ("file", "purpose")]:
+                name = others[0][:100]
+                raise ApiError(f"{name}: this server knows no such parameter", name, code="unsupported_parameter")
+            if not isinstance(uploaded, UploadFile):
+                raise ApiError("file: expected a file, got none", "file", code="missing_required_parameter")
+            if purpose != "fine-tune":
+                raise ApiError(f"purpose: expected fine-tune, got {quoted(purpose)}", "purpose", code="invalid_value")
+            name = (uploaded.filename or "").encode(errors="replace").decode()
+            if not 0 < len(name) <= 255:
+                raise ApiError("file: expected a name of 1 to 255 characters", "file", code="invalid_value")
+            if (uploaded.size or 0) > MOST_FILE_BYTES:
+                raise too_large(MOST_FILE_BYTES)
+            content = await uploaded.read()
+        return answer((await run_in_threadpool(self.files.add, name, "fine-tune", content)).shown())
+
+    async def get_file(self, request: Request) -> Response:
+        return answer(self.files.get(request.path_params["id"]).shown())
+
+    async def get_content(self, request: Request) -> Response:
+        facts = self.files.get(request.path_params["id"])
+        content = await run_in_threadpool(self.files.content, facts)
+        return Response(content, media_type="application/octet-stream", headers={"X-Content-Type-Options": "nosniff"})
+
+    async def remove_file(self, request: Request) -> Response:
+        file_id = request.path_params["id"]
+        await run_in_threadpool(self.files.remove, file_id)
+        return answer({"id": file_id, "object": "file", "deleted": True})
+
+    # ---- jobs --------------------------------------------------------------------------------------------
+
+    async def add_job(self, request: Request) -> Response:
+        said = read_job(await body_of(request))
+        self._require_model(said["model"], status=400)
+        file = self.files.get(said["training_file"], "training_file")
+        of = self.jobs.made().get(said["model"])
+        said["begins_with"] = None if of is None else of.id
+
+        def add() -> dict[str, Any]:
+            return self.jobs.add(self.files.content(file), **said).shown()
+
+        return answer(await run_in_threadpool(add))
+
+    async def list_jobs(self, request: Request) -> Response:
+        asked = request.query_params
+        require_known(asked, lambda name: name in ("after", "limit", "metadata") or name.startswith("metadata["))
+        wanted = {name[9:-1]: asked[name] for name in asked if name.startswith("metadata[") and name.endswith("]")}
+        if asked.get("metadata", "null") != "null":
+            raise ApiError("metadata: expected metadata[key]=text, or metadata=null", "metadata", code="invalid_value")
+        found = [
+            job.shown()
+            for job in reversed(self.jobs.listed())
+            if (job.metadata is None or "metadata" not in asked) and wanted.items() <= (job.metadata or {}).items()
+        ]
+        return answer(page(found, asked, usual_limit=20, most=100))
+
+    async def get_job(self, request: Request) -> Response:
+        return answer(self.jobs.get(request.path_params["id"]).shown())
+
+    async def cancel_job(self, request: Request) -> Response:
+        return answer((await run_in_threadpool(self.runner.cancel, request.path_params["id"])).shown())
+
+    async def list_events(self, request: Request) -> Response:
+        require_known(request.query_params, {"after", "limit"}.__contains__)
+        events = self.jobs.get(request.path_params["id"]).shown_events()
+        return answer(page(events, request.query_params, usual_limit=20, most=100))
+
+
+# ---- bodies ------------------------------------------------------------------------------------------
+
+
+def answer(data: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return data as JSON in ASCII, so that no text can be one that nothing encodes."""
+    return Response(json.dumps(data), status, headers, media_type="application/json")
+
+
+async def body_of(request: Request) -> dict[str, Any]:
+    """Read the body of a request, a JSON object. Raises ApiError."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(f"expected a body of the type application/json, got {quoted(kind)}", status=415)
+    try:
+        data = json.loads(await request.body(), parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ApiError("expected a JSON object, got brackets nested too deeply") from None
+    except ValueError as error:
+        raise ApiError(f"expected a JSON object, got other text ({error!s:.100})") from None
+    if not isinstance(data, dict):
+        raise ApiError(f"expected a JSON object, got {quoted(data)}")
+    return data
+
+
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def too_large(most: int) -> ApiError:
+    return ApiError(f"expected a body of at most {most} bytes, got a larger one", status=413)
+
+
+async def refused(request: Request, error: ApiError) -> Response:
+    return answer(error.body(), error.status, error.headers)
+
+
+async def failed(request: Request, error: Exception) -> Response:
+    """Give an error that nobody expected OpenAI's shape, before palestra.serving.guard tells the server's terminal."""
+    return answer(ApiError("the server failed, and goes on", status=500).body(), 500)
+
+
+async def refused_by_starlette(request: Request, error: HTTPException) -> Response:
+    """Give an error of Starlette OpenAI's shape: no such route, another method, or a form that is none."""
+    words = {404: "there is no such address on this server", 405: "this address knows no such method"}
+    found = ApiError(words.get(error.status_code, str(error.detail)), status=error.status_code)
+    return answer(found.body(), error.status_code, dict(error.headers or {}))

@@ -1,0 +1,96 @@
+"""The thread that computes answers: what waits for the same model and is drawn alike becomes one batch."""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from palestra.config import failure
+from palestra.runtime.limits import lack
+from palestra.serving.errors import ApiError
+from palestra.serving.models import Models
+from palestra.text.models.model import Answer, PromptBeyondContext, PromptRefused, Request, SamplingConfig
+
+MOST_WAITING = 512  # answers
+MOST_AT_ONCE = 64  # answers of a batch, but all answers of one request
+
+
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """Requests for answers to one prompt, which are computed together."""
+
+    model: str
+    sampling: SamplingConfig
+    requests: Sequence[Request]
+    found: "Future[list[Answer]]" = field(default_factory=Future)
+
+
+class Engine:
+    """Answers requests in the order in which they came, in a thread of its own.
+
+    exact: each is computed alone, so that what else waits changes no bit of it.
+    """
+
+    def __init__(self, models: Models, exact: bool) -> None:
+        self.models, self.exact = models, exact
+        self._queue: deque[Waiting] = deque()
+        self._changed = threading.Condition()
+        threading.Thread(target=self._work, name="engine", daemon=True).start()
+
+    def ask(self, model: str, requests: Sequence[Request], sampling: SamplingConfig) -> "Future[list[Answer]]":
+        """Let requests wait, and return where their answers will be. A cancelled one is not computed.
+
+        Raises ApiError if too many wait.
+        """
+        waiting = Waiting(model, sampling, requests)
+        with self._changed:
+            if sum(len(each.requests) for each in self._queue) + len(requests) > MOST_WAITING:
+                message = f"expected at most {MOST_WAITING} answers that wait, got more; try again soon"
+                raise ApiError(message, status=429, code="rate_limit_exceeded", retry_after_s=1)
+            self._queue.append(waiting)
+            self._changed.notify()
+        return waiting.found
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue)
+                batch = self._take_batch()
+            self._answer(batch)
+
+    def _take_batch(self) -> list[Waiting]:
+        """Take the first one that waits, and those behind it that can be computed with it, out of the queue."""
+        first = self._queue[0]
+        batch: list[Waiting] = []
+        num_rows = 0
+        for each in list(self._queue):
+            fits = not batch or (not self.exact and num_rows + len(each.requests) <= MOST_AT_ONCE)
+            if fits and (each.model, each.sampling) == (first.model, first.sampling):
+                self._queue.remove(each)
+                if each.found.set_running_or_notify_cancel():
+                    batch.append(each)
+                    num_rows += len(each.requests)
+        return batch
+
+    def _answer(self, batch: list[Waiting]) -> None:
+        """Compute a batch. A prompt that the model cannot read leaves it, and the others are computed."""
+        while batch:
+            requests = [request for each in batch for request in each.requests]
+            try:
+                answers = iter(self.models.get(batch[0].model).sample(requests, batch[0].sampling))
+            except PromptRefused as error:
+                at = next(each for each in batch if requests[error.index] in each.requests)
+                is_long = isinstance(error, PromptBeyondContext)
+                code = "context_length_exceeded" if is_long else "invalid_value"
+                at.found.set_exception(ApiError(f"messages: {error}", "messages", code=code))
+                batch = [each for each in batch if each is not at]
+            except Exception as error:  # a stranger's model may raise anything, and the server goes on
+                refused = ApiError(f"the model failed: {lack(error) or failure(error)}", status=500)
+                for each in batch:
+                    each.found.set_exception(refused)
+                return
+            else:
+                for each in batch:
+                    each.found.set_result([next(answers) for _ in each.requests])
+                return

@@ -1,0 +1,35 @@
+"""What a server answers to a request that it refuses."""
+
+from typing import Any
+
+
+class ApiError(Exception):
+    """A refusal, in OpenAI's shape: a message of one line, the parameter that it is about, and a status of HTTP.
+
+    retry_after_s: after how many seconds the client may try again; None: the request itself is wrong.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        param: str | None = None,
+        *,
+        status: int = 400,
+        code: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message, self.param, self.status, self.code = message, param, status, code
+        self.headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+
+    def body(self) -> dict[str, Any]:
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def quoted(value: object) -> str:
+    """Return a value of a request as messages quote it, cut to one short line."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = ascii(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

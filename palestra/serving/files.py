@@ -1,0 +1,96 @@
+"""The files that clients have uploaded: each has an id of ours, under which its content lies on the disk."""
+
+import secrets
+import threading
+import time
+from typing import Any
+
+from palestra.serving.errors import ApiError, quoted
+from palestra.storage.disk import MAX_BYTES, Folder
+from palestra.storage.facts import Count, Entry, Sha256, to_json
+from palestra.storage.stored_files import StoredFile, checked_entry, read_checked, read_json
+
+MOST_FILES = 10_000
+MOST_FILE_BYTES = MAX_BYTES
+MOST_BYTES = 4 << 30  # of all files
+
+
+class FileFacts(Entry):
+    """What is known of an uploaded file.
+
+    number: in the order in which they came. filename: what the client says; it is never the name of a file here.
+    """
+
+    id: str
+    number: Count
+    filename: str
+    purpose: str
+    created_at: Count
+    size: Count
+    sha256: Sha256
+
+    def shown(self) -> dict[str, Any]:
+        """Return the file in OpenAI's shape."""
+        return {
+            "id": self.id,
+            "object": "file",
+            "bytes": self.size,
+            "created_at": self.created_at,
+            "filename": self.filename,
+            "purpose": self.purpose,
+            "status": "processed",
+        }
+
+
+class Files:
+    """The files in a folder: ID.data, and ID.json, without which there is no file. Several threads may use it."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder, self._lock = folder.make(), threading.Lock()
+        names = folder.names()
+        stored = [checked_entry(read_json(folder, name), name, FileFacts) for name in names if name.endswith(".json")]
+        self._files = {each.id: each for each in sorted(stored, key=lambda each: each.number)}
+        folder.remove_files(lambda name: name.partition(".")[0] not in self._files)  # whose upload was killed
+
+    def add(self, filename: str, purpose: str, content: bytes) -> FileFacts:
+        """Keep a file. Raises ApiError if there are too many, OSError."""
+        with self._lock:
+            if len(self._files) >= MOST_FILES or sum(f.size for f in self._files.values()) + len(content) > MOST_BYTES:
+                message = f"expected at most {MOST_FILES} files of {MOST_BYTES >> 30} GiB together, got more"
+                raise ApiError(f"{message}; delete others first", "file", code="too_many_files")
+            stored = StoredFile.of(content)
+            facts = FileFacts(
+                id=f"file-{secrets.token_hex(12)}",
+                number=1 + max((each.number for each in self._files.values()), default=0),
+                filename=filename,
+                purpose=purpose,
+                created_at=int(time.time()),
+                size=stored.size,
+                sha256=stored.sha256,
+            )
+            self.folder.write(f"{facts.id}.data", content)
+            self.folder.write(f"{facts.id}.json", to_json(facts.model_dump()).encode())
+            self._files[facts.id] = facts
+        return facts
+
+    def get(self, file_id: str, param: str = "file_id") -> FileFacts:
+        """Return a file by its id. Raises ApiError."""
+        if (facts := self._files.get(file_id)) is None:
+            raise ApiError(f"{param}: there is no file {quoted(file_id)}", param, status=404, code="not_found")
+        return facts
+
+    def content(self, facts: FileFacts) -> bytes:
+        """Raises CheckpointError for a file that differs from what was uploaded."""
+        return read_checked(self.folder, f"{facts.id}.data", StoredFile(size=facts.size, sha256=facts.sha256))
+
+    def listed(self) -> list[FileFacts]:
+        """Return all files, the oldest first."""
+        return list(self._files.values())
+
+    def remove(self, file_id: str) -> None:
+        with self._lock:
+            facts = self.get(file_id)
+            self.folder.remove(f"{facts.id}.json")
+            self.folder.sync()
+            self.folder.remove(f"{facts.id}.data")
+            del self._files[facts.id]

@@ -1,0 +1,254 @@
+"""Fine-tuning jobs as the disk has them, with what happened to them, and the models that they have made."""
+
+import re
+import secrets
+import threading
+import time
+from typing import Any, Literal
+
+from torch import Tensor
+
+from palestra.serving.errors import ApiError, quoted
+from palestra.serving.tuning import Method
+from palestra.storage.disk import Folder
+from palestra.storage.facts import Count, Entry, to_json
+from palestra.storage.stored_files import StoredFile, checked_entry, read_checked, read_json, read_tensors
+
+Status = Literal["validating_files", "queued", "running", "succeeded", "failed", "cancelled"]
+OPEN: tuple[Status, ...] = ("validating_files", "queued", "running")
+MOST_JOBS = 10_000
+MOST_OPEN_JOBS = 100
+FACTS, EXAMPLES, STATE, WEIGHTS = "job.json", "examples.jsonl", "state.safetensors", "model.safetensors"
+
+
+class Event(Entry):
+    """Something that happened to a job. data: of an opt step, which one it is, of how many, and its loss."""
+
+    created_at: Count
+    level: Literal["info", "warn", "error"]
+    message: str
+    data: dict[str, int | float | None] | None
+
+
+class JobFacts(Entry):
+    """The content of job.json.
+
+    number: in the order in which the jobs came. model: which it begins with, a name of the list. begins_with: the id of
+    the job that has made this model; None for the one with which the server began. error: why it failed.
+    fine_tuned_model: the name of what it made, and weights the file; None before it has succeeded.
+    """
+
+    id: str
+    number: Count
+    model: str
+    begins_with: str | None
+    method: Method
+    suffix: str | None
+    metadata: dict[str, str] | None
+    training_file: str
+    examples: StoredFile
+    created_at: Count
+    finished_at: Count | None
+    status: Status
+    error: str | None
+    trained_tokens: Count | None
+    fine_tuned_model: str | None
+    weights: StoredFile | None
+    events: list[Event]
+
+    def shown(self) -> dict[str, Any]:
+        """Return the job in OpenAI's shape."""
+        own = {"n_epochs", "batch_size", "learning_rate_multiplier"} | (
+            {"beta"} if self.method.name == "dpo" else set()
+        )
+        parameters = self.method.model_dump(include=own)
+        failed = {"code": "job_failed", "message": self.error, "param": None}
+        return {
+            "id": self.id,
+            "object": "fine_tuning.job",
+            "created_at": self.created_at,
+            "finished_at": self.finished_at,
+            "model": self.model,
+            "fine_tuned_model": self.fine_tuned_model,
+            "organization_id": "palestra",
+            "status": self.status,
+            "error": None if self.error is None else failed,
+            "training_file": self.training_file,
+            "validation_file": None,
+            "result_files": [],
+            "trained_tokens": self.trained_tokens,
+            "hyperparameters": parameters,
+            "method": {"type": self.method.name, self.method.name: {"hyperparameters": parameters}},
+            "seed": self.method.seed,
+            "integrations": [],
+            "metadata": self.metadata,
+            "estimated_finish": None,
+        }
+
+    def shown_events(self) -> list[dict[str, Any]]:
+        """Return what happened in OpenAI's shape, the latest first."""
+        return [
+            {
+                "id": f"ftevent-{self.id.removeprefix('ftjob-')}-{number}",
+                "object": "fine_tuning.job.event",
+                "created_at": event.created_at,
+                "level": event.level,
+                "message": event.message,
+                "type": "message" if event.data is None else "metrics",
+                "data": event.data or {},
+            }
+            for number, event in reversed(list(enumerate(self.events)))
+        ]
+
+
+class Jobs:
+    """The jobs in a folder: a folder of its own for each. Several threads may use it.
+
+    changed: is notified when a job may be ready to be computed, and when one is cancelled.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder, self.changed = folder.make(), threading.Condition(threading.RLock())
+        self._jobs: dict[str, JobFacts] = {}
+        for name in folder.names():
+            own = folder.below(name)
+            if own.kind(FACTS) is None:  # it was killed while it was made
+                _empty(own, ())
+                own.remove_empty()
+                continue
+            self._jobs[name] = read_job(own)
+        self._jobs = dict(sorted(self._jobs.items(), key=lambda item: item[1].number))
+
+    # ---- looking -----------------------------------------------------------------------------------------
+
+    def get(self, job_id: str) -> JobFacts:
+        """Return a job by its id. Raises ApiError."""
+        if (facts := self._jobs.get(job_id)) is None:
+            param = "fine_tuning_job_id"
+            raise ApiError(f"{param}: there is no job {quoted(job_id)}", param, status=404, code="not_found")
+        return facts
+
+    def listed(self) -> list[JobFacts]:
+        """Return all jobs, the oldest first."""
+        return list(self._jobs.values())
+
+    def first(self, *statuses: Status) -> JobFacts | None:
+        """Return the oldest job that has one of some statuses."""
+        return next((job for job in self.listed() if job.status in statuses), None)
+
+    def made(self) -> dict[str, JobFacts]:
+        """Return the jobs that have made a model, by its name."""
+        return {job.fine_tuned_model: job for job in self.listed() if job.fine_tuned_model is not None}
+
+    def weights(self, model: str) -> dict[str, Tensor]:
+        """Read the weights of a tuned model. Raises DamagedError."""
+        return read_weights(self.folder.below(self.made()[model].id))
+
+    def examples(self, job: JobFacts) -> bytes:
+        """Read the content of a job's training file. Raises DamagedError."""
+        return read_examples(self.folder.below(job.id), job)
+
+    # ---- changing ----------------------------------------------------------------------------------------
+
+    def add(self, content: bytes, **said: Any) -> JobFacts:
+        """Keep a new job. content: of its training file. Raises ApiError if there are too many, OSError."""
+        with self.changed:
+            if sum(job.status in OPEN for job in self.listed()) >= MOST_OPEN_JOBS or len(self._jobs) >= MOST_JOBS:
+                message = f"expected at most {MOST_OPEN_JOBS} jobs that wait, and {MOST_JOBS} in all, got more"
+                raise ApiError(message, status=429, code="rate_limit_exceeded", retry_after_s=60)
+            facts = JobFacts(
+                id=f"ftjob-{secrets.token_hex(12)}",
+                number=1 + max((job.number for job in self.listed()), default=0),
+                examples=StoredFile.of(content),
+                created_at=int(time.time()),
+                finished_at=None,
+                status="validating_files",
+                error=None,
+                trained_tokens=None,
+                fine_tuned_model=None,
+                weights=None,
+                events=[_event(f"Created fine-tuning job; validating the training file {said['training_file']}")],
+                **said,
+            )
+            own = self.folder.below(facts.id).make()
+            own.write(EXAMPLES, content)
+            self._write(facts)
+            self.folder.sync()
+            self.changed.notify_all()
+        return facts
+
+    def change(
+        self, job_id: str, message: str, level: str = "info", data: dict[str, Any] | None = None, **changed: Any
+    ) -> JobFacts:
+        """Note what happened to a job. A job that is over does not change any more."""
+        with self.changed:
+            facts = self._jobs[job_id]
+            if facts.status not in OPEN:
+                return facts
+            if changed.get("status", facts.status) not in OPEN:
+                changed["finished_at"] = int(time.time())
+            events = [*facts.events, _event(message, level, data)]
+            facts = facts.model_copy(update={**changed, "events": events})
+            self._write(facts)
+            self.changed.notify_all()
+        return facts
+
+    def tidy(self, job_id: str) -> None:
+        """Remove the files of a job that is over, but for what it has made."""
+        if (status := self._jobs[job_id].status) not in OPEN:
+            _empty(self.folder.below(job_id), (FACTS, WEIGHTS) if status == "succeeded" else (FACTS,))
+
+    def fail(self, job_id: str, why: str) -> None:
+        self.change(job_id, f"The job failed: {why}", "error", status="failed", error=why)
+
+    def cancel(self, job_id: str) -> JobFacts:
+        """Let a job that is not over be over. Raises ApiError for another one."""
+        with self.changed:
+            facts = self.get(job_id)
+            if facts.status not in OPEN:
+                message = f"expected a job that is not over, got one that has the status {facts.status}"
+                raise ApiError(message, "fine_tuning_job_id", code="invalid_value")
+            return self.change(job_id, "The job was cancelled", status="cancelled")
+
+    def succeed(self, job_id: str, of_model: str, trained_tokens: int) -> None:
+        """End a job whose weights lie in its folder. of_model: the name of the model with which the server began."""
+        facts, own = self._jobs[job_id], self.folder.below(job_id)
+        with own.reading(WEIGHTS) as file:
+            weights = StoredFile.of_pieces(file.pieces(file.size))
+        name = ":".join(["ft", of_model, facts.suffix or "", re.sub("^ftjob-", "", job_id)[:12]])
+        made: dict[str, Any] = {
+            "status": "succeeded",
+            "fine_tuned_model": name,
+            "weights": weights,
+            "trained_tokens": trained_tokens,
+        }
+        self.change(job_id, f"The job has successfully completed; new model: {name}", **made)
+
+    def _write(self, facts: JobFacts) -> None:
+        self.folder.below(facts.id).write(FACTS, to_json(facts.model_dump()).encode())
+        self._jobs[facts.id] = facts
+
+
+def read_job(own: Folder) -> JobFacts:
+    """Read what the folder of a job says of it. Raises DamagedError."""
+    return checked_entry(read_json(own, FACTS), f"{own.path.name}/{FACTS}", JobFacts)
+
+
+def read_examples(own: Folder, job: JobFacts) -> bytes:
+    """Read the training file of a job that is not over. Raises DamagedError."""
+    return read_checked(own, EXAMPLES, job.examples)
+
+
+def read_weights(own: Folder) -> dict[str, Tensor]:
+    """Read the weights that a job has made. Raises DamagedError."""
+    job = read_job(own)
+    assert job.weights is not None
+    return read_tensors(own, WEIGHTS, job.weights)
+
+
+def _event(message: str, level: Any = "info", data: dict[str, Any] | None = None) -> Event:
+    return Event(created_at=int(time.time()), level=level, message=message, data=data)
+
+
+def _empty(folder: Folder, kept: tuple[str, ...]) -> None:
+    folder.remove_files(lambda name: name not in kept)

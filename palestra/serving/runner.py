@@ -1,0 +1,135 @@
+"""Computes the jobs of a server one after the other, each in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from palestra.runtime.signals import exit_text
+from palestra.serving.jobs import JobFacts, Jobs, Status
+from palestra.storage.disk import Folder
+from palestra.storage.stored_files import CheckpointError
+from palestra.text.servers.job_files import JobFileError, read_pairs, read_supervised
+
+COMMAND = [sys.executable, "-P", "-m", "palestra.serving.work"]
+KEY = "PALESTRA_SERVE_KEY"  # which no job needs
+
+
+class Runner:
+    """Two threads: one reads the files of new jobs, the other one lets jobs be computed.
+
+    folder: of the server. of_model: the name of the model with which it began. A job that was running when the server
+    ended comes first, and goes on.
+    """
+
+    def __init__(self, folder: Folder, jobs: Jobs, of_model: str) -> None:
+        self.folder, self.jobs, self.of_model = folder, jobs, of_model
+        self.is_stopped = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._computed: str | None = None  # the id of the job of that process
+        loops: list[tuple[Callable[[JobFacts], None], tuple[Status, ...]]] = [
+            (self._validate, ("validating_files",)),
+            (self._compute, ("running", "queued")),
+        ]
+        self._threads = [threading.Thread(target=self._loop, args=loop, daemon=True) for loop in loops]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End the process of a running job, which goes on when a server is started again on the folder."""
+        with self.jobs.changed:
+            self.is_stopped = True
+            self._kill()
+            self.jobs.changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def cancel(self, job_id: str) -> JobFacts:
+        """Cancel a job. Raises ApiError for one that is over."""
+        with self.jobs.changed:
+            facts = self.jobs.cancel(job_id)
+            if self._computed == job_id:
+                self._kill()
+            else:
+                self.jobs.tidy(job_id)
+        return facts
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    # ---- in the threads ----------------------------------------------------------------------------------
+
+    def _loop(self, work: Callable[[JobFacts], None], statuses: tuple[Status, ...]) -> None:
+        """Do the work of all jobs with some statuses, the oldest first."""
+        while True:
+            with self.jobs.changed:
+                self.jobs.changed.wait_for(lambda: self.is_stopped or self.jobs.first(*statuses))
+                job = self.jobs.first(*statuses)
+            if self.is_stopped or job is None:
+                return
+            try:
+                work(job)
+            except (OSError, CheckpointError) as error:  # of this job's files, or of a machine without more processes
+                self.jobs.fail(job.id, str(error))
+            self.jobs.tidy(job.id)
+
+    def _validate(self, job: JobFacts) -> None:
+        try:
+            content = self.jobs.examples(job)
+            num = len(read_supervised(content) if job.method.name == "supervised" else read_pairs(content))
+        except JobFileError as error:
+            self.jobs.fail(job.id, f"the training file: {error}")
+            return
+        self.jobs.change(job.id, f"The training file holds {num} examples; the job is queued", status="queued")
+
+    def _compute(self, job: JobFacts) -> None:
+        if job.status == "queued":
+            self.jobs.change(job.id, "Fine-tuning job started", status="running")
+        watched, life = os.pipe()
+        try:
+            process = self._start(job, watched)
+            assert process.stdout is not None
+            last: dict[str, Any] = {}
+            for line in process.stdout:
+                last = json.loads(line)
+                if "step" in last:
+                    message = f"Step {last['step']}/{last['total_steps']}: training loss={last['train_loss']}"
+                    self.jobs.change(job.id, message, data=last)
+            code = process.wait()
+            process.stdout.close()
+        finally:
+            os.close(life)
+            with self.jobs.changed:
+                self._process = self._computed = None
+        if self.is_stopped:
+            return
+        if "trained_tokens" in last:
+            self.jobs.succeed(job.id, self.of_model, last["trained_tokens"])
+        else:
+            self.jobs.fail(job.id, last.get("failed") or f"its process {exit_text(code)}")
+
+    def _start(self, job: JobFacts, watched: int) -> "subprocess.Popen[bytes]":
+        """Start the process of a job, which the system ends when this one ends (palestra.serving.work)."""
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # where the user's own classes are found
+        environment = {name: value for name, value in os.environ.items() if name != KEY} | {"PYTHONPATH": path}
+        with self.jobs.changed:
+            try:
+                self._process = subprocess.Popen(
+                    [*COMMAND, str(watched), str(self.folder.path), job.id],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(watched,),
+                    start_new_session=True,
+                    env=environment,
+                )
+            finally:
+                os.close(watched)
+            self._computed = job.id
+            if self.is_stopped or self.jobs.get(job.id).status != "running":
+                self._kill()
+            return self._process

@@ -1,0 +1,153 @@
+"""The model that a server begins with: a folder of transformers, or a player of a run that talks in words."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from palestra.config import ConfigError, below
+from palestra.players import FromRunConfig
+from palestra.randomness import base_key
+from palestra.runs.kinds import read_stored_config, require_kind
+from palestra.runs.text import TextConfig
+from palestra.runs.text_players import copy_text_player, find_text_player
+from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.facts import Count, Entry, Sha256, to_json
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.stored_files import checked_entry, read_json
+from palestra.text.models.folder import CONFIG, check_folder, sha256_of
+from palestra.text.models.local import LocalModel
+from palestra.text.models.sources import FolderConfig, NewConfig
+from palestra.text.players import TextPlayerConfig
+
+FACTS, COPY = "server.json", "base"
+
+
+class ServerFacts(Entry):
+    """The content of server.json: what the folder of a server began with.
+
+    name: of the model in the list. place: its folder, or that of the run. player, checkpoint: of a run, whose player is
+    copied. base: the SHA-256 of a model's folder; None of a run. created_at: Unix time.
+    """
+
+    format: Literal[1]
+    name: str
+    place: str
+    player: str | None
+    checkpoint: str | None
+    base: Sha256 | None
+    created_at: Count
+
+    def identity(self) -> tuple[str | None, ...]:
+        """Return what two servers with the same model have in common."""
+        return (self.base,) if self.base is not None else (self.place, self.player, self.checkpoint)
+
+
+class Source(NamedTuple):
+    """The model that a server begins with.
+
+    key: an int64 of which it is drawn. weights: what a player has learned; None: as the folder of the model has them.
+    """
+
+    facts: ServerFacts
+    config: NewConfig | FolderConfig
+    key: int
+    weights: Mapping[str, Tensor] | None
+
+    def build(self, device: torch.device) -> LocalModel:
+        """Make the model. Raises ConfigError."""
+        with below("model"):
+            model = self.config.build(self.key, device)
+            if self.facts.base not in (None, model.learning.base_sha256):
+                raise ConfigError.at("path", "expected the model with which the server began, got another one")
+        if self.weights is not None:
+            fill(model, self.weights)
+        return model
+
+
+def fill(model: LocalModel, weights: Mapping[str, Tensor]) -> None:
+    """Give a model the weights that another one of the same source has learned."""
+    base = model.learning.base_sha256
+    model.load_state_dict({"base": base, "weights": weights, "reference": None, "optimizer": None})
+
+
+def begin(path: Path, player: str | None, checkpoint: str | None, folder: Folder) -> Source:
+    """Find the model of a server, and write into its folder which one that is; a run's player is copied there.
+
+    Raises ConfigError for options that do not fit, RunFolderError if there is no such model, or if the folder belongs
+    to another one.
+    """
+    if not path.is_dir() or not ((path / CONFIG).exists() or RunFolder(path).config.exists()):
+        raise RunFolderError(f"expected the folder of a model ({CONFIG}) or of a run (config.yml), got {path}")
+    facts = _facts(path.absolute(), player, checkpoint)
+    if folder.kind(FACTS) is not None:
+        begun = _read_facts(folder)
+        if begun.identity() != facts.identity():
+            player_of = "" if begun.player is None else f"{begun.player!r} at the checkpoint {begun.checkpoint} of "
+            message = f"{folder.path} belongs to a server of {player_of}{begun.place}"
+            raise RunFolderError(f"{message}; give this one another --folder")
+        facts = begun.model_copy(update={"place": facts.place})  # a model may have moved
+    elif facts.player is not None:
+        copy_text_player(COPY, find_text_player(COPY, _origin(facts), None), folder.below(COPY))
+    folder.write(FACTS, to_json(facts.model_dump()).encode())
+    return stored_source(folder)
+
+
+def stored_source(folder: Folder) -> Source:
+    """Return the model with which the folder of a server began. Raises RunFolderError, CheckpointError."""
+    facts = _read_facts(folder)
+    if facts.player is None:
+        config = FolderConfig(name="folder", path=facts.place, adapter=None, dtype="float32")
+        return Source(facts, config, 0, None)
+    trained = find_text_player(COPY, _origin(facts), folder.below(COPY))
+    model = trained.config.model
+    if not isinstance(model, NewConfig | FolderConfig):
+        raise ConfigError.at("--player", f"expected a player with a model of its own, got {facts.player!r}")
+    return Source(facts, model, base_key(trained.run.seed, f"model/{facts.player}"), trained.weights)
+
+
+def _facts(path: Path, player: str | None, checkpoint: str | None) -> ServerFacts:
+    now = int(time.time())
+    if (path / CONFIG).exists():
+        for option, value in {"--player": player, "--checkpoint": checkpoint}.items():
+            if value is not None:
+                raise ConfigError.at(option, f"expected no such option, because {path} is a model, got {value}")
+        with below("model"):
+            check_folder(path)
+        return ServerFacts(
+            format=1,
+            name=path.name,
+            place=str(path),
+            player=None,
+            checkpoint=None,
+            base=sha256_of(path),
+            created_at=now,
+        )
+    run = RunFolder.open(path)
+    config = require_kind(read_stored_config(run.config), TextConfig, path)
+    known = [name for name, each in config.players.items() if isinstance(each, TextPlayerConfig)]
+    if player is None and len(known) > 1:
+        raise ConfigError.at("--player", f"expected one of {', '.join(known)}, who have models in {path}, got none")
+    chosen = player or known[0]
+    return ServerFacts(
+        format=1,
+        name=f"{path.name}:{chosen}",
+        place=str(path),
+        player=chosen,
+        checkpoint=checkpoint or "latest",
+        base=None,
+        created_at=now,
+    )
+
+
+def _read_facts(folder: Folder) -> ServerFacts:
+    return checked_entry(read_json(folder, FACTS), FACTS, ServerFacts)
+
+
+def _origin(facts: ServerFacts) -> FromRunConfig:
+    assert facts.player is not None
+    assert facts.checkpoint is not None
+    return FromRunConfig(from_run=facts.place, player=facts.player, checkpoint=facts.checkpoint)
