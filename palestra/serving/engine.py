@@ -12,7 +12,8 @@ from palestra.serving.errors import ApiError
 from palestra.serving.models import Models
 from palestra.text.models.model import Answer, PromptBeyondContext, PromptRefused, Request, SamplingConfig
 
-MOST_WAITING = 512  # answers
+MOST_WAITING = 4096  # answers
+MOST_CHARACTERS = 64 << 20  # of all prompts that wait
 MOST_AT_ONCE = 64  # answers of a batch, but all answers of one request
 
 
@@ -25,6 +26,11 @@ class Waiting:
     requests: Sequence[Request]
     found: "Future[list[Answer]]" = field(default_factory=Future)
 
+    @property
+    def size(self) -> int:
+        """The characters of its prompt."""
+        return sum(len(message.content) for message in self.requests[0].prompt)
+
 
 class Engine:
     """Answers requests in the order in which they came, in a thread of its own.
@@ -35,6 +41,7 @@ class Engine:
     def __init__(self, models: Models, exact: bool) -> None:
         self.models, self.exact = models, exact
         self._queue: deque[Waiting] = deque()
+        self._num_answers = self._size = 0  # of all that waits
         self._changed = threading.Condition()
         threading.Thread(target=self._work, name="engine", daemon=True).start()
 
@@ -45,12 +52,17 @@ class Engine:
         """
         waiting = Waiting(model, sampling, requests)
         with self._changed:
-            if sum(len(each.requests) for each in self._queue) + len(requests) > MOST_WAITING:
+            if self._num_answers + len(requests) > MOST_WAITING or self._size + waiting.size > MOST_CHARACTERS:
                 message = f"expected at most {MOST_WAITING} answers that wait, got more; try again soon"
                 raise ApiError(message, status=429, code="rate_limit_exceeded", retry_after_s=1)
             self._queue.append(waiting)
+            self._count(waiting, 1)
             self._changed.notify()
         return waiting.found
+
+    def _count(self, waiting: Waiting, sign: int) -> None:
+        self._num_answers += sign * len(waiting.requests)
+        self._size += sign * waiting.size
 
     def _work(self) -> None:
         while True:
@@ -68,6 +80,7 @@ class Engine:
             fits = not batch or (not self.exact and num_rows + len(each.requests) <= MOST_AT_ONCE)
             if fits and (each.model, each.sampling) == (first.model, first.sampling):
                 self._queue.remove(each)
+                self._count(each, -1)
                 if each.found.set_running_or_notify_cancel():
                     batch.append(each)
                     num_rows += len(each.requests)

@@ -6,10 +6,10 @@ from palestra.config import check
 from palestra.randomness import base_key
 from palestra.storage.facts import Count, Entry
 from palestra.text.models.local import LocalModel
-from palestra.text.models.losses import SupervisedConfig
+from palestra.text.models.losses import PreferenceConfig, SupervisedConfig
 from palestra.text.models.model import Job
 from palestra.text.models.tuning import LocalTuning, TuningConfig
-from palestra.text.servers.job_files import supervised_examples
+from palestra.text.servers.job_files import preference_examples, supervised_examples
 
 LEARNING_RATE = 0.001  # of the multiplier 1
 ADAM = {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
@@ -41,6 +41,10 @@ class Method(Entry):
 
     def begin(self, model: LocalModel, content: bytes) -> LocalTuning:
         """Prepare the tuning of a model on the examples of a file. Raises JobFileError, which names the line."""
-        loss = SupervisedConfig(name="supervised", per="token")
-        job = Job(supervised_examples(model, content), loss, "before", 1.0)
+        if self.beta is None:
+            supervised = SupervisedConfig(name="supervised", per="token")
+            job = Job(supervised_examples(model, content), supervised, "before", 1.0)
+        else:
+            preference = PreferenceConfig(name="preference", beta=self.beta)
+            job = Job(preference_examples(model, content), preference, "before", 1.0)
         return LocalTuning(model, job, self.config(), base_key(self.seed, "fine_tuning"))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from palestra.serving.engine import MOST_AT_ONCE, MOST_WAITING, Engine
+from palestra.serving.engine import MOST_AT_ONCE, MOST_CHARACTERS, MOST_WAITING, Engine
 from palestra.serving.errors import ApiError
 from palestra.text.chat import Message
 from palestra.text.models.model import Answer, PromptBeyondContext, PromptRefused, Request, SamplingConfig
@@ -92,11 +92,14 @@ def test_a_model_that_fails_is_told_in_one_line_and_the_engine_goes_on() -> None
 
 def test_too_many_that_wait_are_told_to_come_again_and_who_has_left_is_not_answered() -> None:
     models, engine = begun()
-    found = [engine.ask("m", requests(str(number), 64), COLD) for number in range(MOST_WAITING // 64)]
-    with pytest.raises(ApiError) as refused:
-        engine.ask("m", requests("late"), COLD)
-    assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "1"})
+    found = [engine.ask("m", requests(str(number), 64), COLD) for number in range(MOST_WAITING // 64 - 1)]
+    for late in (requests("late", 65), requests("x" * MOST_CHARACTERS)):
+        with pytest.raises(ApiError) as refused:
+            engine.ask("m", late, COLD)
+        assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "1"})
     assert found[1].cancel()
     models.go.set()
     assert [len(each.result(10)) for each in (found[0], found[2])] == [64, 64]
     assert not any("1" in words for _, words in models.batches)
+    assert found[-1].result(10)
+    assert engine.ask("m", requests("late", 65), COLD).result(10)

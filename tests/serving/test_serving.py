@@ -33,7 +33,7 @@ from palestra.text.chat import Message
 from palestra.text.models.local import LocalModel
 from palestra.text.models.model import Request, SamplingConfig
 from palestra.text.models.sources import FolderConfig
-from palestra.text.servers.job_files import Decision, supervised_file
+from palestra.text.servers.job_files import Decision, Pair, preference_file, supervised_file
 from tests.serving.servers import Server
 from tests.text.runs import made_folder
 
@@ -70,8 +70,8 @@ def texts(completion: Any) -> list[str]:
 
 
 def hyperparameters(method: Method = METHOD) -> dict[str, Any]:
-    names = {"n_epochs", "batch_size", "learning_rate_multiplier"}
-    return {"type": "supervised", "supervised": {"hyperparameters": method.model_dump(include=names)}}
+    names = {"n_epochs", "batch_size", "learning_rate_multiplier"} | ({"beta"} if method.name == "dpo" else set())
+    return {"type": method.name, method.name: {"hyperparameters": method.model_dump(include=names)}}
 
 
 def begin_job(server: Server, content: bytes = CONTENT, **said: Any) -> Any:
@@ -91,8 +91,8 @@ def weights(server: Server, job_id: str) -> dict[str, Tensor]:
     return load_file(Path(server.command[-2]) / "jobs" / job_id / "model.safetensors")
 
 
-def tuned(model: LocalModel, method: Method = METHOD) -> dict[str, Tensor]:
-    tuning = method.begin(model, CONTENT)
+def tuned(model: LocalModel, method: Method = METHOD, content: bytes = CONTENT) -> dict[str, Tensor]:
+    tuning = method.begin(model, content)
     while not tuning.is_done:
         tuning.step()
     found: dict[str, Tensor] = model.state_dict()["weights"]
@@ -297,13 +297,24 @@ def test_a_file_gives_equal_weights_in_process_and_through_the_server(server: Se
     assert {model.id for model in server.client.models.list()} >= {job.fine_tuned_model, later.fine_tuned_model}
 
 
+def test_a_file_of_pairs_gives_equal_weights_too(server: Server, base: Path) -> None:
+    pairs = preference_file(Pair((Message("user", f"{number}?"),), "yes", "no") for number in range(20))
+    dpo = METHOD.model_copy(update={"name": "dpo", "beta": 0.5})
+    job = await_job(server, begin_job(server, pairs, method=hyperparameters(dpo)).id)
+    assert (job.status, job.error, job.method.dpo.hyperparameters.beta) == ("succeeded", None, 0.5)
+    assert are_equal(weights(server, job.id), tuned(local(base), dpo, pairs))
+    wrong = await_job(server, begin_job(server, CONTENT, method=hyperparameters(dpo)).id)
+    assert wrong.error.message == "the training file: line 1: expected the key input, got none"
+
+
 def test_jobs_are_listed_in_pages_and_by_metadata(server: Server) -> None:
     jobs = server.client.fine_tuning.jobs
     made = [begin_job(server, b"?", metadata=data).id for data in ({"a": "1"}, {"a": "1", "b": "é"}, {"a": "2"}, None)]
     assert [job.id for job in jobs.list(limit=3)][:4] == made[::-1]
     assert [job.id for job in jobs.list(metadata={"a": "1"}, limit=1)] == made[1::-1]
     assert [job.id for job in jobs.list(metadata={"a": "1", "b": "é"})] == made[1:2]
-    assert [job.id for job in jobs.list(extra_query={"metadata": "null"})] == made[3:]
+    without = jobs.list(extra_query={"metadata": "null"}).data
+    assert (without[0].id, {job.metadata for job in without}) == (made[3], {None})
     with pytest.raises(openai.BadRequestError, match="order"):
         jobs.list(extra_query={"order": "asc"})
     for job_id in made:

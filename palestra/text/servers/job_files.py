@@ -7,6 +7,7 @@ A line of a supervised file is `{"messages": [...]}`. Each answer of the assista
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from palestra.text.algorithms.algorithm import Example
@@ -41,13 +42,25 @@ class Pair(NamedTuple):
 
 def decisions_of(examples: Iterable[Example]) -> list[Decision]:
     """Return what an algorithm has chosen. Raises JobFileError for a weight other than 1, which no file can hold."""
-    decisions = []
+    return [
+        Decision(each.row.prompt, each.row.answer if each.answer is None else each.answer) for each in _equal(examples)
+    ]
+
+
+def pairs_of(examples: Iterable[Example]) -> list[Pair]:
+    """Return the pairs that an algorithm has chosen. Raises JobFileError for a weight other than 1."""
+    return [
+        Pair(each.row.prompt, each.row.answer, each.worse.answer) for each in _equal(examples) if each.worse is not None
+    ]
+
+
+def _equal(examples: Iterable[Example]) -> Iterator[Example]:
+    """Yield examples, all of which must count alike. Raises JobFileError."""
     for each in examples:
         if each.weight != 1.0:
             where = f"question {each.row.question}, {each.row.role!r}"
             raise JobFileError(f"{where}: expected the weight 1, because a server knows no other, got {each.weight:g}")
-        decisions.append(Decision(each.row.prompt, each.row.answer if each.answer is None else each.answer))
-    return decisions
+        yield each
 
 
 def supervised_file(decisions: Iterable[Decision]) -> bytes:
@@ -107,11 +120,29 @@ def supervised_examples(model: TextModel, content: bytes) -> list[JobExample]:
     """Return the examples of a file as a local model reads them. Raises JobFileError, which names the line."""
     examples = []
     for number, (prompt, answer) in _decisions(content):
-        try:
+        with _naming(number):
             examples.append(JobExample.of(model.written(prompt, answer), 1.0))
-        except PromptRefused as error:
-            raise JobFileError(f"line {number}: {error}") from error
     return examples
+
+
+def preference_examples(model: TextModel, content: bytes) -> list[JobExample]:
+    """Return the pairs of a file as a local model reads them. Raises JobFileError, which names the line."""
+    examples = []
+    for number, (prompt, better, worse) in _pairs(content):
+        with _naming(number):
+            answer = model.written(prompt, better)
+            worse_ids = model.answer_ids(worse, len(answer.prompt_ids))
+            examples.append(JobExample(answer.prompt_ids, answer.ids, 1.0, worse=worse_ids))
+    return examples
+
+
+@contextmanager
+def _naming(number: int) -> Iterator[None]:
+    """A context in which an example that the model cannot read is told with its line."""
+    try:
+        yield
+    except PromptRefused as error:
+        raise JobFileError(f"line {number}: {error}") from error
 
 
 def _decisions(content: bytes) -> Iterator[tuple[int, Decision]]:

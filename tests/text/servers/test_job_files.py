@@ -12,6 +12,7 @@ from palestra.text.servers.job_files import (
     JobFileError,
     Pair,
     decisions_of,
+    pairs_of,
     preference_file,
     read_messages,
     read_pairs,
@@ -66,6 +67,7 @@ def test_decisions_of_an_algorithm_have_the_answer_that_should_have_been_given_a
         Decision(row().prompt, "yes"),
         Decision(row().prompt, "no"),
     ]
+    assert pairs_of([Example(row(), 1.0, worse=row(answer="no"))]) == [Pair(row().prompt, "yes", "no")]
     with pytest.raises(JobFileError, match=r"question 0, 'verifier': expected the weight 1, .*, got 0.5"):
         decisions_of([Example(row(), 0.5)])
 
