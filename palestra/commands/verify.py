@@ -112,6 +112,7 @@ def _verify(run: Path, start: str | None) -> Verdict:
         )
     with TemporaryDirectory(prefix="palestra-verify-") as place:
         trainer = _replay_trainer(folder, config, loaded, Path(place) / "run")
+        trainer.require_repeatable()
         # a checkpoint that was only saved for a stop is not saved again
         due_end = end.manifest.number if end is not None and end.manifest.is_due else None
         replay = Replay(trainer, first, expected, due_end)

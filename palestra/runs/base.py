@@ -202,6 +202,13 @@ class BaseRunConfig(Config):
         """Return whether a branch may change a key that is otherwise fixed. branched: the config of the branch."""
         return False
 
+    def next_end(self, ended: str | None) -> str | None:
+        """Return an override by which `palestra extend` lets a finished run go on; None if nothing does.
+
+        ended: why it ended before its `stop`; None if it did not.
+        """
+        return f"stop.after={2 * self.stop.after:g}" if ended is None else None
+
     def goes_on_after(self, ended: str, before: Self) -> bool:
         """Return whether a run that ended early, for this reason and under the config `before`, goes on under this."""
         return False

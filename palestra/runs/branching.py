@@ -19,7 +19,7 @@ from palestra.config.places import Place
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_stored_config
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
-from palestra.storage.disk import RunFolderError
+from palestra.storage.disk import RunFolderError, writing
 from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.storage.run_folder import RunFolder
 
@@ -98,6 +98,9 @@ def extend(run: Path, overrides: Sequence[str], reached: Reached | None = None) 
             faults.append(ConfigErrorItem("stop.after", f"{expected}, got {extended.stop.after:g}"))
         ConfigError.require_none(faults)
         _rewrite_config(folder, extended, changes, counters)
+        if ended is not None:
+            with writing(folder.path):
+                folder.write_facts(folder.facts().model_copy(update={"ended": None}))
     return extended
 
 

@@ -282,8 +282,8 @@ class Run:
 
     def finished_line(self, end_reason: str | None) -> str:
         """Say that the run is finished, and how it can go on. end_reason: why it ended before its `stop`, if it did."""
-        ways, stop = self.folder.ways_on(), self.config.stop
-        way = ways.to_extend(f"stop.after={2 * stop.after:g}") if end_reason is None else ways.to_branch()
+        ways, end = self.folder.ways_on(), self.config.next_end(end_reason)
+        way = ways.to_branch() if end is None else ways.to_extend(end)
         on = "it cannot go on, because nothing was saved" if way is None else f"to go on: {way}"
         return f"it is finished; {on}"
 

@@ -27,7 +27,7 @@ from palestra.text.game import TextDialogueConfig
 from palestra.text.players import AnyTextPlayer, TextPlayerConfig
 from palestra.text.scores import text_scores
 from palestra.text.scripts import SCRIPTS
-from palestra.text.servers.config import BudgetConfig
+from palestra.text.servers.config import BudgetConfig, ServerConfig, price_errors
 
 BUDGET_IS_SPENT = "the budget is spent: the next call or job could pass it"
 NO_WORLDS = "trainer text plays dialogues in words, which need no worlds, no kernels and no replay buffers"
@@ -146,6 +146,7 @@ class TextConfig(EvaluatedRunConfig):
         if not self.learners():
             yield ConfigErrorItem("players", "expected at least one player with an algorithm, got none")
         yield from player_name_errors(self.players, SCRIPTS)
+        yield from self._server_errors()
         for name in self.learners():
             advantage = getattr(self.players[name].algorithm, "advantage", "batch")  # type: ignore[union-attr]
             if self.num_rollouts == 1 and advantage != "batch":
@@ -206,6 +207,17 @@ class TextConfig(EvaluatedRunConfig):
             found = max(found, answers)
         return found
 
+    def _server_errors(self) -> Iterator[ConfigErrorItem]:
+        for name, each in self.players.items():
+            if isinstance(each, TextPlayerConfig) and isinstance(each.model, ServerConfig):
+                for error in price_errors(each.model.prices, self.budget):
+                    yield ConfigErrorItem(f"players.{name}.model.{error.path}", error.message)
+                if self.evaluators is not None:
+                    message = (
+                        f"expected null, because player {name!r} is behind a server, which this process alone asks"
+                    )
+                    yield ConfigErrorItem("evaluators", f"{message}, got a mapping")
+
     def _seat_errors(
         self, path: str, seats: Mapping[str, str], roles: Sequence[str], others: Sequence[str] | Mapping[str, Any] = ()
     ) -> Iterator[ConfigErrorItem]:
@@ -240,6 +252,12 @@ class TextConfig(EvaluatedRunConfig):
 
     def goes_on_after(self, ended: str, before: Self) -> bool:
         return ended == BUDGET_IS_SPENT and self.budget != before.budget
+
+    def next_end(self, ended: str | None) -> str | None:
+        if ended != BUDGET_IS_SPENT or self.budget is None:
+            return super().next_end(ended)
+        key = "tokens" if self.budget.money is None else "money"
+        return f"budget.{key}={2 * getattr(self.budget, key):g}"
 
     def copied(self) -> list[str]:
         return list(self.players)

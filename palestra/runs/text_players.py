@@ -31,7 +31,8 @@ from palestra.storage.stored_files import (
 )
 from palestra.text.models.model import TextModel
 from palestra.text.models.sources import FolderConfig
-from palestra.text.players import TextPlayerConfig
+from palestra.text.players import TextPlayerConfig, build_model
+from palestra.text.servers.calls import Calls
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,13 @@ class TrainedTextPlayer:
         config: TextPlayerConfig = found.model_copy(update=changed)
         return config
 
-    def build(self, device: torch.device) -> TextModel:
-        """Make its model. Raises ConfigError if the base is another one now."""
+    def build(self, device: torch.device, calls: Calls) -> TextModel:
+        """Make its model. calls: by which one at a server is asked.
+
+        Raises ConfigError if the base is another one now.
+        """
         key = base_key(self.run.seed, f"model/{self.origin.player}")
-        model: TextModel = self.config.model.build(key, device)
+        model = build_model(self.config.model, self.origin.player, key, device, calls)
         model.load_state_dict({"base": self.base, "weights": self.weights, "reference": None, "optimizer": None})
         return model
 

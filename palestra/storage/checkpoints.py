@@ -34,7 +34,7 @@ from palestra.storage.loaded_checkpoint import (
     numbers_in,
     read_checkpoint,
 )
-from palestra.storage.manifest import BEGUN, FORMAT, MANIFEST, ONCE, STATE, TENSORS, Manifest, Once, OnceFolder
+from palestra.storage.manifest import BEGUN, FORMAT, GROWING, MANIFEST, ONCE, STATE, TENSORS, Manifest, Once, OnceFolder
 from palestra.storage.records_file import RecordsThen, beginning_of, measured
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import (
@@ -289,11 +289,20 @@ class Checkpoints:
             ) from error
 
     def take_once(self, loaded: LoadedCheckpoint) -> None:
-        """Copy the files that a checkpoint of another run names, but those of which this run has its own."""
+        """Copy the files that a checkpoint of another run names, but those of which this run has its own.
+
+        Files that only grow are copied with all that they have by now.
+        """
         origin = self.run_of(loaded)
         for folder, files in loaded.manifest.once.items():
-            for name in sorted(files.keys() - self.once.get(folder, {}).keys()):
+            for name in sorted(files.keys() - self.once.get(folder, {}).keys()) if folder not in GROWING else ():
                 self.write_once(folder, name, read_checked(origin.below(folder), name, files[name]))
+        for folder in GROWING:
+            there = origin.below(folder)
+            for name in filter(ONCE[folder].fullmatch, there.names()):
+                if (here := self.root.below(folder)).kind(name) is None:
+                    with there.reading(name) as file:
+                        here.make().write_pieces(name, file.pieces(file.size))
 
     def restore_buffers(self, loaded: LoadedCheckpoint, buffers: Mapping[str, SegmentedRows]) -> None:
         """Load into each buffer the rows that it held when the checkpoint was saved. Call it before the next `save`.

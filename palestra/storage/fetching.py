@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from palestra.storage.checkpoints import OUR_FILE
 from palestra.storage.contents import CONTENTS, EVALUATION, RUN_FILES, Contents, evaluations_in, folders_in, number_of
 from palestra.storage.disk import Folder, RunFolderError, writing
-from palestra.storage.manifest import MANIFEST, ONCE
+from palestra.storage.manifest import GROWING, MANIFEST, ONCE
 from palestra.storage.remote import MissingError, Remote
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.secrets import may_hold_secret, redacted, where_secrets_lie, where_users_stand
@@ -180,7 +180,8 @@ def _fetch_checkpoint(
             place = folder.root.below(name_of_folder)
             for file, stored in files.items():
                 if place.kind(file) is None:
-                    _fetch_file(remote, there, f"{name_of_folder}/{file}", place.make(), file, stored)
+                    is_growing = name_of_folder in GROWING
+                    _fetch_file(remote, there, f"{name_of_folder}/{file}", place.make(), file, stored, is_growing)
     except DamagedError as error:
         damaged.append(f"checkpoint {name} at {remote.url} is damaged: {error}")
         target.remove_files(FETCHED.fullmatch)
@@ -197,16 +198,23 @@ def _read_contents(remote: Remote, name: str) -> bytes:
 
 
 def _fetch_file(
-    remote: Remote, there: Mapping[str, int], path: str, folder: Folder, name: str, stored: StoredFile
+    remote: Remote,
+    there: Mapping[str, int],
+    path: str,
+    folder: Folder,
+    name: str,
+    stored: StoredFile,
+    is_growing: bool = False,
 ) -> None:
-    if there.get(path, stored.size) != stored.size:
+    """Fetch a file, of which only the beginning is checked if it has grown since. Raises DamagedError."""
+    if there.get(path, stored.size) != stored.size and not is_growing:
         raise DamagedError(f"{path} differs from what was written: expected {stored.size} bytes, got {there[path]}")
     try:
         remote.get(path, folder.path / name)
     except MissingError:
         raise DamagedError(f"{path} is missing") from None
     with folder.reading(name) as file:
-        is_whole = StoredFile.of_pieces(file.pieces(file.size)) == stored
+        is_whole = StoredFile.of_pieces(file.pieces(stored.size if is_growing else file.size)) == stored
     if not is_whole:
         folder.remove(name)
         raise DamagedError(f"{path} differs from what was written: its SHA-256 differs")

@@ -36,6 +36,8 @@ ONCE: dict[OnceFolder, re.Pattern[str]] = {
     "calls": re.compile(r"[^./\\\x00][^/\\\x00]*\.jsonl"),
 }
 """the folders of such files, each with the names that they have there"""
+GROWING: tuple[OnceFolder, ...] = ("calls",)
+"""those of them whose files only grow: a checkpoint names their beginning, as it was then"""
 BEGUN: tuple[OnceFolder, ...] = ("players", "prompts")
 """those of them whose files a run has when it begins; the others get theirs while it trains"""
 
@@ -77,7 +79,8 @@ class Manifest(SealedEntry):
                 path = run.path / folder / name
                 try:
                     with raising_damaged(str(path)), run.below(folder).reading(name) as file:
-                        found = StoredFile.of_pieces(file.pieces(min(file.size, stored.size + 1)))
+                        most = stored.size if folder in GROWING else min(file.size, stored.size + 1)
+                        found = StoredFile.of_pieces(file.pieces(most))
                 except DamagedError as error:
                     raise DamagedOnceError(str(error)) from error
                 if found != stored:

@@ -21,7 +21,7 @@ from palestra.config import Config, ConfigError, NonNegativeFloat, PositiveInt
 from palestra.storage.checkpoints import SEGMENT, Checkpoints, kept_numbers
 from palestra.storage.contents import CONTENTS, EVALUATION, FORMAT, RECORDS, RUN_FILES, Contents, folders_in, number_of
 from palestra.storage.disk import Folder, RunFolderError, written_name
-from palestra.storage.manifest import MANIFEST, Manifest
+from palestra.storage.manifest import GROWING, MANIFEST, Manifest
 from palestra.storage.remote import Remote, RemoteError, require_backend
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.secrets import MAY_HOLD, may_hold_secret, option_errors, where_secrets_lie, where_users_stand
@@ -264,7 +264,8 @@ class Mirror:
                 self._put(f"buffers/{segment}", self.folder.buffers.path / segment)
         for place, once in self._once(manifest):
             for file, stored in once.items():
-                if self._there.get(f"{place.path.name}/{file}") != stored.size:
+                size = (place.path / file).stat().st_size if place.path.name in GROWING else stored.size
+                if self._there.get(f"{place.path.name}/{file}") != size:
                     self._put(f"{place.path.name}/{file}", place.path / file)
         files = dict(manifest.files)
         for file in files:

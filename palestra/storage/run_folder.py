@@ -29,6 +29,7 @@ OUR_FOLDERS = (
     "prompts",
     "rollouts",
     "transcripts",
+    "calls",
     "tensorboard",
     "csv",
     "wandb",

@@ -29,9 +29,22 @@ from palestra.text.models.model import Job, PromptRefused, SamplingConfig, TextM
 from palestra.text.models.sources import FolderConfig, NewConfig
 from palestra.text.rollouts import DecisionRow, Rollouts
 from palestra.text.scripts import ScriptName, named_script, own_names, own_text_script_model
+from palestra.text.servers.calls import Calls
+from palestra.text.servers.config import ServerConfig
+from palestra.text.servers.model import ServerModel
 from palestra.text.waves import PromptTooLong, Writer
 
-AnyTextModelConfig = Annotated[NewConfig | FolderConfig, ByName()]
+AnyTextModelConfig = Annotated[NewConfig | FolderConfig | ServerConfig, ByName()]
+
+
+def build_model(config: AnyTextModelConfig, player: str, key: int, device: torch.device, calls: Calls) -> TextModel:
+    """Make the model of a player. key: an int64 of which weights are drawn. calls: by which one at a server is asked.
+
+    Raises ConfigError, at keys of the config.
+    """
+    if isinstance(config, ServerConfig):
+        return ServerModel(player, config, calls)
+    return config.build(key, device)
 
 
 class ImitateConfig(JobConfig):
@@ -80,6 +93,17 @@ class TextPlayerConfig(Config):
                 for key, value in found.items()
                 if value is not None
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_server(self) -> Self:
+        if isinstance(self.model, ServerConfig):
+            if self.algorithm is not None and self.algorithm.loss.name == "policy_gradient":
+                needs = "which needs the probabilities of answers, and so a local model (new, folder)"
+                raise ConfigError.at("algorithm", f"expected another algorithm than a policy gradient, {needs}, got it")
+            if self.warm_start is not None:
+                message = "expected null, because a model behind a server begins as it is there, got a mapping"
+                raise ConfigError.at("warm_start", f"{message}; name the model itself in model.model")
         return self
 
     @classmethod

@@ -1,14 +1,13 @@
 """Plays dialogues in waves: all decisions that wait for one model are answered together, batch by batch.
 
 What is computed together follows from the config and from earlier answers alone. The state is what was answered, so
-dialogues go on from any batch.
+dialogues go on from any batch. Models behind servers are asked at once by every dialogue that waits for them, and a
+dialogue goes on as soon as its own answers are there; what they have answered is found again in the run's journals.
 
 A dialogue may fork into several continuations in each round, which makes it a tree.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -16,13 +15,17 @@ import torch
 from palestra.games.dialogue.protocol import Verdict
 from palestra.randomness import fold_number
 from palestra.text.chat import Prompt
-from palestra.text.dialogue import Question, TextDialogue
+from palestra.text.dialogue import Question
 from palestra.text.game import TextGame
 from palestra.text.grammar import SILENT, Fault, Move
 from palestra.text.models.model import Answer, PromptRefused, Request, SamplingConfig, TextModel
 from palestra.text.rollouts import DecisionRow, Rollouts
 from palestra.text.scripts import TextScript
+from palestra.text.servers.model import ServerModel, answers_of
+from palestra.text.tables import Table
 
+MOST_TOGETHER = 32  # answers of one call
+WAIT_S = 0.5  # for an answer of a server, before the caller has its turn
 TEACHER = 2**40  # stands for the number of an attempt in the key of a teacher's answer
 
 
@@ -42,84 +45,6 @@ class Writer(NamedTuple):
 
 class PromptTooLong(Exception):
     """A prompt that a model cannot read, of a question and a role."""
-
-
-@dataclass
-class Table:
-    """A dialogue that is being played, or a part of a tree of them: from one fork to the next one.
-
-    moves: of this round, by role. open: by role that still must answer, the answers that were asked for again, each
-    with the reason. rows: the decisions so far, without rewards. prompts: what roles read first in this round, which
-    continuations share. parts: the continuations into which it has forked.
-
-    path: of a tree, its place there: 1 at the root; continuation i of path p is p * continuations + i. first: the
-    number that the first decision of its dialogue would have on this path. depth: how many decisions its dialogue had
-    before this round; parent: the number of the last of them. begun: the round in which this part begins.
-    """
-
-    question: Question
-    rollout: int
-    key: int
-    dialogue: TextDialogue
-    moves: dict[str, Move] = field(default_factory=dict)
-    open: dict[str, list[tuple[str, Fault]]] = field(default_factory=dict)
-    rows: list[DecisionRow] = field(default_factory=list)
-    prompts: dict[str, Prompt] = field(default_factory=dict)
-    parts: list["Table"] = field(default_factory=list)
-    path: int = 1
-    first: int = 0
-    depth: int = 0
-    parent: int | None = None
-    begun: int = 0
-
-    def begin_round(self) -> None:
-        """Ask everybody who has a turn; rounds in which nobody can do anything are passed over."""
-        if self.moves:
-            self.parent = self.first + self.depth + len(self.moves) - 1
-            self.depth += len(self.moves)
-        while not self.dialogue.is_over and not self.dialogue.turns():
-            self.dialogue = self.dialogue.after({})
-        self.moves, self.open, self.prompts = {}, {role: [] for role in self.dialogue.turns()}, {}
-
-    def fork(self, num: int, most_decisions: int) -> None:
-        """Go on in so many continuations of this round.
-
-        most_decisions: of a dialogue, by which the numbers of decisions tell paths apart.
-        """
-        for path in range(self.path * num, (self.path + 1) * num):
-            part = Table(self.question, self.rollout, self.key, self.dialogue)
-            part.open, part.prompts = {role: [] for role in self.open}, self.prompts
-            part.path, part.first, part.begun = path, (path - 1) * most_decisions, self.dialogue.round
-            part.depth, part.parent = self.depth, self.parent
-            self.parts.append(part)
-        self.open = {}
-
-    def node(self, role: str) -> int:
-        """The number of a role's decision in this round. Decisions of a round go by the order of the roles."""
-        return self.first + self.depth + list(self.dialogue.turns()).index(role)
-
-    def all_parts(self) -> Iterator["Table"]:
-        """Go through this part of a tree and those that follow; a dialogue that has not forked has but this one."""
-        yield self
-        for part in self.parts:
-            yield from part.all_parts()
-
-    @property
-    def is_over(self) -> bool:
-        return all(part.is_over for part in self.parts) if self.parts else self.dialogue.is_over
-
-    def decisions(self) -> Iterator[DecisionRow]:
-        """Yield what was decided from here on, once it is over, with what the roles got.
-
-        In a tree, a decision's reward is the mean over all dialogues in which it was made.
-        """
-        ends = [part.dialogue.returns for part in self.all_parts() if not part.parts]
-        rewards = {role: fmean(each[role] for each in ends) for role in self.dialogue.protocol.roles}
-        last = None if self.parts else max((row.node for row in self.rows), default=None)
-        for row in self.rows:
-            yield replace(row, reward=rewards[row.role], returns=ends[0] if row.node == last else None)
-        for part in self.parts:
-            yield from part.decisions()
 
 
 class Waves:
@@ -153,6 +78,12 @@ class Waves:
             self._begin_round(table)
             self._let_scripts_answer(table)
         self.wave: list[tuple[Table, str]] = []  # decisions that wait for one model
+        servers = [each.by for each in writers.values() if isinstance(each.by, ServerModel)]
+        self.calls = servers[0].calls if servers else None
+        self._session = -1  # of the calls in which these were made
+        self._asked: dict[int, list[tuple[Table, str, Prompt]]] = {}  # decisions that wait for a server, by ticket
+        self._waiting: set[tuple[int, str]] = set()  # these decisions, by the id of their dialogue
+        self._moved: list[Table] = []  # dialogues in which somebody may have to be asked
 
     # ---- playing -----------------------------------------------------------------------------------------
 
@@ -174,11 +105,26 @@ class Waves:
         """Go through all dialogues, and in trees through all parts, in an order that follows from what was answered."""
         return (part for table in self.tables for part in table.all_parts())
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether servers still have to answer."""
+        return bool(self._asked)
+
     def play_batch(self) -> bool:
-        """Answer the next batch of decisions. Returns False if all dialogues are over. Raises PromptTooLong."""
+        """Go on with what servers have answered, or else answer the next batch of decisions, or wait a moment.
+
+        Returns False if all dialogues are over. Raises PromptTooLong; CallFailed, BudgetReached and RunFolderError, as
+        Calls.take does.
+        """
+        self._ask_servers()
+        if self._take_from_servers(0.0):
+            return True
         if not self.wave:
             self.wave = self._next_wave()
         if not self.wave:
+            if self.is_waiting:
+                self._take_from_servers(WAIT_S)
+                return True
             return False
         batch = self.wave[: self.batch_size]
         writer = self.writers[batch[0][1]]
@@ -201,8 +147,71 @@ class Waves:
         waiting: dict[str, list[tuple[Table, str]]] = {writer.name: [] for writer in self.writers.values()}
         for table in self._parts():
             for role in table.open:
-                waiting[self.writers[role].name].append((table, role))
+                if not isinstance(self.writers[role].by, ServerModel):
+                    waiting[self.writers[role].name].append((table, role))
         return max(waiting.values(), key=len)
+
+    def _ask_servers(self) -> None:
+        """Ask for all answers of servers for which a dialogue waits and nobody has asked."""
+        if self.calls is None:
+            return
+        if self.calls.session != self._session:  # nothing that was asked before will come
+            self._session, self._asked, self._moved = self.calls.session, {}, list(self.tables)
+            self._waiting.clear()
+        groups: dict[tuple[Any, ...], list[tuple[Table, str, Prompt]]] = {}
+        open_now = [(part, role) for each in self._moved for part in each.all_parts() for role in part.open]
+        for table, role in open_now:
+            if isinstance(self.writers[role].by, ServerModel) and (id(table), role) not in self._waiting:
+                prompt = self._prompt(table, role, table.open[role])
+                self._waiting.add((id(table), role))
+                groups.setdefault((role, prompt, *self._event(table, role)), []).append((table, role, prompt))
+        self._moved = []
+        for group in groups.values():
+            for first in range(0, len(group), MOST_TOGETHER):
+                self._ask(group[first : first + MOST_TOGETHER])
+
+    def _event(self, table: Table, role: str) -> tuple[int, ...]:
+        """Return what decisions with the same prompt have in common that begin to wait at the same moment.
+
+        It must follow from answers alone: after a kill the same decisions make up a call. So these are the decisions of
+        a question before which no model has said anything, and those of the continuations of one round.
+        """
+        at = (table.question.number, table.dialogue.round)
+        if table.open[role]:
+            return (*at, table.rollout, table.path, len(table.open[role]))
+        if self.num_continuations > 1:
+            parent = table.path // self.num_continuations
+            return at if parent == 1 else (*at, table.rollout, parent)
+        has_begun = any(row.stop != "scripted" and row.round < table.dialogue.round for row in table.rows)
+        return (*at, table.rollout) if has_begun else at
+
+    def _ask(self, group: list[tuple[Table, str, Prompt]]) -> None:
+        """Ask a server by one call for the answers to one prompt."""
+        table, role, prompt = group[0]
+        writer, number = self.writers[role], table.question.number
+        assert isinstance(writer.by, ServerModel)
+        assert writer.sampling is not None
+        attempt = len(table.open[role])
+        decisions: list[list[int | str]] = [
+            [number, each.rollout, each.node(role), role, attempt] for each, _, _ in group
+        ]
+        try:
+            ticket = writer.by.ask(prompt, self._key(table, role, attempt), decisions, writer.sampling)
+        except PromptRefused as error:
+            raise PromptTooLong(f"question {number}, {role!r} (player {writer.name!r}): {error}") from error
+        self._asked[ticket] = group
+
+    def _take_from_servers(self, wait_s: float) -> bool:
+        """Go on with what has come; wait at most so long if nothing has. Returns whether anything has."""
+        if not self._asked:
+            return False
+        assert self.calls is not None
+        found = self.calls.take(self._asked, wait_s)
+        for ticket, texts in found.items():
+            for (table, role, prompt), answer in zip(self._asked.pop(ticket), answers_of(texts), strict=True):
+                self._waiting.discard((id(table), role))
+                self._take(table, role, prompt, answer)
+        return bool(found)
 
     def _request(self, table: Table, role: str) -> Request:
         failed = table.open[role]
@@ -226,6 +235,7 @@ class Waves:
 
     def _take(self, table: Table, role: str, prompt: Prompt, answer: Answer) -> None:
         """Let a role do what a model has answered, or ask again."""
+        self._moved.append(table)
         found = self.game.read(table.dialogue.turns()[role], answer.text)
         failed = table.open[role]
         if isinstance(found, Fault) and len(failed) < self.writers[role].num_retries:

@@ -1,8 +1,10 @@
 """The trainer of players that talk in words: they talk, and are then tuned on what they have said."""
 
 import math
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from statistics import fmean
 from typing import Any
@@ -16,7 +18,7 @@ from palestra.randomness import base_key, fold_number, world_keys
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage, Task
 from palestra.runs.progress import Standing
-from palestra.runs.text import TextConfig
+from palestra.runs.text import BUDGET_IS_SPENT, TextConfig
 from palestra.runs.text_players import TrainedTextPlayer, copy_text_player, find_text_player
 from palestra.runs.warm_starts import errors_at
 from palestra.runtime.counter import Counter, count
@@ -27,16 +29,20 @@ from palestra.storage.run_folder import RunFolder
 from palestra.text.algorithms.algorithm import AlgorithmFailed
 from palestra.text.models.extra import library
 from palestra.text.models.model import Job, PromptRefused, Tuning
-from palestra.text.players import TextPlayer, TextPlayerConfig
+from palestra.text.players import TextPlayer, TextPlayerConfig, build_model
 from palestra.text.rollouts import DecisionRow, Rollouts
 from palestra.text.scores import found_scores
 from palestra.text.scripts import TextScript, make_text_script, named_script
+from palestra.text.servers.client import CallFailed
+from palestra.text.servers.ledger import BudgetReached
 from palestra.text.waves import PromptTooLong, Waves, Writer
 from palestra.training.async_evaluations import make_evaluating
 from palestra.training.rollout_files import RolloutFiles, read_prompts, write_prompts
+from palestra.training.server_calls import ServerCalls
 from palestra.training.text_evaluations import TextEvaluations
 from palestra.training.training import Training
 
+PAUSE_S = 0.25  # between two safe points while answers of servers come in
 STAGES = ("sample", "create_jobs", "await_jobs")
 
 
@@ -50,13 +56,14 @@ class TextTrainer(Training):
     Arguments as for Training. game: makes dialogues. players: those with a model of this run, by name. seats: all of
     the file, by name. from_runs: what other runs have trained, by the players here. rollouts: the dialogues of this
     epoch, once they are sampled, and of those before where an algorithm learns from all epochs. filed: the numbers of
-    these epochs, whose files have the dialogues. jobs: those of this epoch, by player.
+    these epochs, whose files have the dialogues. jobs: those of this epoch, by player. servers: the calls
+    to models behind servers.
     """
 
     run_config = TextConfig
     counter_names = TextConfig.counters
     rated = ("tokens", "opt_steps", "env_steps")
-    failures = (PromptTooLong, PromptRefused, AlgorithmFailed)
+    failures = (PromptTooLong, PromptRefused, AlgorithmFailed, CallFailed, BudgetReached)
     is_counted = True
     env_steps = Counter("text")
     opt_steps = Counter("text")
@@ -76,6 +83,7 @@ class TextTrainer(Training):
         copies = self.run.copies
         with below("game"):
             self.game = config.game.build(None if copies is None else read_prompts(copies))
+        self.servers = ServerCalls(self)
         self.seats: dict[str, TextPlayer | TextScript] = {}
         self.from_runs: dict[str, TrainedTextPlayer] = {}
         for name, each in config.players.items():
@@ -87,6 +95,7 @@ class TextTrainer(Training):
         self.stage = 0  # of this epoch, the number of the next one
         self.is_imitating = any(self._imitators())
         self.waves: Waves | None = None
+        self._counted: dict[str, int] = {}  # of the waves, what the counters have already
         self.rollouts, self.filed = Rollouts([]), list[int]()
         self.files = RolloutFiles(self.run, self.checkpoints)
         self.jobs: dict[str, Job] = {}
@@ -101,7 +110,8 @@ class TextTrainer(Training):
         roles = [role for role, player in self.config.roles.items() if player == name]
         if isinstance(config, TextPlayerConfig):
             with below("model"):
-                model = config.model.build(base_key(self.config.seed, f"model/{name}"), self.device)
+                key = base_key(self.config.seed, f"model/{name}")
+                model = build_model(config.model, name, key, self.device, self.servers.calls)
             if config.warm_start is not None:
                 with errors_at("warm_start", "weights that fit the model"):
                     trained = self._of_another_run(name, config.warm_start)
@@ -111,7 +121,9 @@ class TextTrainer(Training):
         if isinstance(config, FromRunConfig):
             with errors_at("from_run", "weights that fit the model"):
                 trained = self._of_another_run(name, config)
-                return TextPlayer(name, trained.config, self.game, trained.build(self.device), roles)
+                return TextPlayer(
+                    name, trained.config, self.game, trained.build(self.device, self.servers.calls), roles
+                )
         return make_text_script(config, self.game, roles)
 
     def _of_another_run(self, name: str, config: FromRunConfig) -> TrainedTextPlayer:
@@ -136,11 +148,16 @@ class TextTrainer(Training):
         return Stage(f"the final evaluations: {names}" if names else "no evaluation", None, "")
 
     def _train(self) -> None:
-        if self.is_imitating:
-            self._imitate()
-        while self.stage < len(STAGES):
-            getattr(self, f"_{STAGES[self.stage]}")()
-            self._end_stage()
+        try:
+            if self.is_imitating:
+                self._imitate()
+            while self.stage < len(STAGES):
+                getattr(self, f"_{STAGES[self.stage]}")()
+                self._end_stage()
+        except BudgetReached:
+            self._count_waves()
+            self.end_run(BUDGET_IS_SPENT)
+            self.safe_point()
         self.stage = 0
 
     def _end_stage(self) -> None:
@@ -177,17 +194,29 @@ class TextTrainer(Training):
     def sample(self) -> Rollouts:
         """Play the dialogues of an epoch, with a safe point after each batch of answers; return their decisions."""
         if self.waves is None:
-            self.waves = self._make_waves()
-            count(self, **self.waves.counts())  # what scripted players have done before a model must answer
-        waves = self.waves
-        while True:
-            self.run.time_log.switch("play")
-            before = waves.counts()
-            if not waves.play_batch():
-                break
-            count(self, **{name: number - before[name] for name, number in waves.counts().items()})
-            self.safe_point()
+            self.waves, self._counted = self._make_waves(), {}
+            self._count_waves()  # what scripted players have done before a model must answer
+        waves, due_s = self.waves, 0.0
+        with self.servers.calls.kept_in(str(self.epochs)):
+            while True:
+                self.run.time_log.switch("play")
+                is_on = waves.play_batch()
+                if waves.is_waiting and time.monotonic() < due_s:
+                    continue  # servers give one answer at a time
+                self._count_waves()
+                if not is_on:
+                    break
+                self.safe_point()
+                due_s = time.monotonic() + PAUSE_S
+        self.servers.calls.forget(str(self.epochs))
         return waves.rollouts()
+
+    def _count_waves(self) -> None:
+        """Let the counters have what was played since the last time."""
+        if self.waves is not None:
+            counts = self.waves.counts()
+            count(self, **{name: number - self._counted.get(name, 0) for name, number in counts.items()})
+            self._counted = counts
 
     def create_jobs(self, rollouts: Rollouts) -> dict[str, Job]:
         """Return at most one job for each player that learns in this epoch, by its name. rollouts: `self.rollouts`."""
@@ -277,6 +306,40 @@ class TextTrainer(Training):
         self.run.display.warn(line)
         self.note("warning", line)
 
+    # ---- models behind servers ---------------------------------------------------------------------------------
+
+    def require_ready(self) -> None:
+        super().require_ready()
+        self.servers.require_ready()
+
+    def require_repeatable(self) -> None:
+        self.servers.require_none()
+
+    @contextmanager
+    def train_context(self) -> Iterator[None]:
+        with super().train_context(), self.servers.opened():
+            yield
+
+    def safe_point(self) -> None:
+        self.servers.before_safe_point()
+        super().safe_point()
+
+    def save(self, is_due: bool = True) -> None:
+        self.servers.before_save()
+        super().save(is_due)
+
+    def evaluate(self, names: Sequence[str]) -> None:
+        """As in Training. Where the budget leaves no room, the run ends, and what cannot be paid is left out."""
+        try:
+            super().evaluate(names)
+        except BudgetReached:
+            self._warn(f"evaluation {', '.join(names)} is left out: {BUDGET_IS_SPENT}")
+            self.end_run(BUDGET_IS_SPENT)
+
+    def _test(self) -> None:
+        for name in self.evaluating.at_end():
+            self.evaluate([name])
+
     def _begin_run(self, folder: RunFolder) -> None:
         write_prompts(self.game.templates.files, folder)
         with writing(folder.path):
@@ -316,7 +379,7 @@ class TextTrainer(Training):
     def _record_fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {"players": {name: terms.take() for name, terms in self.terms.items()}}
         statistics, self.statistics_of_epoch = self.statistics_of_epoch, {}
-        return fields | ({"dialogues": statistics} if statistics else {})
+        return fields | ({"dialogues": statistics} if statistics else {}) | self.servers.costs()
 
     def fault(self, with_parameters: bool) -> str | None:
         for name, player in self.players.items():
@@ -329,7 +392,8 @@ class TextTrainer(Training):
     def shown_metrics(self) -> Mapping[str, Mapping[str, float]]:
         names = ("accuracy", *(f"return/{role}" for role in self.game.roles))
         told = {name: self.last_statistics[name] for name in names if name in self.last_statistics}
-        return {name: terms.shown() for name, terms in self.terms.items()} | ({"dialogues": told} if told else {})
+        shown = {name: terms.shown() for name, terms in self.terms.items()} | ({"dialogues": told} if told else {})
+        return shown | self.servers.costs()
 
     def standing(self) -> Standing:
         """As in Training, with the present stage of the epoch as a task, and the stages of the epoch in the share."""
@@ -349,10 +413,14 @@ class TextTrainer(Training):
             share = min(share + min(part, 0.99) / self.config.stop.after, 1.0)  # an epoch is whole once it is counted
         return standing._replace(tasks=tasks, share=share)
 
+    def _budget(self) -> dict[str, Any] | None:
+        return None if self.config.budget is None else self.config.budget.model_dump()
+
     def state_dict(self) -> dict[str, Any]:
         tuning = None if self.tuning is None else self.tuning[1].state_dict()
         own = {
             "files": dict(self.game.files),
+            "budget": self._budget(),
             "players": {name: player.state_dict() for name, player in self.players.items()},
             "stage": self.stage,
             "is_imitating": self.is_imitating,
@@ -367,6 +435,8 @@ class TextTrainer(Training):
         return super().state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["end_reason"] == BUDGET_IS_SPENT and state["budget"] != self._budget():
+            state = state | {"end_reason": None}  # it was extended
         super().load_state_dict(state)
         with below("game"):
             require_same_files(state["files"], self.game.files)
@@ -379,6 +449,7 @@ class TextTrainer(Training):
         if state["waves"] is not None:
             self.waves = self._make_waves()
             self.waves.load_state_dict(state["waves"])
+            self._counted = self.waves.counts()
         self.jobs = {name: Job.from_state(job) for name, job in state["jobs"]}
         if state["tuning"] is not None:
             name = list(self.jobs)[self.num_tuned]

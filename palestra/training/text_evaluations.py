@@ -64,8 +64,17 @@ class TextEvaluations:
     def play(self, name: str, num: int, with_scripted: bool, watch: Watch) -> dict[str, Any]:
         """Play the dialogues of an evaluation, and return its record, with them.
 
-        In its file the roll-out of a dialogue is the number of its pairing.
+        In its file the roll-out of a dialogue is the number of its pairing. Calls are kept by evaluation and epoch;
+        those of a stored run, which does not train, in a journal of their own.
         """
+        servers, calls = self.training.servers, self.training.servers.calls
+        stage = f"{name}-{self.training.epochs}" if calls.is_open else "evaluate"
+        with servers.opened(), calls.kept_in(stage):
+            found = self._play(name, num, with_scripted, watch)
+        calls.forget(stage)
+        return found
+
+    def _play(self, name: str, num: int, with_scripted: bool, watch: Watch) -> dict[str, Any]:
         protocol, learners = self.game.protocol, self.training.config.learners()
         pairs, num_over, rows = [], 0, []
         for pairing in self.pairings(name, with_scripted):

@@ -240,6 +240,9 @@ class Training(TrainerBase):
         """Raise ConfigError, before anything is written, for what would make training fail."""
         checks.check_ready(self)
 
+    def require_repeatable(self) -> None:
+        """Raise RunFolderError for a run that another training would not repeat to the bit."""
+
     def end_run(self, reason: str) -> None:
         """End the run before its `stop`, as complete, at the next safe point; the first reason counts."""
         if self.end_reason is None and self.config.stop.share(self.counters) < 1.0:
@@ -254,7 +257,7 @@ class Training(TrainerBase):
         """
         has_begun = any(self.counts().values())  # else the state is still in the last checkpoint
         self.run.extend(overrides, Reached(self.counts(), self.end_reason) if has_begun else None)
-        self.finished = False
+        self.finished, self.end_reason = False, None
 
     # ---- the stages of a run, and their contexts -----------------------------------------------------------
 

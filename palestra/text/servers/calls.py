@@ -9,8 +9,8 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from palestra.text.servers.ledger import NOTHING, BudgetReached, Cost, Key, Ledg
 
 Texts = Sequence[tuple[str, Literal["stop", "length"]]]
 """the answers of a call, each with why it ended"""
+WARN_S = 60.0  # between two warnings
 MOST_TOKENS = 2**40  # that a server may report of a call
 
 
@@ -56,12 +57,13 @@ class Calls:
     `output`.
     """
 
-    def __init__(self, limit: Cost, is_leaving: Callable[[], bool]) -> None:
-        self.ledger, self.is_leaving = Ledger(limit), is_leaving
+    def __init__(self, is_leaving: Callable[[], bool]) -> None:
+        self.ledger, self.is_leaving = Ledger(Cost(None, None)), is_leaving
         self.background = Background()
         self.session, self.num_out, self._num_asked = 0, 0, 0
         self.tally: Counter[str] = Counter()
         self.last_failure: str | None = None
+        self._warned_s = -WARN_S
         self._folder: Folder | None = None
         self._run = ""
         self._journals: dict[str, Journal] = {}
@@ -70,26 +72,26 @@ class Calls:
         self._stage = ""
         self._clients: dict[ServerConfig, Client] = {}
         self._results: SimpleQueue[tuple[int, Texts | Exception]] = SimpleQueue()
+        self._arrived: dict[int, Texts] = {}  # which nobody has taken yet, by ticket
         self._is_stopping = False
         self._settled: asyncio.Event | None = None
 
     # ---- of the main thread --------------------------------------------------------------------------------
 
     @contextmanager
-    def opened(self, folder: Folder, run: str, within_s: float) -> Iterator[None]:
+    def opened(self, folder: Folder, run: str, limit: Cost, within_s: float) -> Iterator[None]:
         """A context in which calls can be made, and kept in a folder. Raises RunFolderError for a damaged one.
 
-        run: its id. within_s: how long calls that are out are awaited at the end.
+        run: its id. limit: of what it may spend. within_s: how long calls that are out are awaited at the end.
         """
-        limit, self._is_stopping = self.ledger.limit, False
+        self._is_stopping = False
         self.ledger, self._folder, self._run = Ledger(limit), folder, run
         self.session += 1
-        self._results = SimpleQueue()
+        self._results, self._arrived = SimpleQueue(), {}
         self._journals, self._answers = {}, {}
         self._attempts.clear()
         self.tally.clear()
-        for name in filter(ONCE["calls"].fullmatch, folder.names()):
-            self.ledger.replay(map(self._counted, self._journal(name).lines()), run)
+        self._read_new()
         self.ledger.lose_all()
         try:
             yield
@@ -101,6 +103,18 @@ class Calls:
             self._clients = {}
             for journal in self._journals.values():
                 journal.close()
+            self._folder = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._folder is not None
+
+    def _read_new(self) -> None:
+        """Read the journals that were not there before: all of them at first, then those that a branch has copied."""
+        assert self._folder is not None
+        for name in filter(ONCE["calls"].fullmatch, self._folder.names()):
+            if name not in self._journals:
+                self.ledger.replay(map(self._counted, self._journal(name).lines()), self._run)
 
     def _counted(self, line: Line) -> Line:
         """Count a line of a journal, which is this run's own if its call was."""
@@ -126,7 +140,7 @@ class Calls:
     def kept_in(self, stage: str) -> Iterator[None]:
         """A context in which calls are kept in the journal of this name, where the answers that it has are found."""
         before, self._stage, name = self._stage, stage, f"{stage}.jsonl"
-        if name not in self._answers:
+        if self.is_open and name not in self._answers:
             self._answers[name] = {
                 line["call"]: [(each["text"], each["stop"]) for each in line["choices"]]
                 for line in self._journal(name).lines()
@@ -143,6 +157,8 @@ class Calls:
 
     def stored(self) -> dict[str, StoredFile]:
         """Return the journals as they are on the disk, by name."""
+        if self.is_open:
+            self._read_new()
         found = {name: journal.stored() for name, journal in self._journals.items()}
         return {name: each for name, each in found.items() if each.size}
 
@@ -164,21 +180,26 @@ class Calls:
             self.background.start(self._answer(self._num_asked, client, call, own, name))
         return self._num_asked
 
-    def take(self, wait_s: float) -> list[tuple[int, Texts]]:
-        """Return what has come, by ticket; wait at most so long if nothing has. Raises CallFailed, BudgetReached."""
-        found: list[tuple[int, Texts | Exception]] = []
-        try:
-            found.append(self._results.get(timeout=wait_s) if wait_s else self._results.get_nowait())
-            while True:
-                found.append(self._results.get_nowait())
-        except Empty:
-            pass
-        answered: list[tuple[int, Texts]] = []
-        for ticket, result in found:
-            if isinstance(result, Exception):
-                raise result
-            answered.append((ticket, result))
-        return answered
+    def take(self, tickets: Collection[int], wait_s: float) -> dict[int, Texts]:
+        """Return what has come of these tickets; wait at most so long if nothing has.
+
+        Raises CallFailed, BudgetReached, RunFolderError, whatever ticket is concerned.
+        """
+        until = time.monotonic() + wait_s
+        while True:
+            while not self._results.empty():
+                self._keep(*self._results.get())
+            if found := [ticket for ticket in self._arrived if ticket in tickets]:
+                return {ticket: self._arrived.pop(ticket) for ticket in found}
+            if (left := until - time.monotonic()) <= 0:
+                return {}
+            with suppress(Empty):
+                self._keep(*self._results.get(timeout=left))
+
+    def _keep(self, ticket: int, result: Texts | Exception) -> None:
+        if isinstance(result, Exception):
+            raise result
+        self._arrived[ticket] = result
 
     def drain(self, within_s: float) -> None:
         """Send nothing more, and wait until what is out has been answered, but not for longer than this."""
@@ -186,6 +207,14 @@ class Calls:
         until = time.monotonic() + within_s
         while self.num_out and time.monotonic() < until:
             time.sleep(0.02)
+
+    def warning(self) -> str | None:
+        """Return a line on attempts that have failed since the last one, at most once a minute."""
+        if self.last_failure is None or time.monotonic() < self._warned_s + WARN_S:
+            return None
+        line = f"attempts of calls that have failed so far: {self.tally['failed']}; the last one: {self.last_failure}"
+        self._warned_s, self.last_failure = time.monotonic(), None
+        return line
 
     def costs(self) -> dict[str, float]:
         """Return what a record says of calls: counts, tokens, and money where there are prices."""

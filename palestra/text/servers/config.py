@@ -16,6 +16,7 @@ from palestra.config import (
     PositiveFloat,
     PositiveInt,
 )
+from palestra.config.own_modules import admit_outside
 from palestra.storage.secrets import may_hold_secret
 from palestra.text.servers.ledger import PICO, Cost, Prices
 
@@ -81,6 +82,14 @@ class ServerConfig(Config):
     """how often a call is made in all if the server cannot be reached, is busy or fails; then the run ends"""
     prices: PricesConfig | None
     """what its tokens cost; null: nothing is said, so that a budget of money is refused"""
+
+    @model_validator(mode="after")
+    def _check_trusted(self) -> Self:
+        """Note a server that the config of a stored run names, and that the user does not trust."""
+        what = "prompts" if self.key is None else f"prompts and the key in {self.key}"
+        if not admit_outside(self.url, f"to send it {what}"):
+            raise ConfigError.at("url", f"expected a server that is trusted (--trust), got {self.url}")
+        return self
 
     def exact_prices(self) -> Prices:
         """Return the prices of one token each; 0 where nothing is said."""

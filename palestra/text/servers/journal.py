@@ -1,6 +1,7 @@
 """A journal of calls: a file of JSON lines that grows at its end, and is on the disk before anybody goes on."""
 
 import asyncio
+import fcntl
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -82,9 +83,7 @@ class Journal:
 
     def _append(self, content: bytes) -> None:
         if self._file is None:
-            assert self._is_read, "a journal is read before anything is added"
-            self._file = self.folder.make().append(self.name)
-            self._file.truncate(self._size)
+            self._file = self._opened()
         try:
             self._file.append(content)
             self._file.sync()
@@ -93,6 +92,22 @@ class Journal:
                 self._file.truncate(self._size)
             raise
         self._note(content)
+
+    def _opened(self) -> OpenFile:
+        """Open the file for this process alone, and remove a line that a kill has cut."""
+        assert self._is_read, "a journal is read before anything is added"
+        file = self.folder.make().append(self.name)
+        try:
+            fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if any(b"\n" in piece for piece in file.pieces(file.size, self._size)):
+                raise BlockingIOError
+            file.truncate(self._size)
+        except OSError as error:
+            file.close()
+            if isinstance(error, BlockingIOError):
+                raise OSError("another process makes calls for the run") from None
+            raise
+        return file
 
     def close(self) -> None:
         if self._file is not None:

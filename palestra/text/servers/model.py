@@ -6,10 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
+from palestra.config import below
 from palestra.text.chat import Prompt
 from palestra.text.models.extra import library
-from palestra.text.models.model import Answer, Job, Request, SamplingConfig, TextModel, Tuning
+from palestra.text.models.model import Answer, Job, PromptRefused, Request, SamplingConfig, TextModel, Tuning
 from palestra.text.servers.calls import Call, Calls, Texts
+from palestra.text.servers.client import Background, Client
 from palestra.text.servers.config import ServerConfig
 from palestra.text.servers.ledger import worst_of_call
 
@@ -32,8 +34,12 @@ class ServerModel(TextModel):
     def ask(self, prompt: Prompt, key: int, decisions: Sequence[Sequence[int | str]], sampling: SamplingConfig) -> int:
         """Ask for an answer for each decision, by one call, and return the ticket by which `Calls.take` gives them.
 
-        key: as of a Request; a server that goes by seeds gives equal answers to equal calls.
+        Raises PromptRefused. key: as of a Request; a server that goes by seeds gives equal answers to equal calls.
         """
+        try:
+            "".join(each.content for each in prompt).encode()
+        except UnicodeEncodeError as error:
+            raise PromptRefused(f"no server can read the prompt: {error}", 0) from error
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": each.role, "content": each.content} for each in prompt],
@@ -54,8 +60,8 @@ class ServerModel(TextModel):
         """Answer all requests, each by a call of its own, and wait for them. Raises CallFailed, BudgetReached."""
         tickets = [self.ask(each.prompt, each.key, [[each.key]], sampling) for each in requests]
         found: dict[int, Texts] = {}
-        while not found.keys() >= set(tickets):
-            found |= dict(self.calls.take(0.5))
+        while len(found) < len(tickets):
+            found |= self.calls.take(tickets, 0.5)
         return [answers_of(found[ticket])[0] for ticket in tickets]
 
     def written(self, prompt: Prompt, text: str) -> Answer:
@@ -87,6 +93,22 @@ class ServerModel(TextModel):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.model = state["base"]
+
+
+def check_servers(models: Mapping[str, ServerModel], with_network: bool) -> None:
+    """Raise ConfigError, with paths of a run's config, for a key whose variable is not set.
+
+    models: by player. with_network: also for a server that cannot be reached, and for a model that it does not have.
+    """
+    background = Background()
+    try:
+        for config, (name, model) in {model.config: (name, model) for name, model in models.items()}.items():
+            with below(f"players.{name}.model"):
+                client = Client(config, background)
+                if with_network:
+                    client.start(client.require_model(model.model)).result()
+    finally:
+        background.close()
 
 
 def answers_of(texts: Texts) -> list[Answer]:

@@ -43,11 +43,12 @@ class Place:
     """Calls that are kept in a folder, which another one may open again, as after a kill."""
 
     def __init__(self, path: Path, limit: Cost | None = None, run: str = "me") -> None:
-        self.calls, self.folder, self.run = Calls(limit or Cost(None, None), lambda: False), Folder(path, "calls"), run
+        self.calls, self.folder, self.run = Calls(lambda: False), Folder(path, "calls"), run
+        self.limit = limit or Cost(None, None)
 
     def answers(self, config: ServerConfig, *keys: int) -> list[str]:
         model = ServerModel("verifier", config, self.calls)
-        with self.calls.opened(self.folder, self.run, 1.0), self.calls.kept_in("0"):
+        with self.calls.opened(self.folder, self.run, self.limit, 1.0), self.calls.kept_in("0"):
             requests = [Request(PROMPT, key) for key in keys]
             return [each.text for each in model.sample(requests, SAMPLING)]
 
@@ -196,7 +197,7 @@ def test_nothing_new_is_sent_once_the_run_leaves_and_what_is_out_is_kept(server:
     place = Place(tmp_path)
     model = ServerModel("verifier", config_of(server, max_concurrent=2), place.calls)
     server.gate.clear()
-    with place.calls.opened(place.folder, "me", 5.0), place.calls.kept_in("0"):
+    with place.calls.opened(place.folder, "me", place.limit, 5.0), place.calls.kept_in("0"):
         for key in range(6):
             model.ask(PROMPT, key, [[key]], SAMPLING)
         while server.num_waiting < 2:
