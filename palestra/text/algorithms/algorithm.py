@@ -2,17 +2,35 @@
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import model_validator
 from torch import Tensor
 
 from palestra.config import Config, ConfigError, UserConfig, failure
 from palestra.config.errors import listed
+from palestra.config.variants import Variants
 from palestra.games.dialogue.protocol import Protocol
 from palestra.text.models.losses import AnyTextLoss
 from palestra.text.models.tuning import TuningConfig
 from palestra.text.rollouts import DecisionRow, Rollouts
+from palestra.text.servers.tuning import ServerTuningConfig
+
+
+@dataclass(frozen=True)
+class ByServerKey(Variants):
+    """Chooses how a server tunes by any key that only this has, such as `poll_s`."""
+
+    def choose(self, members: tuple[type[Config], ...], value: dict[str, Any]) -> type[Config]:
+        local, server = members
+        return server if (server.model_fields.keys() - local.model_fields.keys()) & value.keys() else local
+
+    def describe(self, members: tuple[type[Config], ...]) -> str:
+        return "a mapping"
+
+
+AnyTuningConfig = Annotated[TuningConfig | ServerTuningConfig, ByServerKey()]
 
 
 class JobConfig(Config):
@@ -28,8 +46,8 @@ class JobConfig(Config):
     """what is made small"""
     begin_from: Literal["before", "base"]
     """the weights that a job begins with: those of the job before it, or those with which the run began"""
-    tuning: TuningConfig
-    """the opt steps of a job"""
+    tuning: AnyTuningConfig
+    """the opt steps of a job; of a model behind a server: how the server makes them, and how long it may take"""
 
     @model_validator(mode="after")
     def _check_loss(self) -> Self:
@@ -37,6 +55,10 @@ class JobConfig(Config):
             message = f"expected {listed(self.losses)}, by which its examples can be learned, got {self.loss.name!r}"
             raise ConfigError.at("loss.name", message)
         return self
+
+    def most_dialogues(self, num: int) -> int:
+        """Return from how many dialogues it learns at most, each as a whole, if there are so many."""
+        return num
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -135,7 +157,7 @@ def _fault(example: Any, loss: str) -> str | None:
         return (
             f"{'a finite weight' if is_any else f'a positive weight, because the loss is {loss}'}, got {example.weight}"
         )
-    if not example.row.prompt_ids:
+    if example.row.stop == "scripted":
         return f"decisions of a model, got one of the scripted {example.row.player!r}"
     if example.answer is not None and loss != "supervised":
         return f"sampled answers for a {loss.replace('_', ' ')}, got {example.answer!r:.80}"

@@ -61,6 +61,12 @@ class ExpertIterationConfig(JobConfig):
     def build(self, seat: Seat) -> "ExpertIteration":
         return ExpertIteration(self, seat)
 
+    def most_dialogues(self, num: int) -> int:
+        match self.select:
+            case WeightedConfig(num_dialogues=drawn, replacement=replacement):
+                return drawn if replacement else min(drawn, num)
+        return num
+
 
 class Part(NamedTuple):
     """What a player has answered in one role of a dialogue, and what it got."""

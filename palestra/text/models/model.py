@@ -19,6 +19,9 @@ from palestra.text.models.losses import AnyTextLoss, PolicyGradientConfig, Prefe
 # ---- answers -----------------------------------------------------------------------------------------
 
 
+BYTES_PER_TOKEN = 16  # ordinary texts have 2 to 6 in each token, but a token may stand for a hundred blanks
+
+
 class SamplingConfig(Config):
     """How the tokens of an answer are drawn."""
 
@@ -31,7 +34,17 @@ class SamplingConfig(Config):
     top_k: PositiveInt | None
     """draw from this many likeliest tokens, before top_p; null: from all"""
     max_tokens: PositiveInt
-    """the most tokens of an answer, with the one that ends it"""
+    """the most tokens of an answer, with the one that ends it; what is longer than 16 bytes for each is cut off"""
+
+    def most_bytes(self) -> int:
+        """Return the most bytes of the text of an answer, which bounds what others who read it cost."""
+        return BYTES_PER_TOKEN * self.max_tokens
+
+    def cut(self, text: str) -> str:
+        """Return a text without what is longer than an answer may be; models write such texts of blanks alone."""
+        if len(text) * 4 <= self.most_bytes():  # a character has at most 4 bytes
+            return text
+        return text.encode(errors="surrogatepass")[: self.most_bytes()].decode(errors="ignore")
 
 
 @dataclass(frozen=True)

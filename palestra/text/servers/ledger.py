@@ -69,14 +69,19 @@ class Usage(NamedTuple):
 
 def worst_of_call(prompt: Prompt, num_answers: int, max_tokens: int, prices: Prices) -> Cost:
     """Return the most that a call can cost: a token stands for at least one byte of text."""
-    read = sum(len(each.content.encode(errors="surrogatepass")) + PER_MESSAGE for each in prompt) + PER_PROMPT
+    read = most_read(each.content for each in prompt)
     money = read * max(prices.input, prices.cached) + num_answers * max_tokens * prices.output
     return Cost(read + num_answers * max_tokens, money)
 
 
-def worst_of_job(num_bytes: int, num_passes: int, prices: Prices) -> Cost:
-    """Return the most that a job can cost. num_bytes: of its file, which has at least one byte for each token."""
-    return Cost(num_bytes * num_passes, num_bytes * num_passes * prices.trained)
+def worst_of_job(num_tokens: int, num_passes: int, prices: Prices) -> Cost:
+    """Return the most that a job can cost. num_tokens: the most that one pass through its examples may have."""
+    return Cost(num_tokens * num_passes, num_tokens * num_passes * prices.trained)
+
+
+def most_read(contents: Iterable[str]) -> int:
+    """Return the most tokens that a chat with these messages can be: a token stands for at least one byte of text."""
+    return sum(len(each.encode(errors="surrogatepass")) + PER_MESSAGE for each in contents) + PER_PROMPT
 
 
 class Ledger:
@@ -112,6 +117,13 @@ class Ledger:
     def lose(self, key: Key) -> None:
         """Count the worst case of an attempt of which nothing more is known."""
         self.settle(key, self.reserved[key])
+
+    def take_back(self, key: Key, worst: Cost) -> None:
+        """Reserve again what was counted as lost, because the attempt goes on after all."""
+        tokens, money = (
+            own - lost for own, lost in zip(self.spent.line().values(), worst.line().values(), strict=True)
+        )
+        self.spent, self.reserved[key] = Cost(tokens, money), worst
 
     def replay(self, lines: Iterable[Mapping[str, Any]], run: str) -> None:
         """Take over the attempts of a run from the lines of a journal; those without a cost stay reserved.

@@ -59,7 +59,7 @@ def test_examples_may_come_one_after_the_other() -> None:
             r"a worse answer to the same prompt, got one to \(\)",
             PREFERENCE,
         ),
-        (lambda rows: [Example(rows[0], 1.0)], "of the scripted 'anna'", {"prompt_ids": (), "player": "anna"}),
+        (lambda rows: [Example(rows[0], 1.0)], "of the scripted 'anna'", {"stop": "scripted", "player": "anna"}),
     ],
 )
 def test_what_nobody_can_learn_from_is_a_line(gives: Any, why: str, changed: dict[str, Any]) -> None:

@@ -1,0 +1,182 @@
+"""The file jobs.jsonl of a run: what each fine-tuning job is, and what has come of it.
+
+A job's line `intent` is on the disk before anything of it is sent. `uploaded`, `submitted` and at last `finished`,
+`failed` or `cancelled` follow, each on the disk before the next step is taken.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+from palestra.config import ConfigError
+from palestra.storage.disk import Folder, RunFolderError
+from palestra.text.servers.ledger import NOTHING, Cost
+
+ENDS = ("finished", "failed", "cancelled")
+FILE = "jobs.jsonl"
+NOT_THERE = "the server has no such job (--job none)"
+
+
+@dataclass(frozen=True)
+class JobEntry:
+    """What the lines of a job say.
+
+    key: stands in the name of its file, and in its metadata. run: the id of the run that meant it. epoch: its number,
+    or "imitate". request: the SHA-256 of all that is asked of the server. sha256: that of the file. worst: the most
+    that the job can cost. state: the kind of its last line. file, job: the server's ids. submitted_at: seconds since
+    1970. end: what the line says that ended it.
+    """
+
+    key: str
+    run: str
+    epoch: int | str
+    player: str
+    attempt: int
+    request: str
+    sha256: str
+    worst: Cost
+    state: str = "intent"
+    file: str | None = None
+    job: str | None = None
+    submitted_at: float = 0.0
+    end: Mapping[str, Any] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the job is neither finished nor lost."""
+        return self.state not in ENDS
+
+    @property
+    def in_ledger(self) -> tuple[str, int]:
+        return self.key, self.attempt
+
+    def with_line(self, line: Mapping[str, Any]) -> "JobEntry":
+        """Return what the lines say with one more."""
+        kind = line["kind"]
+        match kind:
+            case "uploaded":
+                return replace(self, state=kind, file=line["file"])
+            case "submitted":
+                return replace(self, state=kind, job=line["job"], submitted_at=line["at"])
+        return replace(self, state=kind, end=line)
+
+
+def job_key(run: str, epoch: int | str, player: str, attempt: int) -> str:
+    """Return the key of a job. It is part of a file's name, so it is made of plain characters."""
+    name = player if re.fullmatch(r"[A-Za-z0-9_]{1,40}", player) else sha256(player.encode()).hexdigest()[:16]
+    return f"palestra-{run}-{epoch}-{name}-{attempt}"
+
+
+class JobLines:
+    """The jobs of a run, as its jobs.jsonl has them.
+
+    root: the folder with the file. run: the id of the run, which stands in the keys of its own jobs. A branch also has
+    the lines of the run that it comes from.
+    """
+
+    def __init__(self, root: Folder, run: str) -> None:
+        self.root, self.run = root, run
+        self.entries = read_jobs(root)
+
+    def latest(self, epoch: int | str, player: str, request: str) -> JobEntry | None:
+        """Return the last job of this run that asks for just this, or a finished one of the run that it comes from."""
+        fits = [
+            each
+            for each in self.entries.values()
+            if (each.epoch, each.player, each.request) == (epoch, player, request)
+        ]
+        own = [each for each in fits if each.run == self.run]
+        return next(reversed(own), None) or next((each for each in fits if each.state == "finished"), None)
+
+    def next(self, epoch: int | str, player: str, request: str, sha256: str, worst: Cost) -> JobEntry:
+        """Return the next job of a player in an epoch, of which nothing is written yet."""
+        before = [e.attempt for e in self.entries.values() if (e.run, e.epoch, e.player) == (self.run, epoch, player)]
+        attempt = max(before, default=0) + 1
+        key = job_key(self.run, epoch, player, attempt)
+        return JobEntry(key, self.run, epoch, player, attempt, request, sha256, worst)
+
+    def intend(self, entry: JobEntry) -> JobEntry:
+        """Write down a job that begins."""
+        names = ("key", "run", "epoch", "player", "attempt", "request", "sha256")
+        said = {name: getattr(entry, name) for name in names}
+        return self._write({"kind": "intent", **said, "worst": entry.worst.line()})
+
+    def add(self, entry: JobEntry, line: Mapping[str, Any]) -> JobEntry:
+        """Note what has come of a job."""
+        return self._write({"key": entry.key, **line})
+
+    def for_ledger(self) -> Iterator[dict[str, Any]]:
+        """Yield what the jobs may cost and have cost, as `Ledger.replay` reads it."""
+        for each in self.entries.values():
+            of = {"call": each.key, "attempt": each.attempt, "run": each.run}
+            yield {**of, "worst": each.worst.line()}
+            if each.end is not None:
+                yield {**of, "spent": each.end["spent"]}
+
+    def _write(self, line: Mapping[str, Any]) -> JobEntry:
+        """Add a line, and wait until it is on the disk. Raises OSError."""
+        file = self.root.append(FILE)
+        try:
+            whole = b"".join(file.pieces(file.size)).rfind(b"\n") + 1
+            if whole < file.size:  # a kill has torn the last line
+                file.truncate(whole)
+            file.append(json.dumps(line).encode() + b"\n")
+            file.sync()
+        finally:
+            file.close()
+        _take(self.entries, line)
+        return self.entries[line["key"]]
+
+
+def read_jobs(root: Folder) -> dict[str, JobEntry]:
+    """Read the jobs of a run by key, in the order in which they were meant; a torn last line does not count.
+
+    Raises RunFolderError for a file that is damaged.
+    """
+    found: dict[str, JobEntry] = {}
+    if root.kind(FILE) is None:
+        return found
+    *lines, _ = root.read(FILE).split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            _take(found, json.loads(line))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise RunFolderError(f"{root.path / FILE} is damaged, in line {number}: {error!r:.200}") from error
+    return found
+
+
+def _take(entries: dict[str, JobEntry], line: Mapping[str, Any]) -> None:
+    key = line["key"]
+    if line["kind"] == "intent":
+        said = {name: value for name, value in line.items() if name != "kind"}
+        entries[key] = JobEntry(**said | {"worst": Cost(**line["worst"])})
+    else:
+        entries[key] = entries[key].with_line(line)
+
+
+# ---- by hand -----------------------------------------------------------------------------------------------
+
+
+def adopt_by_hand(root: Folder, run: str, said: Sequence[str]) -> None:
+    """Take over jobs that a person has found at the server.
+
+    said: ID, for the one job of the run that is not over, or KEY=ID; the ID none says that the server has no such job,
+    which is then submitted anew. Raises ConfigError.
+    """
+    lines = JobLines(root, run)
+    open_ = {key: each for key, each in lines.entries.items() if each.run == run and each.is_open}
+    for each in said:
+        key, _, job = each.rpartition("=")
+        known = ", ".join(open_) or "none"
+        if key not in open_ and (key or len(open_) != 1):
+            expected = f"KEY=ID with the key of a job that is not over ({known})"
+            raise ConfigError.at("--job", f"expected {expected}, got {each!r}")
+        entry = open_[key or next(iter(open_))]
+        if job == "none":
+            lines.add(entry, {"kind": "failed", "why": NOT_THERE, "spent": NOTHING.line()})
+        else:
+            lines.add(entry, {"kind": "submitted", "job": job, "at": time.time()})
