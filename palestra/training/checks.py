@@ -9,7 +9,7 @@ from typing import Any, Protocol, get_args
 
 from palestra.algorithms.algorithm import AlgorithmConfig, Seat
 from palestra.buffers.memory import NoRoom
-from palestra.config import ConfigError, ConfigErrorItem, PartError
+from palestra.config import ConfigError, ConfigErrorItem, PartError, failure
 from palestra.games.config import NotDeclared
 from palestra.players import FromRunConfig
 from palestra.players.player import Player
@@ -64,6 +64,21 @@ def telling_failures(run: Run, failures: tuple[type[Exception], ...]) -> Iterato
     except failures as error:
         traceback = write_traceback(run.folder.root, error)
         raise TrainingFailed(str(error), resume_hint(run.folder), traceback) from error
+
+
+@contextmanager
+def telling_own_method(own: type, base: type, name: str, failed: type[Exception]) -> Iterator[None]:
+    """A context in which what a user's own class raises in a method becomes `failed`, in a line that names the method.
+
+    base: the class whose method is no user's own. Exceptions of palestra's own, which tell or end something, stay.
+    """
+    try:
+        yield
+    except Exception as error:
+        is_ours = type(error).__module__.startswith("palestra.") or getattr(own, name) is getattr(base, name)
+        if is_ours:
+            raise
+        raise failed(f"{own.__name__}.{name}: raises {failure(error)}") from error
 
 
 def resume_hint(folder: RunFolder) -> str:

@@ -4,7 +4,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from statistics import fmean
 from typing import Any
@@ -37,6 +37,7 @@ from palestra.text.servers.client import CallFailed
 from palestra.text.servers.ledger import BudgetReached
 from palestra.text.waves import PromptTooLong, Waves, Writer
 from palestra.training.async_evaluations import make_evaluating
+from palestra.training.checks import telling_own_method
 from palestra.training.rollout_files import RolloutFiles, read_prompts, write_prompts
 from palestra.training.server_calls import ServerCalls
 from palestra.training.text_evaluations import TextEvaluations
@@ -264,10 +265,12 @@ class TextTrainer(Training):
         return player.model.tuning(job, config.tuning, fold_number(key, self.epochs))
 
     def _sample(self) -> None:
-        rollouts = self.sample()
+        with self._telling("sample"):
+            rollouts = self.sample()
         if not isinstance(rollouts, Rollouts):
             raise AlgorithmFailed(f"{type(self).__name__}.sample: expected Rollouts, got {rollouts!r:.80}")
-        self.statistics_of_epoch = self.last_statistics = self.statistics(rollouts)
+        with self._telling("statistics"):
+            self.statistics_of_epoch = self.last_statistics = self.statistics(rollouts)
         self.files.write(str(self.epochs), rollouts)
         if any(player.algorithm.all_epochs for player in self.learners):
             self.rollouts, self.filed = Rollouts([*self.rollouts.rows, *rollouts.rows]), [*self.filed, self.epochs]
@@ -276,14 +279,21 @@ class TextTrainer(Training):
         self.waves = None
 
     def _create_jobs(self) -> None:
-        self.jobs = self.create_jobs(self.rollouts)
-        if not isinstance(self.jobs, dict) or not self.jobs.keys() <= self.players.keys():
-            expected = f"expected a dict with jobs of {', '.join(self.players)}, got {self.jobs!r:.80}"
+        with self._telling("create_jobs"):
+            jobs = self.create_jobs(self.rollouts)
+        is_known = isinstance(jobs, dict) and jobs.keys() <= self.players.keys()
+        if not is_known or not all(isinstance(job, Job) and job.examples for job in jobs.values()):
+            expected = f"expected a dict with jobs of {', '.join(self.players)}, each with examples, got {jobs!r:.80}"
             raise AlgorithmFailed(f"{type(self).__name__}.create_jobs: {expected}")
+        self.jobs = jobs
 
     def _await_jobs(self) -> None:
-        self.await_jobs(self.jobs)
+        with self._telling("await_jobs"):
+            self.await_jobs(self.jobs)
         self._forget_jobs()
+
+    def _telling(self, stage: str) -> AbstractContextManager[None]:
+        return telling_own_method(type(self), TextTrainer, stage, AlgorithmFailed)
 
     def _forget_jobs(self) -> None:
         self.jobs, self.tuning, self.num_tuned = {}, None, 0

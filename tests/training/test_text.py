@@ -3,6 +3,7 @@
 Covers palestra.runs.text, palestra.text.players, palestra.text.scores, palestra.training.text_evaluations.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,36 @@ def test_a_prompt_that_a_model_cannot_read_ends_the_run_in_a_line(tmp_path: Path
     for name, player in (("sampled", short | {"imitate": None}), ("imitated", short)):
         with pytest.raises(TrainingFailed, match="expected "):
             trained(tmp_path / name, players=dict.fromkeys(SEATS, player))
+
+
+@pytest.mark.parametrize(
+    ("method", "deed", "told"),
+    [
+        (
+            "sample",
+            lambda: {}["question"],
+            r"sample: raises KeyError: 'question' \(test_text.py, line \d+\); the ",
+        ),
+        ("sample", lambda: [], r"sample: expected Rollouts, got \[\]"),
+        ("statistics", lambda: 1 / 0, "statistics: raises ZeroDivisionError: division by zero"),
+        ("create_jobs", lambda: 1 / 0, "create_jobs: raises ZeroDivisionError: division by zero"),
+        (
+            "create_jobs",
+            lambda: {"prover": 3},
+            "create_jobs: expected a dict with jobs of .*, each with examples, got ",
+        ),
+        ("await_jobs", lambda: 1 / 0, "await_jobs: raises ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_stage_of_ones_own_that_fails_ends_the_run_in_a_line_that_names_it(
+    method: str, deed: Callable[[], Any], told: str, tmp_path: Path
+) -> None:
+    own = type("Own", (TextTrainer,), {method: lambda *_: deed()})
+    players = dict.fromkeys(SEATS, PLAYER | {"imitate": None})
+    trainer = own(CONFIG | {"players": players, "evaluations": []}, tmp_path / "run")
+    with pytest.raises(TrainingFailed, match=f"^Own.{told}") as failed:
+        trainer.fit()
+    assert "\n" not in str(failed.value)
 
 
 def test_a_player_without_an_example_has_no_job(tmp_path: Path) -> None:
