@@ -104,8 +104,7 @@ def stored_source(folder: Folder) -> Source:
         return Source(facts, config, 0, None)
     trained = find_text_player(COPY, _origin(facts), folder.below(COPY))
     model = trained.config.model
-    if not isinstance(model, NewConfig | FolderConfig):
-        raise ConfigError.at("--player", f"expected a player with a model of its own, got {facts.player!r}")
+    assert isinstance(model, NewConfig | FolderConfig)
     return Source(facts, model, base_key(trained.run.seed, f"model/{facts.player}"), trained.weights)
 
 
@@ -128,10 +127,15 @@ def _facts(path: Path, player: str | None, checkpoint: str | None) -> ServerFact
         )
     run = RunFolder.open(path)
     config = require_kind(read_stored_config(run.config), TextConfig, path)
-    known = [name for name, each in config.players.items() if isinstance(each, TextPlayerConfig)]
-    if player is None and len(known) > 1:
-        raise ConfigError.at("--player", f"expected one of {', '.join(known)}, who have models in {path}, got none")
-    chosen = player or known[0]
+    known = [
+        name
+        for name, each in config.players.items()
+        if isinstance(each, TextPlayerConfig) and isinstance(each.model, NewConfig | FolderConfig)
+    ]
+    chosen = known[0] if player is None and len(known) == 1 else player
+    if chosen not in known:
+        expected = f"expected a player with a model of its own in {path} ({', '.join(known) or 'it has none'})"
+        raise ConfigError.at("--player", f"{expected}, got {chosen or 'none'}")
     return ServerFacts(
         format=1,
         name=f"{path.name}:{chosen}",

@@ -1,0 +1,94 @@
+"""The models of runs; those of folders are served in test_serving.py.
+
+Covers palestra.serving.models.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from palestra.config import ConfigError
+from palestra.players import FromRunConfig
+from palestra.runs.text_players import find_text_player
+from palestra.serving.models import MOST_LOADED, Models
+from palestra.serving.source import begin, fill
+from palestra.storage.disk import Folder, RunFolderError
+from palestra.text.chat import Message
+from palestra.text.models.model import Request, SamplingConfig
+from tests.resuming import fit
+from tests.text.runs import EXPERT, PLAYER, adapted, made_folder, text_run
+
+CPU = torch.device("cpu")
+GREEDY = SamplingConfig(temperature=1.0, top_p=None, top_k=1, max_tokens=4)
+REQUEST = Request((Message("user", "hi"),), 0)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a new model and an adapter, both of which have learned."""
+    place = tmp_path_factory.mktemp("runs")
+    players = {
+        "prover": PLAYER | {"model": adapted(made_folder(place)), "imitate": None, "algorithm": EXPERT},
+        "verifier": PLAYER | {"algorithm": None},
+    }
+    fit(place / "run", text_run("nip", players, evaluations=[], best=None, stop={"after": 1, "unit": "epochs"}))
+    return place / "run"
+
+
+@pytest.mark.parametrize("player", ["prover", "verifier"])
+def test_a_player_of_a_run_is_served_as_it_is_there_also_when_the_run_has_gone_on(
+    run: Path, player: str, tmp_path: Path
+) -> None:
+    source = begin(run, player, None, Folder(tmp_path))
+    trained = find_text_player("x", FromRunConfig(from_run=str(run), player=player, checkpoint="latest"), None)
+    expected = trained.build(CPU)
+    served = source.build(CPU)
+    assert source.facts.name == f"run:{player}"
+    for name, each in expected.state_dict()["weights"].items():
+        assert torch.equal(served.state_dict()["weights"][name], each)
+    assert served.sample([REQUEST], GREEDY) == expected.sample([REQUEST], GREEDY)
+    (run / "checkpoints").rename(run / "gone")
+    try:
+        again = begin(run, player, "latest", Folder(tmp_path)).build(CPU)
+    finally:
+        (run / "gone").rename(run / "checkpoints")
+    assert again.sample([REQUEST], GREEDY) == served.sample([REQUEST], GREEDY)
+
+
+def test_what_a_run_does_not_have_is_refused(run: Path, tmp_path: Path) -> None:
+    for player in (None, "nobody"):
+        expected = (
+            rf"--player: expected a player with a model of its own in .* \(prover, verifier\), got {player or 'none'}"
+        )
+        with pytest.raises(ConfigError, match=expected):
+            begin(run, player, None, Folder(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    begin(run, "prover", "1", Folder(tmp_path))
+    with pytest.raises(RunFolderError, match="belongs to a server of 'prover' at the checkpoint 1 of"):
+        begin(run, "prover", "latest", Folder(tmp_path))
+
+
+def test_tuned_models_take_turns_in_a_bounded_memory(run: Path, tmp_path: Path) -> None:
+    """Those of an adapter share its base, which gets no more adapters."""
+    source = begin(run, "prover", None, Folder(tmp_path))
+    first = source.build(CPU)
+    made = {
+        f"m{number}": {name: each * number for name, each in first.state_dict()["weights"].items()}
+        for number in range(MOST_LOADED + 2)
+    }
+    read: list[str] = []
+
+    class Tuned:
+        def weights(self, model: str) -> dict[str, torch.Tensor]:
+            read.append(model)
+            return made[model]
+
+    models = Models(source, CPU, Tuned())
+    for name in ("m0", "m1", "m2", "m0", "m3", "m4", "m0", "m1"):
+        found = models.get(name)
+        fill(first, made[name])
+        assert found.sample([REQUEST], GREEDY) == first.sample([REQUEST], GREEDY)
+    assert read == ["m0", "m1", "m2", "m3", "m4", "m1"]
+    assert models.get(source.facts.name) is models.first
+    assert len({id(models.get(name)) for name in made}) == MOST_LOADED
