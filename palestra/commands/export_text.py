@@ -18,6 +18,7 @@ from palestra.storage.run_folder import RunFolder
 from palestra.text.models.extra import library
 from palestra.text.models.model import Answer, Request
 from palestra.text.players import TextPlayer
+from palestra.text.servers.model import ServerModel
 from palestra.training.naming import named_classes
 
 NUM_ANSWERS = 8  # that are compared
@@ -45,6 +46,10 @@ def load_text_player(run: Path, name: str | None, checkpoint: str, trust: bool =
     if wanted not in training.players:
         known = ", ".join(training.players)
         raise ExportError(f"expected a player of {run} with a model ({known}), got {wanted!r}")
+    model = training.players[wanted].model
+    if isinstance(model, ServerModel):
+        expected = f"expected a player with a model in this process, got {wanted!r}, whose model stands behind"
+        raise ExportError(f"{expected} {model.config.url}, where its weights are")
     loaded = Checkpoints(folder, keep_last=1, keep_every=None).load(checkpoint, check_rows=False)
     with loaded.fitting():
         training.evaluating.evaluations.restore(loaded.state)

@@ -63,9 +63,7 @@ TEXT = [
         ("list(self.statistics_of_epoch.items())", "dict(self.statistics_of_epoch)"),
         ('            "num_tuned": self.num_tuned,', '            "num_tuned": 0,'),
     ),
-    *mutants(
-        "training/text.py", "training/test_text.py", ("            count(self, **self.waves.counts())  # what", "#")
-    ),
+    *mutants("training/text.py", "training/test_text.py", ("            self._count_waves()  # what", "#")),
     *mutants(
         "training/rollout_files.py",
         "training/test_rollout_files.py",

@@ -1,4 +1,4 @@
-"""Dialogues in waves, with a model that answers by rule, and may be told to fail."""
+"""Dialogues in waves, with a model that answers by rule, and may be told to fail. Covers palestra.text.tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
