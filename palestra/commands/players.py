@@ -1,7 +1,8 @@
 """The commands that judge a run, and in which its players act: evaluate, analyse, ask, play."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -293,7 +294,9 @@ def ask(
 @commands.command()
 def play(
     run: Run,
-    person: Annotated[str | None, typer.Option("--as", help="the role in which you sit [none: you watch]")] = None,
+    person: Annotated[
+        str | None, typer.Option("--as", "--role", help="the role in which you sit [none: you watch]")
+    ] = None,
     against: Annotated[
         str | None, typer.Option(help="who sits in the other roles: a player of the run, or a scripted one")
     ] = None,
@@ -301,28 +304,83 @@ def play(
         list[str] | None, typer.Option(help="the same by role: host=zeillinger,agent=agent; may be repeated")
     ] = None,
     board: Annotated[str | None, typer.Option(help="the first board, as in ask [drawn by the seed]")] = None,
-    seed: Annotated[int | None, typer.Option(help="of the board and of players that draw [another each time]")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="of the board or question, and of players that draw [another each time]")
+    ] = None,
     checkpoint: Checkpoint = "latest",
     trust: Trust = False,
 ) -> None:
-    """Play one game in the terminal against the players of a run, or watch them play."""
+    """Play one game in the terminal against the players of a run, or watch them play.
+
+    In a run of text: one dialogue on a held-out question.
+    """
     with one_line_errors():
         import secrets
-        import sys
 
-        from palestra.commands.play import Person, choose_seats, new_match, read_pairing, seat
-        from palestra.commands.play import play as play_match
-        from palestra.runs.stored import open_to_play
+        from palestra.commands.play import read_pairing
+        from palestra.runs.stored import config_of
+        from palestra.runs.text import TextConfig
 
-        stored = open_to_play(run, trust)
-        _load(stored, checkpoint)
-        names = choose_seats(stored, person, against, read_pairing(pairing or []))
-        seats: dict[str, Any] = {role: seat(stored, name, role) for role, name in names.items()}
+        others = read_pairing(pairing or [])
         number = secrets.randbelow(10**6) if seed is None else seed
-        match = new_match(stored, board, number)
-        if person is not None:
-            answers = iter(sys.stdin.readline, "")
-            seats[person] = Person(match, stored, answers, say, partial(say, end=""))
-        if seed is None:
-            say(f"for the same game again: --seed {number}")
-        play_match(match, seats, say)
+        if isinstance(config_of(run, trust), TextConfig):
+            refuse({"--board": board}, f"{run} is {TextConfig.in_words}")
+            _play_dialogue(run, checkpoint, person, against, others, number, is_drawn=seed is None)
+        else:
+            _play_game(run, checkpoint, person, against, others, board, number, trust, is_drawn=seed is None)
+
+
+def _play_game(
+    run: Path,
+    checkpoint: str,
+    person: str | None,
+    against: str | None,
+    others: Mapping[str, str],
+    board: str | None,
+    seed: int,
+    trust: bool,
+    is_drawn: bool,
+) -> None:
+    from palestra.commands.play import Person, choose_seats, new_match, play, seat
+    from palestra.runs.stored import open_to_play
+
+    stored = open_to_play(run, trust)
+    _load(stored, checkpoint)
+    names = choose_seats(stored, person, against, others)
+    seats: dict[str, Any] = {role: seat(stored, name, role) for role, name in names.items()}
+    match = new_match(stored, board, seed)
+    if person is not None:
+        seats[person] = Person(match, stored, _typed(), say, partial(say, end=""))
+    if is_drawn:
+        say(f"for the same game again: --seed {seed}")
+    play(match, seats, say)
+
+
+def _play_dialogue(
+    run: Path,
+    checkpoint: str,
+    person: str | None,
+    against: str | None,
+    others: Mapping[str, str],
+    seed: int,
+    is_drawn: bool,
+) -> None:
+    from palestra.commands.play_text import Person, choose_seats, play_dialogue
+    from palestra.training.stored_training import open_stored
+
+    stored: Any = open_stored(run)
+    seats = choose_seats(stored.training, person, against, others)
+    _load(stored, checkpoint)
+    you = None if person is None else (person, Person(stored.training.game, _typed(), say, partial(say, end="")))
+    if is_drawn:
+        say(f"for the same question again: --seed {seed}")
+    play_dialogue(stored, seats, you, seed, say)
+
+
+def _typed() -> Iterator[str]:
+    """The lines that somebody types; bytes that are no UTF-8 are replaced."""
+    import sys
+
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    return iter(sys.stdin.readline, "")

@@ -1,6 +1,7 @@
 """A stored run in which nobody plays: its training evaluates what a checkpoint holds, without training it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,16 @@ class StoredTraining(Stored):
         self.evaluations.restore(state)
 
     def judge(self, name: str, num: int, with_scripted: bool, watch: Watch) -> dict[str, Any]:
+        with self.playing():
+            found: dict[str, Any] = self.evaluations.play(name, num, with_scripted, watch)
+            return found
+
+    @contextmanager
+    def playing(self) -> Iterator[None]:
+        """A context in which what is trained acts as in evaluations."""
         try:
             with self.training.test_context():
-                return self.evaluations.play(name, num, with_scripted, watch)
+                yield
         finally:
             self.training._close()
 
