@@ -41,15 +41,16 @@ def serve(
     from palestra.serving.jobs import Jobs
     from palestra.serving.models import Models
     from palestra.serving.runner import KEY, Runner
-    from palestra.serving.source import begin
+    from palestra.serving.source import begin, facts_of
 
     key = os.environ.get(KEY) or None
     if key is None and not is_loopback(address[0]):
         message = f"expected a host of this machine alone, such as 127.0.0.1, because {KEY} is not set"
         raise ConfigError.at("--host", f"{message}, got {address[0]!r}")
     place = Folder(folder or Path("serving") / model.resolve().name)
+    facts = facts_of(model.resolve(), player, checkpoint)
     with _locked(place), _listening(*address) as listening:
-        source = begin(model.resolve(), player, checkpoint, place)
+        source = begin(facts, place)
         jobs = Jobs(place.below("jobs"))
         models = Models(source, device_here(), jobs)
         files = Files(place.below("files"))

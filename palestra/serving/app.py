@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from typing import Any
@@ -55,7 +56,9 @@ class Served:
             Route(f"{job}/events", self.list_events, methods=["GET"]),
         ]
         handlers: Any = {ApiError: refused, HTTPException: refused_by_starlette, Exception: failed}
-        return Starlette(routes=routes, exception_handlers=handlers, lifespan=self._running)
+        app = Starlette(routes=routes, exception_handlers=handlers, lifespan=self._running)
+        app.router.redirect_slashes = False
+        return app
 
     @contextlib.asynccontextmanager
     async def _running(self, app: Starlette) -> AsyncIterator[None]:
@@ -160,8 +163,9 @@ class Served:
 
     async def list_jobs(self, request: Request) -> Response:
         asked = request.query_params
-        require_known(asked, lambda name: name in ("after", "limit", "metadata") or name.startswith("metadata["))
-        wanted = {name[9:-1]: asked[name] for name in asked if name.startswith("metadata[") and name.endswith("]")}
+        keys = {name: key[1] for name in asked if (key := re.fullmatch(r"metadata\[(.*)\]", name, re.DOTALL))}
+        require_known(asked, {"after", "limit", "metadata", *keys}.__contains__)
+        wanted = {key: asked[name] for name, key in keys.items()}
         if asked.get("metadata", "null") != "null":
             raise ApiError("metadata: expected metadata[key]=text, or metadata=null", "metadata", code="invalid_value")
         found = [

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 from palestra.config import failure
 from palestra.runtime.limits import lack
@@ -14,6 +15,7 @@ from palestra.text.models.model import Answer, PromptBeyondContext, PromptRefuse
 
 MOST_WAITING = 4096  # answers
 MOST_CHARACTERS = 64 << 20  # of all prompts that wait
+GATHER_S = 0.01  # for which a batch waits until as many ask as were answered last: clients come back one by one
 MOST_AT_ONCE = 64  # answers of a batch, but all answers of one request
 
 
@@ -65,11 +67,18 @@ class Engine:
         self._size += sign * waiting.size
 
     def _work(self) -> None:
+        batch: list[Waiting] = []
         while True:
+            num_before = len(batch)
             with self._changed:
                 self._changed.wait_for(lambda: self._queue)
+                if not self.exact:
+                    self._changed.wait_for(partial(self._is_waited_by, num_before), GATHER_S)
                 batch = self._take_batch()
             self._answer(batch)
+
+    def _is_waited_by(self, num: int) -> bool:
+        return len(self._queue) >= num
 
     def _take_batch(self) -> list[Waiting]:
         """Take the first one that waits, and those behind it that can be computed with it, out of the queue."""

@@ -5,16 +5,20 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from palestra.runtime.signals import exit_text
 from palestra.serving.jobs import JobFacts, Jobs, Status
 from palestra.storage.disk import Folder
+from palestra.storage.secrets import redacted
 from palestra.storage.stored_files import CheckpointError
 from palestra.text.servers.job_files import JobFileError, read_pairs, read_supervised
 
 COMMAND = [sys.executable, "-P", "-m", "palestra.serving.work"]
+PAUSE_S = 10.0  # before a job is tried again on a disk that refuses
 KEY = "PALESTRA_SERVE_KEY"  # which no job needs
 
 
@@ -72,10 +76,14 @@ class Runner:
             if self.is_stopped or job is None:
                 return
             try:
-                work(job)
-            except (OSError, CheckpointError) as error:  # of this job's files, or of a machine without more processes
-                self.jobs.fail(job.id, str(error))
-            self.jobs.tidy(job.id)
+                try:
+                    work(job)
+                except (CheckpointError, OSError) as error:  # of its files, or of a machine without more processes
+                    self.jobs.fail(job.id, str(error))
+                self.jobs.tidy(job.id)
+            except OSError as error:  # a full disk, on which not even this can be noted
+                print(redacted(f"the job {job.id} waits: {error}"), file=sys.stderr)
+                time.sleep(PAUSE_S)
 
     def _validate(self, job: JobFacts) -> None:
         try:
@@ -95,7 +103,8 @@ class Runner:
             assert process.stdout is not None
             last: dict[str, Any] = {}
             for line in process.stdout:
-                last = json.loads(line)
+                with suppress(ValueError):  # of half a line, whose process was killed
+                    last = json.loads(line)
                 if "step" in last:
                     message = f"Step {last['step']}/{last['total_steps']}: training loss={last['train_loss']}"
                     self.jobs.change(job.id, message, data=last)

@@ -74,15 +74,11 @@ def fill(model: LocalModel, weights: Mapping[str, Tensor]) -> None:
     model.load_state_dict({"base": base, "weights": weights, "reference": None, "optimizer": None})
 
 
-def begin(path: Path, player: str | None, checkpoint: str | None, folder: Folder) -> Source:
-    """Find the model of a server, and write into its folder which one that is; a run's player is copied there.
+def begin(facts: ServerFacts, folder: Folder) -> Source:
+    """Write into the folder of a server which model it serves, unless it says so; a run's player is copied there.
 
-    Raises ConfigError for options that do not fit, RunFolderError if there is no such model, or if the folder belongs
-    to another one.
+    Raises RunFolderError if the folder belongs to another model, or if there is no such player, CheckpointError.
     """
-    if not path.is_dir() or not ((path / CONFIG).exists() or RunFolder(path).config.exists()):
-        raise RunFolderError(f"expected the folder of a model ({CONFIG}) or of a run (config.yml), got {path}")
-    facts = _facts(path.absolute(), player, checkpoint)
     if folder.kind(FACTS) is not None:
         begun = _read_facts(folder)
         if begun.identity() != facts.identity():
@@ -108,7 +104,13 @@ def stored_source(folder: Folder) -> Source:
     return Source(facts, model, base_key(trained.run.seed, f"model/{facts.player}"), trained.weights)
 
 
-def _facts(path: Path, player: str | None, checkpoint: str | None) -> ServerFacts:
+def facts_of(path: Path, player: str | None, checkpoint: str | None) -> ServerFacts:
+    """Find the model of a server. path: absolute.
+
+    Raises ConfigError for options that do not fit, RunFolderError if there is no such model, UntrustedError.
+    """
+    if not path.is_dir() or not ((path / CONFIG).exists() or RunFolder(path).config.exists()):
+        raise RunFolderError(f"expected the folder of a model ({CONFIG}) or of a run (config.yml), got {path}")
     now = int(time.time())
     if (path / CONFIG).exists():
         for option, value in {"--player": player, "--checkpoint": checkpoint}.items():

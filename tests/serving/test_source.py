@@ -12,10 +12,11 @@ from palestra.config import ConfigError
 from palestra.players import FromRunConfig
 from palestra.runs.text_players import find_text_player
 from palestra.serving.models import MOST_LOADED, Models
-from palestra.serving.source import begin, fill
+from palestra.serving.source import begin, facts_of, fill
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.text.chat import Message
 from palestra.text.models.model import Request, SamplingConfig
+from palestra.text.servers.calls import Calls
 from tests.resuming import fit
 from tests.text.runs import EXPERT, PLAYER, adapted, made_folder, text_run
 
@@ -40,9 +41,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_player_of_a_run_is_served_as_it_is_there_also_when_the_run_has_gone_on(
     run: Path, player: str, tmp_path: Path
 ) -> None:
-    source = begin(run, player, None, Folder(tmp_path))
+    source = begin(facts_of(run, player, None), Folder(tmp_path))
     trained = find_text_player("x", FromRunConfig(from_run=str(run), player=player, checkpoint="latest"), None)
-    expected = trained.build(CPU)
+    expected = trained.build(CPU, Calls(lambda: False))
     served = source.build(CPU)
     assert source.facts.name == f"run:{player}"
     for name, each in expected.state_dict()["weights"].items():
@@ -50,7 +51,7 @@ def test_a_player_of_a_run_is_served_as_it_is_there_also_when_the_run_has_gone_o
     assert served.sample([REQUEST], GREEDY) == expected.sample([REQUEST], GREEDY)
     (run / "checkpoints").rename(run / "gone")
     try:
-        again = begin(run, player, "latest", Folder(tmp_path)).build(CPU)
+        again = begin(facts_of(run, player, "latest"), Folder(tmp_path)).build(CPU)
     finally:
         (run / "gone").rename(run / "checkpoints")
     assert again.sample([REQUEST], GREEDY) == served.sample([REQUEST], GREEDY)
@@ -62,16 +63,16 @@ def test_what_a_run_does_not_have_is_refused(run: Path, tmp_path: Path) -> None:
             rf"--player: expected a player with a model of its own in .* \(prover, verifier\), got {player or 'none'}"
         )
         with pytest.raises(ConfigError, match=expected):
-            begin(run, player, None, Folder(tmp_path))
+            begin(facts_of(run, player, None), Folder(tmp_path))
     assert list(tmp_path.iterdir()) == []
-    begin(run, "prover", "1", Folder(tmp_path))
+    begin(facts_of(run, "prover", "1"), Folder(tmp_path))
     with pytest.raises(RunFolderError, match="belongs to a server of 'prover' at the checkpoint 1 of"):
-        begin(run, "prover", "latest", Folder(tmp_path))
+        begin(facts_of(run, "prover", "latest"), Folder(tmp_path))
 
 
 def test_tuned_models_take_turns_in_a_bounded_memory(run: Path, tmp_path: Path) -> None:
     """Those of an adapter share its base, which gets no more adapters."""
-    source = begin(run, "prover", None, Folder(tmp_path))
+    source = begin(facts_of(run, "prover", None), Folder(tmp_path))
     first = source.build(CPU)
     made = {
         f"m{number}": {name: each * number for name, each in first.state_dict()["weights"].items()}
