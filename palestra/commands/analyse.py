@@ -1,11 +1,13 @@
 """What `palestra analyse` does: judges the stored dialogues of a run of text, and files what is found."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -36,6 +38,7 @@ from palestra.storage.run_folder import RunFolder, write_traceback
 from palestra.text.analyses import AnyAnalysisConfig
 from palestra.text.analyses.analysis import Analysis, Dialogue, Judgement
 from palestra.text.analyses.stored import (
+    SUFFIX,
     Header,
     Journal,
     JudgedDialogue,
@@ -46,7 +49,8 @@ from palestra.text.analyses.stored import (
     read_results,
     stored_analyses,
 )
-from palestra.text.rollouts import RolloutFile, Rollouts, rollout_files
+from palestra.text.rollouts import DecisionRow, RolloutFile, Rollouts, rollout_files
+from palestra.text.servers.client import CallFailed
 
 AT_ONCE = 16  # dialogues that are judged together, and then filed
 TRAINING = "training"
@@ -88,7 +92,8 @@ def _naming_keys() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        items = [(each.path.removeprefix("analysis").removeprefix("."), each.message) for each in error.errors]
+        prefix = re.compile(r"(players\.)?analysis\.?")
+        items = [(prefix.sub("", each.path, count=1), each.message) for each in error.errors]
         raise ConfigError(
             [
                 ConfigErrorItem("NAME" if path in ("", "name") else path, message.replace("'analysis.", "'"))
@@ -145,19 +150,24 @@ def analyse(folder: RunFolder, run: TextConfig, config: Any, wanted: Wanted, ane
     if not files:
         raise RunFolderError(f"{folder.path}: expected roll-outs, got none yet")
     analysis = _made(config, run)
-    header = Header(config=config.model_dump(mode="json"), base=analysis.base())
+    header = Header(config=analysis.judged_by(), base=analysis.base())
     place, file = folder.root.below("analyses"), file_of(config.name)
     with writing(folder.path), _alone(place, f"{file}.lock"):
         found = Results(None, (), 0) if anew else _read(place, file)
-        if found.header is None:
-            journal = Journal.begin(place, file, header)
-        else:
+        if found.header is not None:
             _require_same(found.header, header, f"{place.path / file}")
-            journal = Journal.go_on(place, file, found)
-        try:
-            _judge_files(folder, files, config, analysis, journal, {each.place for each in found.dialogues}, say)
-        finally:
-            journal.close()
+        left = _left(folder, files, {each.place for each in found.dialogues})
+        if (first := next(left, None)) is not None:
+            with _working(folder, config, analysis):
+                is_new = found.header is None
+                journal = Journal.begin(place, file, header) if is_new else Journal.go_on(place, file, found)
+                try:
+                    for each in chain([first], left):
+                        _judge(each, folder, config, analysis, journal, say)
+                finally:
+                    journal.close()
+            if (costs := analysis.costs()) is not None:
+                say(costs)
         return _read(place, file)
 
 
@@ -207,41 +217,59 @@ def _require_same(before: Header, now: Header, path: str) -> None:
 # ---- judging ------------------------------------------------------------------------------------------------
 
 
-def _judge_files(
-    folder: RunFolder,
-    files: Sequence[RolloutFile],
-    config: Any,
-    analysis: Analysis,
-    journal: Journal,
-    done: set[tuple[str, str, int, int]],
-    say: Say,
-) -> None:
+class _Left(NamedTuple):
+    """A file of roll-outs, and its dialogues that are not judged yet. num: of all dialogues in it."""
+
+    file: RolloutFile
+    name: str
+    sha256: str
+    dialogues: list[list[DecisionRow]]
+    num: int
+
+
+def _left(folder: RunFolder, files: Sequence[RolloutFile], done: set[tuple[str, str, int, int]]) -> Iterator[_Left]:
+    """Read one file after the other; those that are judged are left out. Raises RunFolderError."""
     for file in files:
         content = folder.rollouts.read(file.file)
         try:
-            rollouts = Rollouts.from_parquet(content)
+            dialogues = list(Rollouts.from_parquet(content).dialogues())
         except ValueError as error:
             raise RunFolderError(f"{folder.rollouts.path / file.file} is damaged: {error}") from error
         name, sha256 = file.file.removesuffix(".parquet"), hashlib.sha256(content).hexdigest()[:12]
-        dialogues = list(rollouts.dialogues())
-        left = [each for each in dialogues if (name, sha256, each[0].question, each[0].rollout) not in done]
-        if left:
-            say(f"{name}: {len(left):,} of {len(dialogues):,} dialogues are to be judged")
-        for start in range(0, len(left), AT_ONCE):
-            batch = left[start : start + AT_ONCE]
-            lines = []
-            for dialogue, judgements in zip(batch, _judged(batch, config, analysis, folder), strict=True):
-                first = dialogue[0]
-                of = {"file": name, "sha256": sha256, "evaluation": file.evaluation, "epoch": file.epoch}
-                of |= {key: getattr(first, key) for key in ("question", "rollout", "about", "label")}
-                lines.append(judged_dialogue(of, judgements))
-            journal.add(lines)
+        found = [each for each in dialogues if (name, sha256, each[0].question, each[0].rollout) not in done]
+        if found:
+            yield _Left(file, name, sha256, found, len(dialogues))
+
+
+@contextmanager
+def _working(folder: RunFolder, config: Any, analysis: Analysis) -> Iterator[None]:
+    with ExitStack() as working:
+        with _naming_keys():
+            name = f"analyse-{file_of(config.name).removesuffix(SUFFIX)}"
+            working.enter_context(analysis.working(folder.root.below("calls"), name))
+        yield
+
+
+def _judge(left: _Left, folder: RunFolder, config: Any, analysis: Analysis, journal: Journal, say: Say) -> None:
+    """Judge the dialogues of a file, some at a time, each of which are on the disk before the next ones."""
+    say(f"{left.name}: {len(left.dialogues):,} of {left.num:,} dialogues are to be judged")
+    about = {"file": left.name, "sha256": left.sha256, "evaluation": left.file.evaluation, "epoch": left.file.epoch}
+    for start in range(0, len(left.dialogues), AT_ONCE):
+        batch = left.dialogues[start : start + AT_ONCE]
+        lines = []
+        for dialogue, judgements in zip(batch, _judged(batch, config, analysis, folder), strict=True):
+            keys = {key: getattr(dialogue[0], key) for key in ("question", "rollout", "about", "label")}
+            lines.append(judged_dialogue(about | keys, judgements))
+        journal.add(lines)
 
 
 def _judged(batch: Sequence[Dialogue], config: Any, analysis: Analysis, folder: RunFolder) -> list[list[Judgement]]:
-    """Judge dialogues; a class of the user's own may fail, and its judgements are checked."""
+    """Judge dialogues; a class of the user's own may fail, and its judgements are checked. Raises EvaluationFailed."""
     if not isinstance(config, UserConfig):
-        return analysis.judge_all(batch)
+        try:
+            return analysis.judge_all(batch)
+        except CallFailed as error:
+            raise EvaluationFailed(str(error)) from error
     try:
         found = analysis.judge_all(batch)
     except Exception as error:

@@ -132,8 +132,10 @@ def play_dialogue(
     say(", ".join(f"{role}: {writer.name}" for role, writer in writers.items()))
     if person is None:
         say(f"the question: {game.scenario.describe(questions[0])}")
+    servers = stored.training.servers
+    kept = servers.calls.kept_in("play")
     try:
-        with failures_filed(stored.results, stored.failures), stored.playing():
+        with failures_filed(stored.results, stored.failures), stored.playing(), servers.opened(), kept:
             waves = Waves(game, writers, questions, 1, key, 0, 1)
             shown = _show_new(waves, 0, say) if person is None else 0
             while waves.play_batch():

@@ -27,6 +27,8 @@ from palestra.text.chat import Message
 from palestra.text.rollouts import Rollouts
 from tests.text.rows import row
 from tests.text.runs import FIXED, MODEL, PLAYER, text_run
+from tests.text.servers.fake import fake_server
+from tests.text.servers.runs import at_server
 
 QUOTES = "quotes_what_is_there"
 EVIL = 'I read `k` and "<b>\x1b[31m"'
@@ -132,6 +134,7 @@ def test_a_killed_command_goes_on_with_what_is_missing(run: Path, monkeypatch: p
 
 
 def test_other_keys_and_another_model_do_not_mix_with_what_was_judged(run: Path) -> None:
+    write(run, "main-1", 1, num=2)
     model = [f"model.{key}={value}" for key, value in MODEL.items()]
     tokens = ["sampling.max_tokens=2", "--of", "main"]
     told(str(run), "follows_up", *model, "model.context=4096", *tokens)
@@ -193,6 +196,43 @@ def test_what_does_not_fit_is_one_line(run: Path, words: list[str], line: str) -
     assert found.startswith(line)
     assert found.count("\n") == 1
     assert not (run / "analyses").exists()
+
+
+def judge(messages: list[dict[str, str]], seed: int, index: int) -> str:
+    return "Yes: it asks." if "Say" in messages[1]["content"].partition("The message of")[2] else "no"
+
+
+def test_a_model_behind_a_server_is_asked_once_for_each_message(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_server() as server:
+        server.answer = judge
+        model = [f"model.{key}={value}" for key, value in at_server(server.url).items() if value is not None]
+        assert "model.model: expected a model of " in told(
+            str(run), "keeps_to_role", *model, "model.model=other", code=2
+        )
+        assert not (run / "calls").exists()
+
+        def killed(self: stored.Journal, dialogues: Any) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(stored.Journal, "add", killed)
+            assert CliRunner().invoke(app, ["analyse", str(run), "keeps_to_role", *model]).exit_code != 0
+        assert server.asked.total() == 32
+        shown = told(str(run), "keeps_to_role", *model)
+        assert server.asked.total() == 80, "in the evaluation the same was said as in epoch 1"
+        assert set(server.asked.values()) == {1}
+        assert "80 calls, 80 attempts, " in shown
+        assert shown.splitlines()[-1].split() == ["main", "1", "0.000", "(20)", "1.000", "(20)"]
+        assert lines(run, "keeps_to_role")[1]["judged"][1]["words"] == "Yes: it asks."
+        assert [file.name for file in (run / "calls").iterdir()] == ["analyse-keeps_to_role.jsonl"]
+        server.plan.append("echo")
+        server.models = None
+        monkeypatch.setenv("JUDGE_KEY", "sk-very-secret")
+        found = told(str(run), "follows_up", *model, "model.key=JUDGE_KEY", code=1)
+        assert "bad key" in found
+        assert "very-secret" not in found
+    told(str(run), "keeps_to_role", *model, "model.timeout_s=1.0")  # there is nothing to ask
+    assert "model.url: expected a server that can be reached, got " in told(str(run), "follows_up", *model, code=2)
 
 
 def damage_rollouts(run: Path) -> None:

@@ -2,10 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from palestra.games.dialogue.protocol import Protocol
+from palestra.storage.disk import Folder
 from palestra.text.rollouts import DecisionRow
 
 Dialogue = Sequence[DecisionRow]
@@ -41,8 +43,24 @@ class Analysis(ABC):
         """Judge several dialogues, which is quicker where a model is asked."""
         return [self.judge(each) for each in dialogues]
 
+    def judged_by(self) -> dict[str, Any]:
+        """Return the keys of the config on which judgements depend: what others have judged does not mix with them."""
+        found: dict[str, Any] = self.config.model_dump(mode="json")
+        return found
+
     def base(self) -> str | None:
         """Return the SHA-256 of what judges besides the config, such as the weights of a model; None: nothing does."""
+        return None
+
+    def working(self, calls: Folder, name: str) -> AbstractContextManager[None]:
+        """Return a context in which the analysis judges. Raises ConfigError, RunFolderError.
+
+        calls: the folder in which its calls to a server are kept, if it makes any. name: of the file there.
+        """
+        return nullcontext()
+
+    def costs(self) -> str | None:
+        """Say what it has cost so far; None: nothing."""
         return None
 
     def kind(self, role: str) -> str:
