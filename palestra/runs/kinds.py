@@ -18,6 +18,7 @@ from palestra.config import (
     load_yaml,
     trusting,
 )
+from palestra.config.errors import listed, nearest
 from palestra.config.own_modules import reading_stored
 from palestra.runs.base import BaseRunConfig, TrainerBase
 from palestra.runs.config import RunConfig
@@ -45,7 +46,8 @@ def kind_of_run(data: Any) -> type[BaseRunConfig]:
     """The kind of run that plain data describe: that of their trainer.
 
     RunConfig if the data name no trainer, or one that may not be imported; checking the data then says what is wrong.
-    Raises ConfigError for a tournament, and for a trainer that cannot be imported: what else is said depends on it.
+    Raises ConfigError for a tournament, and for a trainer that is unknown or cannot be imported: what else is said
+    depends on it.
     """
     if is_tournament(data):
         message = "expected a config in which a player learns, got that of a tournament"
@@ -59,6 +61,12 @@ def kind_of_run(data: Any) -> type[BaseRunConfig]:
             return load_class(name, TrainerBase).run_config if admits(name) else RunConfig
         except ValueError as error:
             raise ConfigError.at("trainer.name", str(error)) from error
+    if isinstance(name, str):
+        near = nearest(name, KINDS)
+        expected = (
+            f"expected one of {listed(list(KINDS))}, or a class of your own as 'package.module:Class', got {name!r}"
+        )
+        raise ConfigError.at("trainer.name", expected + (f"; did you mean {near!r}?" if near else ""))
     return RunConfig
 
 

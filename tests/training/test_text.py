@@ -234,7 +234,10 @@ def test_a_run_whose_weights_are_no_numbers_ends_in_a_line(tmp_path: Path) -> No
 
 def test_a_trainer_that_cannot_be_imported_is_the_one_error_of_a_file(tmp_path: Path) -> None:
     """What the other keys should be, nobody knows."""
-    with pytest.raises(ConfigError) as caught:
-        make_trainer(CONFIG | {"trainer": {"name": "no_such_module:Own"}}, tmp_path / "run")
-    [line] = str(caught.value).splitlines()
-    assert line.startswith("trainer.name: importing 'no_such_module' failed: ")
+    told = {"no_such_module:Own": "importing 'no_such_module' failed: ", "texts": "expected one of "}
+    for name, message in told.items():
+        with pytest.raises(ConfigError) as caught:
+            make_trainer(CONFIG | {"trainer": {"name": name}}, tmp_path / "run")
+        [line] = str(caught.value).splitlines()
+        assert line.startswith(f"trainer.name: {message}")
+    assert line.endswith("got 'texts'; did you mean 'text'?")
