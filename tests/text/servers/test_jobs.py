@@ -54,9 +54,9 @@ def order(url: str, content: bytes = CONTENT, player: str = "prover", **tuning: 
 
 def made(folder: Path, *orders: JobOrder, run: str = RUN, tokens: int | None = None) -> list[TunedModel | Exception]:
     """Make jobs as a run of this id does that begins or goes on in a folder; returns what came of each."""
-    calls, root = Calls(Cost(tokens, None), lambda: False), Folder(folder)
+    calls, root = Calls(lambda: False), Folder(folder)
     found: list[TunedModel | Exception] = []
-    with calls.opened(root.below("calls"), run, 0.0):
+    with calls.opened(root.below("calls"), run, Cost(tokens, None), 0.0):
         lines = JobLines(root, run)
         calls.ledger.replay(lines.for_ledger(), run)
         calls.ledger.lose_all()
