@@ -106,6 +106,14 @@ def resume(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="of a sweep: also run the trials again that have failed")
     ] = False,
+    job: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID",
+            help="of a run whose server cannot list its jobs: the id of the one that it was given, or none; with "
+            "several, KEY=ID; repeatable",
+        ),
+    ] = None,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
@@ -128,6 +136,8 @@ def resume(
             from palestra.config import ConfigError
 
             raise ConfigError.at(overrides[0], f"expected overrides with the folder of one run, got {run}")
+        if job:
+            _adopt_jobs(path, job)
         if is_sweep_folder(path):
             from palestra.commands.sweep_work import open_sweep, work_on
 
@@ -142,6 +152,16 @@ def resume(
             raise RunFolderError(_ways_on(path, inside))
         else:
             _fit(palestra.Trainer.load(run, console=shown, into=into, trust=trust, overrides=overrides or []))
+
+
+def _adopt_jobs(run: Path, jobs: Sequence[str]) -> None:
+    """Let a run go on with jobs that somebody has found at the server."""
+    from palestra.storage.run_folder import RunFolder
+    from palestra.text.servers.job_lines import adopt_by_hand
+
+    folder = RunFolder.open(run)
+    with folder.lock():
+        adopt_by_hand(folder.root, folder.facts().id, jobs)
 
 
 @commands.command()

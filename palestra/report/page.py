@@ -23,6 +23,7 @@ from palestra.report.media import media_section
 from palestra.report.overview import checkpoints_section, runs_section, setting_section
 from palestra.report.reading import read_runs
 from palestra.report.samples import samples_section
+from palestra.report.server_jobs import servers_section
 from palestra.report.text_analyses import analyses_section
 from palestra.report.text_dialogues import dialogues_section
 from palestra.report.timings import time_section
@@ -101,6 +102,7 @@ def _sections_of_training(groups: Sequence[Group], figures: Figures) -> list[Sec
         *([comparison_section(groups)] if len(groups) > 1 else []),
         evaluations_section(groups),
         *(part for kind, section in OF_KINDS for part in section(_of_kind(groups, kind), figures)),
+        *servers_section(_of_kind(groups, TextConfig)),
         *media_section(groups),
         time_section(groups, figures),
         metrics_section(groups, figures),

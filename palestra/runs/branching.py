@@ -93,7 +93,7 @@ def extend(run: Path, overrides: Sequence[str], reached: Reached | None = None) 
             faults.append(ConfigErrorItem("stop", message))
         elif not changes:
             faults.append(ConfigErrorItem("stop", "expected another end, as stop.after=100000, got the same"))
-        elif count is not None and count >= extended.stop.after:
+        elif ended is None and count is not None and count >= extended.stop.after:
             expected = f"expected more than the {count} {extended.stop.unit} that the run has reached"
             faults.append(ConfigErrorItem("stop.after", f"{expected}, got {extended.stop.after:g}"))
         ConfigError.require_none(faults)

@@ -33,6 +33,7 @@ from palestra.text.models.model import TextModel
 from palestra.text.models.sources import FolderConfig
 from palestra.text.players import TextPlayerConfig, build_model
 from palestra.text.servers.calls import Calls
+from palestra.text.servers.config import ServerConfig
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,12 @@ class TrainedTextPlayer:
     def require_fits(self, config: Any, model: TextModel) -> None:
         """Raise ConfigError if a model of this config cannot begin with the weights.
 
-        A new model must have the same sizes, one of a folder the same base and adapter.
+        A new model must have the same sizes, one of a folder the same base and adapter, one of a server the same URL.
         """
-        there, here = (each.model_dump(exclude={"init_std", "path", "dtype"}) for each in (self.config.model, config))
+        free = {"init_std", "path", "dtype"}
+        if isinstance(config, ServerConfig):
+            free = config.model_dump().keys() - {"name", "url"}
+        there, here = (each.model_dump(exclude=free) for each in (self.config.model, config))
         where = f"{self.origin.player!r} of {self.origin.from_run}"
         for key in here.keys() | there.keys():
             if here.get(key) != there.get(key):

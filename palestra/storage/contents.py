@@ -20,6 +20,7 @@ from pydantic import Field
 
 from palestra.storage.facts import FileName
 from palestra.storage.manifest import MANIFEST, Once
+from palestra.storage.run_folder import JOBS
 from palestra.storage.stored_files import SealedEntry, StoredFile, having
 
 FORMAT: Literal[4] = 4  # 4 has all files that are written once, by folder
@@ -27,8 +28,8 @@ FOLDER_NAME = re.compile(r"([0-9]{8,})-[0-9a-f]{8}")
 CONTENTS = "contents.json"
 RECORDS = "records.jsonl"
 EVALUATION = re.compile(r"[^./\\\x00][^/\\\x00]*-opt-step-[0-9]+(-[0-9a-f]+)?\.(json|mp4)")  # a file's name
-CHANGES = "changes.jsonl"  # which only some runs have
-RUN_FILES = ("run.json", "config.yml", CHANGES, RECORDS)
+SOME = ("changes.jsonl", JOBS)  # which only some runs have
+RUN_FILES = ("run.json", "config.yml", *SOME, RECORDS)
 
 
 class Contents(SealedEntry):
@@ -41,7 +42,7 @@ class Contents(SealedEntry):
     file: ClassVar = CONTENTS
 
     format: Literal[4]
-    files: Annotated[dict[FileName, StoredFile], having(*{*RUN_FILES, MANIFEST} - {CHANGES})]
+    files: Annotated[dict[FileName, StoredFile], having(*{*RUN_FILES, MANIFEST}.difference(SOME))]
     segments: dict[FileName, StoredFile]
     once: Once
     best: Annotated[str, Field(pattern=f"^{FOLDER_NAME.pattern}$")] | None

@@ -18,7 +18,7 @@ from palestra.storage.lock import Lock, in_use
 from palestra.storage.secrets import redacted
 from palestra.storage.ways_on import WaysOn
 
-FAILURE, OWNER, UNFILED = "failure.txt", "owner.json", "unfiled"
+FAILURE, OWNER, UNFILED, JOBS = "failure.txt", "owner.json", "unfiled", "jobs.jsonl"
 OUR_FOLDERS = (
     "checkpoints",
     "buffers",
@@ -37,7 +37,7 @@ OUR_FOLDERS = (
     "trackio",
 )
 OUR_FILES = (
-    *("lock", "config.yml", "run.json", "records.jsonl", "changes.jsonl", UNFILED),
+    *("lock", "config.yml", "run.json", "records.jsonl", "changes.jsonl", JOBS, UNFILED),
     *("scores.png", "report.html", FAILURE),
 )
 BEGUN_FOLDERS = ("checkpoints", "buffers", "evaluations", "players", "prompts")

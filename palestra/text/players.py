@@ -22,16 +22,22 @@ from palestra.players import FromRunConfig
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.updates import AnyUpdatesConfig
 from palestra.text.algorithms import AnyTextAlgorithm
-from palestra.text.algorithms.algorithm import JobConfig, Seat, TextAlgorithm, chosen_examples
+from palestra.text.algorithms.algorithm import AlgorithmFailed, JobConfig, Seat, TextAlgorithm, chosen_examples
+from palestra.text.algorithms.algorithm import Example as ChosenExample
 from palestra.text.game import TextGame
+from palestra.text.models.losses import PreferenceConfig
 from palestra.text.models.model import Example as JobExample
 from palestra.text.models.model import Job, PromptRefused, SamplingConfig, TextModel
 from palestra.text.models.sources import FolderConfig, NewConfig
+from palestra.text.models.tuning import TuningConfig
 from palestra.text.rollouts import DecisionRow, Rollouts
 from palestra.text.scripts import ScriptName, named_script, own_names, own_text_script_model
 from palestra.text.servers.calls import Calls
 from palestra.text.servers.config import ServerConfig
+from palestra.text.servers.job_files import JobFileError, Pair, decisions_of, preference_file, supervised_file
+from palestra.text.servers.jobs import FileJob
 from palestra.text.servers.model import ServerModel
+from palestra.text.servers.tuning import ServerTuningConfig
 from palestra.text.waves import PromptTooLong, Writer
 
 AnyTextModelConfig = Annotated[NewConfig | FolderConfig | ServerConfig, ByName()]
@@ -96,24 +102,48 @@ class TextPlayerConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _check_jobs(self) -> Self:
+        """Let a model behind a server learn by jobs there, and no other."""
+        ConfigError.require_none(
+            ConfigErrorItem(f"{part}.{fault.path}", fault.message)
+            for part in ("imitate", "algorithm")
+            if (config := getattr(self, part)) is not None
+            for fault in _faults_of_job(config, isinstance(self.model, ServerConfig))
+        )
+        return self
+
+    @model_validator(mode="after")
     def _check_server(self) -> Self:
-        if isinstance(self.model, ServerConfig):
-            if self.algorithm is not None and self.algorithm.loss.name == "policy_gradient":
-                needs = "which needs the probabilities of answers, and so a local model (new, folder)"
-                raise ConfigError.at("algorithm", f"expected another algorithm than a policy gradient, {needs}, got it")
-            if self.warm_start is not None:
-                message = "expected null, because a model behind a server begins as it is there, got a mapping"
-                raise ConfigError.at("warm_start", f"{message}; name the model itself in model.model")
+        is_at_server = isinstance(self.model, ServerConfig)
+        if is_at_server and self.algorithm is not None and self.algorithm.loss.name == "policy_gradient":
+            needs = "which needs the probabilities of answers, and so a local model (new, folder)"
+            raise ConfigError.at("algorithm", f"expected another algorithm than a policy gradient, {needs}, got it")
         return self
 
     @classmethod
     def usual(cls, said: Mapping[str, Any], about: Any) -> dict[str, Any]:
         """Return the usual keys; a model with random weights begins by imitating, else no answer of it is valid."""
         model = said.get("model", {})
+        learns = {}
+        if isinstance(model, Mapping) and model.get("name") == "server":
+            parts = {part: said[part] for part in ("imitate", "algorithm") if isinstance(said.get(part), Mapping)}
+            named = {part: {"name": value["name"]} if "name" in value else {} for part, value in parts.items()}
+            learns = {part: {**name, "tuning": ServerTuningConfig.usual} for part, name in named.items()}
         is_new = isinstance(model, Mapping) and model.get("name", "new") == "new"
         imitate: dict[str, Any] | None = {} if is_new else None
         sampling = {"max_tokens": 32} if is_new else {}
-        return {"model": "new", "sampling": sampling, "num_retries": 0, "imitate": imitate, "updates": "constant"}
+        usual = {"model": "new", "sampling": sampling, "num_retries": 0, "imitate": imitate, "updates": "constant"}
+        return usual | learns
+
+
+def _faults_of_job(config: JobConfig, is_at_server: bool) -> Iterator[ConfigErrorItem]:
+    """Find what of the keys of a job does not fit the place of the model."""
+    if isinstance(config.tuning, ServerTuningConfig) != is_at_server:
+        keys = ", ".join(ServerTuningConfig.usual if is_at_server else TuningConfig.usual)
+        where = "behind a server" if is_at_server else "in this process"
+        yield ConfigErrorItem("tuning", f"expected {keys}, because the model is {where}, got other keys")
+    if is_at_server and (per := getattr(config.loss, "per", "token")) != "token":
+        yield ConfigErrorItem("loss.per", f"expected 'token', because servers know no other, got {per!r}")
 
 
 AnyTextPlayer = Annotated[TextPlayerConfig | ScriptedPlayerConfig | FromRunConfig, ByKey(own_text_script_model)]
@@ -156,12 +186,14 @@ class TextPlayer:
         """Return what answers in training, where the answers of a teacher are noted."""
         return self.writer()._replace(teacher=self.teacher)
 
-    def job(self, rollouts: Rollouts, epoch: int, key: int) -> Job | None:
+    def job(self, rollouts: Rollouts, epoch: int, key: int) -> Job | FileJob | None:
         """Return the job by which the player learns from roll-outs; None if there is nothing to learn from."""
         assert self.algorithm is not None
         config: JobConfig = self.algorithm.config
         read = rollouts if self.algorithm.all_epochs else rollouts.of_epoch(epoch)
         found = chosen_examples(self.algorithm, read, torch.tensor([key]))
+        if isinstance(self.model, ServerModel):
+            return _file_job(found, config) if found else None
         examples = []
         for each in found:
             row = each.row
@@ -183,15 +215,18 @@ class TextPlayer:
         except PromptRefused as error:
             raise PromptTooLong(f"question {row.question}, {row.role!r} (player {self.name!r}): {error}") from error
 
-    def imitation(self, rollouts: Rollouts) -> Job:
-        """Return the job by which the player learns what a scripted player has answered in its roles."""
+    def imitation(self, rollouts: Rollouts) -> Job | FileJob | None:
+        """Return the job by which the player learns what a scripted player has answered in its roles; None: nothing."""
         config = self.config.imitate
         assert config is not None
+        if isinstance(self.model, ServerModel):
+            found = [ChosenExample(row, 1.0) for row in rollouts.of(self.name)]
+            return _file_job(found, config) if found else None
         examples = []
         for row in rollouts.of(self.name):
             with self._naming(row):
                 examples.append(JobExample.of(self.model.written(row.prompt, row.answer), 1.0))
-        return Job(examples, config.loss, config.begin_from, 1.0)
+        return Job(examples, config.loss, config.begin_from, 1.0) if examples else None
 
     def state_dict(self) -> dict[str, Any]:
         return {"opt_steps": self.opt_steps, "model": self.model.state_dict()}
@@ -199,6 +234,19 @@ class TextPlayer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.opt_steps = state["opt_steps"]
         self.model.load_state_dict(state["model"])
+
+
+def _file_job(examples: Sequence[ChosenExample], config: JobConfig) -> FileJob:
+    """Return the job of a model behind a server. Raises AlgorithmFailed for examples that no file can hold."""
+    try:
+        decisions = decisions_of(examples)
+    except JobFileError as error:
+        raise AlgorithmFailed(str(error)) from error
+    if isinstance(config.loss, PreferenceConfig):
+        both = zip(decisions, examples, strict=True)
+        pairs = (Pair(*better, each.worse.answer) for better, each in both if each.worse is not None)
+        return FileJob(preference_file(pairs), "dpo", {"beta": config.loss.beta}, config.begin_from)
+    return FileJob(supervised_file(decisions), "supervised", {}, config.begin_from)
 
 
 def _check_tuning(model: TextModel, config: JobConfig) -> None:

@@ -8,6 +8,7 @@ A dialogue may fork into several continuations in each round, which makes it a t
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -236,6 +237,9 @@ class Waves:
     def _take(self, table: Table, role: str, prompt: Prompt, answer: Answer) -> None:
         """Let a role do what a model has answered, or ask again."""
         self._moved.append(table)
+        sampling = self.writers[role].sampling
+        assert sampling is not None
+        answer = replace(answer, text=sampling.cut(answer.text))
         found = self.game.read(table.dialogue.turns()[role], answer.text)
         failed = table.open[role]
         if isinstance(found, Fault) and len(failed) < self.writers[role].num_retries:

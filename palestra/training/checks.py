@@ -143,6 +143,15 @@ def check(cls: Any, config: Any) -> None:
     cls(config).require_ready()
 
 
+def bounds(cls: Any, config: Any) -> list[str]:
+    """Say what a run may cost at most; [] if nothing."""
+    return []
+
+
+def require_repeatable(self: Any) -> None:
+    """Raise RunFolderError for a run that another training would not repeat to the bit."""
+
+
 def require_progress(training: Any, num_idle: int) -> None:
     """Raise TrainingFailed after many epochs, one after the other, that have counted nothing, if no other can end.
 

@@ -276,9 +276,10 @@ class FitTrainer(Training):
         if self.end_reason is not None:
             self.safe_point()
 
-    def _evaluate_what_is_due(self, done: bool, before: Counters, now: Counters) -> None:
-        super()._evaluate_what_is_due(done, before, now)
+    def _evaluate_what_is_due(self, done: bool, before: Counters, now: Counters) -> bool:
+        done = super()._evaluate_what_is_due(done, before, now)
         self._close_epoch()
+        return done
 
     def _close_epoch(self) -> None:
         if self.epoch_is_over:

@@ -2,11 +2,8 @@
 
 import math
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from itertools import chain
-from statistics import fmean
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -18,36 +15,37 @@ from palestra.randomness import base_key, fold_number, world_keys
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage, Task
 from palestra.runs.progress import Standing
-from palestra.runs.text import BUDGET_IS_SPENT, TextConfig
+from palestra.runs.text import TextConfig
+from palestra.runs.text_costs import TextCosts
 from palestra.runs.text_players import TrainedTextPlayer, copy_text_player, find_text_player
 from palestra.runs.warm_starts import errors_at
 from palestra.runtime.counter import Counter, count
-from palestra.runtime.scores import Estimate
-from palestra.runtime.statistics import Share
 from palestra.storage.disk import writing
 from palestra.storage.run_folder import RunFolder
 from palestra.text.algorithms.algorithm import AlgorithmFailed
 from palestra.text.models.extra import library
 from palestra.text.models.model import Job, PromptRefused, Tuning
 from palestra.text.players import TextPlayer, TextPlayerConfig, build_model
-from palestra.text.rollouts import DecisionRow, Rollouts
-from palestra.text.scores import found_scores
+from palestra.text.rollouts import Rollouts
 from palestra.text.scripts import TextScript, make_text_script, named_script
 from palestra.text.servers.client import CallFailed
+from palestra.text.servers.job_lines import copy_jobs
+from palestra.text.servers.jobs import FileJob, JobFailed
 from palestra.text.servers.ledger import BudgetReached
 from palestra.text.waves import PromptTooLong, Waves, Writer
 from palestra.training.async_evaluations import make_evaluating
 from palestra.training.checks import telling_own_method
+from palestra.training.dialogue_statistics import dialogue_statistics, returns_of
 from palestra.training.rollout_files import RolloutFiles, read_prompts, write_prompts
 from palestra.training.server_calls import ServerCalls
 from palestra.training.text_evaluations import TextEvaluations
-from palestra.training.training import Training
+from palestra.training.text_tuning import TextTuning, local_first
 
 PAUSE_S = 0.25  # between two safe points while answers of servers come in
 STAGES = ("sample", "create_jobs", "await_jobs")
 
 
-class TextTrainer(Training):
+class TextTrainer(TextTuning):
     """Trains the players of a config, which talk in words.
 
     An epoch has three stages: `sample` plays dialogues, `create_jobs` chooses what each player learns from them, and
@@ -64,7 +62,7 @@ class TextTrainer(Training):
     run_config = TextConfig
     counter_names = TextConfig.counters
     rated = ("tokens", "opt_steps", "env_steps")
-    failures = (PromptTooLong, PromptRefused, AlgorithmFailed, CallFailed, BudgetReached)
+    failures = (PromptTooLong, PromptRefused, AlgorithmFailed, JobFailed, CallFailed, BudgetReached)
     is_counted = True
     env_steps = Counter("text")
     opt_steps = Counter("text")
@@ -72,10 +70,6 @@ class TextTrainer(Training):
     stages = Counter("text")
     epochs = Counter("text")
     episodes = Counter("text")
-
-    @property
-    def config(self) -> TextConfig:
-        return self.run.config
 
     def _build(self) -> None:
         config = self.config
@@ -99,13 +93,14 @@ class TextTrainer(Training):
         self._counted: dict[str, int] = {}  # of the waves, what the counters have already
         self.rollouts, self.filed = Rollouts([]), list[int]()
         self.files = RolloutFiles(self.run, self.checkpoints)
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, Job | FileJob] = {}
         self.tuning: tuple[str, Tuning] | None = None  # the job that is under way, and whose it is
         self.num_tuned = 0  # jobs of this epoch that are done
         self.terms = {name: Aggregates(config.output.statistics) for name in self.players}
         self.statistics_of_epoch: dict[str, Any] = {}  # until they are recorded
         self.last_statistics: dict[str, Any] = {}  # those that the display shows
         self.evaluating = make_evaluating(self, TextEvaluations(self))
+        self.costs = TextCosts(config, self.game, {name: each.config for name, each in with_models.items()})
 
     def _make(self, name: str, config: Any) -> TextPlayer | TextScript:
         roles = [role for role, player in self.config.roles.items() if player == name]
@@ -117,7 +112,7 @@ class TextTrainer(Training):
                 with errors_at("warm_start", "weights that fit the model"):
                     trained = self._of_another_run(name, config.warm_start)
                     trained.require_fits(config.model, model)
-                    model.begin_with(trained.weights)
+                    model.begin_with(trained.base, trained.weights)
             return TextPlayer(name, config, self.game, model, roles)
         if isinstance(config, FromRunConfig):
             with errors_at("from_run", "weights that fit the model"):
@@ -157,7 +152,7 @@ class TextTrainer(Training):
                 self._end_stage()
         except BudgetReached:
             self._count_waves()
-            self.end_run(BUDGET_IS_SPENT)
+            self._end_by_budget()
             self.safe_point()
         self.stage = 0
 
@@ -170,7 +165,7 @@ class TextTrainer(Training):
         """Tune the players that imitate a scripted one."""
         if not self.jobs:
             jobs = {player.name: player.imitation(self._imitated(player)) for player in self._imitators()}
-            self.jobs = {name: job for name, job in jobs.items() if job.examples}
+            self.jobs = local_first({name: job for name, job in jobs.items() if job is not None})
         self.await_jobs(self.jobs)
         for player in self.players.values():
             player.model.keep_reference()
@@ -219,9 +214,9 @@ class TextTrainer(Training):
             count(self, **{name: number - self._counted.get(name, 0) for name, number in counts.items()})
             self._counted = counts
 
-    def create_jobs(self, rollouts: Rollouts) -> dict[str, Job]:
+    def create_jobs(self, rollouts: Rollouts) -> dict[str, Job | FileJob]:
         """Return at most one job for each player that learns in this epoch, by its name. rollouts: `self.rollouts`."""
-        found = {}
+        found: dict[str, Job | FileJob] = {}
         for player in self.players.values():
             if player.learns_in(self.epochs):
                 key = fold_number(base_key(self.config.seed, f"text/examples/{player.name}"), self.epochs)
@@ -230,39 +225,6 @@ class TextTrainer(Training):
                 else:
                     self._warn(f"epoch {self.epochs} has no example from which {player.name!r} could learn")
         return found
-
-    def await_jobs(self, jobs: Mapping[str, Job]) -> None:
-        """Tune the players, one after the other, with a safe point after each opt step."""
-        for number, (name, job) in enumerate(jobs.items()):
-            if number < self.num_tuned:
-                continue
-            if self.tuning is None:
-                self.tuning = name, self._tuning(self.players[name], job)
-            self._tune(*self.tuning)
-            self.tuning, self.num_tuned = None, number + 1
-
-    def _tune(self, name: str, tuning: Tuning) -> None:
-        player = self.players[name]
-        while not tuning.is_done:
-            self.run.time_log.switch("update")
-            for callback in self.callbacks:
-                callback.before_step(self, player)
-            terms = tuning.step()
-            self.terms[name].add(terms)
-            count(self, opt_steps=1)
-            count(player, opt_steps=1)
-            self.epoch_counts["updates"] += 1
-            for callback in self.callbacks:
-                callback.after_step(self, player, terms)
-            self.safe_point()
-        self.require_finite(with_parameters=True)  # else the next answers are drawn of nothing
-
-    def _tuning(self, player: TextPlayer, job: Job) -> Tuning:
-        config = player.config.imitate if self.is_imitating else player.config.algorithm
-        assert config is not None
-        stream = "imitation order" if self.is_imitating else "order"
-        key = base_key(self.config.seed, f"text/{stream}/{player.name}")
-        return player.model.tuning(job, config.tuning, fold_number(key, self.epochs))
 
     def _sample(self) -> None:
         with self._telling("sample"):
@@ -282,10 +244,12 @@ class TextTrainer(Training):
         with self._telling("create_jobs"):
             jobs = self.create_jobs(self.rollouts)
         is_known = isinstance(jobs, dict) and jobs.keys() <= self.players.keys()
-        if not is_known or not all(isinstance(job, Job) and job.examples for job in jobs.values()):
+        if not is_known or not all(
+            isinstance(job, FileJob) or (isinstance(job, Job) and job.examples) for job in jobs.values()
+        ):
             expected = f"expected a dict with jobs of {', '.join(self.players)}, each with examples, got {jobs!r:.80}"
             raise AlgorithmFailed(f"{type(self).__name__}.create_jobs: {expected}")
-        self.jobs = jobs
+        self.jobs = local_first(jobs)
 
     def _await_jobs(self) -> None:
         with self._telling("await_jobs"):
@@ -311,47 +275,10 @@ class TextTrainer(Training):
         seat = self.seats[name]
         return seat.taught_writer() if isinstance(seat, TextPlayer) else Writer(name, seat)
 
-    def _warn(self, line: str) -> None:
-        """Show a warning, and put it into the next record."""
-        self.run.display.warn(line)
-        self.note("warning", line)
-
-    # ---- models behind servers ---------------------------------------------------------------------------------
-
-    def require_ready(self) -> None:
-        super().require_ready()
-        self.servers.require_ready()
-
-    def require_repeatable(self) -> None:
-        self.servers.require_none()
-
-    @contextmanager
-    def train_context(self) -> Iterator[None]:
-        with super().train_context(), self.servers.opened():
-            yield
-
-    def safe_point(self) -> None:
-        self.servers.before_safe_point()
-        super().safe_point()
-
-    def save(self, is_due: bool = True) -> None:
-        self.servers.before_save()
-        super().save(is_due)
-
-    def evaluate(self, names: Sequence[str]) -> None:
-        """As in Training. Where the budget leaves no room, the run ends, and what cannot be paid is left out."""
-        try:
-            super().evaluate(names)
-        except BudgetReached:
-            self._warn(f"evaluation {', '.join(names)} is left out: {BUDGET_IS_SPENT}")
-            self.end_run(BUDGET_IS_SPENT)
-
-    def _test(self) -> None:
-        for name in self.evaluating.at_end():
-            self.evaluate([name])
-
     def _begin_run(self, folder: RunFolder) -> None:
         write_prompts(self.game.templates.files, folder)
+        if self.run.copies is not None:
+            copy_jobs(self.run.copies, folder)
         with writing(folder.path):
             for name, trained in self.from_runs.items():
                 copy_text_player(name, trained, folder.players)
@@ -362,29 +289,12 @@ class TextTrainer(Training):
     # ---- what is recorded, and the state ---------------------------------------------------------------------
 
     def statistics(self, rollouts: Rollouts) -> dict[str, float]:
-        """Return what a record says of an epoch's dialogues; an override may add to it.
-
-        return/ROLE/worst: the mean return on the question on which it is lowest. length: rounds of a dialogue.
-        """
-        protocol = self.game.protocol
-        found: dict[str, Any] = dict(found_scores(rollouts, protocol))
-        for role in protocol.roles:
-            by_question: dict[tuple[int, int], list[float]] = defaultdict(list)
-            for rows in rollouts.dialogues():
-                if (reward := _reward(rows, role)) is not None:
-                    by_question[rows[0].epoch, rows[0].question].append(reward)
-            returns = list(chain.from_iterable(by_question.values()))
-            found[f"return/{role}"] = fmean(returns) if returns else None
-            found[f"return/{role}/worst"] = min(map(fmean, by_question.values()), default=None)
-        lengths = [rows[-1].round + 1 for rows in rollouts.dialogues()]
-        found["length"] = fmean(lengths) if lengths else None
-        values = {name: _value(each) for name, each in found.items()}
-        return {name: value for name, value in values.items() if value is not None}
+        """Return what a record says of an epoch's dialogues; an override may add to it."""
+        return dialogue_statistics(rollouts, self.game.protocol)
 
     def recent_returns(self, role: str) -> list[float]:
         """Return what a role got in the last 100 dialogues of training, oldest first."""
-        rewards = [_reward(rows, role) for rows in self.rollouts.dialogues()]
-        return [each for each in rewards if each is not None][-100:]
+        return returns_of(self.rollouts, role)[-100:]
 
     def _record_fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {"players": {name: terms.take() for name, terms in self.terms.items()}}
@@ -416,6 +326,7 @@ class TextTrainer(Training):
         elif self.tuning is not None:
             name, tuning = self.tuning
             tasks.insert(0, Task(f"tuning {name}", tuning.num_done, tuning.num_steps, "opt steps"))
+        tasks += [Task(f"job of {name}: {job.state}", 0, 1, "jobs") for name, job in self.servers.jobs.items()]
         share = standing.share
         if self.config.stop.unit == "epochs" and self.in_epoch:
             is_shown = self.waves is not None or self.tuning is not None
@@ -423,14 +334,10 @@ class TextTrainer(Training):
             share = min(share + min(part, 0.99) / self.config.stop.after, 1.0)  # an epoch is whole once it is counted
         return standing._replace(tasks=tasks, share=share)
 
-    def _budget(self) -> dict[str, Any] | None:
-        return None if self.config.budget is None else self.config.budget.model_dump()
-
     def state_dict(self) -> dict[str, Any]:
         tuning = None if self.tuning is None else self.tuning[1].state_dict()
         own = {
             "files": dict(self.game.files),
-            "budget": self._budget(),
             "players": {name: player.state_dict() for name, player in self.players.items()},
             "stage": self.stage,
             "is_imitating": self.is_imitating,
@@ -445,8 +352,6 @@ class TextTrainer(Training):
         return super().state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["end_reason"] == BUDGET_IS_SPENT and state["budget"] != self._budget():
-            state = state | {"end_reason": None}  # it was extended
         super().load_state_dict(state)
         with below("game"):
             require_same_files(state["files"], self.game.files)
@@ -460,22 +365,9 @@ class TextTrainer(Training):
             self.waves = self._make_waves()
             self.waves.load_state_dict(state["waves"])
             self._counted = self.waves.counts()
-        self.jobs = {name: Job.from_state(job) for name, job in state["jobs"]}
+        self.jobs = {name: FileJob.from_state(j) if "file" in j else Job.from_state(j) for name, j in state["jobs"]}
         if state["tuning"] is not None:
-            name = list(self.jobs)[self.num_tuned]
-            self.tuning = name, self._tuning(self.players[name], self.jobs[name])
+            name, job = list(self.jobs.items())[self.num_tuned]
+            assert isinstance(job, Job)
+            self.tuning = name, self._tuning(self.players[name], job)
             self.tuning[1].load_state_dict(state["tuning"])
-
-
-def _reward(rows: Sequence[DecisionRow], role: str) -> float | None:
-    """Return what a role got in a dialogue, by its decisions; None if it made none."""
-    return next((row.reward for row in rows if row.role == role), None)
-
-
-def _value(score: Share | Estimate | float | None) -> float | None:
-    match score:
-        case Share():
-            return score.estimate().value
-        case Estimate():
-            return score.value
-    return score

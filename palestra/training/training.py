@@ -78,6 +78,8 @@ class Training(TrainerBase):
     by_role = classmethod(opening.by_role)
     check = classmethod(checks.check)
     check_keys = classmethod(checks.check_keys)
+    bounds = classmethod(checks.bounds)
+    require_repeatable = checks.require_repeatable
 
     def __init__(
         self,
@@ -102,6 +104,7 @@ class Training(TrainerBase):
         self.extra_state: dict[str, Any] = {}
         self.notes = Aggregates(read.output.statistics)
         self.end_reason: str | None = None  # of an end before the config's `stop`
+        self.is_cut = False  # whether an evaluation could not be made, so that the run ends; it is due if it goes on
         self.checked: Counters = self.counters  # at the last safe point where anything was due
         self._recorded = self.mark()
         self.progress = ProgressReporter(self.run, self.standing)
@@ -157,8 +160,7 @@ class Training(TrainerBase):
         """Do what is due: evaluate, record, save; then leave if the run is done or a signal came.
 
         To be called where all state lies in objects. An interval is due if its counter has passed a multiple of it
-        since the last safe point. A signal does not wait for an evaluation: the run is saved as it was before this
-        safe point, and a resumed run repeats the safe point.
+        since the last one. A signal does not wait for an evaluation: the run is saved as before, and repeats this.
         """
         if self.watcher is not None:
             self.watcher.before_safe_point()
@@ -177,10 +179,10 @@ class Training(TrainerBase):
         done = self.end_reason is not None or self.config.stop.share(now) >= 1.0
         self.require_finite(with_parameters=False)
         try:
-            self._evaluate_what_is_due(done, before, now)
+            done = self._evaluate_what_is_due(done, before, now)
             if done or is_due(output.record, before, now):
                 self.record(self.end_reason if done else None)
-            self.checked, self.finished = now, done
+            self.checked, self.finished = before if self.is_cut else now, done
             self._agenda.set(now, self.evaluating.due_once())
             must_save = self.evaluating.must_save(self.counts())
             save_is_due = done or must_save or is_due(output.save, before, now)
@@ -194,13 +196,14 @@ class Training(TrainerBase):
             self.checkpoints.write_ahead(self.buffers())
         self._has_left = self.finished or leaving
 
-    def _evaluate_what_is_due(self, done: bool, before: Counters, now: Counters) -> None:
-        """Make the test if the run is done, else the evaluations that are due between two moments."""
+    def _evaluate_what_is_due(self, done: bool, before: Counters, now: Counters) -> bool:
+        """Make the test if the run is done, else the evaluations that are due; return whether it is done now."""
         if done:
             with self.evaluating.test(self.counts(), self._hooks()):
                 self._test()
         else:
             self.evaluate(self.evaluating.due(before, now))
+        return done
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
@@ -240,9 +243,6 @@ class Training(TrainerBase):
         """Raise ConfigError, before anything is written, for what would make training fail."""
         checks.check_ready(self)
 
-    def require_repeatable(self) -> None:
-        """Raise RunFolderError for a run that another training would not repeat to the bit."""
-
     def end_run(self, reason: str) -> None:
         """End the run before its `stop`, as complete, at the next safe point; the first reason counts."""
         if self.end_reason is None and self.config.stop.share(self.counters) < 1.0:
@@ -252,12 +252,11 @@ class Training(TrainerBase):
     def extend(self, overrides: Sequence[str]) -> None:
         """Give the run another end, as `palestra extend` does, such as ["stop.after=64000"]. `fit` then goes on.
 
-        Raises RuntimeError if the run has not begun, ConfigError for other keys than `stop` and for an end that it has
-        reached already.
+        Raises RuntimeError if the run has not begun, ConfigError for keys that end no run and for an end in the past.
         """
         has_begun = any(self.counts().values())  # else the state is still in the last checkpoint
         self.run.extend(overrides, Reached(self.counts(), self.end_reason) if has_begun else None)
-        self.finished, self.end_reason = False, None
+        self.finished, self.end_reason, self.is_cut = False, None, False
 
     # ---- the stages of a run, and their contexts -----------------------------------------------------------
 
@@ -502,15 +501,14 @@ class Training(TrainerBase):
         """The state of the training at this moment, for the display."""
         stage = None if self.finished else "test" if self.evaluating.is_final else "train"
         share = 1.0 if self.finished else self.config.stop.share(self.counters)
-        tasks = self.evaluating.tasks()
-        return Standing(stage, share, self.counts(), self.mark(), self.shown_metrics(), tasks, self.end_reason)
+        what = self.counts(), self.mark(), self.shown_metrics(), self.evaluating.tasks(), self.end_reason
+        return Standing(stage, share, *what)
 
     def note(self, name: str, value: Recordable) -> None:
         """Put a value into the next record, as notes/NAME.
 
         A number (several become the statistics that `output.statistics` names), an array (a histogram), or a text, a
-        datetime, an Image or a Video of palestra.recording (the last one counts). Raises TypeError or ValueError for
-        values that cannot be recorded.
+        datetime, an Image or a Video of palestra.recording (the last counts). Raises TypeError, ValueError for others.
         """
         self.notes.add({name: value})
 
@@ -518,6 +516,5 @@ class Training(TrainerBase):
         """Show a line that stays."""
         self.run.display.log(line)
 
-    def is_asked_to_leave(self) -> bool:
-        """Whether a signal asks the run to leave."""
+    def is_asked_to_leave(self) -> bool:  # by a signal
         return self.run.signals.received is not None

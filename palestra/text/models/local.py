@@ -159,7 +159,7 @@ class LocalModel(TextModel):
         for each in self.learning.parameters.values():
             each.data = each.data.clone()
 
-    def begin_with(self, weights: Mapping[str, Tensor]) -> None:
+    def begin_with(self, base: str, weights: Mapping[str, Tensor]) -> None:
         self._initial = dict(weights)
         self._fill(self._initial)
 

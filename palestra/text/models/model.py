@@ -229,8 +229,11 @@ class TextModel(ABC):
         return True
 
     @abstractmethod
-    def begin_with(self, weights: Mapping[str, Tensor]) -> None:
-        """Take over weights that a model of the same kind has learned elsewhere, as those of the beginning."""
+    def begin_with(self, base: str, weights: Mapping[str, Tensor]) -> None:
+        """Take over what a model of the same kind has learned elsewhere, as that with which the run begins.
+
+        base, weights: those of its `state_dict`.
+        """
 
     @abstractmethod
     def export(self, folder: Path) -> None:

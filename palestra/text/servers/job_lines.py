@@ -13,11 +13,11 @@ from hashlib import sha256
 from typing import Any
 
 from palestra.config import ConfigError
-from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.disk import Folder, RunFolderError, writing
+from palestra.storage.run_folder import JOBS, RunFolder
 from palestra.text.servers.ledger import NOTHING, Cost
 
 ENDS = ("finished", "failed", "cancelled")
-FILE = "jobs.jsonl"
 NOT_THERE = "the server has no such job (--job none)"
 
 
@@ -119,7 +119,7 @@ class JobLines:
 
     def _write(self, line: Mapping[str, Any]) -> JobEntry:
         """Add a line, and wait until it is on the disk. Raises OSError."""
-        file = self.root.append(FILE)
+        file = self.root.append(JOBS)
         try:
             whole = b"".join(file.pieces(file.size)).rfind(b"\n") + 1
             if whole < file.size:  # a kill has torn the last line
@@ -138,15 +138,22 @@ def read_jobs(root: Folder) -> dict[str, JobEntry]:
     Raises RunFolderError for a file that is damaged.
     """
     found: dict[str, JobEntry] = {}
-    if root.kind(FILE) is None:
+    if root.kind(JOBS) is None:
         return found
-    *lines, _ = root.read(FILE).split(b"\n")
+    *lines, _ = root.read(JOBS).split(b"\n")
     for number, line in enumerate(lines, start=1):
         try:
             _take(found, json.loads(line))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise RunFolderError(f"{root.path / FILE} is damaged, in line {number}: {error!r:.200}") from error
+            raise RunFolderError(f"{root.path / JOBS} is damaged, in line {number}: {error!r:.200}") from error
     return found
+
+
+def copy_jobs(origin: RunFolder, folder: RunFolder) -> None:
+    """Give a branch the lines of the run that it comes from, if this has any. Raises RunFolderError."""
+    with writing(folder.path):
+        if origin.root.kind(JOBS) is not None:
+            folder.root.write(JOBS, origin.root.read(JOBS))
 
 
 def _take(entries: dict[str, JobEntry], line: Mapping[str, Any]) -> None:

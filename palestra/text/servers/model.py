@@ -21,13 +21,14 @@ MOST_SEED = 2**31  # what servers take as a seed
 class ServerModel(TextModel):
     """A model that is asked by calls, of which many may be out at a time.
 
-    model: its name at the server, which a job changes. calls: makes the calls.
+    model: its name at the server, which a job changes. base: the name with which the run began. calls: makes the calls.
     """
 
     def __init__(self, player: str, config: ServerConfig, calls: Calls) -> None:
         """Make the model; nothing is sent. player: who has it. Raises MissingExtra."""
         library("openai")
-        self.player, self.config, self.calls, self.model = player, config, calls, config.model
+        self.player, self.config, self.calls = player, config, calls
+        self.base = self.model = config.model
 
     # ---- answers -----------------------------------------------------------------------------------------
 
@@ -73,16 +74,16 @@ class ServerModel(TextModel):
     # ---- learning ----------------------------------------------------------------------------------------
 
     def check_tuning(self, config: Any) -> None:
-        raise NotImplementedError
+        pass
 
     def tuning(self, job: Job, config: Any, key: int) -> Tuning:
-        raise NotImplementedError
+        raise NotImplementedError("a model behind a server is tuned by its jobs there")
 
     def keep_reference(self) -> None:
         pass
 
-    def begin_with(self, weights: Mapping[str, Tensor]) -> None:
-        raise NotImplementedError("a model behind a server begins with the weights that it has there")
+    def begin_with(self, base: str, weights: Mapping[str, Tensor]) -> None:
+        self.base = self.model = base
 
     def export(self, folder: Path) -> None:
         raise NotImplementedError("the weights of a model behind a server lie there")

@@ -7,7 +7,7 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -23,7 +23,7 @@ class JobServer:
     those that are not carried out either. statuses: kinds with the statuses that their next requests get. looks: how
     often a job is looked at before it is over. end: succeeded, failed or cancelled; None: a job never ends by itself.
     can_list, gives_files: whether it lists what it has, and gives files back. newest_first: the order of its lists.
-    steps: that it reports of a job. answer: what every chat gets. usage: of a chat.
+    steps, trained: what it reports of a job, its opt steps and tokens. answer: what every chat gets. usage: of a chat.
     """
 
     def __init__(self) -> None:
@@ -34,13 +34,14 @@ class JobServer:
         self.before: Counter[str] = Counter()
         self.statuses: dict[str, list[int]] = {}
         self.looks, self.end, self.steps = 1, "succeeded", 0
+        self.trained: int | None = 100
         self.can_list = self.gives_files = self.newest_first = True
         self.page = 2
-        self.answer, self.usage = "accept", {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
+        self.answer, self.usage = "because", {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
         self.chats: list[Data] = []
         self.lock = threading.RLock()
         self.url = ""
-        self.has_come = threading.Condition(self.lock)
+        self.at: dict[str, Callable[[], None]] = {}  # what to do at a kind of request, once it is carried out
 
     # ---- what it does --------------------------------------------------------------------------------------
 
@@ -51,23 +52,19 @@ class JobServer:
             if method == wanted and (match := re.fullmatch(form, path)):
                 with self.lock:
                     self.counts[kind] += 1
-                    self.has_come.notify_all()
                     if self.before[kind] > 0:
                         self.before[kind] -= 1
                         return kind, 0, None
                     if self.statuses.get(kind):
                         return kind, self.statuses[kind].pop(0), {"error": {"message": f"no {kind} today"}}
                     status, data = getattr(self, f"_{kind}")(*match.groups(), query=query, body=body)
+                    if kind in self.at:
+                        self.at.pop(kind)()
                     if self.lost[kind] > 0:
                         self.lost[kind] -= 1
                         status = 0
                     return kind, status, data
         return "unknown", 404, {"error": {"message": f"nothing at {path}"}}
-
-    def wait_for(self, kind: str, num: int = 1, timeout: float = 30.0) -> None:
-        """Wait until so many requests of a kind have come."""
-        with self.lock:
-            assert self.has_come.wait_for(lambda: self.counts[kind] >= num, timeout), f"{kind}: {self.counts}"
 
     def submitted(self) -> list[str]:
         """Return the keys of all jobs, in order."""
@@ -137,7 +134,7 @@ class JobServer:
             if self.end is not None and job["looks"] > self.looks:
                 job["status"] = self.end
                 if self.end == "succeeded":
-                    job |= {"fine_tuned_model": f"{job['model']}+{job['id'][6:]}", "trained_tokens": 100}
+                    job |= {"fine_tuned_model": f"{job['model']}+{job['id'][6:]}", "trained_tokens": self.trained}
                 elif self.end == "failed":
                     job["error"] = {"code": "bad", "message": "the examples are dull", "param": None}
         return 200, job

@@ -1,0 +1,282 @@
+"""Runs whose players are tuned by jobs at a server, within budgets and across kills.
+
+Covers palestra.runs.text_costs, palestra.report.server_jobs, palestra.training.text_servers and
+palestra.training.text_tuning.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from resuming import records
+from typer.testing import CliRunner
+
+import palestra
+from palestra.cli import app
+from palestra.config import ConfigError
+from palestra.runs.kinds import read_config
+from palestra.runs.text_costs import TextCosts
+from palestra.text.servers import client
+from palestra.training.checks import TrainingFailed
+from palestra.training.text import TextTrainer
+from tests.forked import Forked
+from tests.text.runs import PLAYER, SUPERVISED, Data, text_run
+from tests.text.servers.fake_jobs import JobServer, serving
+from tests.text.servers.runs import at_server
+
+LOSS = {"name": "supervised", "per": "token"}
+TUNING = {"num_passes": 1, "batch_size": "auto", "learning_rate_multiplier": "auto", "poll_s": 0.02, "timeout_s": 30.0}
+LEARNS = {"name": "supervised", "scripted": "honest", "loss": LOSS, "begin_from": "before", "tuning": TUNING}
+PRICES = {"input": 1.0, "cached": 1.0, "output": 4.0, "trained": 2.0}
+HONEST = {"scripted": "honest"}
+EVERY = {"every": 1, "unit": "stages"}
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.02)
+
+
+@pytest.fixture
+def fake() -> Iterator[JobServer]:
+    with serving(JobServer()) as server:
+        yield server
+
+
+def config(fake: JobServer, verifier: Data = HONEST, player: Data | None = None, **changed: Any) -> Data:
+    """Two epochs in which a player at a server is tuned."""
+    model = {"model": at_server(fake.url, prices=PRICES), "algorithm": LEARNS, "imitate": None}
+    prover = PLAYER | model | (player or {})
+    keys = {"num_rollouts": 1, "best": None, **changed}
+    run = text_run("nip", {"prover": prover, "verifier": verifier}, **keys)
+    for each in run["evaluations"]:
+        each["pairings"] = each["pairings"][:1]
+    run["output"] |= {"save": EVERY, "record": EVERY}
+    return run
+
+
+def both_at_server(fake: JobServer, player: Data | None = None, **changed: Any) -> Data:
+    """A run in which nobody ever decides, if the server does not say so."""
+    data = config(fake, player=player, **changed)
+    data["players"]["verifier"] = data["players"]["prover"]
+    return data
+
+
+def trained(place: Path, data: Data) -> TextTrainer:
+    trainer = palestra.make_trainer(data, run=place)
+    trainer.fit()
+    assert isinstance(trainer, TextTrainer)
+    return trainer
+
+
+def spent(folder: Path) -> int:
+    """The tokens of all calls and jobs of a run, as its journals have them; what is not over costs its worst case."""
+    files = [*(folder / "calls").glob("*.jsonl"), folder / "jobs.jsonl"]
+    held: dict[Any, int] = {}
+    for line in (json.loads(each) for file in files if file.exists() for each in file.read_text().splitlines()):
+        place = (line["call"], line["attempt"]) if "call" in line else line["key"]
+        if "worst" in line or "spent" in line:
+            held[place] = line["worst" if "worst" in line else "spent"]["tokens"]
+    return sum(held.values())
+
+
+def told(*words: object, code: int = 0) -> str:
+    done = CliRunner().invoke(app, [*map(str, words)])
+    assert done.exit_code == code, (done.output, done.exception)
+    return " ".join((done.output + (done.stderr if code else "")).split())
+
+
+def test_a_server_tunes_while_players_here_are_tuned_and_the_next_answers_are_of_the_new_model(
+    tmp_path: Path, fake: JobServer
+) -> None:
+    fake.steps, fake.looks = 3, 2
+    here = PLAYER | {"algorithm": SUPERVISED, "imitate": None}
+    trainer = trained(tmp_path / "run", config(fake, here))
+    player = trainer.players["prover"]
+    assert player.model.state_dict()["base"] == "base+0+1"
+    assert player.opt_steps == 6
+    assert trainer.opt_steps == 6 + trainer.players["verifier"].opt_steps
+    models = [each["model"] for each in fake.chats]
+    assert [name for name, before in zip(models, ["", *models], strict=False) if name != before] == [
+        "base",
+        "base+0",
+        "base+0+1",
+    ]
+    assert [job["model"] for job in fake.jobs.values()] == ["base", "base+0"]
+    told_losses = [each["players"]["prover"].get("loss") for each in records(tmp_path / "run") if "players" in each]
+    assert told_losses.count(pytest.approx(1 / 3)) == 2
+    page = told("report", tmp_path / "run", "--out", tmp_path / "page.html") and (tmp_path / "page.html").read_text()
+    assert "Calls and jobs" in page
+    assert "base+0+1" in page
+    for path in (tmp_path / "run").rglob("*"):  # a run that goes on finds all it has paid for
+        assert path.name != "failure.txt"
+
+
+def test_a_run_imitates_at_a_server_and_hands_its_model_on(tmp_path: Path, fake: JobServer) -> None:
+    imitates = {"scripted": "random", "num_questions": 3, "loss": LOSS, "begin_from": "base", "tuning": TUNING}
+    first = config(fake, player={"imitate": imitates, "algorithm": LEARNS | {"begin_from": "base"}}, evaluations=[])
+    trained(tmp_path / "run", first | {"stop": {"after": 1, "unit": "epochs"}})
+    assert [job["model"] for job in fake.jobs.values()] == ["base", "base"]
+    assert [key.split("-")[2] for key in fake.submitted()] == ["imitate", "0"]
+    origin = {"from_run": str(tmp_path / "run"), "player": "prover", "checkpoint": "latest"}
+    second = config(fake, player={"warm_start": origin}, evaluations=[])
+    trainer = trained(tmp_path / "second", second | {"stop": {"after": 1, "unit": "epochs"}})
+    assert list(fake.jobs.values())[-1]["model"] == "base+1"
+    assert trainer.players["prover"].model.state_dict()["base"] == "base+1+2"
+    elsewhere = at_server("http://127.0.0.1:9/v1", prices=PRICES)
+    with pytest.raises(ConfigError, match=r"players\.prover\.warm_start: expected a player whose model has url"):
+        palestra.make_trainer(config(fake, player={"warm_start": origin, "model": elsewhere}))
+
+
+def test_kills_at_every_step_of_a_job_lose_and_repeat_none(tmp_path: Path, fake: JobServer) -> None:
+    fake.steps, fake.looks = 2, 1
+    file, run = tmp_path / "config.yml", tmp_path / "run"
+    file.write_text(json.dumps(config(fake, evaluations=[])))
+    command = ["train", str(file), "--run", str(run)]
+    for kind in ("files", "upload", "submit", "job", "events", None):
+        process = Forked([sys.executable, "-m", "palestra", *command], env=os.environ)
+        if kind is not None:
+            with fake.lock:
+                fake.at[kind] = lambda pid=process.pid: os.kill(pid, signal.SIGKILL)
+        assert process.wait(60) == (0 if kind is None else -signal.SIGKILL), kind
+        command = ["resume", str(run)]
+    assert [key.split("-", 2)[2] for key in fake.submitted()] == ["0-prover-1", "1-prover-1"]
+    assert len(fake.files) == 2
+    assert len({json.dumps(each) for each in fake.chats}) == len(fake.chats), "a call was made twice"
+
+
+@pytest.mark.parametrize("end", ["failed", "cancelled", None])
+def test_a_job_that_ends_badly_ends_the_run_and_resume_makes_a_new_one(
+    end: str | None, tmp_path: Path, fake: JobServer
+) -> None:
+    data = config(fake, evaluations=[], stop={"after": 1, "unit": "epochs"})
+    data["players"]["prover"]["algorithm"] = LEARNS | {"tuning": TUNING | {"timeout_s": 0.3}}
+    fake.end = end
+    why = {"failed": "has failed: the examples are dull", "cancelled": "was cancelled: the server says no reason"}
+    with pytest.raises(TrainingFailed, match=why.get(end or "", "was cancelled: it was not over after 0.3 s")):
+        trained(tmp_path / "run", data)
+    assert "the examples are dull" in told("resume", tmp_path / "run", code=1) if end == "failed" else True
+    fake.end = "succeeded"
+    told("resume", tmp_path / "run")
+    assert len(fake.jobs) == (3 if end == "failed" else 2)
+    assert len(fake.chats) == len({json.dumps(each) for each in fake.chats})
+
+
+def test_resume_adopts_by_hand_what_a_server_does_not_list(tmp_path: Path, fake: JobServer) -> None:
+    fake.can_list, fake.lost["submit"] = False, 1
+    with pytest.raises(TrainingFailed, match=r"palestra resume RUN --job ID"):
+        trained(tmp_path / "run", config(fake, evaluations=[], stop={"after": 1, "unit": "epochs"}))
+    assert "palestra resume RUN --job ID" in told("resume", tmp_path / "run", code=1)
+    told("resume", tmp_path / "run", "--job", "ftjob-0")
+    assert len(fake.jobs) == 1
+
+
+def test_a_run_ends_at_its_budget_and_goes_on_at_that_very_point(tmp_path: Path, fake: JobServer) -> None:
+    fake.usage, fake.answer = None, "é" * 500  # so that the worst case counts, which is what they cost
+    run, data = tmp_path / "run", both_at_server(fake, stop={"after": 3, "unit": "epochs"})
+    costs = TextCosts(read_config(data), *_game_and_players(data))
+    whole, least = costs.run(), costs.beginning().plus(costs.epoch(0)).cost.tokens
+    assert whole is not None
+    with pytest.raises(ConfigError, match=rf"budget.tokens: expected at least {least:,}, which the first epoch may"):
+        trained(run, data | {"budget": {"tokens": least - 1, "money": None}})  # type: ignore[operator]
+    assert not run.exists()
+    trainer = trained(run, data | {"budget": {"tokens": least, "money": None}})
+    reasons = set()
+    tokens = least or 0
+    for _ in range(40):
+        if trainer.end_reason is None:
+            break
+        reasons.add(trainer.end_reason)
+        assert spent(run) <= tokens
+        assert json.loads((run / "run.json").read_text())["ended"] == trainer.end_reason
+        tokens += 700
+        told("extend", run, f"budget.tokens={tokens}")
+        trainer = palestra.Trainer.load(run)  # type: ignore[assignment]
+        trainer.fit()
+    assert reasons == {"the budget is spent: the next call or job could pass it"}
+    assert trainer.epochs == 3
+    assert json.loads((run / "run.json").read_text())["ended"] is None
+    assert len({json.dumps(each) for each in fake.chats}) == len(fake.chats), "a call was made twice"
+    evaluations = [each["epochs"] for each in records(run) if each["kind"] == "evaluation"]
+    assert evaluations[-1] == 3
+    assert {0, 1, 2} <= set(evaluations)
+
+
+def _game_and_players(data: Data) -> tuple[Any, Any]:
+    read: Any = read_config(data)
+    players = {name: each for name, each in read.players.items() if hasattr(each, "model")}
+    return read.game.build(), players
+
+
+def test_no_run_costs_more_than_check_says(tmp_path: Path, fake: JobServer) -> None:
+    fake.usage = fake.trained = None  # so that the worst case counts
+    fake.answer = "é" * 500  # longer than any answer may be
+    imitates = {"scripted": "random", "num_questions": 3, "loss": LOSS, "begin_from": "base", "tuning": TUNING}
+    data = both_at_server(fake, {"imitate": imitates, "num_retries": 0})
+    costs = TextCosts(read_config(data), *_game_and_players(data))
+    bound = costs.run()
+    assert bound is not None
+    trained(tmp_path / "run", data | {"budget": {"tokens": bound.cost.tokens, "money": bound.cost.in_money() + 1e-6}})
+    assert (bound.cost.tokens or 0) / 2 < spent(tmp_path / "run") <= (bound.cost.tokens or 0)
+    assert fake.counts["chat"] <= bound.calls
+    assert fake.counts["submit"] <= bound.jobs
+
+
+def test_check_prices_a_run_without_network_and_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    nowhere = JobServer()
+    nowhere.url = "http://127.0.0.1:9/v1"
+    data = config(nowhere)
+    data["players"]["prover"]["model"]["key"] = "NO_SUCH_KEY"
+    file = tmp_path / "config.yml"
+    file.write_text(json.dumps(data))
+    said = told("check", file)
+    assert "servers are asked, in an epoch without its evaluations, for at most: 12 calls and 1 job," in said
+    assert "servers are asked, in the whole run with its evaluations, for at most: 76 calls and 2 jobs," in said
+    assert "tokens in all, which cost 0." in said
+
+
+def test_a_branch_takes_finished_jobs_along(tmp_path: Path, fake: JobServer) -> None:
+    data = config(fake, evaluations=[], stop={"after": 1, "unit": "epochs"})
+    trained(tmp_path / "run", data | {"output": data["output"] | {"keep_every": 1}})
+    checkpoint = tmp_path / "run" / "checkpoints" / "00000002"  # before its only job
+    branch = palestra.Trainer.branch(checkpoint, ["budget={tokens: 100000, money: null}"], run=tmp_path / "branch")
+    branch.fit()
+    assert len(fake.jobs) == 1
+    assert branch.players["prover"].model.state_dict()["base"] == "base+0"
+
+
+WRONG: dict[str, tuple[Data, str]] = {
+    "tuning of a local model": (
+        {"algorithm": SUPERVISED},
+        "players.prover.algorithm.tuning: expected num_passes, batch_size, learning_rate_multiplier, poll_s, timeout_s,"
+        " because the model is behind a server, got other keys",
+    ),
+    "tuning of a server": (
+        {"model": PLAYER["model"]},
+        "players.prover.algorithm.tuning: expected num_passes, batch_size, num_microbatches, groups, max_grad_norm, "
+        "precision, because the model is in this process, got other keys",
+    ),
+    "by answer": (
+        {"algorithm": LEARNS | {"loss": {"name": "supervised", "per": "answer"}}},
+        "players.prover.algorithm.loss.per: expected 'token', because servers know no other, got 'answer'",
+    ),
+    "batches of none": (
+        {"algorithm": LEARNS | {"tuning": TUNING | {"batch_size": 0}}},
+        "players.prover.algorithm.tuning.batch_size: expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_does_not_fit_a_server_is_one_line(case: str, fake: JobServer) -> None:
+    changed, line = WRONG[case]
+    with pytest.raises(ConfigError) as failed:
+        read_config(config(fake, player=changed))
+    assert str(failed.value).startswith(line)
+    assert len(str(failed.value).splitlines()) == 1
