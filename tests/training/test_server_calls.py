@@ -113,6 +113,27 @@ def test_evaluate_keeps_its_calls_and_buys_them_once(finished: tuple[FakeServer,
     assert sum(server.asked.values()) == before + bought
 
 
+def test_an_analysis_keeps_its_calls_too(finished: tuple[FakeServer, Path, Data], monkeypatch: Any) -> None:
+    server, run, _ = finished
+    monkeypatch.setattr(server, "answer", lambda *_: "yes, it is there")
+    before = sum(server.asked.values())
+    words = [
+        "analyse",
+        str(run),
+        "follows_up",
+        "model.name=server",
+        f"model.url={server.url}",
+        "--of",
+        "main",
+    ]
+    told([*words, "model.model=base"])
+    bought = sum(server.asked.values()) - before
+    assert 0 < bought == sum(line["kind"] == "answered" for line in lines(run, "analyse-follows_up"))
+    told([*words, "model.model=base", "--anew"])
+    assert sum(server.asked.values()) == before + bought
+    assert "(base), got 'other'" in " ".join(told([*words, "model.model=other", "--anew"], 2).split())
+
+
 def test_a_branch_takes_answers_along_and_has_spent_nothing(
     finished: tuple[FakeServer, Path, Data], tmp_path: Path
 ) -> None:
@@ -182,6 +203,20 @@ def kept_answers(run: Path) -> int:
                 found[said["call"]] += 1
     assert not found or max(found.values()) == 1
     return len(found)
+
+
+def test_a_mirror_takes_answers_along(server: FakeServer, tmp_path: Path) -> None:
+    mirror = {"url": f"file://{tmp_path}/mirrored", "options": {}, "attempts": 1, "first_wait_s": 0.0}
+    config = without_evaluations(server_run(server.url))
+    config["output"] |= {"mirror": {**mirror, "end_wait_s": 20.0}, "save": {"every": 1, "unit": "stages"}}
+    trainer = fit(tmp_path / "run", config)
+    asked, whole = +server.asked, rollouts(tmp_path / "run")
+    url = f"file://{tmp_path}/mirrored/run"
+    fetched = TextTrainer.load(url, into=tmp_path / "fetched")
+    fetched.fit()
+    assert (tmp_path / "fetched" / "calls" / "0.jsonl").read_bytes() == (tmp_path / "run/calls/0.jsonl").read_bytes()
+    assert (server.asked, rollouts(tmp_path / "fetched")) == (asked, whole)
+    assert fetched.servers.calls.costs() == trainer.servers.calls.costs()
 
 
 @pytest.mark.parametrize("where", ["sample", "evaluation"])

@@ -92,7 +92,6 @@ class Calls:
         self._attempts.clear()
         self.tally.clear()
         self._read_new()
-        self.ledger.lose_all()
         try:
             yield
         finally:
@@ -112,9 +111,12 @@ class Calls:
     def _read_new(self) -> None:
         """Read the journals that were not there before: all of them at first, then those that a branch has copied."""
         assert self._folder is not None
+        out = set(self.ledger.reserved)
         for name in filter(ONCE["calls"].fullmatch, self._folder.names()):
             if name not in self._journals:
                 self.ledger.replay(map(self._counted, self._journal(name).lines()), self._run)
+        for key in self.ledger.reserved.keys() - out:  # a kill has lost it
+            self.ledger.lose(key)
 
     def _counted(self, line: Line) -> Line:
         """Count a line of a journal, which is this run's own if its call was."""
