@@ -12,7 +12,10 @@ ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
 
 def transcripts(rollouts: Rollouts, with_prompts: bool) -> str:
-    """Return dialogues as YAML, one after the other. with_prompts: whether they have what each role has read, too."""
+    """Return dialogues as YAML, one after the other, and of a tree all of its dialogues.
+
+    with_prompts: whether they have what each role has read, too.
+    """
     return "".join(f"{line}\n" for dialogue in rollouts.dialogues() for line in _lines(dialogue, with_prompts))
 
 
@@ -21,9 +24,11 @@ def verdict_word(verdict: int | None) -> str:
 
 
 def _lines(dialogue: list[DecisionRow], with_prompts: bool) -> Iterator[str]:
-    first = dialogue[0]
+    first, last = dialogue[0], dialogue[-1]
     yield f"- question: {first.question}"
     yield f"  rollout: {first.rollout}"
+    if last.node >= len(dialogue):  # one of several dialogues in a tree, which its last decision tells from the others
+        yield f"  node: {last.node}"
     yield f"  variant: {first.variant}"
     yield f"  about: {_text(first.about, 4)}"
     yield f"  label: {verdict_word(first.label)}"

@@ -322,7 +322,8 @@ class TextTrainer(TextTuning):
             return standing
         tasks = list(standing.tasks)
         if self.waves is not None:
-            tasks.insert(0, Task("talking", self.waves.num_over, len(self.waves.tables), "dialogues"))
+            unit = "trees" if self.waves.num_continuations > 1 else "dialogues"
+            tasks.insert(0, Task("talking", self.waves.num_over, len(self.waves.tables), unit))
         elif self.tuning is not None:
             name, tuning = self.tuning
             tasks.insert(0, Task(f"tuning {name}", tuning.num_done, tuning.num_steps, "opt steps"))

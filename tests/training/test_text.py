@@ -12,7 +12,7 @@ import pytest
 from config_mutations import assert_every_mutation_is_told
 from resuming import records
 
-from palestra.config import ConfigError, find_defaults, find_undescribed
+from palestra.config import ConfigError, check, find_defaults, find_undescribed
 from palestra.runs.text import TextConfig
 from palestra.training import make_trainer
 from palestra.training.checks import TrainingFailed
@@ -33,6 +33,13 @@ GRADIENT = {
     "advantage": "question",
     **JOB,
     "loss": {"name": "policy_gradient", "per": "token", "clip_range": 0.2, "kl_coefficient": 0.1, "kl_to": "imitated"},
+}
+MALT = {
+    "name": "malt",
+    "num_continuations": 3,
+    "most_answers": 363,
+    **JOB,
+    "loss": {"name": "preference", "beta": 0.1},
 }
 PLAYER = {
     "model": {
@@ -95,6 +102,10 @@ CONFIG: dict[str, Any] = {
     "execution": {"device": "cpu", "num_threads": 1},
     "output": OUTPUT,
 }
+
+
+def learning(prover: Any, verifier: Any) -> dict[str, Any]:
+    return {"prover": PLAYER | {"algorithm": prover}, "verifier": PLAYER | {"algorithm": verifier}}
 
 
 def trained(run: Path, **changed: Any) -> TextTrainer:
@@ -207,6 +218,26 @@ def test_every_key_is_written_and_described_and_every_break_is_told_by_its_path(
             {"players": {name: PLAYER | {"algorithm": None} for name in SEATS}},
             "players: expected at least one player with an algorithm, got none",
         ),
+        (
+            {"players": learning(MALT, EXPERT)},
+            "players.verifier.algorithm.name: expected 'malt', because players.prover learns from trees of dialogues, "
+            "got 'expert_iteration'",
+        ),
+        (
+            {"players": learning(MALT, MALT | {"num_continuations": 2})},
+            "players.verifier.algorithm.num_continuations: expected 3, as of players.prover, because all talk in the "
+            "same trees, got 2",
+        ),
+        (
+            {"players": learning(MALT, MALT | {"most_answers": 362})},
+            "players.verifier.algorithm.most_answers: expected at least 363, because a tree may have so many answers, "
+            "got 362",
+        ),
+        (
+            {"players": learning(MALT | {"loss": JOB["loss"]}, MALT)},
+            "players.prover.algorithm.loss.name: expected 'preference', by which its examples can be learned, got "
+            "'supervised'",
+        ),
     ],
 )
 def test_what_does_not_fit_is_told_in_a_line(changed: dict[str, Any], line: str, tmp_path: Path) -> None:
@@ -214,6 +245,18 @@ def test_what_does_not_fit_is_told_in_a_line(changed: dict[str, Any], line: str,
         make_trainer(CONFIG | changed, tmp_path / "run")
     assert line in str(caught.value).splitlines()
     assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_counts_the_answers_of_trees() -> None:
+    """Of `nip` with 5 rounds: 3 + 9 + 27 + 81 + 243 answers, or fewer where a scripted prover does not fork."""
+    malt = PLAYER | {"algorithm": MALT}
+    for prover, most in ((malt, 363), ({"scripted": "honest"}, 3 + 3 + 9 + 9 + 27)):
+        config = check(CONFIG | {"players": {"prover": prover, "verifier": malt}}, TextConfig)
+        assert config.most_answers() == most
+        trees = "8 trees of dialogues that go on in 3 ways each round (4 questions, 2 each)"
+        assert config.plan()[-1].startswith(f"an epoch has {trees}, at most {8 * most:,} answers")
+    [last] = check(CONFIG, TextConfig).plan()[-1:]
+    assert last == "an epoch has 8 dialogues (4 questions, 2 each), at most 40 answers, and at most 2 jobs"
 
 
 def test_rounds_that_scripted_players_play_before_any_model_are_counted(tmp_path: Path) -> None:

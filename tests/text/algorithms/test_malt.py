@@ -17,6 +17,7 @@ from palestra.text.game import TextGame
 from palestra.text.grammar import SILENT, Move
 from palestra.text.rollouts import DecisionRow, Rollouts
 from palestra.text.scripts import Honest
+from palestra.text.transcripts import transcripts
 from palestra.text.waves import Waves, Writer
 from tests.text.games import keys, text_game
 from tests.text.rows import JOB, dialogue, row, seat
@@ -92,7 +93,7 @@ def test_values_and_pairs_are_those_of_a_walk_through_all_dialogues(
     begun = [replace(table.dialogue, rounds=(), rewards=(), verdicts={}) for table in waves.tables]
     rows = played(waves)
     assert len(set(model.keys)) == len(model.keys), "each answer is drawn by a key of its own"
-    dialogues = list(Rollouts(rows).dialogues())
+    dialogues, told = list(Rollouts(rows).dialogues()), transcripts(Rollouts(rows), with_prompts=False)
     for rollout, first in enumerate(begun):
         own = [each for each in rows if each.rollout == rollout]
         assert len({each.node for each in own}) == len(own), "a row for each decision"
@@ -103,6 +104,8 @@ def test_values_and_pairs_are_those_of_a_walk_through_all_dialogues(
         found = [([each.node for each in path], {each.role: each.reward for each in path}) for path in paths]
         expected = [([each.node for each in path], returns) for path, returns in walk.ends]
         assert len(found) == len(expected)
+        ends = [f"  rollout: {rollout}\n  node: {nodes[-1]}\n" for nodes, _ in found if len(found) > 1]
+        assert all(told.count(end) == 1 for end in ends)
         for nodes, rewards in found:
             assert (nodes, rewards) in [(n, {role: r[role] for role in rewards}) for n, r in expected]
     for role in waves.game.roles:
