@@ -28,7 +28,7 @@ from palestra.config import (
 from palestra.config.files import values_of
 from palestra.config.places import Place
 from palestra.config.usual import completed
-from palestra.recording.results import printable
+from palestra.recording.results import printable, score_text
 from palestra.runs.kinds import read_stored_config, require_kind
 from palestra.runs.stored import EvaluationFailed
 from palestra.runs.text import TextConfig
@@ -38,6 +38,7 @@ from palestra.storage.run_folder import RunFolder, write_traceback
 from palestra.text.analyses import AnyAnalysisConfig
 from palestra.text.analyses.analysis import Analysis, Dialogue, Judgement
 from palestra.text.analyses.stored import (
+    MOST,
     SUFFIX,
     Header,
     Journal,
@@ -287,9 +288,9 @@ def _fault(dialogue: Dialogue, judgements: Any) -> str | None:
     for each in judgements:
         if not any(each.row is row for row in dialogue):
             return f"expected a row of the dialogue, got {each.row!r:.80}"
-        is_number = isinstance(each.value, int | float) and abs(each.value) < float("inf")
+        is_number = isinstance(each.value, int | float) and abs(each.value) <= MOST
         if each.value is not None and not is_number:
-            return f"expected a finite number or None, got {each.value!r:.80}"
+            return f"expected a number from {-MOST:g} to {MOST:g} or None, got {each.value!r:.80}"
         if each.words is not None and not isinstance(each.words, str):
             return f"expected a text or None, got {each.words!r:.80}"
     return None
@@ -323,6 +324,7 @@ def _means(name: str, dialogues: Sequence[JudgedDialogue]) -> Iterator[Renderabl
         table.add_column(Text(printable(head)), justify="left" if head == "of" else "right")
     for evaluation, by_epoch in found.items():
         for epoch, by_seat in by_epoch.items():
-            means = [f"{by_seat[seat].value:.3f} ({by_seat[seat].num:,})" if seat in by_seat else "-" for seat in seats]
+            found_here = {seat: f"{score_text(mean.value)} ({mean.num:,})" for seat, mean in by_seat.items()}
+            means = [found_here.get(seat, "-") for seat in seats]
             table.add_row(Text(printable(evaluation or TRAINING)), f"{epoch:,}", *means)
     yield table

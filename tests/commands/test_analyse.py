@@ -87,9 +87,9 @@ def test_dialogues_are_judged_once_and_later_epochs_are_added(run: Path) -> None
     assert "0: 20 of 20 dialogues are to be judged" in shown
     assert f"{QUOTES}: means over 120 decisions" in shown
     assert [line.split() for line in shown.splitlines()[-3:]] == [
-        ["training", "0", "0.500", "(20)", "0.000", "(20)"],
-        ["training", "1", "0.500", "(20)", "0.000", "(20)"],
-        ["main", "1", "0.500", "(20)", "0.000", "(20)"],
+        ["training", "0", ".500", "(20)", ".000", "(20)"],
+        ["training", "1", ".500", "(20)", ".000", "(20)"],
+        ["main", "1", ".500", "(20)", ".000", "(20)"],
     ]
     header, *dialogues = lines(run)
     assert header == {"config": {"name": QUOTES}, "base": None}
@@ -168,7 +168,7 @@ def test_a_class_of_ones_own_judges_and_its_faults_are_one_line(run: Path) -> No
     assert lines(run, name.replace(":", "."))[0]["config"] == {"name": name, "most": 5}
     bodies = {
         "raise KeyError('x')": "judge raises KeyError: 'x' (own",
-        "return [Judgement(dialogue[0], float('nan'))]": "judge: expected a finite number or None, got nan",
+        "return [Judgement(dialogue[0], float('nan'))]": "judge: expected a number from -1e+100 to 1e+100",
         "return [Judgement(None, 1.0)]": "judge: expected a row of the dialogue, got None",
         "return [1]": "judge: expected a list of Judgement, got [1]",
     }
@@ -222,7 +222,7 @@ def test_a_model_behind_a_server_is_asked_once_for_each_message(run: Path, monke
         assert server.asked.total() == 80, "in the evaluation the same was said as in epoch 1"
         assert set(server.asked.values()) == {1}
         assert "80 calls, 80 attempts, " in shown
-        assert shown.splitlines()[-1].split() == ["main", "1", "0.000", "(20)", "1.000", "(20)"]
+        assert shown.splitlines()[-1].split() == ["main", "1", ".000", "(20)", "1.000", "(20)"]
         assert lines(run, "keeps_to_role")[1]["judged"][1]["words"] == "Yes: it asks."
         assert [file.name for file in (run / "calls").iterdir()] == ["analyse-keeps_to_role.jsonl"]
         server.plan.append("echo")

@@ -88,4 +88,46 @@ TEXT = [
         ("missing[self._is_held_out(found[:, :L]) != held_out]", "missing[:0]"),
         ("        if place < 0:\n", "        if place > 99:\n"),
     ),
+    *mutants(
+        "text/scenarios/code_validation.py",
+        "text/scenarios/test_code_validation.py",
+        ("order[num_held_out:])", "order)"),
+        ('"program": each.versions[label]}', '"program": each.versions[1]}'),
+        ("if line.strip() == data", "if data"),
+    ),
+    *mutants(
+        "text/analyses/asking.py",
+        "text/analyses/test_asking.py",
+        ('if row.stop != "scripted"]', "if True]"),
+        ("before = batch[: error.index]", "before = batch[:0]"),
+        ("(row.epoch, row.question, row.rollout, row.node)", "(row.epoch, row.question, row.rollout)"),
+    ),
+    *mutants(
+        "text/analyses/follows_up.py",
+        "text/analyses/test_asking.py",
+        ("and own <= each.round < row.round]", "and each.round < row.round]"),
+    ),
+    *mutants(
+        "text/analyses/quotes.py",
+        "text/analyses/test_quotes.py",
+        (' if each.role != "system"', ""),
+        ("quoted.rstrip(TRAILING) in read", "False"),
+    ),
+    *mutants(
+        "text/analyses/stored.py",
+        "commands/test_analyse.py",
+        ("        opened.truncate(found.length)\n", ""),
+    ),
+    *mutants(
+        "commands/analyse.py",
+        "commands/test_analyse.py",
+        ('            _require_same(found.header, header, f"{place.path / file}")\n', "            pass\n"),
+        (" not in done]", "]"),
+    ),
+    *mutants(
+        "commands/play_text.py",
+        "commands/test_play_text.py",
+        ("held_out=True", "held_out=False"),
+        ('if each.role != "assistant")', ")"),
+    ),
 ]

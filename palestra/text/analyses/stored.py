@@ -13,6 +13,7 @@ from palestra.storage.records_file import lines_of
 from palestra.text.analyses.analysis import Judgement
 
 SUFFIX = ".jsonl"
+MOST = 1e100  # of a value and its negative, so that sums are finite
 
 
 class Header(Entry):
@@ -33,7 +34,7 @@ class JudgedDecision(Entry):
     role: str
     player: str
     answer: str
-    value: Annotated[float, Field(allow_inf_nan=False)] | None
+    value: Annotated[float, Field(ge=-MOST, le=MOST)] | None
     words: str | None
 
 

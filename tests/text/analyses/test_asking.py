@@ -56,11 +56,11 @@ def talk(*said: tuple[str, str], stop: str = "stop") -> Dialogue:
 def test_the_messages_of_models_are_judged_in_batches_and_the_first_word_counts() -> None:
     analysis = KeepsToRole(KeepsToRoleConfig(name="keeps_to_role", **KEYS), NIP)
     judge = judging(analysis)
-    dialogues = [talk(("verifier", "a?"), ("prover", "b"), ("verifier", "z")), talk(("prover", "a"), stop="scripted")]
+    dialogues = [talk(("verifier", "a?"), ("prover", "z"), ("verifier", "b")), talk(("prover", "a"), stop="scripted")]
     dialogues += [[row()], talk(("prover", "ab"))]
     found = analysis.judge_all(dialogues)
     told = [[(each.row.answer, each.value, each.words) for each in judgements] for judgements in found]
-    expected = [("a?", 1.0, "Yes, it has."), ("b", 0.0, "no"), ("z", None, "not asked: too long")]
+    expected = [("a?", 1.0, "Yes, it has."), ("z", None, "not asked: too long"), ("b", 0.0, "no")]
     assert told == [expected, [], [], [("ab", 1.0, "Yes, it has.")]]
     assert max(map(len, judge.asked)) == 2
     assert [analysis.read(each) for each in ("YES!", " No.\nBecause", "**yes**", "maybe yes", "", "yesterday")] == [
