@@ -254,7 +254,8 @@ class Calls:
             self._is_stopping = True  # the run ends
         else:
             assert not isinstance(result, Exception)
-            self._answers.setdefault(name, {})[own] = result
+            if name in self._answers:
+                self._answers[name][own] = result
         self._results.put((ticket, result))
 
     async def _attempt_all(self, client: Client, call: Call, own: str, journal: Journal) -> Texts:

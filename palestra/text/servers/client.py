@@ -107,7 +107,7 @@ class Client:
     # ---- requests ------------------------------------------------------------------------------------------
 
     async def complete(self, body: dict[str, Any]) -> Any:
-        """Ask for a chat completion once, and return the JSON of the reply, or None if it is none.
+        """Ask for a chat completion once, and return the JSON of the reply, or its text if it is none.
 
         Raises what the official client raises, TimeoutError once the time of an attempt is over.
         """
@@ -190,7 +190,7 @@ def _json(content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
-        return None
+        return content[:1000].decode(errors="replace")
 
 
 def retry_after_s(error: BaseException) -> float | None:
@@ -224,8 +224,8 @@ def texts_of(reply: Any, num: int) -> Sequence[tuple[str, Literal["stop", "lengt
     Raises ValueError, in the server's words, for a reply with other than `num` answers, or with one that was filtered.
     """
     if not isinstance(reply, dict) or not isinstance(choices := reply.get("choices"), list):
-        told = "no JSON" if reply is None else json.dumps(reply)
-        raise ValueError(f"expected a chat completion, got {told:.1000}")
+        told = reply if isinstance(reply, str) else json.dumps(reply)
+        raise ValueError(f"expected a chat completion, got {told or 'nothing':.1000}")
     if len(choices) != num:
         raise ValueError(f"expected {num} answers, got {len(choices)}")
     by_index = {

@@ -12,6 +12,7 @@ from typing import Any
 from palestra.storage.disk import Folder, OpenFile, RunFolderError
 from palestra.storage.records_file import lines_of
 from palestra.storage.stored_files import StoredFile
+from palestra.text.servers.ledger import Cost, Usage
 
 Line = Mapping[str, Any]
 
@@ -130,7 +131,11 @@ def _checked(line: Any) -> Line:
             pass
         case _:
             raise ValueError("expected a call that was asked, was answered or has failed, got something else")
-    if cost.keys() != {"tokens", "money"} or not all(type(each) is int and each >= 0 for each in cost.values()):
-        raise ValueError("expected a cost in tokens and money, got another")
+    usage = line.get("usage") or dict.fromkeys(Usage._fields, 0)
+    for numbers, names in ((cost, Cost._fields), (usage, Usage._fields)):
+        if not isinstance(numbers, dict) or numbers.keys() != set(names):
+            raise ValueError(f"expected numbers of {', '.join(names)}, got {numbers!r:.80}")
+        if not all(type(each) is int and each >= 0 for each in numbers.values()):
+            raise ValueError(f"expected whole numbers that are not negative, got {numbers!r:.80}")
     found: Line = line
     return found

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from palestra.config import ConfigError
-from palestra.storage.disk import Folder
+from palestra.storage.disk import Folder, RunFolderError
 from palestra.text.chat import Message
 from palestra.text.models.model import Request, SamplingConfig
 from palestra.text.servers.calls import Calls
@@ -126,7 +126,7 @@ def test_attempts_are_made_again_and_each_of_them_is_counted(
     ("plan", "said"),
     [
         (["400"], "HTTP 400: status 400"),
-        (["malformed"], "expected a chat completion, got no JSON"),
+        (["malformed"], "expected a chat completion, got {not json"),
         (["filtered"], "expected an answer, got one that was filtered"),
         (["none"], "expected 1 answers, got 0"),
         (["echo"], "HTTP 401: bad key Bearer ***"),
@@ -206,6 +206,47 @@ def test_nothing_new_is_sent_once_the_run_leaves_and_what_is_out_is_kept(server:
         place.calls.drain(5.0)
     assert sum(server.asked.values()) == 2
     assert [line["kind"] for line in place.lines()].count("answered") == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{}", "expected a call that was asked"),
+        ("[" * 100_000, "recursion"),
+        ('{"kind": "failed", "call": "0/a", "attempt": 0, "spent": {"tokens": -5, "money": 0}}', "not negative"),
+        (
+            '{"kind": "answered", "call": "0/a", "attempt": 0, "choices": [{"text": 1}], "spent": {"tokens": 0, '
+            '"money": 0}}',
+            "the text of an answer",
+        ),
+        (
+            '{"kind": "answered", "call": "0/a", "attempt": 0, "choices": [], "usage": {"input": "9"}, "spent": '
+            '{"tokens": 0, "money": 0}}',
+            "numbers of input, cached, output",
+        ),
+    ],
+)
+def test_a_journal_of_a_stranger_that_differs_from_what_is_written_is_one_line(
+    line: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "calls").mkdir()
+    (tmp_path / "calls" / "0.jsonl").write_text(f"{line}\n")
+    place = Place(tmp_path)
+    with (
+        pytest.raises(RunFolderError, match=f"(?s)0.jsonl is damaged in line 1: .*{said}") as raised,
+        place.calls.opened(place.folder, "me", place.limit, 0.0),
+    ):
+        pass
+    assert "\n" not in str(raised.value)
+
+
+def test_two_processes_never_write_one_journal(server: FakeServer, tmp_path: Path) -> None:
+    first, second = Place(tmp_path), Place(tmp_path)
+    with first.calls.opened(first.folder, "me", first.limit, 0.0), first.calls.kept_in("0"):
+        ServerModel("prover", config_of(server), first.calls).sample([Request(PROMPT, 1)], SAMPLING)
+        with pytest.raises(RunFolderError, match="another process makes calls for the run"):
+            second.answers(config_of(server), 2)
+    assert sum(server.asked.values()) == 1
 
 
 def test_retry_after_may_be_a_date_and_nonsense_is_passed_over() -> None:
