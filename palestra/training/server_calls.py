@@ -103,8 +103,15 @@ class ServerCalls:
             self.training.checkpoints.stored.once["calls"] = journals
 
     def costs(self) -> dict[str, Any]:
-        """Return what a record and the display say of calls, under `calls`."""
-        return {"calls": self.calls.costs()} if self.models() else {}
+        """Return what a record and the display say of calls, under `calls`.
+
+        expected: the money of the whole training, if it goes on to cost as much as so far.
+        """
+        if not self.models():
+            return {}
+        found, share = self.calls.costs(), self.training.config.stop.share(self.training.counters)
+        expected = {"expected": found["money"] / share} if share and found["money"] else {}
+        return {"calls": {**found, **expected}}
 
     def _most_drain_s(self) -> float:
         return float(self.training.config.output.stop_within_s) / 2

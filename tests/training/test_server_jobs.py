@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,13 @@ from palestra.cli import app
 from palestra.config import ConfigError
 from palestra.runs.kinds import read_config
 from palestra.runs.text_costs import TextCosts
+from palestra.text.models.model import SamplingConfig
+from palestra.text.rollouts import Rollouts
 from palestra.text.servers import client
 from palestra.training.checks import TrainingFailed
 from palestra.training.text import TextTrainer
 from tests.forked import Forked
+from tests.text.rows import row
 from tests.text.runs import PLAYER, SUPERVISED, Data, text_run
 from tests.text.servers.fake_jobs import JobServer, serving
 from tests.text.servers.runs import at_server
@@ -34,6 +38,8 @@ TUNING = {"num_passes": 1, "batch_size": "auto", "learning_rate_multiplier": "au
 LEARNS = {"name": "supervised", "scripted": "honest", "loss": LOSS, "begin_from": "before", "tuning": TUNING}
 PRICES = {"input": 1.0, "cached": 1.0, "output": 4.0, "trained": 2.0}
 HONEST = {"scripted": "honest"}
+TREE = {"prompt_ids": (), "answer_ids": (), "log_probs": (), "returns": None}
+PAIR = (("bad", -1.0), ("good", 1.0))
 EVERY = {"every": 1, "unit": "stages"}
 
 
@@ -133,12 +139,54 @@ def test_a_run_imitates_at_a_server_and_hands_its_model_on(tmp_path: Path, fake:
         palestra.make_trainer(config(fake, player={"warm_start": origin, "model": elsewhere}))
 
 
+def test_a_signal_does_not_wait_for_a_job_which_the_run_finds_again(tmp_path: Path, fake: JobServer) -> None:
+    fake.end = None
+    trainer = palestra.make_trainer(config(fake, evaluations=[]), run=tmp_path / "run")
+    fake.at["job"] = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    before = time.monotonic()
+    trainer.fit()
+    assert trainer.run.signals.received == signal.SIGTERM
+    assert time.monotonic() - before < 20
+    assert trainer.epochs == 0
+    fake.end = "succeeded"
+    resumed = palestra.Trainer.load(tmp_path / "run")
+    resumed.fit()
+    assert len(fake.jobs) == 2
+    assert records(tmp_path / "run")[-1]["calls"]["expected"] > 0
+
+
+def test_pairs_go_to_a_server_in_a_file_of_preferences(fake: JobServer) -> None:
+    loss = {"name": "preference", "beta": 0.25}
+    malt = {"name": "malt", "num_continuations": 2, "most_answers": 1000, **LEARNS, "loss": loss}
+    del malt["scripted"]
+    data = both_at_server(fake, {"algorithm": malt | {"name": "malt"}})
+    trainer = palestra.make_trainer(data)
+    player = trainer.players["prover"]
+    rows = [row(player="prover", role="prover", answer=answer, reward=reward, **TREE) for answer, reward in PAIR]
+    job = player.job(Rollouts(rows), 0, 1)
+    assert (job.method, job.parameters, job.begin_from) == ("dpo", {"beta": 0.25}, "before")
+    [line] = map(json.loads, job.content.splitlines())
+    assert [line[key][0]["content"] for key in ("preferred_output", "non_preferred_output")] == ["good", "bad"]
+    assert read_config(data).most_answers() > 5
+    bound = TextCosts(read_config(data), *_game_and_players(data)).epoch(0)
+    alone = TextCosts(read_config(both_at_server(fake)), *_game_and_players(both_at_server(fake))).epoch(0)
+    assert bound.calls > alone.calls
+    assert (bound.cost.tokens or 0) > (alone.cost.tokens or 0)
+
+
+def test_what_is_longer_than_an_answer_may_be_is_cut_between_characters() -> None:
+    sampling = SamplingConfig(temperature=1.0, top_p=None, top_k=None, max_tokens=2)
+    assert sampling.cut("x" * 40) == "x" * 32
+    assert sampling.cut("x" + "é" * 40) == "x" + "é" * 15
+    assert sampling.cut("short") == "short"
+
+
 def test_kills_at_every_step_of_a_job_lose_and_repeat_none(tmp_path: Path, fake: JobServer) -> None:
     fake.steps, fake.looks = 2, 1
     file, run = tmp_path / "config.yml", tmp_path / "run"
     file.write_text(json.dumps(config(fake, evaluations=[])))
     command = ["train", str(file), "--run", str(run)]
-    for kind in ("files", "upload", "submit", "job", "events", None):
+    for kind in ("upload", "submit", "job", None):
         process = Forked([sys.executable, "-m", "palestra", *command], env=os.environ)
         if kind is not None:
             with fake.lock:
