@@ -32,6 +32,7 @@ from palestra.sweeps.config import AnyPlaceConfig
 from palestra.sweeps.pruning import AnyPruningConfig
 from palestra.sweeps.search import AnySearchConfig
 from palestra.text.algorithms import AnyTextAlgorithm
+from palestra.text.analyses import AnyAnalysisConfig
 from palestra.text.game import AnyTextScenarioConfig
 from palestra.text.models.losses import AnyTextLoss
 from palestra.text.players import AnyTextModelConfig
@@ -61,6 +62,7 @@ def catalogue() -> dict[str, dict[str, str]]:
         "players (text)": {name: _first_paragraph(script) for name, script in SCRIPTS.items()},
         "scenarios (text_dialogue)": _variants(AnyTextScenarioConfig),
         "prompts (text_dialogue)": _variants(AnyPromptsConfig),
+        "analyses (text)": _variants(AnyAnalysisConfig),
         "schedules": _variants(ScheduleConfig),
         "rewards (polyhedra)": _variants(RewardConfig),
         "optimizers": _variants(OptimizerConfig),

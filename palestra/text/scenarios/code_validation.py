@@ -28,7 +28,8 @@ class Program(NamedTuple):
     """A program, right and with a bug.
 
     task: what it should do. versions: its text by label, which differs in one line: 0 has the bug. line: the number of
-    that line, from 1. checks: expressions of Python that are all true of the right version, but not of the other one.
+    that line, from 1. checks: expressions of Python that are all true of the right version, but not of the other one;
+    `raises`, `run` and `changed` in them are functions of the test.
     """
 
     name: str
