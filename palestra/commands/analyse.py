@@ -80,9 +80,11 @@ def read_analysis(name: str, overrides: Sequence[str]) -> Any:
 
 
 def _put(data: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value at a dotted path; a text above it is the name of a part."""
     *above, key = path.split(".")
     for part in above:
         inner = data.get(part)
+        inner = {"name": inner} if isinstance(inner, str) else inner
         data[part] = data = inner if isinstance(inner, dict) else {}
     data[key] = value
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from resuming import Killed, assert_same_bits, at_call, kill, send_signal
 
+from palestra.commands.analyse import read_analysis
 from palestra.commands.verify import verify
 from palestra.randomness import base_key, world_keys
 from palestra.text.models.tuning import LocalTuning
@@ -105,3 +106,11 @@ def test_the_analysis_of_the_page_judges_what_was_said_before(in_tmp_path: Path)
     rows = [row(node=n, role=roles[n], answer=each, verdict=None) for n, each in enumerate(said)]
     found = names["Repeats"](config, text_config("nip").protocol.build()).judge(rows)
     assert [(each.row.node, each.value) for each in found] == [(2, 0.75)]
+
+
+def test_the_analysis_of_the_page_that_asks_a_model_takes_the_keys_of_the_shipped_ones(in_tmp_path: Path) -> None:
+    [text] = [each for each in BLOCKS if "class Polite(AskingAnalysis)" in each]
+    Path("polite.py").write_text(text)
+    config = read_analysis("polite:Polite", ["model=new", "model.width=8", "model.num_layers=1", "max_tokens=3"])
+    assert (config.model.width, config.sampling.max_tokens, config.answers_at_once) == (8, 3, 64)
+    assert config.build(text_config("nip").protocol.build()).question(row(), []) == "Is verifier polite?"
