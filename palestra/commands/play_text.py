@@ -56,12 +56,13 @@ class Person(TextScript):
         """Say what may be answered now."""
         grammar = self.game.grammar.config
         decision = f"decide by {grammar.accept!r} or {grammar.reject!r}"
-        headers = ", ".join(repr(grammar.headers[each]) for each in turn.channels if len(turn.channels) > 1)
-        message = f"write a message below each of the lines {headers}" if headers else "write a message of one line"
+        message = "write a message of one line"
+        if len(turn.channels) > 1:
+            headers = ", ".join(repr(grammar.headers[each]) for each in turn.channels)
+            message = f"write below each of the lines {headers}, and end with an empty line"
         ways = [decision] * turn.may_decide + [message] * bool(turn.channels)
-        end = "; it is the last chance to decide" if is_last_chance else ""
-        long = ", and an empty line at the end" if headers else ""
-        return f"you may {', or '.join(ways)}{long}{end}; quit leaves"
+        end = " (it is the last chance to decide)" if is_last_chance else ""
+        return f"you may {', or '.join(ways)}{end}"
 
     def _typed(self, role: str, is_long: bool) -> str:
         """Return what the person types: a line, or lines up to an empty one; a decision is always one line."""
@@ -129,7 +130,8 @@ def play_dialogue(
     questions = game.questions(world_keys(key, 1, torch.device("cpu")), held_out=True)
     writers = dict(seats) if person is None else {**seats, person[0]: Writer(PERSON, person[1])}
     writers = {role: writers[role] for role in game.roles}
-    say(", ".join(f"{role}: {writer.name}" for role, writer in writers.items()))
+    leave = "" if person is None else "; quit leaves"
+    say(f"{', '.join(f'{role}: {writer.name}' for role, writer in writers.items())}{leave}")
     if person is None:
         say(f"the question: {game.scenario.describe(questions[0])}")
     servers = stored.training.servers

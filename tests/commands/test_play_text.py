@@ -52,10 +52,10 @@ def test_a_person_reads_what_the_role_reads_and_is_asked_again_until_an_answer_m
     headers = [trainer.game.grammar.config.headers[each] for each in ("prover0", "prover1")]
     message = f"{headers[0]}\nWhere?\n{headers[1]}\nWhy not?\n\n"
     shown = play(run, "--as", "verifier", "--seed", "3", typed=f"Where?\n\n{message}accept\naccept\naccept\naccept\n")
-    assert shown.startswith("prover0: true, prover1: prover, verifier: you\n\nround ")
+    assert shown.startswith("prover0: true, prover1: prover, verifier: you; quit leaves\n\nround ")
     [first] = {line for line in shown.splitlines() if "answer must begin with one of the lines" in line}
     assert first.endswith("Please answer again.")
-    assert f"write a message below each of the lines {headers[0]!r}, {headers[1]!r}, and an empty line" in shown
+    assert f"write below each of the lines {headers[0]!r}, {headers[1]!r}, and end with an empty line" in shown
     assert "decide by 'accept' or 'reject'" in shown
     before, after = shown.split("\nthe dialogue is over; all of it, about ")
     assert "  | Where?" not in before, "what they have typed themselves is not told again"
@@ -70,7 +70,7 @@ def test_a_person_can_be_a_prover_and_read_only_what_it_reads(role: str, run: Pa
     shown = play(run, "--role", role, "--against", "honest", "--seed", "1", typed="Here.\n" * 9)
     before, after = shown.split("\nthe dialogue is over; all of it, about ")
     assert f"{role} ({'you'}) says\n  | Here." in after
-    assert "you may write a message of one line; quit leaves" in before
+    assert "you may write a message of one line\n" in before
     assert "decide by" not in before
     assert "right is " not in before
 
