@@ -71,6 +71,8 @@ class Person(TextScript):
         while True:
             self.ask(f"{role}: ")
             line = next(self.answers, None)
+            if line is None:
+                self.say("")  # else the next line would stand behind the question
             if line is None or line.strip() == "quit":
                 raise Left
             line = line.rstrip("\r\n").encode(errors="replace").decode()
