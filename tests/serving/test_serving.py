@@ -171,6 +171,7 @@ def test_an_answer_is_cut_at_the_first_stop(server: Server) -> None:
         ({"extra_body": {"messages": []}}, "messages"),
         ({"extra_body": {"messages": [{"role": "tool", "content": "x"}]}}, "messages"),
         ({"extra_body": {"messages": None}}, "messages"),
+        ({"extra_body": {"messages": [{"role": "user", "content": "x", "weight": 1}]}}, "messages"),
         ({"extra_body": {"model": None}}, "model"),
     ],
 )

@@ -150,7 +150,7 @@ def _decisions(content: bytes) -> Iterator[tuple[int, Decision]]:
     for number, row in _rows(content):
         where = f"line {number}"
         _require_keys(row, ("messages",), where)
-        messages = read_messages(row["messages"], f"{where}: messages")
+        messages = read_messages(row["messages"], f"{where}: messages", may_weigh=True)
         if messages[-1].role != "assistant":
             raise JobFileError(
                 f"{where}: expected an answer of the assistant at the end, got a message of another role"
@@ -203,23 +203,25 @@ def _rows(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
         raise JobFileError("expected at least one line with an example, got an empty file")
 
 
-def read_messages(data: Any, where: str) -> Prompt:
+def read_messages(data: Any, where: str, may_weigh: bool = False) -> Prompt:
     """Return the messages of a chat from JSON data. where: names the place in messages. Raises JobFileError.
 
-    A content may be a list of parts that are texts. A developer is what older clients call system.
+    A content may be a list of parts that are texts. A developer is what older clients call system. may_weigh: whether a
+    message may have a `weight`, which is not read here.
     """
     if not isinstance(data, list) or not data:
         raise JobFileError(f"{where}: expected a list of messages, got {_shown(data)}")
-    return tuple(_message(each, f"{where}.{place}") for place, each in enumerate(data))
+    keys = ("role", "content", "weight") if may_weigh else ("role", "content")
+    return tuple(_message(each, keys, f"{where}.{place}") for place, each in enumerate(data))
 
 
-def _message(data: Any, where: str) -> Message:
+def _message(data: Any, keys: Sequence[str], where: str) -> Message:
     if not isinstance(data, dict):
         raise JobFileError(f"{where}: expected an object with role and content, got {_shown(data)}")
     role, content = data.get("role"), data.get("content")
     if role not in ROLES:
         raise JobFileError(f"{where}.role: expected one of {', '.join(ROLES)}, got {_shown(role)}")
-    if others := [key for key, value in data.items() if key not in ("role", "content", "weight") and value is not None]:
+    if others := [key for key, value in data.items() if key not in keys and value is not None]:
         raise JobFileError(f"{where}: expected role and content alone, got {_shown(others[0])}, too")
     if isinstance(content, list):
         content = "".join(_part(part, f"{where}.content.{place}") for place, part in enumerate(content))
