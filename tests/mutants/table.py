@@ -9,6 +9,7 @@ from tests.mutants.losses import LOSSES
 from tests.mutants.models import MODELS
 from tests.mutants.parts import PARTS
 from tests.mutants.rollouts import ROLLOUTS
+from tests.mutants.serving import SERVING_MUTANTS
 from tests.mutants.storage import STORAGE
 from tests.mutants.sweeps import SWEEPS
 from tests.mutants.text import TEXT
@@ -28,4 +29,5 @@ MUTANTS = [
     *DATA,
     *TEXT,
     *MODELS,
+    *SERVING_MUTANTS,
 ]
