@@ -98,8 +98,10 @@ def test_a_run_says_what_its_calls_were_and_has_the_key_in_no_file(finished: tup
     assert said["money"] == pytest.approx((said["input"] + 2 * said["output"]) / 1e6)
     assert set(map(len, [server.asked.values()])) == {len(server.asked)}
     assert max(server.asked.values()) == 1, "no request is made twice"
-    table = told(["table", str(run)])
-    assert "calls/money" in table
+    assert "calls/money" in told(["table", str(run)])
+    told(["report", str(run)])
+    assert KEY not in (page := (run / "report.html").read_text())
+    assert "answered" in page
 
 
 def test_evaluate_keeps_its_calls_and_buys_them_once(finished: tuple[FakeServer, Path, Data]) -> None:
@@ -145,6 +147,21 @@ def test_a_branch_takes_answers_along_and_has_spent_nothing(
     assert rollouts(tmp_path / "branch") == rollouts(run)
     assert branch.servers.calls.costs()["tokens"] == 0
     assert {path.name for path in (tmp_path / "branch" / "calls").iterdir()} >= {"0.jsonl", "main-0.jsonl"}
+
+
+def test_a_player_of_another_run_is_asked_where_it_stands(
+    finished: tuple[FakeServer, Path, Data], tmp_path: Path
+) -> None:
+    server, run, config = finished
+    seat = {"from_run": str(run), "player": "prover", "checkpoint": "latest"}
+    other = without_evaluations(config | {"players": config["players"] | {"prover": seat}, "seed": 5})
+    before = sum(server.asked.values())
+    fit(tmp_path / "other", other)
+    asked = sum(server.asked.values())
+    assert asked > before
+    assert kept_answers(tmp_path / "other") == asked - before
+    with pytest.raises(RunFolderError, match="expected models in this process"):
+        TextTrainer.load(tmp_path / "other").require_repeatable()
 
 
 def test_commands_that_need_a_model_here_say_so(finished: tuple[FakeServer, Path, Data]) -> None:
@@ -338,6 +355,18 @@ def test_what_is_wrong_with_a_server_is_told_before_there_is_a_folder(
 def test_a_server_that_does_not_list_its_models_is_accepted(server: FakeServer, tmp_path: Path) -> None:
     server.models = None
     make_trainer(server_run(server.url), run=tmp_path / "run").require_ready()
+
+
+def test_a_missing_extra_is_told_before_there_is_a_folder_and_check_needs_none(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = server_run("http://127.0.0.1:9/v1", {"key": "NOT_SET"})
+    (tmp_path / "run.yml").write_text(json.dumps(config))
+    monkeypatch.setitem(sys.modules, "openai", None)
+    assert "complete and consistent" in told(["check", str(tmp_path / "run.yml")])
+    with pytest.raises(ConfigError, match=r"players.prover.*: expected openai, .* pip install 'palestra\[server\]'"):
+        fit(tmp_path / "run", config)
+    assert not (tmp_path / "run").exists()
 
 
 def test_configs_that_do_not_fit_a_server_are_refused_key_by_key(server: FakeServer) -> None:
