@@ -3,13 +3,28 @@
 from typing import Any
 
 from palestra.text.servers.config import ServerConfig
-from tests.text.runs import FIXED, PLAYER, SUPERVISED, Data, text_run
+from tests.text.runs import EXPERT, FIXED, PLAYER, SUPERVISED, Data, text_run
 
 
 def at_server(url: str, **changed: Any) -> Data:
     """The keys of a model there."""
     usual = {**ServerConfig.usual, "url": url, "timeout_s": 10.0, "num_attempts": 3, "max_concurrent": 4}
     return {"name": "server", **usual, **changed}
+
+
+def all_at_server(url: str, **changed: Any) -> Data:
+    """The config of a run in which all are behind a server, and nobody finds anything to learn from."""
+    config = server_run(url, **changed)
+    tuning = {
+        "num_passes": 1,
+        "batch_size": "auto",
+        "learning_rate_multiplier": "auto",
+        "poll_s": 1.0,
+        "timeout_s": 9.0,
+    }
+    never = EXPERT | {"select": {"name": "threshold", "reward": 99.0}, "tuning": tuning}
+    config["players"]["verifier"] |= {"model": at_server(url), "algorithm": never}
+    return config
 
 
 def server_run(url: str, model: Data | None = None, **changed: Any) -> Data:
