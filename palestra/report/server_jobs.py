@@ -34,13 +34,14 @@ def _of_run(run: RunData) -> list[Block]:
     blocks: list[Block] = []
     if told is not None:
         blocks.append(Facts([(str(name), _number(value)) for name, value in told.items()]))
-    if jobs := read_jobs(RunFolder.open(run.path).root):
+    folder = RunFolder.open(run.path)
+    if jobs := read_jobs(folder.root):
         head = ["job", "epoch", "attempt", "state", "model, or what went wrong", "tokens", "money"]
-        blocks.append(Table("Jobs, the oldest first.", head, [*map(_row, jobs.values())]))
+        blocks.append(Table("Jobs, the oldest first.", head, [_row(each, folder.facts().id) for each in jobs.values()]))
     return blocks
 
 
-def _row(job: JobEntry) -> list[Cell]:
+def _row(job: JobEntry, run: str) -> list[Cell]:
     end = job.end or {}
     spent = end.get("spent") or job.worst.line()
     at_most = "" if job.end else "at most "
@@ -48,7 +49,14 @@ def _row(job: JobEntry) -> list[Cell]:
     tokens, money = int(spent["tokens"]), int(spent["money"]) / PICO
     named = Cell(job.player, detail=job.job or job.key)
     costs = [Cell(f"{at_most}{tokens:,}", tokens), Cell(f"{at_most}{money:,.4g}", money)]
-    return [named, Cell(str(job.epoch)), Cell(str(job.attempt)), Cell(job.state), Cell(came), *costs]
+    return [
+        named,
+        Cell(str(job.epoch)),
+        Cell(str(job.attempt)),
+        Cell(job.state, detail="" if job.run == run else "of the run that it branches off"),
+        Cell(came),
+        *costs,
+    ]
 
 
 def _number(value: object) -> str:

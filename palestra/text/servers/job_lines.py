@@ -17,6 +17,7 @@ from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.run_folder import JOBS, RunFolder
 from palestra.text.servers.ledger import NOTHING, Cost
 
+PLAIN_ID = r"[A-Za-z0-9_.:-]{1,200}"  # of a file or a job at a server
 ENDS = ("finished", "failed", "cancelled")
 NOT_THERE = "the server has no such job (--job none)"
 
@@ -118,16 +119,17 @@ class JobLines:
                 yield {**of, "spent": each.end["spent"]}
 
     def _write(self, line: Mapping[str, Any]) -> JobEntry:
-        """Add a line, and wait until it is on the disk. Raises OSError."""
-        file = self.root.append(JOBS)
-        try:
-            whole = b"".join(file.pieces(file.size)).rfind(b"\n") + 1
-            if whole < file.size:  # a kill has torn the last line
-                file.truncate(whole)
-            file.append(json.dumps(line).encode() + b"\n")
-            file.sync()
-        finally:
-            file.close()
+        """Add a line, and wait until it is on the disk. Raises RunFolderError."""
+        with writing(self.root.path / JOBS):
+            file = self.root.append(JOBS)
+            try:
+                whole = b"".join(file.pieces(file.size)).rfind(b"\n") + 1
+                if whole < file.size:  # a kill has torn the last line
+                    file.truncate(whole)
+                file.append(json.dumps(line).encode() + b"\n")
+                file.sync()
+            finally:
+                file.close()
         _take(self.entries, line)
         return self.entries[line["key"]]
 
@@ -143,7 +145,7 @@ def read_jobs(root: Folder) -> dict[str, JobEntry]:
     *lines, _ = root.read(JOBS).split(b"\n")
     for number, line in enumerate(lines, start=1):
         try:
-            _take(found, json.loads(line))
+            _take(found, _checked(json.loads(line)))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise RunFolderError(f"{root.path / JOBS} is damaged, in line {number}: {error!r:.200}") from error
     return found
@@ -154,6 +156,33 @@ def copy_jobs(origin: RunFolder, folder: RunFolder) -> None:
     with writing(folder.path):
         if origin.root.kind(JOBS) is not None:
             folder.root.write(JOBS, origin.root.read(JOBS))
+
+
+def _checked(line: Any) -> Mapping[str, Any]:
+    """Return a line. Raises ValueError for what is none: the file may be a stranger's."""
+    match line:
+        case {"kind": "intent", "key": str(), "run": str(), "epoch": int() | str(), "player": str(), **rest}:
+            is_whole = isinstance(rest.get("attempt"), int) and _is_cost(rest.get("worst"))
+            is_right = is_whole and all(isinstance(rest.get(name), str) for name in ("request", "sha256"))
+        case {"kind": "uploaded", "key": str(), "file": str(server_id)}:
+            is_right = re.fullmatch(PLAIN_ID, server_id) is not None
+        case {"kind": "submitted", "key": str(), "job": str(server_id), "at": float() | int()}:
+            is_right = re.fullmatch(PLAIN_ID, server_id) is not None
+        case {"kind": "finished", "key": str(), "model": str(), "steps": int(steps), "loss": loss, "spent": spent}:
+            is_right = 0 < steps < 2**31 and isinstance(loss, float | None) and _is_cost(spent)
+        case {"kind": "failed" | "cancelled", "key": str(), "why": str(), "spent": spent}:
+            is_right = _is_cost(spent)
+        case _:
+            is_right = False
+    if not is_right:
+        raise ValueError("expected a line on a job, got something else")
+    found: Mapping[str, Any] = line
+    return found
+
+
+def _is_cost(found: Any) -> bool:
+    is_cost = isinstance(found, dict) and found.keys() == {"tokens", "money"}
+    return is_cost and all(type(each) is int and each >= 0 for each in found.values())
 
 
 def _take(entries: dict[str, JobEntry], line: Mapping[str, Any]) -> None:
@@ -182,6 +211,8 @@ def adopt_by_hand(root: Folder, run: str, said: Sequence[str]) -> None:
         if key not in open_ and (key or len(open_) != 1):
             expected = f"KEY=ID with the key of a job that is not over ({known})"
             raise ConfigError.at("--job", f"expected {expected}, got {each!r}")
+        if not re.fullmatch(PLAIN_ID, job):
+            raise ConfigError.at("--job", f"expected the id of a job, such as ftjob-abc123, got {job!r:.80}")
         entry = open_[key or next(iter(open_))]
         if job == "none":
             lines.add(entry, {"kind": "failed", "why": NOT_THERE, "spent": NOTHING.line()})

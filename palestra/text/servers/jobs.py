@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import json
 import math
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
@@ -21,14 +22,14 @@ import torch
 from palestra.text.servers.calls import Calls
 from palestra.text.servers.client import reached
 from palestra.text.servers.config import ServerConfig
-from palestra.text.servers.job_lines import JobEntry, JobLines
+from palestra.text.servers.job_lines import PLAIN_ID, JobEntry, JobLines
 from palestra.text.servers.ledger import Cost, most_read, worst_of_job
 from palestra.text.servers.tuning import ServerTuningConfig
 
 LONGEST_PAUSE_S = 60.0  # between two looks at a job, unless poll_s is longer
 PAUSE_GROWTH = 1.5
 MOST_STEPS = 2**31  # that a server may report of a job
-PAGE = 100  # files or jobs of a page
+PAGE, MOST_LISTED = 100, 200_000  # files, jobs or events: of a page, and of all
 
 
 BY_HAND = "go on with `palestra resume RUN --job ID`, or with --job none if the server has none"
@@ -209,7 +210,7 @@ class ServerJob:
                 raise asyncio.CancelledError
             self._is_sending = True
             try:
-                return _id_of(await send())
+                return self._id_of(await send())
             except Exception as error:
                 failure = error
             finally:
@@ -271,7 +272,7 @@ class ServerJob:
         after: dict[str, str] = {}
         while True:
             try:
-                page = await self._get(entry, partial(_page, list_page, after))
+                page = await self._get(entry, partial(self._page, list_page, after))
             except Refused as error:
                 if error.status not in CANNOT_LIST:
                     raise
@@ -283,6 +284,10 @@ class ServerJob:
             found |= {each.id: each for each in new}
             if not new or getattr(page, "has_more", None) is False:
                 return list(found.values())
+            if len(found) > MOST_LISTED:
+                raise JobFailed(
+                    f"{self._named(entry)}: the server lists more than {MOST_LISTED:,} files, jobs or events"
+                )
             after = {"after": page.data[-1].id}
 
     # ---- waiting -------------------------------------------------------------------------------------------
@@ -294,7 +299,7 @@ class ServerJob:
             job = await self._get(entry, lambda: self._jobs.retrieve(entry.job))
             if (key := _metadata(job).get("key")) not in (None, entry.key):
                 raise JobFailed(f"expected {entry.job} to be the job {entry.key}, got the job {key!r:.200}; {BY_HAND}")
-            self.state = status = str(getattr(job, "status", "unknown"))[:40]
+            self.state = status = self.client.shortened(getattr(job, "status", "unknown"))[:40]
             if status == "succeeded":
                 return await self._finish(entry, job)
             if status in ("failed", "cancelled") or is_late:
@@ -316,7 +321,7 @@ class ServerJob:
         if not isinstance(model, str) or not model:
             await self._end(entry, "failed", "the server names no model", _trained_tokens(job))
         steps, loss = await self._progress(entry)
-        said = {"model": model, "steps": steps, "loss": loss}
+        said = {"model": self.client.hide(model), "steps": steps, "loss": loss}
         return self._settle(entry, {"kind": "finished", **said}, _trained_tokens(job))
 
     async def _progress(self, entry: JobEntry) -> tuple[int, float | None]:
@@ -369,6 +374,22 @@ class ServerJob:
             await self.client.pause(failure, number)
         raise JobFailed(f"{self._named(entry)}: {self.client.words(failure)}") from failure
 
+    async def _page(self, list_page: Callable[..., Awaitable[Any]], after: Mapping[str, str]) -> Any:
+        """Return a page of a list. Raises ValueError for a reply that is none."""
+        page = await list_page(limit=PAGE, **after)
+        if not isinstance(getattr(page, "data", None), list):
+            raise ValueError(f"expected a page with a list, got {page!r:.80}")
+        for each in page.data:
+            self._id_of(each)
+        return page
+
+    def _id_of(self, found: Any) -> str:
+        """Return the id of a file, a job or an event. Raises ValueError for a reply without a plain one."""
+        own = getattr(found, "id", None)
+        if not isinstance(own, str) or not re.fullmatch(PLAIN_ID, own) or self.client.hide(own) != own:
+            raise ValueError(f"expected an object with an id, got {found!r:.80}")
+        return own
+
     def _reason(self, job: Any) -> str:
         """Return why a job has ended, in the server's words."""
         error = getattr(job, "error", None)
@@ -398,24 +419,6 @@ def _require_whole(found: Any) -> None:
     """Raise ValueError for a reply that is no object of the kind asked for, as a text in place of JSON is."""
     if isinstance(found, str) or found is None:
         raise ValueError(f"expected JSON, got {found!r:.80}")
-
-
-def _id_of(found: Any) -> str:
-    """Return the id of a file or a job. Raises ValueError for a reply without one."""
-    own = getattr(found, "id", None)
-    if not isinstance(own, str) or not own:
-        raise ValueError(f"expected an object with an id, got {found!r:.80}")
-    return own
-
-
-async def _page(list_page: Callable[..., Awaitable[Any]], after: Mapping[str, str]) -> Any:
-    """Return a page of a list. Raises ValueError for a reply that is none."""
-    page = await list_page(limit=PAGE, **after)
-    if not isinstance(getattr(page, "data", None), list):
-        raise ValueError(f"expected a page with a list, got {page!r:.80}")
-    for each in page.data:
-        _id_of(each)
-    return page
 
 
 def _metadata(job: Any) -> Mapping[str, Any]:

@@ -35,6 +35,7 @@ class JobServer:
         self.statuses: dict[str, list[int]] = {}
         self.looks, self.end, self.steps = 1, "succeeded", 0
         self.trained: int | None = 100
+        self.prefix = ""  # of the ids of files
         self.can_list = self.gives_files = self.newest_first = True
         self.page = 2
         self.answer, self.usage = "because", {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
@@ -100,7 +101,7 @@ class JobServer:
         return 200, self.add_file(name[1].decode(), content.removesuffix(b"\r\n"))
 
     def add_file(self, name: str, content: bytes) -> Data:
-        told = {"id": f"file-{len(self.files)}", "object": "file", "bytes": len(content), "filename": name}
+        told = {"id": f"{self.prefix}file-{len(self.files)}", "object": "file", "bytes": len(content), "filename": name}
         told |= {"created_at": len(self.files), "purpose": "fine-tune", "status": "processed"}
         self.files[told["id"]] = told | {"content": content}
         return told

@@ -237,6 +237,14 @@ def test_the_most_tokens_of_a_file_are_its_bytes_and_what_templates_add() -> Non
     assert most_tokens(pair) == 2 * (2 + 64 + 64) + len("yes") + len("no")
 
 
+def test_what_a_server_says_is_no_path_and_no_escape(tmp_path: Path, fake: JobServer) -> None:
+    fake.prefix = "../\x1b[2J"
+    [error] = made(tmp_path, order(fake.url))
+    assert isinstance(error, JobFailed)
+    assert "\x1b" not in str(error)
+    assert [json.loads(line)["kind"] for line in (tmp_path / "jobs.jsonl").read_text().splitlines()] == ["intent"]
+
+
 def test_names_that_no_file_could_have_are_told_apart_by_a_hash(tmp_path: Path, fake: JobServer) -> None:
     made(tmp_path, order(fake.url, player="é/../é"), order(fake.url, player="é/../è"))
     names = [file["filename"] for file in fake.files.values()][3:]
@@ -244,9 +252,28 @@ def test_names_that_no_file_could_have_are_told_apart_by_a_hash(tmp_path: Path, 
     assert all(name.isascii() and "/" not in name for name in names)
 
 
-@pytest.mark.parametrize(
-    "line", ['{"kind": "uploaded", "key": "x"}', "[]", '{"kind": "intent", "key": "x"}', "nothing"]
-)
+WORST = {"tokens": -1, "money": 0}
+INTENT = {
+    "kind": "intent",
+    "key": "x",
+    "run": "r",
+    "epoch": 0,
+    "player": "p",
+    "attempt": 1,
+    "request": "",
+    "sha256": "",
+}
+DAMAGED = [
+    '{"kind": "uploaded", "key": "x", "file": "f"}',  # of no intent
+    "[]",
+    '{"kind": "intent"}',
+    "nothing",
+    json.dumps(INTENT | {"worst": WORST}),
+    json.dumps({"kind": "submitted", "key": "x", "job": "../a b", "at": 0.0}),
+]
+
+
+@pytest.mark.parametrize("line", DAMAGED)
 def test_a_damaged_line_is_told(line: str, tmp_path: Path) -> None:
     (tmp_path / "jobs.jsonl").write_text(f"{line}\n")
     with pytest.raises(RunFolderError, match=r"jobs\.jsonl is damaged, in line 1"):
