@@ -130,4 +130,33 @@ TEXT = [
         ("held_out=True", "held_out=False"),
         ('if each.role != "assistant")', ")"),
     ),
+    *mutants(
+        "text/servers/jobs.py",
+        "text/servers/test_jobs.py",
+        ("job = await self._found_job(entry, must_list=not is_new)", "job = None"),
+        ('_metadata(job).get("sha256") == entry.sha256', "True"),
+        ("min(fits, key=_age)", "max(fits, key=_age)"),
+        (
+            "await self.calls.reserve(entry.in_ledger, entry.worst)",
+            "self.calls.ledger.reserved[entry.in_ledger] = entry.worst",
+        ),
+        ("            self.calls.ledger.take_back(entry.in_ledger, entry.worst)\n", "            pass\n"),
+    ),
+    *mutants(
+        "text/servers/job_lines.py",
+        "text/servers/test_jobs.py",
+        ("                if whole < file.size:", "                if False:"),
+        ('if each.state == "finished"', "if False"),
+    ),
+    *mutants(
+        "runs/text_costs.py",
+        "training/test_server_jobs.py",
+        ("range(player.num_retries + 1)", "range(1)"),
+        ("num * (number + 1 if is_all else 1)", "num"),
+    ),
+    *mutants(
+        "training/text_servers.py",
+        "training/test_server_jobs.py",
+        ("        self.is_cut = True\n", ""),
+    ),
 ]

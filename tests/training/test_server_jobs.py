@@ -25,11 +25,13 @@ from palestra.runs.text_costs import TextCosts
 from palestra.text.models.model import SamplingConfig
 from palestra.text.rollouts import Rollouts
 from palestra.text.servers import client
+from palestra.text.servers.ledger import BudgetReached
 from palestra.training.checks import TrainingFailed
 from palestra.training.text import TextTrainer
+from palestra.training.text_evaluations import TextEvaluations
 from tests.forked import Forked
 from tests.text.rows import row
-from tests.text.runs import PLAYER, SUPERVISED, Data, text_run
+from tests.text.runs import EXPERT, PLAYER, SUPERVISED, Data, text_run
 from tests.text.servers.fake_jobs import JobServer, serving
 from tests.text.servers.runs import at_server
 
@@ -253,6 +255,32 @@ def test_a_run_ends_at_its_budget_and_goes_on_at_that_very_point(tmp_path: Path,
     evaluations = [each["epochs"] for each in records(run) if each["kind"] == "evaluation"]
     assert evaluations[-1] == 3
     assert {0, 1, 2} <= set(evaluations)
+
+
+def test_an_evaluation_that_the_budget_cuts_off_is_made_once_the_run_goes_on(
+    tmp_path: Path, fake: JobServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = TextEvaluations._play
+
+    def cut(self: Any, *arguments: Any) -> Any:
+        if self.training.epochs == 1:
+            raise BudgetReached
+        return play(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TextEvaluations, "_play", cut)
+        trainer = trained(tmp_path / "run", config(fake, budget={"tokens": 10**6, "money": None}))
+    assert (trainer.end_reason, trainer.epochs) == ("the budget is spent: the next call or job could pass it", 1)
+    trainer = palestra.Trainer.load(tmp_path / "run")  # type: ignore[assignment]
+    trainer.extend(["budget.tokens=2000000"])
+    trainer.fit()
+    assert [each["epochs"] for each in records(tmp_path / "run") if each["kind"] == "evaluation"] == [0, 1, 2]
+
+
+def test_an_epoch_that_learns_from_all_before_it_costs_more(fake: JobServer) -> None:
+    data = config(fake, player={"algorithm": EXPERT | {"loss": LOSS, "tuning": TUNING}})
+    costs = TextCosts(read_config(data), *_game_and_players(data))
+    assert (costs.epoch(1).cost.tokens or 0) > (costs.epoch(0).cost.tokens or 0)
 
 
 def _game_and_players(data: Data) -> tuple[Any, Any]:
