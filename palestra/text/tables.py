@@ -20,7 +20,7 @@ class Table:
 
     path: of a tree, its place there: 1 at the root; continuation i of path p is p * continuations + i. first: the
     number that the first decision of its dialogue would have on this path. depth: how many decisions its dialogue had
-    before this round; parent: the number of the last of them. begun: the round in which this part begins.
+    before this round; parent: the number of the last of them.
     """
 
     question: Question
@@ -36,7 +36,6 @@ class Table:
     first: int = 0
     depth: int = 0
     parent: int | None = None
-    begun: int = 0
 
     def begin_round(self) -> None:
         """Ask everybody who has a turn; rounds in which nobody can do anything are passed over."""
@@ -55,7 +54,7 @@ class Table:
         for path in range(self.path * num, (self.path + 1) * num):
             part = Table(self.question, self.rollout, self.key, self.dialogue)
             part.open, part.prompts = {role: [] for role in self.open}, self.prompts
-            part.path, part.first, part.begun = path, (path - 1) * most_decisions, self.dialogue.round
+            part.path, part.first = path, (path - 1) * most_decisions
             part.depth, part.parent = self.depth, self.parent
             self.parts.append(part)
         self.open = {}

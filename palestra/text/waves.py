@@ -69,6 +69,7 @@ class Waves:
     ) -> None:
         self.game, self.writers, self.epoch, self.batch_size = game, writers, epoch, batch_size
         self.num_continuations = num_continuations
+        self._counts = {"env_steps": 0, "episodes": 0, "tokens": 0}
         self._most_decisions = game.protocol.max_rounds * len(game.protocol.roles)  # of a dialogue
         pairs = [(question, rollout) for question in questions for rollout in range(num_rollouts)]
         keys = [fold_number(fold_number(key, question.number), rollout) for question, rollout in pairs]
@@ -95,12 +96,7 @@ class Waves:
 
     def counts(self) -> dict[str, int]:
         """Count the rounds that were played (env_steps), the dialogues that are over (episodes), the tokens drawn."""
-        parts = list(self._parts())
-        return {
-            "env_steps": sum(part.dialogue.round - part.begun for part in parts),
-            "episodes": sum(part.dialogue.is_over for part in parts),
-            "tokens": sum(len(row.answer_ids) for part in parts for row in part.rows),
-        }
+        return dict(self._counts)
 
     def _parts(self) -> Iterator[Table]:
         """Go through all dialogues, and in trees through all parts, in an order that follows from what was answered."""
@@ -272,16 +268,23 @@ class Waves:
 
     def _do(self, table: Table, row: DecisionRow, move: Move) -> None:
         """Note a decision; the last one of a round ends it."""
+        self._counts["tokens"] += len(row.answer_ids)
         table.rows.append(row)
         table.moves[row.role] = move
         del table.open[row.role]
         if not table.open:
+            ended = table.dialogue.round
             table.dialogue = table.dialogue.after(table.moves)
-            self._begin_round(table)
+            self._begin_round(table, ended)
 
-    def _begin_round(self, table: Table) -> None:
-        """Begin the next round of a dialogue; where models answer in it, a tree forks."""
+    def _begin_round(self, table: Table, ended: int = 0) -> None:
+        """Begin the next round of a dialogue; where models answer in it, a tree forks.
+
+        ended: the round that has just ended, from which on rounds are counted.
+        """
         table.begin_round()
+        self._counts["env_steps"] += table.dialogue.round - ended
+        self._counts["episodes"] += table.dialogue.is_over
         if self.num_continuations > 1 and not all(map(self._is_scripted, table.open)):
             table.fork(self.num_continuations, self._most_decisions)
 
@@ -343,6 +346,7 @@ class Waves:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave, of dialogues with the same arguments."""
         rows = Rollouts.from_parquet(state["rows"].numpy().tobytes())
+        self._counts = dict.fromkeys(self._counts, 0)
         begun = self.game.begin_all(
             [table.question for table in self.tables], [fold_number(table.key, 0) for table in self.tables]
         )

@@ -94,11 +94,13 @@ def test_values_and_pairs_are_those_of_a_walk_through_all_dialogues(
     rows = played(waves)
     assert len(set(model.keys)) == len(model.keys), "each answer is drawn by a key of its own"
     dialogues, told = list(Rollouts(rows).dialogues()), transcripts(Rollouts(rows), with_prompts=False)
+    num_rounds = 0
     for rollout, first in enumerate(begun):
         own = [each for each in rows if each.rollout == rollout]
         assert len({each.node for each in own}) == len(own), "a row for each decision"
         walk = Walk(waves.game, own, first)
         assert {each.node: each.reward for each in own} == walk.values
+        num_rounds += sum(ways for ways, _ in walk.num_ways)
         assert all(ways == (num if by_model else 1) for ways, by_model in walk.num_ways)
         paths = [each for each in dialogues if each[0].rollout == rollout]
         found = [([each.node for each in path], {each.role: each.reward for each in path}) for path in paths]
@@ -108,6 +110,8 @@ def test_values_and_pairs_are_those_of_a_walk_through_all_dialogues(
         assert all(told.count(end) == 1 for end in ends)
         for nodes, rewards in found:
             assert (nodes, rewards) in [(n, {role: r[role] for role in rewards}) for n, r in expected]
+    counts = {"env_steps": num_rounds, "episodes": len(dialogues), "tokens": sum(len(each.answer_ids) for each in rows)}
+    assert waves.counts() == counts
     for role in waves.game.roles:
         assert_pairs(waves, rows, role)
 
