@@ -87,7 +87,7 @@ class AskingAnalysis(Analysis):
         if not isinstance(self.model, ServerModel):
             return None
         found = self.calls.costs()
-        money = "" if self.config.model.prices is None else f", {found['money']:g} of money"
+        money = "" if self.config.model.prices is None else f", which cost {found['money']:g}"
         return f"{found['answered']:,} calls, {found['attempts']:,} attempts, {found['tokens']:,} tokens{money}"
 
     def judged_by(self) -> dict[str, Any]:
@@ -110,10 +110,10 @@ class AskingAnalysis(Analysis):
         answers = self._answers([Request(_prompt(row, question), _key(row)) for _, row, question in wanted])
         found: list[list[Judgement]] = [[] for _ in dialogues]
         for (place, row, _), answer in zip(wanted, answers, strict=True):
-            refused = isinstance(answer, PromptRefused)
-            value = None if isinstance(answer, PromptRefused) else self.read(answer.text)
-            words = f"not asked: {answer}" if refused else answer.text  # type: ignore[union-attr]
-            found[place].append(Judgement(row, value, words))
+            if isinstance(answer, PromptRefused):
+                found[place].append(Judgement(row, None, f"not asked: {answer}"))
+            else:
+                found[place].append(Judgement(row, self.read(answer.text), answer.text))
         return found
 
     def _answers(self, requests: Sequence[Request]) -> list[Answer | PromptRefused]:
