@@ -235,6 +235,19 @@ def test_a_model_behind_a_server_is_asked_once_for_each_message(run: Path, monke
     assert "model.url: expected a server that can be reached, got " in told(str(run), "follows_up", *model, code=2)
 
 
+def test_a_strangers_run_imports_nothing(run: Path) -> None:
+    Path("theirs.py").write_text('open("imported", "w")')
+    text = (run / "config.yml").read_text()
+    before, after = text.index("  scenario:"), text.index("  prompts:")
+    (run / "config.yml").write_text(f'{text[:before]}  scenario: {{name: "theirs:S"}}\n{text[after:]}')
+    for words in (["analyse", str(run), QUOTES], ["play", str(run), "--as", "verifier"]):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 2
+        assert "module 'theirs'" in done.stderr
+        assert "is not trusted, and was not imported" in done.stderr
+    assert not Path("imported").exists()
+
+
 def damage_rollouts(run: Path) -> None:
     (run / "rollouts" / "0.parquet").write_bytes(b"PAR1")
 
