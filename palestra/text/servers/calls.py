@@ -74,6 +74,7 @@ class Calls:
         self._results: SimpleQueue[tuple[int, Texts | Exception]] = SimpleQueue()
         self._arrived: dict[int, Texts] = {}  # which nobody has taken yet, by ticket
         self._is_stopping = False
+        self._until: float | None = None  # when what is out is awaited no more
         self._settled: asyncio.Event | None = None
 
     # ---- of the main thread --------------------------------------------------------------------------------
@@ -84,7 +85,7 @@ class Calls:
 
         run: its id. limit: of what it may spend. within_s: how long calls that are out are awaited at the end.
         """
-        self._is_stopping = False
+        self._is_stopping, self._until = False, None
         self.ledger, self._folder, self._run = Ledger(limit), folder, run
         self.session += 1
         self._results, self._arrived = SimpleQueue(), {}
@@ -96,8 +97,9 @@ class Calls:
             yield
         finally:
             self.drain(within_s)
+            self.background.cancel()
             for client in self._clients.values():
-                self.background.start(client.openai.close())
+                client.close()
             self.background.close()
             self._clients = {}
             for journal in self._journals.values():
@@ -204,10 +206,11 @@ class Calls:
         self._arrived[ticket] = result
 
     def drain(self, within_s: float) -> None:
-        """Send nothing more, and wait until what is out has been answered, but not for longer than this."""
+        """Send nothing more, and wait until what is out has been answered, but not for longer than this in all."""
         self._is_stopping = True
-        until = time.monotonic() + within_s
-        while self.num_out and time.monotonic() < until:
+        if self._until is None:
+            self._until = time.monotonic() + within_s
+        while self.num_out and time.monotonic() < self._until:
             time.sleep(0.02)
 
     def warning(self) -> str | None:

@@ -47,16 +47,28 @@ class Background:
         """Let a coroutine run there."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="servers", daemon=True).start()
+            threading.Thread(target=_run, args=(self._loop,), name="servers", daemon=True).start()
         return asyncio.run_coroutine_threadsafe(task, self._loop)
+
+    def cancel(self) -> None:
+        """End what still runs there."""
+        if self._loop is not None:
+            with suppress(Exception):
+                self.start(_cancel_all()).result(5.0)
 
     def close(self) -> None:
         """End what still runs, and the thread."""
         if (loop := self._loop) is not None:
-            self._loop = None
+            self.cancel()
             with suppress(Exception):
-                asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(5.0)
+                self.start(loop.shutdown_default_executor()).result(5.0)
+            self._loop = None
             loop.call_soon_threadsafe(loop.stop)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
 
 
 async def _cancel_all() -> None:
@@ -103,6 +115,11 @@ class Client:
 
     def start(self, task: Coroutine[Any, Any, T]) -> Future[T]:
         return self._background.start(task)
+
+    def close(self) -> None:
+        """Close its connections."""
+        with suppress(Exception):
+            self.start(self.openai.close()).result(2.0)
 
     # ---- requests ------------------------------------------------------------------------------------------
 

@@ -107,7 +107,10 @@ def check_servers(models: Mapping[str, ServerModel], with_network: bool) -> None
             with below(f"players.{name}.model"):
                 client = Client(config, background)
                 if with_network:
-                    client.start(client.require_model(model.model)).result()
+                    try:
+                        client.start(client.require_model(model.model)).result()
+                    finally:
+                        client.close()
     finally:
         background.close()
 

@@ -208,6 +208,28 @@ def test_nothing_new_is_sent_once_the_run_leaves_and_what_is_out_is_kept(server:
     assert [line["kind"] for line in place.lines()].count("answered") == 2
 
 
+@pytest.mark.parametrize("num_drains", [1, 2])
+def test_what_hangs_is_awaited_once_and_counts_as_its_worst_case(
+    num_drains: int, server: FakeServer, tmp_path: Path
+) -> None:
+    place = Place(tmp_path)
+    model = ServerModel("verifier", config_of(server), place.calls)
+    server.gate.clear()
+    with place.calls.opened(place.folder, "me", place.limit, 0.5), place.calls.kept_in("0"):
+        model.ask(PROMPT, 1, [[1]], SAMPLING)
+        while not server.num_waiting:
+            time.sleep(0.01)
+        began_s = time.monotonic()
+        for _ in range(num_drains):
+            place.calls.drain(0.5)
+    assert 0.4 < time.monotonic() - began_s < 0.9
+    assert [line["kind"] for line in place.lines()] == ["asked"]
+    again = Place(tmp_path)
+    with again.calls.opened(again.folder, "me", again.limit, 0.0):
+        worst = worst_of_call(PROMPT, 1, 8, config_of(server).exact_prices())
+        assert again.calls.costs()["tokens"] == worst.tokens
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
