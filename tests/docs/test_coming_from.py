@@ -6,12 +6,14 @@ Covers palestra.config.other_names.
 import copy
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from conftest import TINY_FIT
+from jinja2 import Environment, meta
 
 import palestra
 from palestra.config import load_yaml
@@ -19,6 +21,7 @@ from palestra.config.other_names import other_names
 from palestra.players import SCRIPTED
 from palestra.runs.fit import FitConfig
 from palestra.runs.kinds import read_config
+from palestra.text.templates import COMMON, PARTS, SUFFIX
 from tests.docs.known_names import is_command, is_in_python, is_key, variants
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +45,13 @@ def is_known(name: str) -> bool:
         return is_command(name)
     if name.startswith("palestra."):
         return is_in_python(name)
-    key, _, value = name.partition("=")
+    if name.startswith("{{"):
+        return meta.find_undeclared_variables(Environment().parse(name)) <= {*COMMON, *chain(*PARTS.values())}
+    if name.endswith(SUFFIX):
+        return name.removesuffix(SUFFIX).split(".")[-1] in PARTS
+    key, _, value = name.strip('"').partition("=")
+    if value[:1] == value[-1:] == "'":
+        return is_key(key)
     if value:
         return is_key(key) and (value in variants() or ":" in value or value.isdigit())
     return is_key(name) or name in variants() or name in SCRIPTED
@@ -55,7 +64,10 @@ def test_what_the_tables_name_exists() -> None:
     assert [name for name in names if not is_known(name) and name not in OTHERS | METRICS | theirs] == []
 
 
-@pytest.mark.parametrize("name", ["palestra.Trainer.fitt", "palestra tran", "gama", "target.name=sudden", "updates"])
+@pytest.mark.parametrize(
+    "name",
+    ["palestra.Trainer.fitt", "palestra tran", "gama", "{{ sides }}", "herd.jinja", "target.name=sudden", "updates"],
+)
 def test_a_name_that_does_not_exist_is_found(name: str) -> None:
     assert not is_known(name)
 
