@@ -25,6 +25,7 @@ slow: .venv/ready
 # The proof by kill -9: every algorithm, killed at random moments, compared with runs that were left alone.
 chaos: .venv/ready
 	$(BIN)/python tests/chaos.py --kills 200
+	$(BIN)/python tests/chaos_servers.py --kills 200
 
 # Do the tests notice what a careful engineer fears? Each of the mistakes in tests/mutants is made in a copy of the tree.
 mutants: .venv/ready
