@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic
 
 from palestra.config import failure
 from palestra.runtime.limits import lack
@@ -15,7 +16,9 @@ from palestra.text.models.model import Answer, PromptBeyondContext, PromptRefuse
 
 MOST_WAITING = 4096  # answers
 MOST_CHARACTERS = 64 << 20  # of all prompts that wait
-GATHER_S = 0.01  # for which a batch waits until as many ask as were answered last: clients come back one by one
+# For so long, or this share of the time of the batch before, a batch waits for those that were answered to come back,
+# one by one. Else clients fall apart into groups that take turns.
+GATHER_S, GATHER_SHARE = 0.01, 0.1
 MOST_AT_ONCE = 64  # answers of a batch, but all answers of one request
 
 
@@ -67,15 +70,17 @@ class Engine:
         self._size += sign * waiting.size
 
     def _work(self) -> None:
-        batch: list[Waiting] = []
+        num_expected, seconds = 0, 0.0
         while True:
-            num_before = len(batch)
             with self._changed:
                 self._changed.wait_for(lambda: self._queue)
                 if not self.exact:
-                    self._changed.wait_for(partial(self._is_waited_by, num_before), GATHER_S)
+                    patience_s = max(GATHER_S, GATHER_SHARE * seconds)
+                    self._changed.wait_for(partial(self._is_waited_by, num_expected), patience_s)
                 batch = self._take_batch()
+            started_s = monotonic()
             self._answer(batch)
+            num_expected, seconds = len(self._queue) + len(batch), monotonic() - started_s
 
     def _is_waited_by(self, num: int) -> bool:
         return len(self._queue) >= num

@@ -87,7 +87,7 @@ def test_every_class_of_the_documents_takes_part() -> None:
     helpers |= {"Digits", "Net"}  # tests/docs/test_examples.py
     helpers |= {"Points", "LoaderKeys", "Exact"}  # tests/docs/test_models.py
     helpers |= {"Ring", "GAN", "Adversaries"}  # tests/docs/test_examples.py
-    helpers |= {"Sums", "Polite", "BestOfN", "Contested"}  # tests/docs/test_text.py
+    helpers |= {"Sums", "Polite", "Repeats", "BestOfN", "Contested"}  # tests/docs/test_text.py
     helpers |= {"Minority"}  # tests/docs/test_documents.py
     helpers |= {"Gaussian"}  # a search, which keeps nothing: tests/docs/test_sweeps.py
     helpers |= {"Escape"}  # its scores alone: tests/docs/test_documents.py

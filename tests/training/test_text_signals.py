@@ -94,7 +94,7 @@ DEFAULT: list[tuple[int, dict[str, str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("number", "signals"), DEFAULT, ids=list(RUNS)[::2])
+@pytest.mark.parametrize(("number", "signals"), DEFAULT, ids=[list(RUNS)[number] for number, _ in DEFAULT])
 def test_a_run_that_gets_signals_in_its_stages_ends_in_the_same_bits(
     number: int, signals: dict[str, str], folder: Path, tmp_path: Path
 ) -> None:
