@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -155,15 +156,13 @@ def serve_slowly() -> None:
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
-    from palestra.commands.serve import _listening
-
     async def complete(request: HttpRequest) -> JSONResponse:
         await request.body()
         await asyncio.sleep(DELAY_S)
         return JSONResponse(REPLY)
 
     app = Starlette(routes=[Route("/v1/chat/completions", complete, methods=["POST"])])
-    with _listening("127.0.0.1", 0) as listening:
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
         print(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", flush=True)
         uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listening])
 

@@ -340,6 +340,9 @@ def stage_text(name: str, stage: Stage) -> str:
 
 
 def metric_text(value: object) -> str:
+    """Return a metric as 0.0123, and a count as 1,234 or 1.23M."""
+    if isinstance(value, int):
+        return count_text(value)
     return "-" if value is None else f"{as_float(value):.3g}"
 
 
