@@ -138,7 +138,8 @@ def _verify(run: Path, start: str | None) -> Verdict:
 def _damage(folder: RunFolder, checkpoints: Checkpoints, newest: LoadedCheckpoint) -> str | None:
     """Say what is wrong with the records that a checkpoint counts, or with the files that it names and shares."""
     try:
-        newest.manifest.check_once(folder.root)
+        if changed := newest.manifest.check_once(folder.root):
+            return changed[0]
         with folder.root.reading(folder.records.name) as records:
             return checkpoints.fault_of_records(newest, records, folder.records)
     except DamagedOnceError as error:

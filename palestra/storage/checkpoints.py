@@ -34,7 +34,19 @@ from palestra.storage.loaded_checkpoint import (
     numbers_in,
     read_checkpoint,
 )
-from palestra.storage.manifest import BEGUN, FORMAT, GROWING, MANIFEST, ONCE, STATE, TENSORS, Manifest, Once, OnceFolder
+from palestra.storage.manifest import (
+    BEGUN,
+    FORMAT,
+    GROWING,
+    MANIFEST,
+    ONCE,
+    STATE,
+    TENSORS,
+    Manifest,
+    Once,
+    OnceFolder,
+    training_reads,
+)
 from palestra.storage.records_file import RecordsThen, beginning_of, measured
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import (
@@ -232,17 +244,16 @@ class Checkpoints:
         which: "latest", "best", a number, "@" and an opt step, or a path of this run or another (`checkpoint_folder`).
 
         Every SHA-256 is checked; those of replay rows and of files that are written once, which may be large, only if
-        `check_rows`. If the latest is
-        damaged, earlier ones are tried, and `warnings` names the damaged ones. Raises CheckpointError if all are
-        damaged, if the requested one is damaged, or if it has another format; MissingCheckpointError, a subclass, if it
-        does not exist.
+        `check_rows`. If the latest is damaged, earlier ones are tried, and `warnings` names the damaged ones, and
+        changed files that training does not read. Raises CheckpointError if all are damaged, if the requested one is
+        damaged, or if it has another format; MissingCheckpointError, a subclass, if it does not exist.
         """
         damaged: list[str] = []
         for place in self._candidates(which):
             try:
                 loaded = read_checkpoint(place, damaged, check_rows)
                 if check_rows and loaded.manifest.once:
-                    loaded.manifest.check_once(self.run_of(loaded))
+                    damaged += loaded.manifest.check_once(self.run_of(loaded))  # `loaded.warnings` is this list
                 return loaded
             except DamagedOnceError as error:
                 damaged += [] if str(error) in damaged else [str(error)]  # checkpoints share the file
@@ -291,12 +302,17 @@ class Checkpoints:
     def take_once(self, loaded: LoadedCheckpoint) -> None:
         """Copy the files that a checkpoint of another run names, but those of which this run has its own.
 
-        Files that only grow are copied with all that they have by now.
+        Files that only grow are copied with all that they have by now. Those that have changed, and that training does
+        not read, are left out.
         """
         origin = self.run_of(loaded)
         for folder, files in loaded.manifest.once.items():
             for name in sorted(files.keys() - self.once.get(folder, {}).keys()) if folder not in GROWING else ():
-                self.write_once(folder, name, read_checked(origin.below(folder), name, files[name]))
+                try:
+                    self.write_once(folder, name, read_checked(origin.below(folder), name, files[name]))
+                except DamagedError:
+                    if training_reads(folder, name):
+                        raise
         for folder in GROWING:
             there = origin.below(folder)
             for name in filter(ONCE[folder].fullmatch, there.names()):

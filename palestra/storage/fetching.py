@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from palestra.storage.checkpoints import OUR_FILE
 from palestra.storage.contents import CONTENTS, EVALUATION, RUN_FILES, Contents, evaluations_in, folders_in, number_of
 from palestra.storage.disk import Folder, RunFolderError, writing
-from palestra.storage.manifest import GROWING, MANIFEST, ONCE
+from palestra.storage.manifest import GROWING, MANIFEST, ONCE, training_reads
 from palestra.storage.remote import MissingError, Remote
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.secrets import may_hold_secret, redacted, where_secrets_lie, where_users_stand
@@ -180,8 +180,13 @@ def _fetch_checkpoint(
             place = folder.root.below(name_of_folder)
             for file, stored in files.items():
                 if place.kind(file) is None:
-                    is_growing = name_of_folder in GROWING
-                    _fetch_file(remote, there, f"{name_of_folder}/{file}", place.make(), file, stored, is_growing)
+                    path, is_growing = f"{name_of_folder}/{file}", name_of_folder in GROWING
+                    try:
+                        _fetch_file(remote, there, path, place.make(), file, stored, is_growing)
+                    except DamagedError as error:
+                        if training_reads(name_of_folder, file):
+                            raise
+                        damaged.append(f"{error}, at {remote.url}; training does not need it")
     except DamagedError as error:
         damaged.append(f"checkpoint {name} at {remote.url} is damaged: {error}")
         target.remove_files(FETCHED.fullmatch)

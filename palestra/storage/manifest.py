@@ -42,6 +42,11 @@ BEGUN: tuple[OnceFolder, ...] = ("players", "prompts")
 """those of them whose files a run has when it begins; the others get theirs while it trains"""
 
 
+def training_reads(folder: OnceFolder, name: str) -> bool:
+    """Whether a run that goes on may need this file: not transcripts, nor the roll-outs of evaluations."""
+    return folder != "transcripts" and (folder != "rollouts" or name.removesuffix(".parquet").isdecimal())
+
+
 class Manifest(SealedEntry):
     """The list of what a checkpoint holds, and in which files.
 
@@ -72,19 +77,25 @@ class Manifest(SealedEntry):
             if segment.file.startswith(BUFFERS_FROM_CHECKPOINT)
         }
 
-    def check_once(self, run: Folder) -> None:
-        """Raise DamagedOnceError if a file that was written once in this folder of the run is not as it was written."""
+    def check_once(self, run: Folder) -> list[str]:
+        """Raise DamagedOnceError if a file in this folder of the run that training reads is not as it was written.
+
+        Returns a line for each of the others that is not.
+        """
+        changed = []
         for folder, files in self.once.items():
             for name, stored in files.items():
                 path = run.path / folder / name
                 try:
                     with raising_damaged(str(path)), run.below(folder).reading(name) as file:
                         most = stored.size if folder in GROWING else min(file.size, stored.size + 1)
-                        found = StoredFile.of_pieces(file.pieces(most))
+                        if StoredFile.of_pieces(file.pieces(most)) != stored:
+                            raise DamagedError(f"{path} differs from what was written")
                 except DamagedError as error:
-                    raise DamagedOnceError(str(error)) from error
-                if found != stored:
-                    raise DamagedOnceError(f"{path} differs from what was written")
+                    if training_reads(folder, name):
+                        raise DamagedOnceError(str(error)) from error
+                    changed.append(f"{error}; training does not need it")
+        return changed
 
     @classmethod
     def read(cls, folder: Folder) -> Self:

@@ -20,8 +20,8 @@ from pydantic import ValidationInfo, field_validator
 from palestra.config import Config, ConfigError, NonNegativeFloat, PositiveInt
 from palestra.storage.checkpoints import SEGMENT, Checkpoints, kept_numbers
 from palestra.storage.contents import CONTENTS, EVALUATION, FORMAT, RECORDS, RUN_FILES, Contents, folders_in, number_of
-from palestra.storage.disk import Folder, RunFolderError, written_name
-from palestra.storage.manifest import GROWING, MANIFEST, Manifest
+from palestra.storage.disk import RunFolderError, written_name
+from palestra.storage.manifest import GROWING, MANIFEST, Manifest, Once, OnceFolder, training_reads
 from palestra.storage.remote import Remote, RemoteError, require_backend
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.secrets import MAY_HOLD, may_hold_secret, option_errors, where_secrets_lie, where_users_stand
@@ -245,7 +245,8 @@ class Mirror:
         folder = self.checkpoints.folder.below(f"{number:08d}")
         manifest = Manifest.read(folder)
         buffers = self.folder.buffers, manifest.segments()
-        for place, files in ((folder, manifest.files), buffers, *self._once(manifest)):
+        once = [(self.folder.root.below(name), files) for name, files in self._once(manifest).items()]
+        for place, files in ((folder, manifest.files), buffers, *once):
             for file in files:
                 if place.kind(file) != "file":
                     raise DamagedError(f"{file} is missing, or no regular file")
@@ -253,20 +254,29 @@ class Mirror:
             digest = hashlib.sha256(folder.read(MANIFEST)).hexdigest()
         return f"{number:08d}-{digest[:8]}", manifest
 
-    def _once(self, manifest: Manifest) -> list[tuple[Folder, dict[str, StoredFile]]]:
-        """The files that were written once, which a checkpoint names, each with its folder."""
-        return [(self.folder.root.below(name), files) for name, files in manifest.once.items()]
+    def _once(self, manifest: Manifest) -> Once:
+        """The files that were written once, which a checkpoint names, but those that only readers may miss, and do."""
+
+        def is_there(folder: OnceFolder, name: str, stored: StoredFile) -> bool:
+            path = self.folder.root.below(folder).path / name
+            return training_reads(folder, name) or (path.is_file() and path.lstat().st_size == stored.size)
+
+        return {
+            folder: {name: stored for name, stored in files.items() if is_there(folder, name, stored)}
+            for folder, files in manifest.once.items()
+        }
 
     def _upload(self, number: int, name: str, manifest: Manifest, best: str | None) -> Contents:
         folder, segments = self.checkpoints.folder.below(f"{number:08d}"), manifest.segments()
         for segment, stored in segments.items():
             if self._there.get(f"buffers/{segment}") != stored.size:  # a kill may have left an unfinished one
                 self._put(f"buffers/{segment}", self.folder.buffers.path / segment)
-        for place, once in self._once(manifest):
-            for file, stored in once.items():
-                size = (place.path / file).stat().st_size if place.path.name in GROWING else stored.size
-                if self._there.get(f"{place.path.name}/{file}") != size:
-                    self._put(f"{place.path.name}/{file}", place.path / file)
+        once = self._once(manifest)
+        for place in once:
+            for file, stored in once[place].items():
+                path = self.folder.root.below(place).path / file
+                if self._there.get(f"{place}/{file}") != (path.stat().st_size if place in GROWING else stored.size):
+                    self._put(f"{place}/{file}", path)
         files = dict(manifest.files)
         for file in files:
             self._put(f"checkpoints/{name}/{file}", folder.path / file)
@@ -278,7 +288,7 @@ class Mirror:
         for file, content in small.items():
             self._write(f"checkpoints/{name}/{file}", content)
             files[file] = StoredFile.of(content)
-        contents = Contents(format=FORMAT, files=files, segments=segments, once=manifest.once, best=best)
+        contents = Contents(format=FORMAT, files=files, segments=segments, once=once, best=best)
         self._write(f"checkpoints/{name}/{CONTENTS}", contents.to_bytes())
         self._known[name] = contents
         return contents

@@ -331,6 +331,31 @@ def test_a_file_that_is_written_once_is_named_in_all_checkpoints_and_its_damage_
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("damage", [flip_a_byte, Path.unlink, replace_by(b"with a remark of a reader")])
+@pytest.mark.parametrize("name", ["transcripts/0.yml", "rollouts/main-0.parquet"])
+def test_a_changed_file_that_training_does_not_read_is_told_and_costs_no_checkpoint(
+    run: RunFolder, damage: Callable[[Path], object], name: str, tmp_path: Path
+) -> None:
+    folder, file = name.split("/")
+    checkpoints = Checkpoints(run, keep_last=3, keep_every=None)
+    save(checkpoints, 0)
+    checkpoints.write_once(folder, file, b"as it was")  # type: ignore[arg-type]
+    checkpoints.write_once("rollouts", "0.parquet", b"read again")
+    save(checkpoints, 1)
+    run.root.write(run.config.name, b"{}")
+    damage(run.path / name)
+    loaded = checkpoints.load("latest")
+    assert loaded.manifest.number == 1
+    [line] = loaded.warnings
+    assert line.startswith(f"{run.path / name} ")
+    assert line.endswith("; training does not need it")
+    branch = Checkpoints(RunFolder.create(tmp_path, "branch"), keep_last=3, keep_every=None)
+    branch.take_once(loaded)
+    assert branch.once == {"rollouts": {"0.parquet": loaded.manifest.once["rollouts"]["0.parquet"]}}
+    (run.path / "rollouts" / "0.parquet").unlink()
+    assert checkpoints.load("latest").manifest.number == 0
+
+
 def test_a_file_that_the_disk_refuses_is_written_before_the_next_checkpoint_names_it(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import shutil
 import threading
 from pathlib import Path
 
+import fsspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,6 +75,27 @@ def test_retention_on_the_mirror_is_that_of_the_folder_and_segments_go_with_the_
             assert segments == {path.name for path in run.folder.buffers.path.iterdir()}
     assert numbers_on_mirror(PLACE) == [0, 3, 5, 10, 11, 12]
     assert (tmp_path / "run" / "checkpoints" / "latest").read_text() == "00000012\n"
+
+
+def test_a_file_that_only_readers_miss_keeps_no_checkpoint_from_the_mirror(tmp_path: Path) -> None:
+    with (run := Run(tmp_path / "run", URL)).mirror:
+        for name in ("0.yml", "1.yml"):
+            run.checkpoints.write_once("transcripts", name, name.encode())
+        run.save(0)
+        run.mirror.finish()
+        (tmp_path / "run" / "transcripts" / "0.yml").unlink()
+        run.save(1)
+        run.mirror.finish()
+    assert run.told == []
+    folder, warnings = fetch(PLACE, tmp_path / "again")
+    assert (folder.checkpoints.path / "latest").read_text() == "00000001\n"
+    assert warnings == []
+    assert [path.name for path in (tmp_path / "again" / "transcripts").iterdir()] == ["1.yml"]
+    fsspec.filesystem("memory").pipe(f"{PLACE.removeprefix('memory:/')}/transcripts/1.yml", b"other")
+    folder, [line] = fetch(PLACE, tmp_path / "other")
+    assert line.startswith("transcripts/1.yml differs from what was written")
+    assert "training does not need it" in line
+    assert (folder.checkpoints.path / "latest").read_text() == "00000001\n"
 
 
 def test_nothing_is_sent_twice(tmp_path: Path) -> None:
