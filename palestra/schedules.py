@@ -7,12 +7,13 @@ import math
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import TypeAdapter, model_validator
+from pydantic import AfterValidator, TypeAdapter, model_validator
 
 from palestra.config import (
     ByName,
     Config,
     ConfigError,
+    ConfigErrorItem,
     Fraction,
     NonNegativeFloat,
     NonNegativeInt,
@@ -179,6 +180,27 @@ ScheduleConfig = Annotated[
     | UserSchedule,
     ByName(user_class=UserSchedule, of_number="constant"),
 ]
+
+
+def _require_shares(schedule: Schedule) -> Schedule:
+    """Refuse a schedule that exceeds 1; of a user's own class it is not known. Raises ConfigError."""
+    match schedule:
+        case UserSchedule():
+            largest = {}
+        case PiecewiseSchedule(knots=knots):
+            largest = {f"knots.{number}.value": knot.value for number, knot in enumerate(knots)}
+        case _:  # the others never leave the values with which they begin and end
+            largest = {key: value for key, value in schedule if key in ("value", "initial", "final")}
+    ConfigError.require_none(
+        ConfigErrorItem(key, f"expected a fraction between 0 and 1, got {value:g}")
+        for key, value in largest.items()
+        if value > 1
+    )
+    return schedule
+
+
+ShareScheduleConfig = Annotated[ScheduleConfig, AfterValidator(_require_shares)]
+"""A schedule of a share, or of a probability: between 0 and 1."""
 
 
 def read_schedule(data: Any) -> Schedule:

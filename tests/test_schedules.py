@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from palestra.config import Config, ConfigError, check
-from palestra.schedules import Schedule, ScheduleConfig
+from palestra.schedules import Schedule, ScheduleConfig, ShareScheduleConfig
 
 
 class Holder(Config):
@@ -87,3 +87,30 @@ def test_values_out_of_range_are_refused_at_their_place(name: str, data: dict[st
     with pytest.raises(ConfigError) as caught:
         schedule(name, **data)
     assert [error.path for error in caught.value.errors] == [path]
+
+
+class Share(Config):
+    share: ShareScheduleConfig
+
+
+@pytest.mark.parametrize(
+    ("said", "paths"),
+    [
+        ({"name": "constant", "value": 2.0}, ["value"]),
+        ({"name": "linear", "initial": 2.0, "final": 1.0, "num_steps": 3}, ["initial"]),
+        ({"name": "exponential", "initial": 0.0, "final": 2.0, "rate": 1.0}, ["final"]),
+        ({"name": "inverse", "initial": 2.0, "rate": 0.5}, ["initial"]),
+        ({"name": "cosine", "initial": 2.0, "final": 2.0, "num_steps": 3}, ["initial", "final"]),
+        ({"name": "piecewise", "knots": knots((0, 1.0), (3, 2.0))}, ["knots.1.value"]),
+    ],
+)
+def test_a_schedule_of_a_share_does_not_exceed_one(said: Any, paths: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check({"share": said}, Share)
+    message = "expected a fraction between 0 and 1, got 2"
+    assert [(e.path, e.message) for e in caught.value.errors] == [(f"share.{path}", message) for path in paths]
+
+
+def test_a_schedule_of_a_share_may_reach_one() -> None:
+    said = {"name": "inverse", "initial": 1.0, "rate": 6.0}  # the rate is no value of it
+    assert check({"share": said}, Share).share(0) == 1.0

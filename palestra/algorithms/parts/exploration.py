@@ -7,7 +7,7 @@ from torch import Tensor
 
 from palestra.config import ByName, Config, UserConfig
 from palestra.randomness import fold, random_choice, random_floats
-from palestra.schedules import Schedule, ScheduleConfig
+from palestra.schedules import Schedule, ScheduleConfig, ShareScheduleConfig
 
 
 def best_legal(q: Tensor, legal: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class EpsilonGreedyConfig(Exploration):
 
     name: Literal["epsilon_greedy"]
     """the best legal action, and now and then a random legal one"""
-    epsilon: ScheduleConfig
+    epsilon: ShareScheduleConfig
     """probability of a random one, a function of the player's opt steps"""
 
     @property

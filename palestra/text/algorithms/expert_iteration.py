@@ -12,7 +12,7 @@ from torch import Tensor
 from palestra.config import ByName, Config, PositiveInt
 from palestra.games.dialogue.protocol import VERDICTS, Verdict
 from palestra.randomness import fold, random_floats, random_permutation
-from palestra.schedules import ScheduleConfig
+from palestra.schedules import ShareScheduleConfig
 from palestra.text.algorithms.algorithm import Example, JobConfig, Seat, TextAlgorithm
 from palestra.text.rollouts import DecisionRow, Rollouts, verdicts_of
 
@@ -54,7 +54,7 @@ class ExpertIterationConfig(JobConfig):
     """equal: of the label with more selected dialogues, only as many as of the other are learned from"""
     epochs: Literal["this", "all"]
     """whose dialogues are learned from: those of this epoch alone, or of all epochs so far"""
-    truth: ScheduleConfig
+    truth: ShareScheduleConfig
     """share of the verdicts that are replaced by the label before dialogues are selected, between 0 and 1; a step of
     the schedule is an epoch"""
 
