@@ -247,7 +247,7 @@ def test_several_errors_of_a_file_are_told_at_once_one_per_line(make_config: Mak
         ("players.host.algorithm.name=nowhere:Nothing", "importing 'nowhere' failed"),
         (
             "roles.agent=nobody",
-            "roles.agent: expected a player of this file (host, agent; or players.nobody in it), got 'nobody'\n",
+            "roles.agent: expected a player of this file (host, agent), got 'nobody'; a new one needs players.nobody\n",
         ),
         (
             "execution.device=gpu",

@@ -270,6 +270,11 @@ def player_name_errors(names: Iterable[str], scripted: Collection[str]) -> Itera
             yield ConfigErrorItem(f"players.{name}", "expected a name without a colon: those with one are classes")
 
 
+def of_this_file(what: str, names: Iterable[str]) -> str:
+    """Say that something that a config declares was expected, such as `a player`. names: of what it declares."""
+    return f"expected {what} of this file ({', '.join(names) or 'it has none'})"
+
+
 class EvaluatedRunConfig(BaseRunConfig):
     """The keys of a run with evaluations, each of which has at least `name`, `interval` and `at_start`."""
 

@@ -36,7 +36,7 @@ from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.players.updates import AnyUpdatesConfig, idle_epoch
-from palestra.runs.base import EvaluatedRunConfig, TrainerBase, algorithms_of, player_name_errors
+from palestra.runs.base import EvaluatedRunConfig, TrainerBase, algorithms_of, of_this_file, player_name_errors
 from palestra.runs.sections import ExecutionConfig, OutputConfig
 
 AnyAlgorithm = Annotated[
@@ -293,7 +293,7 @@ class RunConfig(EvaluatedRunConfig):
             yield ConfigErrorItem(key, message)
 
     def _role_errors(self, roles: Sequence[str]) -> Iterator[ConfigErrorItem]:
-        expected = f"expected one of the players: {', '.join(self.players)}"
+        expected = of_this_file("a player", self.players)
         for role in roles:
             if role not in self.roles:
                 yield ConfigErrorItem(f"roles.{role}", f"{expected}, but the key is missing")
@@ -302,8 +302,7 @@ class RunConfig(EvaluatedRunConfig):
             if role not in roles:
                 yield ConfigErrorItem(f"roles.{role}", f"unknown key; the roles of the game are {', '.join(roles)}")
             elif config is None:
-                there = ", ".join(self.players)
-                message = f"expected a player of this file ({there}; or players.{player} in it), got {player!r}"
+                message = f"{expected}, got {player!r}; a new one needs players.{player}"
                 yield ConfigErrorItem(f"roles.{role}", message)
             elif isinstance(config, ScriptedPlayerConfig) and (fault := script_error(config, self.game, role)):
                 yield ConfigErrorItem(f"players.{player}.scripted", fault)

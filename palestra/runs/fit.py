@@ -38,7 +38,7 @@ from palestra.models.learning import LearningConfig
 from palestra.models.metrics import AnyMetricConfig, score_of
 from palestra.models.model import Model
 from palestra.models.sources import AnyModelStart
-from palestra.runs.base import EvaluatedRunConfig, TrainerBase
+from palestra.runs.base import EvaluatedRunConfig, TrainerBase, of_this_file
 from palestra.runs.sections import MachineConfig, RunOutputConfig
 from palestra.runtime.intervals import Interval
 
@@ -189,9 +189,10 @@ class FitConfig(EvaluatedRunConfig):
             if each.name in names[:place]:
                 yield ConfigErrorItem(f"{path}.name", f"expected different names, got {each.name!r} twice")
             if each.data not in self.sets():
-                there = ", ".join(self.sets()) or "none besides loaders"
-                expected = f"expected a data set of this file ({there}; or data.{each.data} in it)"
-                yield ConfigErrorItem(f"{path}.data", f"{expected}, got {each.data!r}")
+                expected = of_this_file("a data set, not a loader,", self.sets())
+                yield ConfigErrorItem(
+                    f"{path}.data", f"{expected}, got {each.data!r}; a new one needs data.{each.data}"
+                )
             if each.weights == "averaged" and self.learning.ema is None:
                 message = "expected 'latest', because learning.ema is null, got 'averaged'"
                 yield ConfigErrorItem(f"{path}.weights", message)

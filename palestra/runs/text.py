@@ -20,7 +20,7 @@ from palestra.evaluation.config import TimedEvaluationConfig
 from palestra.evaluation.measures import GameMeasures
 from palestra.games.dialogue.protocol import Protocol
 from palestra.players.scripted import ScriptedPlayerConfig
-from palestra.runs.base import ASKED, EvaluatedRunConfig, TrainerBase, algorithms_of, player_name_errors
+from palestra.runs.base import ASKED, EvaluatedRunConfig, TrainerBase, algorithms_of, of_this_file, player_name_errors
 from palestra.runs.sections import MachineConfig, RunOutputConfig
 from palestra.text.algorithms.malt import MaltConfig
 from palestra.text.game import TextDialogueConfig
@@ -222,16 +222,16 @@ class TextConfig(EvaluatedRunConfig):
         self, path: str, seats: Mapping[str, str], roles: Sequence[str], others: Sequence[str] | Mapping[str, Any] = ()
     ) -> Iterator[ConfigErrorItem]:
         known = [*self.players, *others]
+        expected = of_this_file("a player", known)
         for role in roles:
             if role not in seats:
-                message = f"expected a player ({', '.join(known)}), but the key is missing"
-                yield ConfigErrorItem(f"{path}.{role}", message)
+                yield ConfigErrorItem(f"{path}.{role}", f"{expected}, but the key is missing")
         for role, player in seats.items():
             if role not in roles:
                 yield ConfigErrorItem(f"{path}.{role}", f"unknown key; the roles of the game are {', '.join(roles)}")
             elif player not in known:
-                there = f"{', '.join(known)}; or players.{player} in it"
-                yield ConfigErrorItem(f"{path}.{role}", f"expected a player of this file ({there}), got {player!r}")
+                message = f"{expected}, got {player!r}; a new one needs players.{player}"
+                yield ConfigErrorItem(f"{path}.{role}", message)
 
     @classmethod
     def subject(cls, data: Mapping[str, Any]) -> str:

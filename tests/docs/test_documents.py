@@ -320,7 +320,7 @@ def test_a_game_of_the_document_has_the_roles_that_its_config_says(
     config["game"]["num_players"] = 4
     with pytest.raises(
         palestra.ConfigError,
-        match=r"^roles\.player_3: expected one of the players: one, other, but the key is missing\n",
+        match=r"^roles\.player_3: expected a player of this file \(one, other\), but the key is missing\n",
     ):
         palestra.Trainer(config)
 

@@ -478,7 +478,7 @@ def test_every_command_of_a_run_knows_a_model(config: dict[str, Any]) -> None:
         ({"data.train.num_items": 61}, "data.train.num_items: expected at most 60, as the set has, got 61"),
         (
             {"evaluations.0.data": "valid"},
-            r"evaluations.0.data: expected a data set of this file \(train, test; or data.valid",
+            r"evaluations.0.data: expected a data set, not a loader, of this file \(train, test\), got 'valid'; a new",
         ),
         ({"learning.ema": None}, "evaluations.0.weights: expected 'latest', because learning.ema is null"),
         ({"best.measure": "acuracy"}, "best.measure: expected one of 'accuracy', .*did you mean 'accuracy'"),
