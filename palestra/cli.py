@@ -8,9 +8,11 @@ import atexit
 import gc
 import importlib.metadata
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from typer.core import TyperCommand
 
 from palestra.commands import configs, players, runs, sweeps, train
 from palestra.runtime.signals import exiting_on_signals
@@ -21,6 +23,17 @@ def print_version(is_asked: bool) -> None:
     if is_asked:
         print(f"palestra {importlib.metadata.version('palestra')}")
         raise typer.Exit()
+
+
+class Command(TyperCommand):
+    """A command whose help shows its texts as they are: a default in brackets, as [latest], is no markup of rich."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        explained: list[Any] = [self, *self.params]
+        for each in explained:
+            if each.help is not None:
+                each.help = escape(each.help)
 
 
 app = typer.Typer(
@@ -41,6 +54,8 @@ def options(
 
 
 for module in (train, sweeps, players, runs, configs):
+    for command in module.commands.registered_commands:
+        command.cls = Command
     app.add_typer(module.commands)
 
 

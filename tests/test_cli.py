@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from conftest import TINY
@@ -35,6 +35,9 @@ MakeConfig = Callable[..., dict[str, Any]]
 REPOSITORY = Path(__file__).parent.parent
 PALESTRA = (sys.executable, "-c", "from palestra.cli import main; main()")
 COMMANDS = tuple(get_command(app).commands)  # type: ignore[attr-defined]
+REGISTERED: list[Any] = [
+    command for group in app.registered_groups for command in group.typer_instance.registered_commands
+]  # type: ignore[union-attr]
 
 pytestmark = pytest.mark.usefixtures("in_tmp_path")
 
@@ -525,6 +528,17 @@ def test_every_command_explains_itself(command: str) -> None:
     explained = palestra(command, "--help").stdout
     assert "Usage" in explained
     assert palestra(command, "-h").stdout == explained
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_every_word_of_its_texts_also_those_in_brackets(command: str) -> None:
+    shown = "".join(CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "1000"}).stdout.split())
+    [info] = [each for each in REGISTERED if command == (each.name or each.callback.__name__)]
+    hints = get_type_hints(info.callback, include_extras=True).values()
+    texts = [each.help for hint in hints for each in getattr(hint, "__metadata__", ())]
+    for text in (info.callback.__doc__, *texts):
+        for paragraph in (text or "").split("\n\n"):
+            assert "".join(paragraph.split()) in shown
 
 
 def test_the_version_is_that_of_the_package() -> None:
