@@ -104,7 +104,11 @@ class Handler(BaseHTTPRequestHandler):
         self._pass()
 
     def _pass(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        if len(body) < length:  # whose client was killed
+            self.close_connection = True
+            return None
         path = urlsplit(self.path).path
         number = self.server.note(
             method=self.command, path=self.path, body=body.decode(errors="replace"), at=time.time()
