@@ -110,14 +110,15 @@ _BACKENDS = {
 }
 _ON_DISK = ("file", "local", "memory", "sqlite")  # paths there may hold an @
 
-# As parts of a name, and as whole names.
+# As parts of a name, and as whole names. A max_token or an eos_token is one that models read.
+_OF_MODELS = "".join(rf"(?<!{name}[_-])" for name in ["max", "min", "num", "stop", "start", "bos", "eos", "pad", "unk"])
 _SECRET = (
-    r"(?:passw|passphrase|secret|token(?!s|i)|credential|signature|authorization|cookie|connection[-_]?string"
-    r"|(?:api|access|account|private)[-_]?key)"
+    rf"(?:passw|passphrase|secret|{_OF_MODELS}token(?!s|i)|credential|signature|authorization|cookie"
+    r"|connection[-_]?string|(?:api|access|account|private)[-_]?key)"
 )
 _SHORT_SECRET = r"(?:pwd|pass|sas|sig|auth|(?<!\.)key)"  # callbacks.0.key is a key of ours
-_TOKEN = re.compile(  # AWS, GitHub, GitLab, Hugging Face, JSON web tokens, keys
-    r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\b(?:gh[pousr]|github_pat|hf)_\w{20,}|\bglpat-[\w-]{20,}|\beyJ[\w-]+\.[\w-]+\.[\w-]+"
+_TOKEN = re.compile(  # OpenAI, AWS, GitHub, GitLab, Hugging Face, JSON web tokens, keys
+    r"\bsk-[\w-]{16,}|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\b(?:gh[pousr]|github_pat|hf)_\w{20,}|\bglpat-[\w-]{20,}|\beyJ[\w-]+\.[\w-]+\.[\w-]+"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.*?-----END [A-Z ]*-----|.*)",
     re.DOTALL,
 )
@@ -221,6 +222,11 @@ def _faults(options: Mapping[Any, Any], harmless: Harmless, path: str) -> Iterat
 _START = r"(?:(?<![\w-])|(?<=3F)|(?<=26)|(?<=23)|(?<=3B))"  # of a name; percent-encoded: after ? & # ;
 _NAME = rf"(?:[\w-]{{0,40}}{_SECRET}[\w-]*|{_START}{_SHORT_SECRET}(?![\w-]))"
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s&,;'"<>)\]}]+)"""
+# Words with which an explanation begins, as in "token: expected a text": they are no secrets.
+_SAYS = (
+    r"(?!(?:an?|are|cannot|expected|extra|field|got|has|input|invalid|is|it|may|missing|must|no|none|not|null|required"
+    r"|should|the|this|unexpected|unknown|unrecognized|unsupported|value)(?![\w-]))"
+)
 _EQUALS = r"(?:=|%(?:25)*3D)"
 _NOT_ON_DISK = "".join(f"(?<!{scheme})" for scheme in _ON_DISK)
 _HIDDEN = "***"
@@ -238,7 +244,7 @@ _RULES = [
         r"""(?P<kept>(?<![\w.])(?:proxy-)?authorization\b['"]?\s*[:=]\s*)(?![\s*])(?:b?"[^"\n]*"|b?'[^'\n]*'|[^'"\n]+)"""
     ),
     _hide(r"""(?P<kept>(?<![\w.])(?:set-)?cookie['"]?\s*:\s*)(?![\s*])(?:b?"[^"\n]*"|b?'[^'\n]*'|[^'"\n]+)"""),
-    _hide(r"\b(?P<kept>bearer\s+)[\w.~+/=-]+"),
+    _hide(r"\b(?P<kept>bearer\s+)(?!(?:authentication|authorization|keys?|tokens?)\b)[\w.~+/=-]+"),
     _hide(r"\b(?P<kept>Basic\s+)(?=\S*[0-9A-Z=])[\w+/=-]{6,}", re.NOFLAG),
     # the user of a URL, then its query and fragment; the query of a bare path, too
     _hide(rf"""(?P<kept>{_NOT_ON_DISK}://|%(?:25)*3A%(?:25)*2F%(?:25)*2F)[^\s'"<>@]*?(?=@|%(?:25)*40)"""),
@@ -247,7 +253,7 @@ _RULES = [
     # name=value (palestra's own messages contain "key=value"), 'name': value, name: value
     _hide(rf"(?P<kept>{_NAME}\s*{_EQUALS}\s*)(?!value\b){_VALUE}"),
     _hide(rf"""(?P<kept>["']{_NAME}["']\s*:\s*)b?{_VALUE}"""),
-    _hide(rf"(?P<kept>(?<![\w.-])[\w-]{{0,40}}{_SECRET}[\w-]*:\s+){_VALUE}"),
+    _hide(rf"(?P<kept>(?<![\w.-])[\w-]{{0,40}}{_SECRET}[\w-]*:\s+){_SAYS}{_VALUE}"),
 ]
 _SECRET_VARIABLE = re.compile(rf"{_SECRET}|(?:^|_){_SHORT_SECRET}$", re.IGNORECASE)
 _NAMES_A_FILE = re.compile(r"(?:_FILE|_PATH|_DIR|_SOCK)$", re.IGNORECASE)

@@ -267,6 +267,10 @@ ECHOES = [
     "DefaultEndpointsProtocol=https;AccountName=a;AccountKey={};EndpointSuffix=core.windows.net",
     "password: {}",
     "Bearer {} is expired",
+    "api_key: {} is invalid",
+    "Incorrect access_token: '{}'",
+    "the password: {}: not accepted",
+    "auth_token: {}",
     "output.mirror.options.sas={}",
     "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNz\n{}\n-----END OPENSSH PRIVATE KEY-----",
 ]
@@ -295,10 +299,21 @@ def test_what_a_library_echoes_is_shown_without_its_secret(echo: str, secret: st
         "Basic authentication failed for host:22",
         "no such key; did you mean 'x'?",
         "num_tokens=512, signal=15, design: 3, monkey: 4",
+        "players.prover.sampling.max_token: no such key; did you mean 'max_tokens'?",
+        "{'max_token': 'Unknown parameter', 'eos_token': '</s>', 'stop_token': 3}",
+        "token: expected a text, got 3; password: must not be empty; api_key: Field required",
+        "Unauthorized: a Bearer token is missing",
     ],
 )
 def test_what_holds_no_secret_is_shown_as_it_is(text: str) -> None:
     assert redacted(text) == text
+
+
+@pytest.mark.parametrize("key", ["sk-proj-abcDEF_0123456789-xyz", "sk-ant-0123456789abcdef", "ghp_" + "0aB" * 12])
+def test_a_key_is_hidden_wherever_it_stands(key: str) -> None:
+    assert redacted(f"Incorrect API key provided: {key}. Try another.") == (
+        "Incorrect API key provided: ***. Try another."
+    )
 
 
 def test_the_secrets_of_this_process_are_hidden_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
