@@ -18,6 +18,7 @@ from palestra.storage.stored_files import CheckpointError
 from palestra.text.servers.job_files import JobFileError, read_pairs, read_supervised
 
 COMMAND = [sys.executable, "-P", "-m", "palestra.serving.work"]
+MOST_STARTS = 4  # of the process of a job, in the life of a server
 PAUSE_S = 10.0  # before a job is tried again on a disk that refuses
 KEY = "PALESTRA_SERVE_KEY"  # which no job needs
 
@@ -95,8 +96,27 @@ class Runner:
         self.jobs.change(job.id, f"The training file holds {num} examples; the job is queued", status="queued")
 
     def _compute(self, job: JobFacts) -> None:
+        """Compute a job. A process that ends without a word, as one that is killed, is followed by another one."""
         if job.status == "queued":
             self.jobs.change(job.id, "Fine-tuning job started", status="running")
+        for number in range(1, MOST_STARTS + 1):
+            last, code = self._run(job)
+            if self.is_stopped or self.jobs.get(job.id).status != "running":
+                return
+            if "trained_tokens" in last:
+                return self.jobs.succeed(job.id, self.of_model, last["trained_tokens"])
+            if "failed" in last:
+                return self.jobs.fail(job.id, last["failed"])
+            why = f"process {exit_text(code)}"
+            if number < MOST_STARTS:
+                self.jobs.change(job.id, f"The job's {why}; another one goes on from the last save", "warn")
+        return self.jobs.fail(job.id, f"its {why}, as those before it; {MOST_STARTS} were started")
+
+    def _run(self, job: JobFacts) -> tuple[dict[str, Any], int]:
+        """Let a process compute a job, and note the opt steps of which it tells.
+
+        Returns the last that it has told, and its exit code.
+        """
         watched, life = os.pipe()
         try:
             process = self._start(job, watched)
@@ -114,12 +134,7 @@ class Runner:
             os.close(life)
             with self.jobs.changed:
                 self._process = self._computed = None
-        if self.is_stopped:
-            return
-        if "trained_tokens" in last:
-            self.jobs.succeed(job.id, self.of_model, last["trained_tokens"])
-        else:
-            self.jobs.fail(job.id, last.get("failed") or f"its process {exit_text(code)}")
+        return last, code
 
     def _start(self, job: JobFacts, watched: int) -> "subprocess.Popen[bytes]":
         """Start the process of a job, which the system ends when this one ends (palestra.serving.work)."""

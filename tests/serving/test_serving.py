@@ -10,6 +10,10 @@ palestra.serving.tuning, palestra.serving.work.
 
 import http.client
 import json
+import os
+import re
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +29,7 @@ from torch import Tensor
 
 from palestra.cli import main
 from palestra.randomness import base_key, fold_number
-from palestra.serving import computing
+from palestra.serving import computing, runner
 from palestra.serving.jobs import STATE, Jobs
 from palestra.serving.tuning import Method
 from palestra.storage.disk import Folder
@@ -427,18 +431,44 @@ def test_a_job_goes_on_from_a_save_to_the_same_bits(server: Server, base: Path, 
     assert sorted(path.name for path in own.iterdir()) == ["job.json", "model.safetensors"]
 
 
+def await_step(server: Server, job_id: str, num_warnings: int) -> None:
+    """Wait for an opt step of a job after so many deaths of its process."""
+    end_s = time.monotonic() + 60
+    while True:
+        last, *before = server.client.fine_tuning.jobs.list_events(job_id, limit=100)
+        if last.type == "metrics" and [each.level for each in before].count("warn") == num_warnings:
+            return
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def test_a_job_whose_processes_are_all_killed_has_failed_and_says_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "COMMAND", [sys.executable, "-S", "-c", "import os; os.kill(os.getpid(), 9)"])
+    jobs = Jobs(Folder(tmp_path).below("jobs"))
+    said: dict[str, Any] = {"model": "base", "begins_with": None, "suffix": None, "metadata": None, "method": METHOD}
+    job = jobs.add(CONTENT, training_file="file-x", **said)
+    computing_it = runner.Runner(Folder(tmp_path), jobs, "base")
+    with jobs.changed:
+        assert jobs.changed.wait_for(lambda: jobs.get(job.id).status in OVER, 60)
+    computing_it.stop()
+    assert re.fullmatch("its process ended with SIGKILL.*; 4 were started", jobs.get(job.id).error or "")
+    assert [each.level for each in jobs.get(job.id).events].count("warn") == 3
+
+
 def test_a_server_that_was_killed_has_its_files_and_models_and_its_job_comes_to_the_same_bits(
     server: Server, base: Path
 ) -> None:
+    """Before that, the process of the job alone is killed."""
     slow = METHOD.model_copy(update={"n_epochs": 60})
     made = await_job(server, begin_job(server).id).fine_tuned_model
     file = server.upload(b"kept")
     running, waiting = begin_job(server, method=hyperparameters(slow)), begin_job(server, metadata={"waits": "1"})
     jobs = server.client.fine_tuning.jobs
-    end_s = time.monotonic() + 60
-    while not any(event.type == "metrics" for event in jobs.list_events(running.id).data):
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+    await_step(server, running.id, 0)
+    os.kill(int((Path(server.command[-2]) / "jobs" / running.id / "lock").read_text()), signal.SIGKILL)
+    await_step(server, running.id, 1)
     before = [job.id for job in jobs.list(limit=100)]
     server.kill()
     server.start()
