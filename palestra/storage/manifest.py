@@ -40,6 +40,7 @@ GROWING: tuple[OnceFolder, ...] = ("calls",)
 """those of them whose files only grow: a checkpoint names their beginning, as it was then"""
 BEGUN: tuple[OnceFolder, ...] = ("players", "prompts")
 """those of them whose files a run has when it begins; the others get theirs while it trains"""
+PUT_BACK = "every checkpoint needs it: put that file back as it was, or begin a new run"
 
 
 def training_reads(folder: OnceFolder, name: str) -> bool:
@@ -86,6 +87,7 @@ class Manifest(SealedEntry):
         for folder, files in self.once.items():
             for name, stored in files.items():
                 path = run.path / folder / name
+                remedy = f"; {PUT_BACK}" if folder in BEGUN else ""  # of the others, a checkpoint before needs fewer
                 try:
                     with raising_damaged(str(path)), run.below(folder).reading(name) as file:
                         most = stored.size if folder in GROWING else min(file.size, stored.size + 1)
@@ -93,7 +95,7 @@ class Manifest(SealedEntry):
                             raise DamagedError(f"{path} differs from what was written")
                 except DamagedError as error:
                     if training_reads(folder, name):
-                        raise DamagedOnceError(str(error)) from error
+                        raise DamagedOnceError(f"{error}{remedy}") from error
                     changed.append(f"{error}; training does not need it")
         return changed
 

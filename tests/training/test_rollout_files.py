@@ -25,6 +25,7 @@ from palestra.recording.recorders import without_clock
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.manifest import Manifest
 from palestra.storage.run_folder import RunFolder
+from palestra.storage.stored_files import CheckpointError
 from palestra.text.rollouts import Rollouts
 from palestra.text.templates import PARTS
 from palestra.training import evaluator_processes, make_trainer
@@ -182,6 +183,10 @@ def test_a_changed_prompt_of_a_run_and_damaged_rollouts_are_told_in_a_line(whole
     found = CliRunner().invoke(app, ["evaluate", str(run)])
     assert found.exit_code == 2
     assert "game: expected 'prompts/opening.jinja' as it was when the run began" in found.output
+    with pytest.raises(CheckpointError) as caught:
+        TextTrainer.load(run).fit()
+    remedy = "every checkpoint needs it: put that file back as it was, or begin a new run"
+    assert str(caught.value) == f"{run / 'prompts' / 'opening.jinja'} differs from what was written; {remedy}"
     (run / "prompts" / "opening.jinja").write_bytes(kept)
     (run / "rollouts" / "1.parquet").write_bytes(b"PAR1")
     [line] = Checkpoints(RunFolder(run), 1, None).load("latest").warnings
