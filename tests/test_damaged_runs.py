@@ -201,6 +201,21 @@ def test_a_line_that_is_gone_or_came_in_between_moves_no_other(stopped: Path) ->
         assert (part.is_intact, part.num_lost) == (False, 0)
 
 
+@pytest.mark.parametrize("changed", ["# ", "seeds: 1\nseed"])
+def test_a_run_of_another_palestra_with_other_keys_says_so(stopped: Path, changed: str) -> None:
+    config, facts = stopped / "config.yml", stopped / "run.json"
+    config.write_text(re.sub("^seed", changed, config.read_text(), flags=re.MULTILINE))
+    with pytest.raises(RunFolderError, match=r"config\.yml differs from what was written:\n"):
+        Trainer.load(stopped)
+    found = json.loads(facts.read_text()) | {"commit": "0123456789abcdef"}
+    facts.write_text(json.dumps(found | {"versions": found["versions"] | {"palestra": "0.0.7"}}))
+    first = (
+        r"config\.yml was written by another palestra, 0\.0\.7, commit 0123456789ab, which had other keys than this "
+    )
+    with pytest.raises(RunFolderError, match=rf"{first}one, .*; use that one:\nseeds?: .*key"):
+        Trainer.load(stopped)
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [

@@ -25,6 +25,11 @@ class ConfigErrorItem:
     path: str
     message: str
 
+    @property
+    def is_about_a_key(self) -> bool:
+        """Whether a key is missing, or is unknown."""
+        return self.message.startswith("unknown key") or self.message.endswith("missing")
+
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
 

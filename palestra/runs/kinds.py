@@ -3,7 +3,7 @@
 To register one, add the names of its trainers to KINDS.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,8 @@ from palestra.runs.fit import FitConfig
 from palestra.runs.shipped_configs import file_of
 from palestra.runs.text import TextConfig
 from palestra.storage.disk import RunFolderError
+from palestra.storage.facts import git_commit, versions
+from palestra.storage.run_folder import RunFolder
 
 K = TypeVar("K", bound=BaseRunConfig)
 KINDS: dict[str, type[BaseRunConfig]] = {
@@ -119,4 +121,19 @@ def read_stored_config(path: Path, overrides: Sequence[str] = ()) -> Any:
         with reading_stored(path):
             return check_overridden(data, (), kind_of_run)
     except ConfigError as error:
-        raise RunFolderError(f"{path} differs from what was written:\n{error}") from error
+        other = _other_palestra(path) if any(each.is_about_a_key for each in error.errors) else None
+        raise RunFolderError(f"{path} {other or 'differs from what was written'}:\n{error}") from error
+
+
+def _other_palestra(path: Path) -> str | None:
+    """Say which palestra has written the config of a run; None if it is this one, or if the run does not say."""
+    with suppress(RunFolderError):
+        facts = RunFolder(path.parent).facts()
+        before, now = _in_words(facts.versions, facts.commit), _in_words(versions(), git_commit())
+        if before != now:
+            return f"was written by another palestra, {before}, which had other keys than this one, {now}; use that one"
+    return None
+
+
+def _in_words(versions: Mapping[str, str | None], commit: str | None) -> str:
+    return f"{versions.get('palestra')}{'' if commit is None else f', commit {commit[:12]}'}"
