@@ -1,12 +1,12 @@
 """Scores that a game finds itself, such as the accuracy of a verifier: over training, by pairing."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from matplotlib.figure import Figure
 
 from palestra.recording.results import PairResult, Seat, label, score_text, thinned
-from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Heading, Section, Table
+from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Heading, Note, Section, Table
 from palestra.report.evaluation_tables import counted_in_runs, evaluation_names, pairing_text, pairings
 from palestra.report.figures import Figures, paint_curves
 from palestra.report.groups import Group, score_curve, step_unit
@@ -14,6 +14,7 @@ from palestra.report.learning import legend
 from palestra.runtime.scores import return_of
 
 MOST_COLUMNS = 10  # moments of a table
+COLOURS = "Shares are coloured from 0 to 1, other scores from their least value to their greatest."
 
 
 def scores_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
@@ -32,8 +33,9 @@ def scores_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
         blocks += [Heading(f"Evaluation {name}")] if len(names) > 1 else []
         blocks += _meanings(found[0][1])
         blocks.append(FigureGrid([_figure(groups, name, seats, unit, figures) for seats in seatings]))
-        for seats in seatings:
-            blocks += [_table(group, name, seats, unit, len(groups) > 1) for group in groups]
+        blocks.append(Note(COLOURS))
+        for _, pair in found:
+            blocks += [_table(group, name, pair, unit, len(groups) > 1) for group in groups]
     of_what = "game" if counted_in_runs(groups) == "games" else "model"
     return [Section("scores", f"Scores of the {of_what}", [*legend(groups), *blocks])] if blocks else []
 
@@ -87,14 +89,19 @@ def _figure(
     return Captioned(figures.draw(title, f"{score} of {title} over {label(unit)}. {ends}", paint))
 
 
-def _table(group: Group, evaluation: str, seats: tuple[Seat, ...], unit: str, has_others: bool) -> Table:
-    """Make a table with a row for each score and a column for some of the moments."""
+def _table(group: Group, evaluation: str, pair: PairResult, unit: str, has_others: bool) -> Table:
+    """Make a table of a pairing with a row for each score and a column for some of the moments."""
+    seats = pair.seats
     names = _names([group], evaluation, seats)
     curves = {name: score_curve(group, evaluation, seats, name, unit) for name in names}
     by_step = {name: {point.step: point.score.value for point in curve.points} for name, curve in curves.items()}
     steps = thinned(sorted({step for track in by_step.values() for step in track}), MOST_COLUMNS)
     rows = [
-        [Cell(name), *(_cell(track.get(step, math.nan), track) for step in steps)] for name, track in by_step.items()
+        [
+            Cell(name),
+            *(_cell(track.get(step, math.nan), ends_of_colours(track.values(), pair.is_share(name))) for step in steps),
+        ]
+        for name, track in by_step.items()
     ]
     means = f", means over {len(group.runs)} runs" if len(group.runs) > 1 else ""
     of_group = f"{group.label}, " if has_others else ""
@@ -102,9 +109,14 @@ def _table(group: Group, evaluation: str, seats: tuple[Seat, ...], unit: str, ha
     return Table(caption, ["score", *(f"{step:,}" for step in steps)], rows, is_heat=True)
 
 
-def _cell(value: float, track: Mapping[int, float]) -> Cell:
-    """Colour a value by where it lies between 0 and 1 or, if its score leaves these, between that score's ends."""
+def ends_of_colours(values: Iterable[float], is_share: bool) -> tuple[float, float]:
+    """Return the values with the palest and the fullest colour among those of one score, which may be a share."""
+    known = [*(value for value in values if math.isfinite(value)), *((0.0, 1.0) if is_share else ())]
+    return min(known, default=0.0), max(known, default=0.0)
+
+
+def _cell(value: float, ends: tuple[float, float]) -> Cell:
     if not math.isfinite(value):
         return Cell("-")
-    low, high = min(0.0, *track.values()), max(1.0, *track.values())
-    return Cell(score_text(value), value, heat=(value - low) / (high - low))
+    low, high = ends
+    return Cell(score_text(value), value, heat=(value - low) / (high - low) if high > low else 0.5)

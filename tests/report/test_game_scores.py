@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from palestra.recording.results import score_text
 from palestra.report.comparison import compare_groups
 from palestra.report.comparison_table import render_comparison
+from palestra.report.game_scores import ends_of_colours
 from palestra.report.groups import group_runs
 from palestra.report.page import write_report
 from palestra.report.reading import read_runs
@@ -72,6 +74,19 @@ def test_scores_over_training_are_those_of_the_records(tmp_path: Path) -> None:
             assert all((text == "-") == (value is None) for text, value in row[1:])
     heats = [attrs["style"] for tag, attrs in page.tags if tag == "td" and "style" in attrs]
     assert all(0.0 <= float(str(style).removeprefix("--heat: ")) <= 1.0 for style in heats)
+
+
+@pytest.mark.parametrize(
+    ("values", "is_share", "ends"),
+    [
+        ([0.4, 0.6], True, (0.0, 1.0)),
+        ([30.0, math.nan, 32.5], False, (30.0, 32.5)),
+        ([0.1, 0.2], False, (0.1, 0.2)),
+        ([math.nan], False, (0.0, 0.0)),
+    ],
+)
+def test_only_shares_are_coloured_from_0_to_1(values: list[float], is_share: bool, ends: tuple[float, float]) -> None:
+    assert ends_of_colours(values, is_share) == ends
 
 
 def test_several_runs_share_a_table_of_means(tmp_path: Path) -> None:
