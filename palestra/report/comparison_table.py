@@ -36,9 +36,10 @@ def render_comparison(console: Console, comparison: Comparison, iqm: bool = Fals
         console.print(_table(head, rows) if rows else Text("The configs are the same but for seed, output, execution."))
     console.print()
     if not comparison.rows:
-        is_played = all(run.kind.is_played for group in groups for run in group.runs)
-        of_player = " of a learning player; --games N plays one" * is_played
-        console.print(Text(f"There is no evaluation{of_player}."))
+        runs = [run for group in groups for run in group.runs]
+        can_play = all("--games" in run.kind.options for run in runs)
+        said = f"There is no evaluation{' of a learning player' * can_play} in {', '.join(run.name for run in runs)}"
+        console.print(Text(printable(f"{said}{'; --games N plays one' * can_play}.")))
         return
     head = ["pairing", "measure", "group", "runs", "IQM" if iqm else "mean", *(["P(better)"] if groups[1:] else [])]
     rows = [_score_row(row, each, iqm)[: len(head)] for row in comparison.rows for each in row.groups]

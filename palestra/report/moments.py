@@ -1,6 +1,7 @@
 """Reads the evaluations of runs that are compared: the last ones, those at a checkpoint, or new games."""
 
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -80,14 +81,18 @@ def play_afresh(moments: Sequence[Moment], num_games: int, tell: Callable[[str],
 
     For all runs the games of an evaluation begin from the same states: its seed is that of the first run that has it.
     Nothing is written. tell: called with a line before each run. Raises ConfigError for a kind of run that knows no
-    games, RunFolderError and CheckpointError if players cannot be restored.
+    games and a run without an evaluation of a learning player, RunFolderError and CheckpointError if players cannot be
+    restored.
     """
     starts: dict[str, int] = {}
     played = []
-    for run, which in moments:
+    for run, _ in moments:
         if "--games" not in run.kind.options:
             message = f"expected no such option, because {run.path} is {run.kind.in_words}"
             raise ConfigError.at("--games", f"{message}, got --games {num_games}")
+        if not under(run.config, "evaluations"):
+            raise _nothing_to_play(run)
+    for run, which in moments:
         tell(f"playing {num_games:,} games per pairing with the players of {run.name}, checkpoint {which}")
         played.append(replace(run, evaluated=_played(run, which, num_games, starts), again=()))
     return played
@@ -100,9 +105,18 @@ def _played(run: RunData, which: str, num_games: int, starts: dict[str, int]) ->
         starts.setdefault(under(evaluation, "name"), run.seed if seed is None else seed)
     stored = open_stored(run.path, starts=starts)
     stored.load(which)
+    if not any(stored.evaluations.pairings(name, with_scripted=False) for name in stored.evaluations.configs):
+        raise _nothing_to_play(run)
     found = []
     for name in stored.evaluations.configs:
         result = stored.judge(name, num_games, False, nobody_watches)
         record = plain({"kind": "evaluation", **stored.counters, **result})
         found.append(Evaluated(Evaluation.from_record(record), record))
     return tuple(found)
+
+
+def _nothing_to_play(run: RunData) -> ConfigError:
+    way = f"palestra evaluate {shlex.quote(str(run.path))} --pairing ROLE=PLAYER plays one"
+    return ConfigError.at(
+        "--games", f"expected runs with an evaluation of a learning player, got {run.path}, which has none; {way}"
+    )

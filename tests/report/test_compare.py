@@ -23,11 +23,13 @@ from typer.testing import CliRunner, Result
 
 import palestra
 from palestra.cli import app
+from palestra.config import load_yaml, render
 from palestra.report.comparison import Comparison, compare_groups
 from palestra.report.comparison_table import render_comparison, to_csv
 from palestra.report.groups import group_runs
 from palestra.report.moments import play_afresh, read_moments
 from palestra.report.reading import read_runs
+from palestra.runs.config import RunConfig
 from palestra.runtime.scores import DeclaredScore, declared_returns
 from palestra.runtime.statistics import Estimate, estimate_mean_of_few, probability_of_improvement
 from palestra.storage.disk import RunFolderError
@@ -313,7 +315,18 @@ def test_names_are_printed_as_they_are(runs: list[Path], tmp_path: Path) -> None
 def test_a_run_without_evaluation_is_told(runs: list[Path], tmp_path: Path) -> None:
     bare = Path(shutil.copytree(runs[0], tmp_path / "bare"))
     (bare / "records.jsonl").unlink()
-    assert "There is no evaluation of a learning player; --games N plays one." in palestra_compare(bare).stdout
+    assert "There is no evaluation of a learning player in bare; --games N plays one." in palestra_compare(bare).stdout
+
+
+def test_games_of_a_run_that_has_no_evaluation_of_a_learner_are_refused(runs: list[Path], tmp_path: Path) -> None:
+    bare = Path(shutil.copytree(runs[0], tmp_path / "bare"))
+    config = load_yaml(bare / "config.yml")
+    scripted = [config["evaluations"][0] | {"pairings": [{"host": "random", "agent": "random"}]}]
+    for evaluations in ([], scripted):
+        (bare / "config.yml").write_text(render(config | {"evaluations": evaluations, "best": None}, RunConfig))
+        told = palestra_compare(runs[0], bare, "--games", "4", code=2).stderr.splitlines()[-1]
+        got = f"got {bare}, which has none; palestra evaluate {bare} --pairing ROLE=PLAYER plays one"
+        assert told == f"--games: expected runs with an evaluation of a learning player, {got}"
 
 
 def test_what_is_no_run_is_one_clear_line(tmp_path: Path) -> None:
