@@ -777,6 +777,10 @@ def spoil(path: Path, how: str) -> None:
         case "weights of NaN":
             file = path / "model.safetensors"
             save_file({name: each * math.nan for name, each in load_file(file).items()}, file, {"format": "pt"})
+        case "a template that reads nothing":
+            (path / "chat_template.jinja").write_text(
+                "{% for m in messages %}<|{{ m.role }}|>{% endfor %}<|assistant|>"
+            )
         case "a template that makes a huge text":
             (path / "chat_template.jinja").write_text("{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}")
 
@@ -803,6 +807,7 @@ def spoil(path: Path, how: str) -> None:
         ("an end that is no token", "path: expected eos_token_id in .* to be tokens of the model, got '<.end.>'"),
         ("no context", "path: expected a model in .* that reads two tokens or more, got 0"),
         ("weights of NaN", "path: expected finite weights in .*, got others in model.embed_tokens.weight"),
+        ("a template that reads nothing", "path: expected a chat template in .* that shows messages, got one that lea"),
         (
             "a template that makes a huge text",
             "path: expected a chat template that works, .* more than 100,000,000 char",

@@ -133,10 +133,13 @@ class FolderConfig(Config):
             raise ConfigError.at("path", f"expected a token that ends an answer (eos_token) in {self.path!r}, got none")
         try:
             encoder = Encoder(tokenizer, stops)
-            encoder.encode((Message("user", "?"),))
+            read = [encoder.encode((Message("user", text),)) for text in ("?", "no")]
         except ValueError as error:
             message = f"expected a chat template that works, in {self.path!r}, got an error: {error!s:.300}"
             raise ConfigError.at("path", message) from error
+        if read[0] == read[1]:
+            message = f"expected a chat template in {self.path!r} that shows messages, got one that leaves out what"
+            raise ConfigError.at("path", f"{message} the user says")
         return encoder
 
 
