@@ -598,7 +598,7 @@ def test_checkpoints_hold_the_rows_that_the_config_says_and_the_run_is_the_same(
     assert records(run) == records(uninterrupted)
     assert rows_in(run) == {0: False, 1: which != "none", 2: which != "none", 3: which == "all"}
     if which == "none":
-        assert list((run / "buffers").iterdir()) == []
+        assert not (run / "buffers").exists()
 
 
 @pytest.mark.parametrize("stop", [5, 12, 19, 26, 33])

@@ -99,8 +99,7 @@ class Stored:
 
     def file_into(self, folder: RunFolder) -> None:
         """File results in a new folder, because the run's own is part of palestra."""
-        for unused in ("checkpoints", "buffers"):
-            folder.root.below(unused).remove_empty()
+        folder.root.below("checkpoints").remove_empty()
         self.results = folder.evaluations
 
     def evaluate(self, name: str, num: int | None, watch: Watch = nobody_watches) -> tuple[Path, dict[str, Any]]:

@@ -179,8 +179,7 @@ class Tournament:
         absent = dict.fromkeys(("trainer_in_python", "branched_from", "mirror", "checkpoint_folder"))
         facts = RunFacts.of_now(id=uuid.uuid4().hex, user_classes=hashes, set_in_python=[], **absent)
         with writing(self.folder.path):
-            for unused in ("checkpoints", "buffers"):
-                self.folder.root.below(unused).remove_empty()
+            self.folder.root.below("checkpoints").remove_empty()
             self.folder.evaluations.make()
             self.folder.root.write(self.folder.config.name, render(self.config, TournamentConfig).encode())
             self.folder.write_facts(facts)

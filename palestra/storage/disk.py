@@ -197,6 +197,7 @@ class Folder:
         above = Folder(self.root, *self.parts[:-1])
         with above._opened() as folder, suppress(FileExistsError):
             DISK.make_folder(folder, self.parts[-1])
+            DISK.sync(folder)  # else a crash could lose it with files that a checkpoint names
         with self._opened():
             return self
 

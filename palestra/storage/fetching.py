@@ -175,7 +175,7 @@ def _fetch_checkpoint(
             _fetch_file(remote, there, f"checkpoints/{name}/{file}", target, file, stored)
         for segment, stored in contents.segments.items() if with_rows else ():
             if buffers.kind(segment) is None:
-                _fetch_file(remote, there, f"buffers/{segment}", buffers, segment, stored)
+                _fetch_file(remote, there, f"buffers/{segment}", buffers.make(), segment, stored)
         for name_of_folder, files in contents.once.items():
             place = folder.root.below(name_of_folder)
             for file, stored in files.items():

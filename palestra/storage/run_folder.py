@@ -47,8 +47,7 @@ BEGUN_FILES = ("lock", "config.yml")  # run.json comes last: a folder with both 
 class RunFolder:
     """The paths of one run, its facts and its lock. Made by `create`, `create_at` or `open`.
 
-    The folders `checkpoints/`, `buffers/` and `evaluations/` exist from the start, the others once something is
-    written.
+    The folders `checkpoints/` and `evaluations/` exist from the start, the others once something is written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -188,9 +187,8 @@ class RunFolder:
         try:
             place.mkdir(parents=True, exist_ok=True)
             own.mkdir()
-            for name in ("checkpoints", "buffers"):
-                Folder(own, name).make()
-                self.root.below(name).remove_empty()
+            Folder(own, "checkpoints").make()
+            self.root.below("checkpoints").remove_empty()
             Folder(own).write(OWNER, to_json(owner).encode())
             Folder(place).sync()
         except OSError as error:
@@ -292,7 +290,7 @@ class RunFolder:
     def _make(cls, path: Path) -> "RunFolder":
         path.mkdir()
         folder = cls(path)
-        for name in ("checkpoints", "buffers", "evaluations"):
+        for name in ("checkpoints", "evaluations"):
             folder.root.below(name).make()
         folder.root.sync()
         Folder(path.parent).sync()

@@ -157,7 +157,7 @@ def store_full_segments(
         if stop in on_disk and on_disk[stop].start <= start:
             segment = on_disk[stop]
         else:
-            segment = write_segment(buffers_folder, name, buffer, start, stop)
+            segment = write_segment(buffers_folder.make(), name, buffer, start, stop)
             segment = segment.model_copy(update={"file": BUFFERS_FROM_CHECKPOINT + segment.file})
         segments.append(segment)
     return tuple(segments)

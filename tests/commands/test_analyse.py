@@ -279,7 +279,7 @@ def test_damage_is_one_line(run: Path, damage: Callable[[Path], None], line: str
 
 
 def test_a_run_that_trains_is_only_read_and_an_analysis_has_one_process(run: Path) -> None:
-    for name in ("checkpoints", "buffers", "evaluations"):
+    for name in ("checkpoints", "evaluations"):
         (run / name).mkdir()
     before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
     with RunFolder.open(run).lock():

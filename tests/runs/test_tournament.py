@@ -289,7 +289,7 @@ def test_commands_for_runs_say_what_a_tournament_is(write: Write, make_config: M
 
 KILLED: dict[str, list[str]] = {  # what is there of a tournament that was killed
     "as it made its folder": ["evaluations/"],
-    "as it had its folder": ["buffers/", "checkpoints/", "evaluations/", "lock"],
+    "as it had its folder": ["checkpoints/", "evaluations/", "lock"],
     "before its config": ["evaluations/", "lock", ".config.yml.7.tmp"],
     "before run.json": ["evaluations/", "lock", "config.yml", ".run.json.7.tmp"],
     "as it played": ["evaluations/", "lock", "config.yml", "run.json", "records.jsonl"],

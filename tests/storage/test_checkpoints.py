@@ -249,6 +249,7 @@ def test_what_a_killed_save_left_is_removed_at_the_next_open_by_the_holder_of_th
     (run.checkpoints.path / ".00000002.tmp").mkdir()
     (run.checkpoints.path / ".00000002.tmp" / "state.json").write_text("{")
     (run.checkpoints.path / ".latest.123.tmp").write_text("0000")
+    run.buffers.make()
     (run.buffers.path / ".host-0-4-01234567.safetensors.99.tmp").write_text("x")
     (run.buffers.path / "host-0-4-01234567.safetensors").write_text("named by no manifest")
     run.root.below("rollouts").make()

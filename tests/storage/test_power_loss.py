@@ -50,7 +50,7 @@ def log(make_config: MakeConfig, changes: dict[str, Any], tmp_path: Path) -> lis
 
     def made(cls: type[RunFolder], path: Path) -> RunFolder:
         folder = cls(path)
-        for name in ("checkpoints", "buffers", "evaluations"):
+        for name in ("checkpoints", "evaluations"):
             folder.root.below(name).make()
         folder.root.sync()
         return folder

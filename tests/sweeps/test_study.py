@@ -245,7 +245,6 @@ def test_records_that_were_cut_back_and_come_again_change_nothing(tmp_path: Path
 def save(run: Path, env_steps: int) -> None:
     """The last checkpoint of a run that has ended."""
     (run / "checkpoints").mkdir()
-    (run / "buffers").mkdir()
     counters = {"env_steps": env_steps, "opt_steps": env_steps // 8, "epochs": 0}
     Checkpoints(RunFolder(run), 1, None).save(0, {}, counters, {}, RecordsThen.of(b""))
 

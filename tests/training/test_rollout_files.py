@@ -159,6 +159,7 @@ def test_a_checkpoint_holds_no_rows_of_finished_epochs(whole: TextTrainer) -> No
 def test_a_run_reads_its_own_copy_of_the_prompts(whole: TextTrainer, tmp_path: Path) -> None:
     run = whole.run.folder.path
     assert {each.name for each in (run / "prompts").iterdir()} == {f"{part}.jinja" for part in PARTS}
+    assert not (run / "buffers").exists()
     stored = open_stored(run)
     stored.load("latest")
     path, _ = stored.evaluate("main", None)
