@@ -47,12 +47,16 @@ class ServerCalls:
             raise RunFolderError(f"{expected}, got player {name!r} behind a server")
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
-        """A context in which the models can be asked. Raises ConfigError for a key that is not set."""
+    def opened(self, will_ask: bool = True) -> Iterator[None]:
+        """A context in which the models can be asked.
+
+        will_ask: whether they may be; then it raises ConfigError for a key that is not set.
+        """
         if self.calls.is_open or not (models := self.models()):
             yield
             return
-        check_servers(models, with_network=False)
+        if will_ask:
+            check_servers(models, with_network=False)
         folder, budget = self.training.run.folder, self.training.config.budget
         limit = Cost(None, None) if budget is None else budget.limit()
         run = folder.facts().id

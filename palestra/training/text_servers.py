@@ -1,12 +1,13 @@
 """What a training of text players does for those behind servers: when they may be asked, and what a budget ends."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from palestra.runs.text import BUDGET_IS_SPENT, TextConfig
 from palestra.runs.text_costs import TextCosts
 from palestra.runtime.intervals import Counters
+from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.text.servers.ledger import BudgetReached
 from palestra.training.checks import check_ready
 from palestra.training.server_calls import ServerCalls
@@ -41,15 +42,26 @@ class TextServers(Training):
         super().require_ready()
         if not self.run.resumed:
             self.costs.require_affordable()
-        self.servers.require_ready()
+        if not self._has_nothing_left():
+            self.servers.require_ready()
 
     def require_repeatable(self) -> None:
         self.servers.require_none()
 
     @contextmanager
     def train_context(self) -> Iterator[None]:
-        with super().train_context(), self.servers.opened():
+        """As in Training. A run that is over asks no server, and so needs no key."""
+        with super().train_context(), self.servers.opened(will_ask=not self._has_nothing_left()):
             yield
+
+    def _has_nothing_left(self) -> bool:
+        """Whether the run is over; before it is restored, its last checkpoint says so."""
+        if self.run.resumed and not any(self.counts().values()) and self.servers.models():
+            with suppress(CheckpointError):  # restoring it will say what is wrong
+                latest = Checkpoints(self.run.folder, keep_last=1, keep_every=None).load("latest", check_rows=False)
+                with latest.fitting():
+                    return self.is_over(latest.state)
+        return self.finished
 
     def safe_point(self) -> None:
         self.servers.before_safe_point()
@@ -98,9 +110,16 @@ class TextServers(Training):
         return super().state_dict() | {"budget": self._budget()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["end_reason"] == BUDGET_IS_SPENT and state["budget"] != self._budget():
-            state = state | {"end_reason": None, "finished": False}  # it was extended
+        if self._has_more(state):
+            state = state | {"end_reason": None, "finished": False}
         super().load_state_dict(state)
+
+    def is_over(self, state: Mapping[str, Any]) -> bool:
+        return super().is_over(state) and not self._has_more(state)
+
+    def _has_more(self, state: Mapping[str, Any]) -> bool:
+        """Whether the budget ended the run there, and is another one now."""
+        return state["end_reason"] == BUDGET_IS_SPENT and state["budget"] != self._budget()
 
     def _budget(self) -> dict[str, Any] | None:
         return None if self.config.budget is None else self.config.budget.model_dump()

@@ -463,9 +463,14 @@ class Training(TrainerBase):
         self.notes.load_state_dict(state["notes"], self.device)
         self.evaluating.load_state_dict(state["evaluating"])
         self.end_reason = state["end_reason"]
-        is_over = self.end_reason is not None or self.config.stop.share(self.checked) >= 1.0  # or it was extended
-        self.finished = state["finished"] and is_over
+        self.finished = self.is_over(state)
         opening.restore_callbacks(self.callbacks, state["callbacks"])
+
+    def is_over(self, state: Mapping[str, Any]) -> bool:
+        """Whether a state is the end of the run; it is not if the run was extended since."""
+        checked = {**state["checked"], "minutes": self.run.clock.seconds / 60}
+        is_end = state["end_reason"] is not None or self.config.stop.share(checked) >= 1.0
+        return state["finished"] and is_end
 
     def without_rows(self, state: dict[str, Any]) -> dict[str, Any]:
         """The state without what belongs to the rows of replay buffers."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -98,6 +99,19 @@ def test_a_run_says_what_its_calls_were_and_has_the_key_in_no_file(finished: tup
     told(["report", str(run)])
     assert KEY not in (page := (run / "report.html").read_text())
     assert "answered" in page
+
+
+def test_a_finished_run_is_resumed_without_the_key_and_one_that_is_extended_is_not(
+    finished: tuple[FakeServer, Path, Data], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, _, _ = finished
+    run = Path(shutil.copytree(finished[1], tmp_path / "run"))
+    asked, got, then = +server.asked, +server.paths, records(run)
+    monkeypatch.delenv("MY_SERVER", raising=False)
+    told(["resume", str(run)])
+    assert (server.asked, server.paths, records(run)) == (asked, got, then)
+    assert "players.prover.model.key: expected the environment" in told(["extend", str(run), "stop.after=2"], 2)
+    assert "players.prover.model.key: expected the environment" in told(["resume", str(run)], 2)
 
 
 def test_evaluate_keeps_its_calls_and_buys_them_once(finished: tuple[FakeServer, Path, Data]) -> None:
