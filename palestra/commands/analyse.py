@@ -26,6 +26,7 @@ from palestra.config import (
     trusting,
 )
 from palestra.config.files import values_of
+from palestra.config.own_modules import using_nothing_outside
 from palestra.config.places import Place
 from palestra.config.usual import completed
 from palestra.recording.results import printable, score_text
@@ -138,7 +139,7 @@ class Wanted:
 
 def open_run(run: Path, trust: bool) -> tuple[RunFolder, TextConfig]:
     """Open a run of text in order to read its dialogues; it may train meanwhile. Raises RunFolderError, ConfigError."""
-    with trusting(trust):
+    with trusting(trust), using_nothing_outside():  # a server that the run names is not asked
         folder = RunFolder.open(run)
         return folder, require_kind(read_stored_config(folder.config), TextConfig, folder.path)
 

@@ -12,6 +12,7 @@ import torch
 
 from palestra.commands.export_check import ExportError
 from palestra.config import trusting
+from palestra.config.own_modules import using_nothing_outside
 from palestra.runs.kinds import read_stored_config
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.run_folder import RunFolder
@@ -31,7 +32,7 @@ def load_text_player(run: Path, name: str | None, checkpoint: str, trust: bool =
     name: None: that of the only one that learns. Raises ExportError if there is no such player, RunFolderError,
     CheckpointError, UntrustedError.
     """
-    with trusting(trust):
+    with trusting(trust), using_nothing_outside():
         folder = RunFolder.open(run)
         config = read_stored_config(folder.config)
         folder.require_rebuildable()

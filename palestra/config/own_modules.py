@@ -125,6 +125,7 @@ class Imports:
 ALL = Imports("all")
 STRICT = ("trusted", "no_others")  # nothing that is entered inside them lets another module in
 _imports: ContextVar[Imports] = ContextVar("imports", default=ALL)
+_uses_outside: ContextVar[bool] = ContextVar("uses_outside", default=True)
 _admitted: set[Source] = set()  # what this process may import
 
 
@@ -211,8 +212,10 @@ def admit_outside(place: str, why: str) -> bool:
     """Whether a config may make palestra use a place outside its own folder, such as a database.
 
     why: what it is used for. The config of a stored run or sweep may do so only if the user trusts the place, by the
-    same list and the same option as modules.
+    same list and the same option as modules. Inside `using_nothing_outside` it is not used, and not trusted either.
     """
+    if not _uses_outside.get():
+        return True
     imports, source = _imports.get(), Source(why, place, "")
     if imports.kind == "trust":
         enter_trusted([source])
@@ -220,6 +223,16 @@ def admit_outside(place: str, why: str) -> bool:
         return True
     imports.refused.append(f"{place} is not trusted, and was not used {why}; if you know it, trust it by --trust")
     return False
+
+
+@contextmanager
+def using_nothing_outside() -> Iterator[None]:
+    """A context for reading a config by which no place outside of its folder will be used: none needs to be trusted."""
+    token = _uses_outside.set(False)
+    try:
+        yield
+    finally:
+        _uses_outside.reset(token)
 
 
 def admitted() -> frozenset[Source]:

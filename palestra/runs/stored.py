@@ -11,6 +11,7 @@ from typing import Any, Self
 import torch
 
 from palestra.config import Config, check, trusting
+from palestra.config.own_modules import using_nothing_outside
 from palestra.evaluation.config import EvaluationConfig
 from palestra.evaluation.evaluations import Evaluations
 from palestra.evaluation.evaluator import Watch, nobody_watches
@@ -257,8 +258,11 @@ def _open(run: str | Path, models: Models | None) -> tuple[RunFolder, RunConfig,
 
 
 def config_of(run: str | Path, trust: bool = False) -> BaseRunConfig:
-    """The config of a run in a folder, or of one that palestra ships. Raises as `read_stored_config`."""
-    with trusting(trust):
+    """The config of a run, or of one that palestra ships, to look at: nothing outside of its folder is used by it.
+
+    Raises as `read_stored_config`.
+    """
+    with trusting(trust), using_nothing_outside():
         config: BaseRunConfig = read_stored_config(RunFolder.open(find_run(run).folder).config)
         return config
 

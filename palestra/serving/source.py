@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from palestra.config import ConfigError, below
+from palestra.config.own_modules import using_nothing_outside
 from palestra.players import FromRunConfig
 from palestra.randomness import base_key
 from palestra.runs.kinds import read_stored_config, require_kind
@@ -74,6 +75,7 @@ def fill(model: LocalModel, weights: Mapping[str, Tensor]) -> None:
     model.load_state_dict({"base": base, "weights": weights, "reference": None, "optimizer": None})
 
 
+@using_nothing_outside()  # the player is one with a model here
 def begin(facts: ServerFacts, folder: Folder) -> Source:
     """Write into the folder of a server which model it serves, unless it says so; a run's player is copied there.
 
@@ -92,6 +94,7 @@ def begin(facts: ServerFacts, folder: Folder) -> Source:
     return stored_source(folder)
 
 
+@using_nothing_outside()
 def stored_source(folder: Folder) -> Source:
     """Return the model with which the folder of a server began. Raises RunFolderError, CheckpointError."""
     facts = _read_facts(folder)
@@ -104,6 +107,7 @@ def stored_source(folder: Folder) -> Source:
     return Source(facts, model, base_key(trained.run.seed, f"model/{facts.player}"), trained.weights)
 
 
+@using_nothing_outside()
 def facts_of(path: Path, player: str | None, checkpoint: str | None) -> ServerFacts:
     """Find the model of a server. path: absolute.
 

@@ -20,9 +20,12 @@ from typer.testing import CliRunner
 
 from palestra.cli import app
 from palestra.config import ConfigError
+from palestra.config.own_modules import read_trusted
 from palestra.runs.text import BUDGET_IS_SPENT
 from palestra.runs.text_costs import TextCosts
-from palestra.storage.disk import RunFolderError
+from palestra.serving.source import begin, facts_of
+from palestra.storage.disk import Folder, RunFolderError
+from palestra.text.models.sources import NewConfig
 from palestra.text.rollouts import Rollouts
 from palestra.training import make_trainer
 from palestra.training.checks import TrainingFailed
@@ -405,13 +408,17 @@ def test_a_strangers_run_sends_no_key_and_no_prompt_before_it_is_trusted(
         ["evaluate", str(run), "--pairing", "prover=prover,verifier=random"],
         ["branch", str(run / "checkpoints" / "latest"), "seed=1", "--run", str(tmp_path / "branch")],
         ["extend", str(run), "stop.after=2"],
-        ["export", str(run), "--player", "verifier"],
         ["verify", str(run)],
     ):
         said = told(words, 2)
         assert line in " ".join(said.split()), said
         assert KEY not in said
     told(["report", str(run)])
+    told(["analyse", str(run), "quotes_what_is_there"])
+    told(["export", str(run), "--player", "verifier"])
+    served = begin(facts_of(run, "verifier", None), Folder(tmp_path).below("served").make())
+    assert isinstance(served.config, NewConfig)
+    assert not read_trusted()
     with pytest.raises(Exception, match="is not trusted"):
         TextTrainer.load(run)
     assert (server.asked, server.paths) == (asked, got)
