@@ -29,8 +29,8 @@ LONGEST_OBEYED_S = 86_400.0  # of Retry-After
 CHECK_S = 10.0  # how long a server may take to say which models it has
 MOST_WORDS = 300  # characters of a server's words in an error
 LEAST_HIDDEN = 6  # characters of a key that is hidden; shorter ones, as "EMPTY", occur in ordinary words
-# The headers that a server gets; variables of the environment may name others.
-SENT = re.compile("accept(-encoding)?|authorization|connection|content-(length|type)|host|transfer-encoding|user-agent")
+# The headers that a server gets beside the key; variables of the environment may name others.
+SENT = re.compile("accept(-encoding)?|connection|content-(length|type)|host|transfer-encoding|user-agent")
 
 
 class CallFailed(Exception):
@@ -99,17 +99,21 @@ class Client:
         self.slots = asyncio.Semaphore(config.max_concurrent)
         self._raw = httpx.Response  # as it came: what is in it is read here
         self.errors = (openai.APIError, httpx.HTTPError, TimeoutError)
-        hooks = {"request": [self._strip]}
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=config.max_concurrent)
-        web = httpx.AsyncClient(follow_redirects=False, timeout=config.timeout_s, limits=limits, event_hooks=hooks)
+        self._certificates = httpx.create_ssl_context()
         arguments = {"api_key": "none", "base_url": config.url, "max_retries": 0, "timeout": config.timeout_s}
-        self.openai = openai.AsyncOpenAI(http_client=web, **arguments)
+        self.openai = openai.AsyncOpenAI(http_client=self._web(), **arguments)
+        self._copies: list[Any] = []  # of it
+        self._free: list[Any] = []  # those of them that no call has
+
+    def _web(self) -> Any:
+        """Make what holds connections. Certificates and proxies follow from the environment."""
+        arguments = {"timeout": self.config.timeout_s, "event_hooks": {"request": [self._strip]}}
+        return library("httpx2").AsyncClient(follow_redirects=False, verify=self._certificates, **arguments)
 
     async def _strip(self, request: Any) -> None:
         """Let a request have no header but those that it needs, and the key that the config names."""
-        for name in [name for name in request.headers if not SENT.fullmatch(name.lower())]:
-            del request.headers[name]
-        request.headers.pop("authorization", None)
+        kept = [each for each in request.headers.multi_items() if SENT.fullmatch(each[0])]
+        request.headers = type(request.headers)(kept)
         if self._key:
             request.headers["authorization"] = f"Bearer {self._key}"
 
@@ -119,7 +123,10 @@ class Client:
     def close(self) -> None:
         """Close its connections."""
         with suppress(Exception):
-            self.start(self.openai.close()).result(2.0)
+            self.start(self._close()).result(2.0)
+
+    async def _close(self) -> None:
+        await asyncio.gather(*(each.close() for each in (self.openai, *self._copies)), return_exceptions=True)
 
     # ---- requests ------------------------------------------------------------------------------------------
 
@@ -128,9 +135,22 @@ class Client:
 
         Raises what the official client raises, TimeoutError once the time of an attempt is over.
         """
-        async with asyncio.timeout(self.config.timeout_s):
-            reply = await self.openai.post("/chat/completions", body=body, cast_to=self._raw)
+        own = self._free.pop() if self._free else self._copy()
+        try:
+            async with asyncio.timeout(self.config.timeout_s):
+                reply = await own.post(f"{self.config.url}/chat/completions", body=body, cast_to=self._raw)
+        finally:
+            self._free.append(own)
         return _json(reply.content)
+
+    def _copy(self) -> Any:
+        """Make the official client of one more call that is out.
+
+        Each has one of its own, and so one connection: the pool of a client looks at all of its connections for every
+        request, which costs more than the request itself where many are out.
+        """
+        self._copies.append(self.openai.with_options(http_client=self._web()))
+        return self._copies[-1]
 
     async def require_model(self, model: str) -> None:
         """Raise ConfigError, at `url` or `model`, if the server cannot be reached or says that it has no such model.

@@ -26,7 +26,7 @@ class FakeServer(ThreadingHTTPServer):
     completions, one entry each: a status, `429 SECONDS` (Retry-After), hang, malformed, cut, filtered, none, no_usage,
     echo (the Authorization header in an error), huge. latency_s: before every answer. asked: how often each body was
     asked for, as JSON; answered: how often a whole answer went out. headers: those of the last request. most_at_once:
-    of the requests that waited together.
+    of the requests that waited together. num_made, num_open: connections so far, and now.
     """
 
     daemon_threads = True
@@ -46,7 +46,7 @@ class FakeServer(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.gate = threading.Event()  # answers wait for it
         self.gate.set()
-        self.num_waiting = self.most_at_once = 0
+        self.num_waiting = self.most_at_once = self.num_made = self.num_open = 0
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of clients that were killed."""
@@ -59,6 +59,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         pass
+
+    def setup(self) -> None:
+        super().setup()
+        with self.server.lock:
+            self.server.num_made += 1
+            self.server.num_open += 1
+
+    def finish(self) -> None:
+        with self.server.lock:
+            self.server.num_open -= 1
+        super().finish()
 
     def do_GET(self) -> None:
         server = self.server

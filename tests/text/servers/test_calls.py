@@ -166,6 +166,28 @@ def test_a_key_that_a_model_repeats_is_hidden_and_no_other_variable_is_sent(
     assert "authorization" not in server.headers
 
 
+def test_calls_share_as_many_connections_as_are_out_at_once_and_all_are_closed(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    server.latency_s = 0.01
+    place = Place(tmp_path)
+    place.answers(config_of(server, max_concurrent=3), *range(12))
+    assert server.num_made <= 3
+    until = time.monotonic() + 10.0
+    while server.num_open and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not server.num_open
+
+
+def test_calls_go_through_the_proxy_of_the_environment(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", server.url.removesuffix("/v1"))
+    place = Place(tmp_path)
+    place.answers(config_of(server, url="http://models.invalid/v1"), 1, 2)
+    assert server.paths == {"http://models.invalid/v1/chat/completions": 2}
+
+
 def test_a_missing_key_is_told_before_anything_is_sent(server: FakeServer, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.delenv("MY_SERVER", raising=False)
     with pytest.raises(ConfigError, match="expected the environment variable MY_SERVER"):
