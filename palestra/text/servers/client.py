@@ -104,6 +104,7 @@ class Client:
         self.openai = openai.AsyncOpenAI(http_client=self._web(), **arguments)
         self._copies: list[Any] = []  # of it
         self._free: list[Any] = []  # those of them that no call has
+        self._is_next = asyncio.Lock()
 
     def _web(self) -> Any:
         """Make what holds connections. Certificates and proxies follow from the environment."""
@@ -135,6 +136,10 @@ class Client:
 
         Raises what the official client raises, TimeoutError once the time of an attempt is over.
         """
+        # one request begins in a round of the event loop: else those of all calls that begin at one moment are made
+        # side by side, step by step, and the first is sent when the last is ready
+        async with self._is_next:
+            await asyncio.sleep(0)
         own = self._free.pop() if self._free else self._copy()
         try:
             async with asyncio.timeout(self.config.timeout_s):
