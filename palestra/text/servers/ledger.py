@@ -145,7 +145,8 @@ class Ledger:
 
 
 def sum_of(costs: Iterable[Cost]) -> Cost:
-    found = NOTHING
+    tokens = money = 0
     for each in costs:
-        found = found.plus(each)
-    return found
+        tokens += each.tokens or 0
+        money += each.money or 0
+    return Cost(tokens, money)
