@@ -10,7 +10,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
@@ -247,8 +247,10 @@ class Calls:
     async def _answer(self, ticket: int, client: Client, call: Call, own: str, name: str) -> None:
         """Make a call, and put what comes of it where `take` finds it."""
         try:
-            async with client.slots:
-                result: Texts | Exception = await self._attempt_all(client, call, own, self._journal(name))
+            await client.slots.acquire()
+            with ExitStack() as slot:
+                slot.callback(client.slots.release)
+                result: Texts | Exception = await self._attempt_all(client, slot, call, own, self._journal(name))
         except _Left:
             return
         except Exception as error:
@@ -261,7 +263,7 @@ class Calls:
                 self._answers[name][own] = result
         self._results.put((ticket, result))
 
-    async def _attempt_all(self, client: Client, call: Call, own: str, journal: Journal) -> Texts:
+    async def _attempt_all(self, client: Client, slot: ExitStack, call: Call, own: str, journal: Journal) -> Texts:
         for number in range(client.num_attempts):
             key = (own, self._attempts[own])
             self._attempts[own] += 1
@@ -269,7 +271,7 @@ class Calls:
             await self.reserve(key, call.worst)
             self.num_out += 1
             try:
-                result = await self._attempt(client, call, key, journal)
+                result = await self._attempt(client, slot, call, key, journal)
             finally:
                 self.num_out -= 1
             if not isinstance(result, Exception):
@@ -279,7 +281,9 @@ class Calls:
                 await client.pause(result, number, own)
         raise CallFailed(f"{client.config.url}: {why}; {client.num_attempts} attempts were made (num_attempts)")
 
-    async def _attempt(self, client: Client, call: Call, key: Key, journal: Journal) -> Texts | Exception:
+    async def _attempt(
+        self, client: Client, slot: ExitStack, call: Call, key: Key, journal: Journal
+    ) -> Texts | Exception:
         """Make one attempt; return the answers, or why another one may be made."""
         said = {"call": key[0], "attempt": key[1]}
         try:
@@ -312,6 +316,7 @@ class Calls:
             why = client.shortened(error)
             await self._end(journal, key, {"kind": "failed", **said, "why": why}, spent)
             raise CallFailed(f"{client.config.url}: {why}") from None
+        slot.close()  # already now: one sync serves this answer and the next call, which is sent when both are kept
         choices = [{"text": text, "stop": stop} for text, stop in texts]
         own = None if usage is None else usage._asdict()
         await self._end(journal, key, {"kind": "answered", **said, "choices": choices, "usage": own}, spent)

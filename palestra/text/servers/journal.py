@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Lock
 from typing import Any
@@ -15,6 +16,8 @@ from palestra.storage.stored_files import StoredFile
 from palestra.text.servers.ledger import Cost, Usage
 
 Line = Mapping[str, Any]
+Waiting = tuple[bytes, asyncio.Future[None]]
+"""a line that is to be written, and who waits for it"""
 
 
 class Journal:
@@ -27,8 +30,9 @@ class Journal:
         self.folder, self.name, self.path = folder, name, folder.path / name
         self._file: OpenFile | None = None
         self._is_read = False
-        self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._waiting: list[Waiting] = []
+        self._is_writing = False
+        self._disk = ThreadPoolExecutor(1, "journal")  # its thread waits for the disk, and starts with the first line
         self._lock = Lock()
         self._size, self._sha256 = 0, hashlib.sha256()  # of what is synced
 
@@ -60,27 +64,37 @@ class Journal:
             return StoredFile(size=self._size, sha256=self._sha256.hexdigest())
 
     async def write(self, line: Line) -> None:
-        """Write a line, and return once it is on the disk. Raises OSError."""
-        done = asyncio.get_running_loop().create_future()
+        """Write a line, and return once it is on the disk. Raises OSError, RunFolderError."""
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
         self._waiting.append((json.dumps(line).encode() + b"\n", done))
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write_all())
+        if not self._is_writing:
+            self._is_writing = True
+            loop.call_soon(self._begin, loop)  # when all that is ready now has added its lines
         await done
 
-    async def _write_all(self) -> None:
-        while self._waiting:
-            taken, self._waiting = self._waiting, []
-            await self._commit(taken)
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let all lines that wait be written by the disk's thread."""
+        taken, self._waiting = self._waiting, []
+        self._disk.submit(self._commit, taken, loop)
 
-    async def _commit(self, taken: list[tuple[bytes, "asyncio.Future[None]"]]) -> None:
-        content, failure = b"".join(line for line, _ in taken), None
+    def _commit(self, taken: list[Waiting], loop: asyncio.AbstractEventLoop) -> None:
+        failure: Exception | None = None
         try:
-            await asyncio.get_running_loop().run_in_executor(None, self._append, content)
-        except OSError as error:
+            self._append(b"".join(line for line, _ in taken))
+        except Exception as error:
             failure = error
+        loop.call_soon_threadsafe(self._end, taken, failure, loop)
+
+    def _end(self, taken: list[Waiting], failure: Exception | None, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake those who wait for these lines, and go on with what has been added meanwhile."""
         for _, done in taken:
             if not done.done():
                 done.set_result(None) if failure is None else done.set_exception(failure)
+        if self._waiting:
+            self._begin(loop)
+        else:
+            self._is_writing = False
 
     def _append(self, content: bytes) -> None:
         if self._file is None:
@@ -111,6 +125,7 @@ class Journal:
         return file
 
     def close(self) -> None:
+        self._disk.shutdown()
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from palestra.config import ConfigError
-from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.disk import Folder, OpenFile, RunFolderError
 from palestra.text.chat import Message
 from palestra.text.models.model import Request, SamplingConfig
 from palestra.text.servers.calls import Calls
@@ -77,6 +77,23 @@ def test_an_answer_is_kept_before_it_is_used_and_never_asked_for_again(server: F
     assert other.calls.costs()["tokens"] == 0
     Place(tmp_path).answers(config_of(server, model="another"), 1)
     assert sum(server.asked.values()) == 4
+
+
+def test_one_sync_keeps_an_answer_and_the_question_of_the_next_call(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk: list[list[str]] = []  # the lines of the journal at each sync
+    sync = OpenFile.sync
+
+    def noted(file: OpenFile) -> None:
+        sync(file)
+        on_disk.append([line["kind"] for line in place.lines()])
+
+    monkeypatch.setattr(OpenFile, "sync", noted)
+    place = Place(tmp_path)
+    place.answers(config_of(server, max_concurrent=1), 1, 2, 3)
+    lines = ["asked", "answered"] * 3
+    assert on_disk == [lines[:1], lines[:3], lines[:5], lines]
 
 
 def test_what_a_kill_has_lost_counts_as_the_worst_case_and_is_asked_for_again(
