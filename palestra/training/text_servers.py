@@ -89,6 +89,7 @@ class TextServers(Training):
 
     def _end_by_budget(self) -> None:
         """End the run, even one that is at its `stop`: with a larger budget it goes on right here."""
+        self.servers.calls.let_go()  # evaluations that can still be paid are made
         if self.end_reason is None:
             self.end_reason = BUDGET_IS_SPENT
             self.log(BUDGET_IS_SPENT)

@@ -31,8 +31,9 @@ from palestra.training import make_trainer
 from palestra.training.checks import TrainingFailed
 from palestra.training.text import TextTrainer
 from tests.forked import Forked
+from tests.text.runs import FIXED, PLAYER, SUPERVISED, text_run
 from tests.text.servers.fake import FakeServer, fake_server
-from tests.text.servers.runs import Data, all_at_server, server_run
+from tests.text.servers.runs import Data, all_at_server, at_server, server_run
 
 KEY = "sk-hunter2-hunter2"
 
@@ -322,6 +323,24 @@ def test_a_budget_ends_the_run_and_extend_goes_on_there(
     assert max(server.asked.values()) == 1
     fit(tmp_path / "other", config | {"budget": None})
     assert rollouts(run) == rollouts(tmp_path / "other")
+
+
+def test_a_final_evaluation_that_a_spent_budget_can_pay_is_made(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TextCosts, "require_affordable", lambda _: None)
+    prover = FIXED | {"model": at_server(server.url), "num_retries": 0}
+    prover["sampling"] = FIXED["sampling"] | {"max_tokens": 100}
+    verifier = PLAYER | {"algorithm": SUPERVISED, "imitate": None}
+    keys = {"num_questions": 3, "num_rollouts": 8, "best": None, "stop": {"after": 1, "unit": "epochs"}}
+    config = text_run("adp", {"prover": prover, "verifier": verifier}, budget={"tokens": 1400, "money": None}, **keys)
+    pairings = [{"prover": "prover", "verifier": "random"}]
+    config["evaluations"][0] |= {"interval": None, "at_start": False, "final_num_games": 1, "pairings": pairings}
+    server.plan.append("no_usage")  # of a call for the first answers on a question, which costs its worst case
+    trainer = fit(tmp_path / "run", config)
+    assert (trainer.end_reason, trainer.epochs) == (BUDGET_IS_SPENT, 0)
+    assert [json.loads(body)["n"] for body in server.asked] == [8, 1]
+    assert "evaluation" in [record["kind"] for record in records(tmp_path / "run")]
 
 
 # ---- bad input, and strangers ------------------------------------------------------------------------------

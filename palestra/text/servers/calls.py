@@ -52,9 +52,9 @@ class Calls:
     """Makes the calls of one run, in a thread of its own. What comes back is taken from the main thread.
 
     is_leaving: whether a signal asks the run to leave; nothing is sent from then on. session: changes with each
-    `opened`; tickets of an earlier one are never answered. num_out: attempts that are being answered. tally: counts of
-    this run's calls since it began: `answered`, `attempts`, `failed` (attempts), and tokens `input`, `cached`,
-    `output`.
+    `opened` and `let_go`; tickets of an earlier one are never answered. num_out: attempts that are being answered.
+    tally: counts of this run's calls since it began: `answered`, `attempts`, `failed` (attempts), and tokens `input`,
+    `cached`, `output`.
     """
 
     def __init__(self, is_leaving: Callable[[], bool]) -> None:
@@ -85,10 +85,8 @@ class Calls:
 
         run: its id. limit: of what it may spend. within_s: how long calls that are out are awaited at the end.
         """
-        self._is_stopping, self._until = False, None
-        self.ledger, self._folder, self._run = Ledger(limit), folder, run
-        self.session += 1
-        self._results, self._arrived = SimpleQueue(), {}
+        self.ledger, self._folder, self._run, self._until = Ledger(limit), folder, run, None
+        self._begin_session()
         self._journals, self._answers = {}, {}
         self._attempts.clear()
         self.tally.clear()
@@ -105,6 +103,16 @@ class Calls:
             for journal in self._journals.values():
                 journal.close()
             self._folder = None
+
+    def _begin_session(self) -> None:
+        self.session += 1
+        self._is_stopping, self._settled = False, None
+        self._results, self._arrived = SimpleQueue(), {}
+
+    def let_go(self) -> None:
+        """Forget all that was asked for and has not come, after BudgetReached; from now on calls can be made again."""
+        self.background.cancel()
+        self._begin_session()
 
     @property
     def is_open(self) -> bool:

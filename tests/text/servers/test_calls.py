@@ -232,6 +232,42 @@ def test_no_more_calls_are_out_than_the_config_allows_and_the_budget_stops_them(
     assert server.most_at_once == 3
 
 
+def test_calls_are_made_again_after_those_that_the_budget_stopped_are_let_go(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    config = config_of(server, prices=None)
+    worst = worst_of_call(PROMPT, 1, 8, config.exact_prices()).tokens or 0
+    place = Place(tmp_path, Cost(worst + 50, None))
+    server.plan.append("no_usage")
+    model = ServerModel("verifier", config, place.calls)
+    short = (Message("user", ""),)
+    with place.calls.opened(place.folder, "me", place.limit, 1.0), place.calls.kept_in("0"):
+        with pytest.raises(BudgetReached):
+            model.sample([Request(PROMPT, key) for key in range(4)], SAMPLING)
+        place.calls.ledger.limit = Cost(2 * worst, None)
+        place.calls.let_go()
+        assert len(model.sample([Request(short, 9)], SAMPLING)) == 1, "neither refused nor awaited for ever"
+    assert sum(server.asked.values()) == 2
+
+
+def test_calls_can_be_opened_again_by_the_same_process_although_some_had_waited_for_the_budget(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    config = config_of(server)
+    worst = worst_of_call(PROMPT, 1, 8, config.exact_prices()).tokens or 0
+    place = Place(tmp_path, Cost(worst + worst // 2, None))
+    model = ServerModel("verifier", config, place.calls)
+    server.gate.clear()
+    with place.calls.opened(place.folder, "me", place.limit, 0.0), place.calls.kept_in("0"):
+        for key in range(3):
+            model.ask(PROMPT, key, [[key]], SAMPLING)
+        while place.calls._settled is None:  # somebody waits
+            time.sleep(0.01)
+    server.gate.set()
+    place.limit = Cost(2 * worst + 50, None)  # one worst case is lost, and the second call waits for the first one
+    assert len(place.answers(config, 7, 8)) == 2
+
+
 def test_nothing_new_is_sent_once_the_run_leaves_and_what_is_out_is_kept(server: FakeServer, tmp_path: Path) -> None:
     place = Place(tmp_path)
     model = ServerModel("verifier", config_of(server, max_concurrent=2), place.calls)
