@@ -212,7 +212,7 @@ class Client:
 
     def shortened(self, text: Any) -> str:
         """Return a server's words in one line, without secrets and control characters."""
-        line = " ".join(redacted(self.hide(str(text)[:10_000])).split())
+        line = " ".join(redacted(self.hide(str(text))[:10_000]).split())
         return "".join(each if each.isprintable() else "?" for each in line)[:MOST_WORDS]
 
     def words(self, error: BaseException) -> str:
@@ -232,7 +232,7 @@ def _json(content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
-        return content[:1000].decode(errors="replace")
+        return content.decode(errors="replace")
 
 
 def retry_after_s(error: BaseException) -> float | None:
@@ -267,21 +267,19 @@ def texts_of(reply: Any, num: int) -> Sequence[tuple[str, Literal["stop", "lengt
     """
     if not isinstance(reply, dict) or not isinstance(choices := reply.get("choices"), list):
         told = reply if isinstance(reply, str) else json.dumps(reply)
-        raise ValueError(f"expected a chat completion, got {told or 'nothing':.1000}")
+        raise ValueError(f"expected a chat completion, got {told or 'nothing'}")
     if len(choices) != num:
         raise ValueError(f"expected {num} answers, got {len(choices)}")
-    by_index = {
-        each.get("index", place) if isinstance(each, dict) else place: each for place, each in enumerate(choices)
-    }
+    indices = [each.get("index", place) if isinstance(each, dict) else place for place, each in enumerate(choices)]
     found: list[tuple[str, Literal["stop", "length"]]] = []
     for place in range(num):
-        choice = by_index.get(place)
+        choice = choices[indices.index(place)] if place in indices else None
         message = choice.get("message") if isinstance(choice, dict) else None
         content = message.get("content") if isinstance(message, dict) else None
         ended = choice.get("finish_reason") if isinstance(choice, dict) else None
         if not isinstance(content, str) or ended not in ("stop", "length"):
             told = "one that was filtered" if ended == "content_filter" else "none"
-            raise ValueError(f"expected an answer, got {told}: {json.dumps(choice):.1000}")
+            raise ValueError(f"expected an answer, got {told}: {json.dumps(choice)}")
         text = content.encode(errors="replace").decode()  # JSON can name halves of characters, which no file can hold
         found.append((text, "length" if ended == "length" else "stop"))
     return found

@@ -24,7 +24,8 @@ class FakeServer(ThreadingHTTPServer):
 
     answer: gives the text of a choice by messages, seed and its number. plan: how it misbehaves at the next chat
     completions, one entry each: a status, `429 SECONDS` (Retry-After), hang, malformed, cut, filtered, none, no_usage,
-    echo (the Authorization header in an error), huge. latency_s: before every answer. asked: how often each body was
+    odd (an index that is none), echo (the Authorization header in an error), echo_late (in no JSON, behind blanks).
+    latency_s: before every answer. asked: how often each body was
     asked for, as JSON; answered: how often a whole answer went out. headers: those of the last request. most_at_once:
     of the requests that waited together. num_made, num_open: connections so far, and now.
     """
@@ -116,6 +117,8 @@ class _Handler(BaseHTTPRequestHandler):
             case "echo":
                 told = f"bad key {self.headers['authorization']}"
                 return self._send(401, {"error": {"message": told}})
+            case "echo_late":
+                return self._send(200, (" " * int(rest) + self.headers["authorization"]).encode())
             case "malformed":
                 return self._send(200, b"{not json")
         texts = [self.server.answer(body["messages"], body["seed"], index) for index in range(body["n"])]
@@ -130,6 +133,8 @@ class _Handler(BaseHTTPRequestHandler):
             reply["usage"] = {"prompt_tokens": read, "completion_tokens": written}
         if kind == "filtered":
             choices[0] |= {"finish_reason": "content_filter", "message": {"role": "assistant", "content": None}}
+        if kind == "odd":
+            choices[0]["index"] = []
         if kind == "none":
             reply["choices"] = []
         content = json.dumps(reply).encode()

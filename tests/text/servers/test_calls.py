@@ -146,7 +146,9 @@ def test_attempts_are_made_again_and_each_of_them_is_counted(
         (["malformed"], "expected a chat completion, got {not json"),
         (["filtered"], "expected an answer, got one that was filtered"),
         (["none"], "expected 1 answers, got 0"),
+        (["odd"], "expected an answer, got none: null"),
         (["echo"], "HTTP 401: bad key Bearer ***"),
+        (["echo_late 985"], "expected a chat completion, got Bearer ***"),
         (["503", "503", "503"], "HTTP 503: status 503; 3 attempts were made (num_attempts)"),
     ],
 )
@@ -161,9 +163,9 @@ def test_what_cannot_be_used_ends_in_one_line_without_the_key(
         place.answers(config_of(server, key="MY_SERVER"), 1)
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
-    assert KEY not in str(raised.value)
+    assert KEY[:8] not in str(raised.value)
     assert raised.value.__cause__ is None
-    assert KEY.encode() not in place.folder.read("0.jsonl")
+    assert KEY[:8].encode() not in place.folder.read("0.jsonl")
 
 
 def test_a_key_that_a_model_repeats_is_hidden_and_no_other_variable_is_sent(
