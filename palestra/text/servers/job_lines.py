@@ -15,7 +15,7 @@ from typing import Any
 from palestra.config import ConfigError
 from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.run_folder import JOBS, RunFolder
-from palestra.text.servers.ledger import NOTHING, Cost
+from palestra.text.servers.ledger import MOST, NOTHING, Cost
 
 PLAIN_ID = r"[A-Za-z0-9_.:-]{1,200}"  # of a file or a job at a server
 ENDS = ("finished", "failed", "cancelled")
@@ -162,8 +162,9 @@ def _checked(line: Any) -> Mapping[str, Any]:
     """Return a line. Raises ValueError for what is none: the file may be a stranger's."""
     match line:
         case {"kind": "intent", "key": str(), "run": str(), "epoch": int() | str(), "player": str(), **rest}:
-            is_whole = isinstance(rest.get("attempt"), int) and _is_cost(rest.get("worst"))
-            is_right = is_whole and all(isinstance(rest.get(name), str) for name in ("request", "sha256"))
+            is_whole = rest.keys() == {"attempt", "request", "sha256", "worst"}
+            is_whole = is_whole and isinstance(rest["attempt"], int) and _is_cost(rest["worst"])
+            is_right = is_whole and isinstance(rest["request"], str) and isinstance(rest["sha256"], str)
         case {"kind": "uploaded", "key": str(), "file": str(server_id)}:
             is_right = re.fullmatch(PLAIN_ID, server_id) is not None
         case {"kind": "submitted", "key": str(), "job": str(server_id), "at": float() | int()}:
@@ -182,7 +183,7 @@ def _checked(line: Any) -> Mapping[str, Any]:
 
 def _is_cost(found: Any) -> bool:
     is_cost = isinstance(found, dict) and found.keys() == {"tokens", "money"}
-    return is_cost and all(type(each) is int and each >= 0 for each in found.values())
+    return is_cost and all(type(each) is int and 0 <= each < MOST for each in found.values())
 
 
 def _take(entries: dict[str, JobEntry], line: Mapping[str, Any]) -> None:

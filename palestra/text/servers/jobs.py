@@ -7,7 +7,6 @@ again (palestra.text.servers.job_lines).
 import asyncio
 import hashlib
 import json
-import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,7 +18,7 @@ from typing import Any, Literal, NoReturn
 
 import torch
 
-from palestra.text.servers.calls import Calls
+from palestra.text.servers.calls import MOST_TOKENS, Calls
 from palestra.text.servers.client import reached
 from palestra.text.servers.config import ServerConfig
 from palestra.text.servers.job_lines import PLAIN_ID, JobEntry, JobLines
@@ -28,7 +27,7 @@ from palestra.text.servers.tuning import ServerTuningConfig
 
 LONGEST_PAUSE_S = 60.0  # between two looks at a job, unless poll_s is longer
 PAUSE_GROWTH = 1.5
-MOST_STEPS = 2**31  # that a server may report of a job
+MOST_STEPS, MOST_LOSS = 2**31, 1e300  # that a server may report of a job
 PAGE, MOST_LISTED = 100, 200_000  # files, jobs or events: of a page, and of all
 
 
@@ -226,7 +225,7 @@ class ServerJob:
                             await self.client.pause(failure, number)
                         if (found := await look()) is not None:
                             return found
-        raise JobFailed(f"{self._named(entry)}: {self.client.words(failure)}") from failure
+        raise JobFailed(f"{self._named(entry)}: {self.client.words(failure)}")
 
     async def _upload(self, entry: JobEntry) -> Any:
         file = (f"{entry.key}.jsonl", self.order.job.content, "application/jsonl")
@@ -279,7 +278,7 @@ class ServerJob:
                 if not must_list:
                     return []
                 told = f"the server cannot list what it has ({error}), so it may have the job {entry.key}, or not"
-                raise JobFailed(f"{told}; {BY_HAND}") from error
+                raise JobFailed(f"{told}; {BY_HAND}") from None
             new = [each for each in page.data if each.id not in found]
             found |= {each.id: each for each in new}
             if not new or getattr(page, "has_more", None) is False:
@@ -298,7 +297,8 @@ class ServerJob:
         while True:
             job = await self._get(entry, lambda: self._jobs.retrieve(entry.job))
             if (key := _metadata(job).get("key")) not in (None, entry.key):
-                raise JobFailed(f"expected {entry.job} to be the job {entry.key}, got the job {key!r:.200}; {BY_HAND}")
+                other = self.client.shortened(key)[:200]
+                raise JobFailed(f"expected {entry.job} to be the job {entry.key}, got the job {other!r}; {BY_HAND}")
             self.state = status = self.client.shortened(getattr(job, "status", "unknown"))[:40]
             if status == "succeeded":
                 return await self._finish(entry, job)
@@ -318,7 +318,7 @@ class ServerJob:
 
     async def _finish(self, entry: JobEntry, job: Any) -> JobEntry:
         model = getattr(job, "fine_tuned_model", None)
-        if not isinstance(model, str) or not model:
+        if not isinstance(model, str) or not model or not model.isprintable():
             await self._end(entry, "failed", "the server names no model", _trained_tokens(job))
         steps, loss = await self._progress(entry)
         said = {"model": self.client.hide(model), "steps": steps, "loss": loss}
@@ -333,11 +333,11 @@ class ServerJob:
         told = {}
         for event in events:
             data = getattr(event, "data", None)
-            if isinstance(data, dict) and isinstance(step := data.get("step"), int) and 0 < step < MOST_STEPS:
+            if isinstance(data, dict) and type(step := data.get("step")) is int and 0 < step < MOST_STEPS:
                 told[step] = data.get("train_loss")
         if not told:
             return 1, None
-        losses = [loss for _, loss in sorted(told.items()) if isinstance(loss, int | float) and math.isfinite(loss)]
+        losses = [loss for _, loss in sorted(told.items()) if isinstance(loss, int | float) and abs(loss) < MOST_LOSS]
         return max(told), float(losses[-1]) if losses else None
 
     async def _end(self, entry: JobEntry, kind: str, why: str, trained: int | None) -> NoReturn:
@@ -370,15 +370,15 @@ class ServerJob:
             status = getattr(failure, "status_code", 0)
             if reached(failure) == "refused" or status in CANNOT_LIST:
                 told = f"{self._named(entry)}: {self.client.words(failure)}"
-                raise Refused(told, status) from failure
+                raise Refused(told, status)
             await self.client.pause(failure, number)
-        raise JobFailed(f"{self._named(entry)}: {self.client.words(failure)}") from failure
+        raise JobFailed(f"{self._named(entry)}: {self.client.words(failure)}")
 
     async def _page(self, list_page: Callable[..., Awaitable[Any]], after: Mapping[str, str]) -> Any:
         """Return a page of a list. Raises ValueError for a reply that is none."""
         page = await list_page(limit=PAGE, **after)
         if not isinstance(getattr(page, "data", None), list):
-            raise ValueError(f"expected a page with a list, got {page!r:.80}")
+            raise ValueError(f"expected a page with a list, got {page!r}")
         for each in page.data:
             self._id_of(each)
         return page
@@ -387,7 +387,7 @@ class ServerJob:
         """Return the id of a file, a job or an event. Raises ValueError for a reply without a plain one."""
         own = getattr(found, "id", None)
         if not isinstance(own, str) or not re.fullmatch(PLAIN_ID, own) or self.client.hide(own) != own:
-            raise ValueError(f"expected an object with an id, got {found!r:.80}")
+            raise ValueError(f"expected an object with an id, got {found!r}")
         return own
 
     def _reason(self, job: Any) -> str:
@@ -418,7 +418,7 @@ def _tokens_of(example: Mapping[str, Any]) -> int:
 def _require_whole(found: Any) -> None:
     """Raise ValueError for a reply that is no object of the kind asked for, as a text in place of JSON is."""
     if isinstance(found, str) or found is None:
-        raise ValueError(f"expected JSON, got {found!r:.80}")
+        raise ValueError(f"expected JSON, got {found!r}")
 
 
 def _metadata(job: Any) -> Mapping[str, Any]:
@@ -434,4 +434,4 @@ def _age(found: Any) -> tuple[int, str]:
 
 def _trained_tokens(job: Any) -> int | None:
     found = getattr(job, "trained_tokens", None)
-    return found if isinstance(found, int) and found >= 0 else None
+    return found if type(found) is int and 0 <= found < MOST_TOKENS else None

@@ -13,7 +13,7 @@ from typing import Any
 from palestra.storage.disk import Folder, OpenFile, RunFolderError
 from palestra.storage.records_file import lines_of
 from palestra.storage.stored_files import StoredFile
-from palestra.text.servers.ledger import Cost, Usage
+from palestra.text.servers.ledger import MOST, Cost, Usage
 
 Line = Mapping[str, Any]
 Waiting = tuple[bytes, asyncio.Future[None]]
@@ -150,7 +150,7 @@ def _checked(line: Any) -> Line:
     for numbers, names in ((cost, Cost._fields), (usage, Usage._fields)):
         if not isinstance(numbers, dict) or numbers.keys() != set(names):
             raise ValueError(f"expected numbers of {', '.join(names)}, got {numbers!r:.80}")
-        if not all(type(each) is int and each >= 0 for each in numbers.values()):
+        if not all(type(each) is int and 0 <= each < MOST for each in numbers.values()):
             raise ValueError(f"expected whole numbers that are not negative, got {numbers!r:.80}")
     found: Line = line
     return found

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from palestra.text.chat import Prompt
 
 PICO = 10**12  # money is counted in such parts of the currency: a price of a millionth per million tokens is 1
+MOST = 10**200  # tokens or parts of money in a line of a file: far more than there is, and sums are still floats
 PER_MESSAGE, PER_PROMPT = 32, 64  # tokens that a chat template adds: a role and marks around each message; a preamble
 
 Key = tuple[str, int]

@@ -1,6 +1,7 @@
 """Covers palestra.text.servers.job_lines and palestra.text.servers.tuning, too."""
 
 import json
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from palestra.text.servers.config import ServerConfig
 from palestra.text.servers.job_files import Decision, Pair, preference_file, supervised_file
 from palestra.text.servers.job_lines import JobLines, adopt_by_hand, read_jobs
 from palestra.text.servers.jobs import FileJob, JobFailed, JobOrder, ServerJob, TunedModel, most_tokens
-from palestra.text.servers.ledger import BudgetReached, Cost
+from palestra.text.servers.ledger import NOTHING, BudgetReached, Cost
 from palestra.text.servers.tuning import ServerTuningConfig
 from tests.text.servers.fake_jobs import JobServer, serving
 
@@ -245,6 +246,53 @@ def test_what_a_server_says_is_no_path_and_no_escape(tmp_path: Path, fake: JobSe
     assert [json.loads(line)["kind"] for line in (tmp_path / "jobs.jsonl").read_text().splitlines()] == ["intent"]
 
 
+@pytest.mark.parametrize("what", ["key", "id", "look", "words"])
+def test_a_key_that_a_server_repeats_stands_in_no_error_traceback_or_file(
+    what: str, tmp_path: Path, fake: JobServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "sk-hunter2-hunter2-hunter2"
+    monkeypatch.setenv("MY_SERVER", secret)
+    monkeypatch.setitem(SERVER, "key", "MY_SERVER")
+    begin, reply = fake.add_job, fake.reply
+
+    def odd_reply(method: str, path: str, query: dict[str, str], body: bytes) -> tuple[str, int, Any]:
+        if what == "id" and (method, path) == ("POST", "/v1/files"):
+            return "upload", 200, {"id": f"{'x' * 50} {secret}"}
+        if what in ("look", "words") and method == "GET" and path.startswith("/v1/fine_tuning/jobs/"):
+            blanks = " " * 9980 if what == "words" else ""
+            return "job", 400, {"error": {"message": f"{blanks}{secret} is not allowed"}}
+        return reply(method, path, query, body)
+
+    fake.reply = odd_reply  # type: ignore[method-assign]
+    if what == "key":
+        fake.add_job = lambda asked: begin(asked | {"metadata": {"key": secret}})  # type: ignore[method-assign]
+    [error] = made(tmp_path, order(fake.url))
+    assert isinstance(error, JobFailed)
+    assert "***" in str(error)
+    told = "".join(traceback.format_exception(error)) + (tmp_path / "jobs.jsonl").read_text()
+    assert secret[:8] not in told
+
+
+@pytest.mark.parametrize("loss", [10**400, float("inf"), "low", None], ids=["huge", "inf", "text", "none"])
+def test_odd_numbers_of_a_server_are_passed_over(loss: Any, tmp_path: Path, fake: JobServer) -> None:
+    fake.trained = 10**400
+    steps = enumerate([True, 10**400, 3])
+    events = [{"id": f"ev-{number}", "data": {"step": step, "train_loss": loss}} for number, step in steps]
+    fake._events = lambda *_, **__: (200, {"data": events, "has_more": False})  # type: ignore[method-assign]
+    assert made(tmp_path, order(fake.url)) == [TunedModel("base+3", 3, None)]
+    [entry] = read_jobs(Folder(tmp_path)).values()
+    assert entry.end is not None
+    assert entry.end["spent"]["tokens"] == TOKENS, "its worst case"
+
+
+@pytest.mark.parametrize("name", ["", "a\x1b[2J", "\ud800", 5])
+def test_a_model_without_a_plain_name_is_none(name: Any, tmp_path: Path, fake: JobServer) -> None:
+    look = fake._job
+    fake._job = lambda *at, **said: (200, look(*at, **said)[1] | {"fine_tuned_model": name})  # type: ignore[method-assign]
+    [error] = made(tmp_path, order(fake.url))
+    assert "has failed: the server names no model" in str(error)
+
+
 def test_names_that_no_file_could_have_are_told_apart_by_a_hash(tmp_path: Path, fake: JobServer) -> None:
     made(tmp_path, order(fake.url, player="é/../é"), order(fake.url, player="é/../è"))
     names = [file["filename"] for file in fake.files.values()][3:]
@@ -269,6 +317,8 @@ DAMAGED = [
     '{"kind": "intent"}',
     "nothing",
     json.dumps(INTENT | {"worst": WORST}),
+    json.dumps(INTENT | {"worst": {"tokens": 10**300, "money": 0}}),
+    json.dumps(INTENT | {"worst": NOTHING.line(), "job": "../models"}),  # another line says it
     json.dumps({"kind": "submitted", "key": "x", "job": "../a b", "at": 0.0}),
 ]
 
