@@ -41,6 +41,7 @@ from palestra.text.analyses.analysis import Analysis, Dialogue, Judgement
 from palestra.text.analyses.stored import (
     MOST,
     SUFFIX,
+    DialoguePlace,
     Header,
     Journal,
     JudgedDialogue,
@@ -231,7 +232,7 @@ class _Left(NamedTuple):
     num: int
 
 
-def _left(folder: RunFolder, files: Sequence[RolloutFile], done: set[tuple[str, str, int, int]]) -> Iterator[_Left]:
+def _left(folder: RunFolder, files: Sequence[RolloutFile], done: set[DialoguePlace]) -> Iterator[_Left]:
     """Read one file after the other; those that are judged are left out. Raises RunFolderError."""
     for file in files:
         content = folder.rollouts.read(file.file)
@@ -240,7 +241,9 @@ def _left(folder: RunFolder, files: Sequence[RolloutFile], done: set[tuple[str, 
         except ValueError as error:
             raise RunFolderError(f"{folder.rollouts.path / file.file} is damaged: {error}") from error
         name, sha256 = file.file.removesuffix(".parquet"), hashlib.sha256(content).hexdigest()[:12]
-        found = [each for each in dialogues if (name, sha256, each[0].question, each[0].rollout) not in done]
+        found = [
+            each for each in dialogues if (name, sha256, each[0].question, each[0].rollout, each[-1].node) not in done
+        ]
         if found:
             yield _Left(file, name, sha256, found, len(dialogues))
 
@@ -262,7 +265,7 @@ def _judge(left: _Left, folder: RunFolder, config: Any, analysis: Analysis, jour
         batch = left.dialogues[start : start + AT_ONCE]
         lines = []
         for dialogue, judgements in zip(batch, _judged(batch, config, analysis, folder), strict=True):
-            keys = {key: getattr(dialogue[0], key) for key in ("question", "rollout", "about", "label")}
+            keys = {key: getattr(dialogue[-1], key) for key in ("question", "rollout", "node", "about", "label")}
             lines.append(judged_dialogue(about | keys, judgements))
         journal.add(lines)
 

@@ -76,6 +76,14 @@ def write(run: Path, name: str, epoch: int, num: int = 20, answer: str = EVIL) -
     (run / "rollouts" / f"{name}.parquet").write_bytes(Rollouts(rows).to_parquet())
 
 
+def write_tree(run: Path, name: str, epoch: int, num: int) -> None:
+    """Write a tree of one message and so many answers to it."""
+    message = row(epoch=epoch, role="prover", player="prover", answer=EVIL, verdict=None)
+    told_in = {"epoch": epoch, "parent": 0, "round": 1, "returns": {"prover": 1.0, "verifier": 1.0}}
+    ends = [row(**told_in, node=node + 1, answer=f"Say `{node}`", verdict=None) for node in range(num)]
+    (run / "rollouts" / f"{name}.parquet").write_bytes(Rollouts([message, *ends]).to_parquet())
+
+
 def lines(run: Path, name: str = QUOTES) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "analyses" / f"{name}.jsonl").read_text().splitlines()]
 
@@ -93,8 +101,8 @@ def test_dialogues_are_judged_once_and_later_epochs_are_added(run: Path) -> None
     ]
     header, *dialogues = lines(run)
     assert header == {"config": {"name": QUOTES}, "base": None}
-    assert [dialogues[0][key] for key in ("evaluation", "epoch", "question", "rollout", "about", "label")] == [
-        *(None, 0, 0, 0, "k in qwkr", 0)
+    assert [dialogues[0][key] for key in ("evaluation", "epoch", "question", "rollout", "node", "label")] == [
+        *(None, 0, 0, 0, 1, 0)
     ]
     judged = {"node": 0, "round": 0, "role": "prover", "player": "prover", "answer": EVIL, "value": 0.5}
     assert dialogues[0]["judged"][0] == judged | {"words": "not there: <b>\x1b[31m"}
@@ -114,6 +122,7 @@ def test_what_is_judged_can_be_chosen(run: Path) -> None:
 
 
 def test_a_killed_command_goes_on_with_what_is_missing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tree(run, "1", 1, num=20)
     told(str(run), QUOTES)
     whole = lines(run)
     add = stored.Journal.add

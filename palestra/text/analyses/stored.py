@@ -38,11 +38,15 @@ class JudgedDecision(Entry):
     words: str | None
 
 
+DialoguePlace = tuple[str, str, int, int, int]
+
+
 class JudgedDialogue(Entry):
     """A dialogue that was judged.
 
     file: of roll-outs, without its suffix. sha256: the beginning of the SHA-256 of that file. evaluation: None: the
-    dialogue is one of training. about, label: of its question.
+    dialogue is one of training. node: of its last decision, which tells the dialogues of a tree apart. about, label: of
+    its question.
     """
 
     file: str
@@ -51,14 +55,15 @@ class JudgedDialogue(Entry):
     epoch: Count
     question: Count
     rollout: Count
+    node: Count
     about: str
     label: Annotated[int, Field(ge=0, le=1)]
     judged: list[JudgedDecision]
 
     @property
-    def place(self) -> tuple[str, str, int, int]:
+    def place(self) -> DialoguePlace:
         """Which dialogue it is."""
-        return self.file, self.sha256, self.question, self.rollout
+        return self.file, self.sha256, self.question, self.rollout, self.node
 
 
 def judged_dialogue(of: Mapping[str, Any], judgements: Sequence[Judgement]) -> JudgedDialogue:
