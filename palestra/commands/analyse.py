@@ -241,11 +241,14 @@ def _left(folder: RunFolder, files: Sequence[RolloutFile], done: set[DialoguePla
         except ValueError as error:
             raise RunFolderError(f"{folder.rollouts.path / file.file} is damaged: {error}") from error
         name, sha256 = file.file.removesuffix(".parquet"), hashlib.sha256(content).hexdigest()[:12]
-        found = [
-            each for each in dialogues if (name, sha256, each[0].question, each[0].rollout, each[-1].node) not in done
-        ]
+        found = [each for each in dialogues if _place(name, sha256, each[-1]) not in done]
         if found:
             yield _Left(file, name, sha256, found, len(dialogues))
+
+
+def _place(name: str, sha256: str, last: DecisionRow) -> DialoguePlace:
+    """Return which dialogue it is that ends with a decision."""
+    return name, sha256, last.question, last.rollout, last.node
 
 
 @contextmanager

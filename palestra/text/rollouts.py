@@ -76,8 +76,13 @@ class Rollouts:
 
         Of a tree, these are its paths, one for each end, with the rewards of that dialogue.
         """
+        for rows in self.each():
+            yield from _paths(rows)
+
+    def each(self) -> Iterator[list[DecisionRow]]:
+        """Yield the decisions of each roll-out, in order: those of a dialogue, or of a tree of them."""
         for _, rows in groupby(self.rows, key=_dialogue_of):
-            yield from _paths(list(rows))
+            yield list(rows)
 
     # ---- files -------------------------------------------------------------------------------------------
 
@@ -136,20 +141,30 @@ def _dialogue_of(row: DecisionRow) -> tuple[int, int, int]:
     return row.epoch, row.question, row.rollout
 
 
-def _paths(rows: list[DecisionRow]) -> Iterator[list[DecisionRow]]:
-    """Yield the dialogues among decisions of one roll-out, which are several if it is a tree."""
-    ends = [row for row in rows if row.returns is not None]
-    if len(ends) < 2:
-        yield rows
-        return
+def is_tree(rows: Iterable[DecisionRow]) -> bool:
+    """Tell whether the decisions of a roll-out are those of several dialogues."""
+    return sum(row.returns is not None for row in rows) > 1
+
+
+def rounds_by_parent(rows: Iterable[DecisionRow]) -> dict[int | None, list[list[DecisionRow]]]:
+    """Return the decisions of each round of a tree, by the node that ends the round before; None: of the first ones."""
     following: dict[int | None, list[DecisionRow]] = {}
     for row in rows:
         following.setdefault(row.parent, []).append(row)
-    rounds: dict[int, list[DecisionRow]] = {}  # by the node of the last decision of a round
-    for found in following.values():
-        num_roles = len({row.role for row in found})
-        rounds |= {found[at + num_roles - 1].node: found[at : at + num_roles] for at in range(0, len(found), num_roles)}
-    for end in ends:
+    found = {}
+    for parent, children in following.items():
+        num_roles = len({row.role for row in children})
+        found[parent] = [children[at : at + num_roles] for at in range(0, len(children), num_roles)]
+    return found
+
+
+def _paths(rows: list[DecisionRow]) -> Iterator[list[DecisionRow]]:
+    """Yield the dialogues among decisions of one roll-out, which are several if it is a tree."""
+    if not is_tree(rows):
+        yield rows
+        return
+    rounds = {each[-1].node: each for found in rounds_by_parent(rows).values() for each in found}
+    for end in (row for row in rows if row.returns is not None):
         assert end.returns is not None
         path = rounds[end.node]
         while (before := path[0].parent) is not None:

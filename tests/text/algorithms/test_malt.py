@@ -1,11 +1,13 @@
 """Trees of dialogues, and what a player learns from them, beside a plain walk through all dialogues of a tree."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from statistics import fmean
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,7 +95,8 @@ def test_values_and_pairs_are_those_of_a_walk_through_all_dialogues(
     begun = [replace(table.dialogue, rounds=(), rewards=(), verdicts={}) for table in waves.tables]
     rows = played(waves)
     assert len(set(model.keys)) == len(model.keys), "each answer is drawn by a key of its own"
-    dialogues, told = list(Rollouts(rows).dialogues()), transcripts(Rollouts(rows), with_prompts=False)
+    dialogues = list(Rollouts(rows).dialogues())
+    told = yaml.load(transcripts(Rollouts(rows), with_prompts=False), yaml.CSafeLoader)
     num_rounds = 0
     for rollout, first in enumerate(begun):
         own = [each for each in rows if each.rollout == rollout]
@@ -106,14 +109,25 @@ def test_values_and_pairs_are_those_of_a_walk_through_all_dialogues(
         found = [([each.node for each in path], {each.role: each.reward for each in path}) for path in paths]
         expected = [([each.node for each in path], returns) for path, returns in walk.ends]
         assert len(found) == len(expected)
-        ends = [f"  rollout: {rollout}\n  node: {nodes[-1]}\n" for nodes, _ in found if len(found) > 1]
-        assert all(told.count(end) == 1 for end in ends)
+        if len(found) > 1:
+            written = list(told_paths(told[rollout]["tree"]))
+            assert len(written) == len(expected)
+            assert all(each in written for each in expected)
         for nodes, rewards in found:
             assert (nodes, rewards) in [(n, {role: r[role] for role in rewards}) for n, r in expected]
     counts = {"env_steps": num_rounds, "episodes": len(dialogues), "tokens": sum(len(each.answer_ids) for each in rows)}
     assert waves.counts() == counts
     for role in waves.game.roles:
         assert_pairs(waves, rows, role)
+
+
+def told_paths(branches: list[dict[str, Any]], before: Sequence[int] = ()) -> Iterator[tuple[list[int], Any]]:
+    """Yield the nodes of each dialogue that a transcript has of a tree, and what the roles got in it."""
+    for each in branches:
+        nodes = [*before, *(answer["node"] for answer in each["answers"])]
+        if "rewards" in each:
+            yield nodes, each["rewards"]
+        yield from told_paths(each.get("then", []), nodes)
 
 
 def assert_pairs(waves: Waves, rows: list[DecisionRow], role: str) -> None:
