@@ -37,10 +37,7 @@ class ServerModel(TextModel):
 
         Raises PromptRefused. key: as of a Request; a server that goes by seeds gives equal answers to equal calls.
         """
-        try:
-            "".join(each.content for each in prompt).encode()
-        except UnicodeEncodeError as error:
-            raise PromptRefused(f"no server can read the prompt: {error}", 0) from error
+        _require_readable(prompt, 0)
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": each.role, "content": each.content} for each in prompt],
@@ -58,7 +55,12 @@ class ServerModel(TextModel):
         return self.calls.ask(self.calls.client(self.config), Call(decisions, self.player, body, worst, prices))
 
     def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Answer]:
-        """Answer all requests, each by a call of its own, and wait for them. Raises CallFailed, BudgetReached."""
+        """Answer all requests, each by a call of its own, and wait for them.
+
+        Raises PromptRefused, before anything is sent; CallFailed, BudgetReached and RunFolderError, as Calls.take does.
+        """
+        for index, each in enumerate(requests):
+            _require_readable(each.prompt, index)
         tickets = [self.ask(each.prompt, each.key, [[each.key]], sampling) for each in requests]
         found: dict[int, Texts] = {}
         while len(found) < len(tickets):
@@ -118,3 +120,11 @@ def check_servers(models: Mapping[str, ServerModel], with_network: bool) -> None
 def answers_of(texts: Texts) -> list[Answer]:
     """Return the answers of a call, whose tokens nobody knows here."""
     return [Answer(text, (), (), (), stop) for text, stop in texts]
+
+
+def _require_readable(prompt: Prompt, index: int) -> None:
+    """Raise PromptRefused for a prompt that JSON cannot hold: with half of a character. index: of its request."""
+    try:
+        "".join(each.content for each in prompt).encode()
+    except UnicodeEncodeError as error:
+        raise PromptRefused(f"no server can read the prompt: {error}", index) from error

@@ -15,7 +15,7 @@ import pytest
 from palestra.config import ConfigError
 from palestra.storage.disk import Folder, OpenFile, RunFolderError
 from palestra.text.chat import Message
-from palestra.text.models.model import Request, SamplingConfig
+from palestra.text.models.model import PromptRefused, Request, SamplingConfig
 from palestra.text.servers.calls import Calls
 from palestra.text.servers.client import CallFailed, retry_after_s
 from palestra.text.servers.config import PricesConfig, ServerConfig
@@ -345,6 +345,20 @@ def test_two_processes_never_write_one_journal(server: FakeServer, tmp_path: Pat
         ServerModel("prover", config_of(server), first.calls).sample([Request(PROMPT, 1)], SAMPLING)
         with pytest.raises(RunFolderError, match="another process makes calls for the run"):
             second.answers(config_of(server), 2)
+    assert sum(server.asked.values()) == 1
+
+
+def test_a_prompt_that_no_server_can_read_is_refused_by_its_index_before_anything_is_sent(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    place = Place(tmp_path)
+    model = ServerModel("verifier", config_of(server), place.calls)
+    requests = [Request(PROMPT, 1), Request((Message("user", "half of a pair: \ud83d"),), 2), Request(PROMPT, 3)]
+    with place.calls.opened(place.folder, "me", place.limit, 1.0), place.calls.kept_in("0"):
+        with pytest.raises(PromptRefused, match="no server can read the prompt") as refused:
+            model.sample(requests, SAMPLING)
+        assert refused.value.index == 1
+        model.sample(requests[:1], SAMPLING)
     assert sum(server.asked.values()) == 1
 
 
