@@ -95,7 +95,10 @@ class Waves:
         return sum(table.is_over for table in self.tables)
 
     def counts(self) -> dict[str, int]:
-        """Count the rounds that were played (env_steps), the dialogues that are over (episodes), the tokens drawn."""
+        """Count the rounds that were played (env_steps), the dialogues that are over (episodes), the tokens drawn.
+
+        Those of servers are what their usage says, or the most that they can be where there is none.
+        """
         return dict(self._counts)
 
     def _parts(self) -> Iterator[Table]:
@@ -204,8 +207,13 @@ class Waves:
             return False
         assert self.calls is not None
         found = self.calls.take(self._asked, wait_s)
-        for ticket, texts in found.items():
-            for (table, role, prompt), answer in zip(self._asked.pop(ticket), answers_of(texts), strict=True):
+        for ticket, reply in found.items():
+            group = self._asked.pop(ticket)
+            sampling = self.writers[group[0][1]].sampling
+            assert sampling is not None
+            most = len(group) * sampling.max_tokens
+            self._counts["tokens"] += most if reply.num_tokens is None else reply.num_tokens
+            for (table, role, prompt), answer in zip(group, answers_of(reply), strict=True):
                 self._waiting.discard((id(table), role))
                 self._take(table, role, prompt, answer)
         return bool(found)

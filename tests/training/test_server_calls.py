@@ -197,7 +197,7 @@ def test_kill_9_repeats_at_most_the_calls_in_flight(server: FakeServer, tmp_path
     """The roll-outs are those of an unkilled run, by the server's count nothing that was answered is asked again."""
     config = all_at_server(server.url, num_questions=4)
     config["evaluations"][0] |= {"num_games": 2, "final_num_games": 2}
-    fit(tmp_path / "unkilled", config)
+    unkilled = fit(tmp_path / "unkilled", config)
     whole = +server.asked
     server.asked.clear()
     server.answered.clear()
@@ -215,12 +215,17 @@ def test_kill_9_repeats_at_most_the_calls_in_flight(server: FakeServer, tmp_path
             time.sleep(0.01)
     before, kept = +server.asked, kept_answers(run)
     server.latency_s = 0.0
-    fit(run, config)
+    resumed = fit(run, config)
+    assert resumed.tokens == unkilled.tokens == tokens_written(run, "0") > 0
     assert server.asked.keys() == whole.keys()
     assert sum(server.asked.values()) - sum(before.values()) == sum(whole.values()) - kept
     assert sum((server.asked - whole).values()) <= 3 * 4, "max_concurrent calls were in flight"
     for name in ("0", "main-0", "main-1"):
         assert rollouts(run, name) == rollouts(tmp_path / "unkilled", name)
+
+
+def tokens_written(run: Path, stage: str) -> int:
+    return sum(line["usage"]["output"] for line in lines(run, stage) if line["kind"] == "answered")
 
 
 def kept_answers(run: Path) -> int:

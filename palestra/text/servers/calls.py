@@ -9,11 +9,11 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.manifest import ONCE
@@ -23,8 +23,6 @@ from palestra.text.servers.config import ServerConfig
 from palestra.text.servers.journal import Journal, Line
 from palestra.text.servers.ledger import NOTHING, BudgetReached, Cost, Key, Ledger, Prices, Usage, sum_of
 
-Texts = Sequence[tuple[str, Literal["stop", "length"]]]
-"""the answers of a call, each with why it ended"""
 WARN_S = 60.0  # between two warnings
 MOST_TOKENS = 2**40  # that a server may report of a call
 
@@ -42,6 +40,16 @@ class Call:
     body: dict[str, Any]
     worst: Cost
     prices: Prices
+
+
+class Reply(NamedTuple):
+    """What a server has answered to a call.
+
+    texts: the answers, each with why it ended. num_tokens: those that it has written in all; None if it does not say.
+    """
+
+    texts: Sequence[tuple[str, Literal["stop", "length"]]]
+    num_tokens: int | None
 
 
 class _Left(Exception):
@@ -67,12 +75,12 @@ class Calls:
         self._folder: Folder | None = None
         self._run = ""
         self._journals: dict[str, Journal] = {}
-        self._answers: dict[str, dict[str, Texts]] = {}  # by journal and call
+        self._answers: dict[str, dict[str, Reply]] = {}  # by journal and call
         self._attempts: Counter[str] = Counter()  # of each call
         self._stage = ""
         self._clients: dict[ServerConfig, Client] = {}
-        self._results: SimpleQueue[tuple[int, Texts | Exception]] = SimpleQueue()
-        self._arrived: dict[int, Texts] = {}  # which nobody has taken yet, by ticket
+        self._results: SimpleQueue[tuple[int, Reply | Exception]] = SimpleQueue()
+        self._arrived: dict[int, Reply] = {}  # which nobody has taken yet, by ticket
         self._is_stopping = False
         self._until: float | None = None  # when what is out is awaited no more
         self._settled: asyncio.Event | None = None
@@ -154,7 +162,7 @@ class Calls:
         before, self._stage, name = self._stage, stage, f"{stage}.jsonl"
         if self.is_open and name not in self._answers:
             self._answers[name] = {
-                line["call"]: [(each["text"], each["stop"]) for each in line["choices"]]
+                line["call"]: _reply([(each["text"], each["stop"]) for each in line["choices"]], line.get("usage"))
                 for line in self._journal(name).lines()
                 if line["kind"] == "answered"
             }
@@ -186,13 +194,13 @@ class Calls:
         name = f"{self._stage}.jsonl"
         own = f"{self._stage}/{_sha256([client.config.url, call.body, call.decisions])[:32]}"
         known = self._answers[name].get(own)
-        if known is not None and len(known) == len(call.decisions):
+        if known is not None and len(known.texts) == len(call.decisions):
             self._results.put((self._num_asked, known))
         else:
             self.background.start(self._answer(self._num_asked, client, call, own, name))
         return self._num_asked
 
-    def take(self, tickets: Collection[int], wait_s: float) -> dict[int, Texts]:
+    def take(self, tickets: Collection[int], wait_s: float) -> dict[int, Reply]:
         """Return what has come of these tickets; wait at most so long if nothing has.
 
         Raises CallFailed, BudgetReached, RunFolderError, whatever ticket is concerned.
@@ -208,7 +216,7 @@ class Calls:
             with suppress(Empty):
                 self._keep(*self._results.get(timeout=left))
 
-    def _keep(self, ticket: int, result: Texts | Exception) -> None:
+    def _keep(self, ticket: int, result: Reply | Exception) -> None:
         if isinstance(result, Exception):
             raise result
         self._arrived[ticket] = result
@@ -258,7 +266,7 @@ class Calls:
             await client.slots.acquire()
             with ExitStack() as slot:
                 slot.callback(client.slots.release)
-                result: Texts | Exception = await self._attempt_all(client, slot, call, own, self._journal(name))
+                result: Reply | Exception = await self._attempt_all(client, slot, call, own, self._journal(name))
         except _Left:
             return
         except Exception as error:
@@ -271,7 +279,7 @@ class Calls:
                 self._answers[name][own] = result
         self._results.put((ticket, result))
 
-    async def _attempt_all(self, client: Client, slot: ExitStack, call: Call, own: str, journal: Journal) -> Texts:
+    async def _attempt_all(self, client: Client, slot: ExitStack, call: Call, own: str, journal: Journal) -> Reply:
         for number in range(client.num_attempts):
             key = (own, self._attempts[own])
             self._attempts[own] += 1
@@ -291,7 +299,7 @@ class Calls:
 
     async def _attempt(
         self, client: Client, slot: ExitStack, call: Call, key: Key, journal: Journal
-    ) -> Texts | Exception:
+    ) -> Reply | Exception:
         """Make one attempt; return the answers, or why another one may be made."""
         said = {"call": key[0], "attempt": key[1]}
         try:
@@ -328,7 +336,7 @@ class Calls:
         choices = [{"text": text, "stop": stop} for text, stop in texts]
         own = None if usage is None else usage._asdict()
         await self._end(journal, key, {"kind": "answered", **said, "choices": choices, "usage": own}, spent)
-        return texts
+        return _reply(texts, own)
 
     async def _end(self, journal: Journal, key: Key, line: dict[str, Any], spent: Cost) -> None:
         """Write down how an attempt has ended, and count what it has cost."""
@@ -342,6 +350,10 @@ class Calls:
     def _require_staying(self) -> None:
         if self._is_asked_to_stop():
             raise _Left
+
+
+def _reply(texts: Sequence[tuple[str, Literal["stop", "length"]]], usage: Mapping[str, int] | None) -> Reply:
+    return Reply(texts, usage["output"] if usage else None)
 
 
 def _usage(reply: Any) -> Usage | None:

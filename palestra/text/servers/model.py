@@ -10,7 +10,7 @@ from palestra.config import below
 from palestra.text.chat import Prompt
 from palestra.text.models.extra import library
 from palestra.text.models.model import Answer, Job, PromptRefused, Request, SamplingConfig, TextModel, Tuning
-from palestra.text.servers.calls import Call, Calls, Texts
+from palestra.text.servers.calls import Call, Calls, Reply
 from palestra.text.servers.client import Background, Client
 from palestra.text.servers.config import ServerConfig
 from palestra.text.servers.ledger import worst_of_call
@@ -62,7 +62,7 @@ class ServerModel(TextModel):
         for index, each in enumerate(requests):
             _require_readable(each.prompt, index)
         tickets = [self.ask(each.prompt, each.key, [[each.key]], sampling) for each in requests]
-        found: dict[int, Texts] = {}
+        found: dict[int, Reply] = {}
         while len(found) < len(tickets):
             found |= self.calls.take(tickets, 0.5)
         return [answers_of(found[ticket])[0] for ticket in tickets]
@@ -117,9 +117,9 @@ def check_servers(models: Mapping[str, ServerModel], with_network: bool) -> None
         background.close()
 
 
-def answers_of(texts: Texts) -> list[Answer]:
+def answers_of(reply: Reply) -> list[Answer]:
     """Return the answers of a call, whose tokens nobody knows here."""
-    return [Answer(text, (), (), (), stop) for text, stop in texts]
+    return [Answer(text, (), (), (), stop) for text, stop in reply.texts]
 
 
 def _require_readable(prompt: Prompt, index: int) -> None:

@@ -45,12 +45,20 @@ def play(server: FakeServer, place: Path, num_continuations: int, stop: Callable
 def test_calls_are_grouped_alike_after_a_stop_anywhere(num_continuations: int, tmp_path: Path) -> None:
     with fake_server() as server:
         (tmp_path / "whole").mkdir()
+        server.plan.append("no_usage")
         whole = play(server, tmp_path / "whole", num_continuations, lambda _: False, None)
         expected = [(row.question, row.rollout, row.node, row.answer) for row in whole.rollouts().rows]
         asked, num_answers = +server.asked, Counter(json.loads(body)["n"] for body in server.asked)
         assert num_answers[NUM_ROLLOUTS * num_continuations] == 2, "one call for the first answers to each question"
         assert (num_answers[2] > 0) == (num_continuations == 2), "one call for the answers of continuations"
         assert max(asked.values()) == 1
+        lines = [json.loads(line) for line in (tmp_path / "whole" / "calls" / "0.jsonl").read_text().splitlines()]
+        written = [
+            line["usage"]["output"] if line["usage"] else len(line["choices"]) * SAMPLING.max_tokens
+            for line in lines
+            if line["kind"] == "answered"
+        ]
+        assert whole.counts()["tokens"] == sum(written)
         server.asked.clear()
         (tmp_path / "stopped").mkdir()
         state: object = None
