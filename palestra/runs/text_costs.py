@@ -1,8 +1,10 @@
 """What a run of text players asks of servers at most: calls, jobs, tokens and money, told before anything is sent.
 
 These are bounds: each dialogue goes on as long as its protocol lets it, each answer is as long as it may be, a player
-is asked again as often as it may be, each decision is learned from, and each byte is a token. A call that fails and is
-made again comes on top, and so does what a scripted player of one's own says beyond the arguments of the scenario.
+is asked again as often as it may be, each decision is learned from, and each byte is a token. Of answers that share a
+call, only those count as one call that do so in any case: the openings of a question's roll-outs, and the continuations
+of a round. A call that fails and is made again comes on top, and so does what a scripted player of one's own says
+beyond the arguments of the scenario.
 """
 
 import math
@@ -27,7 +29,8 @@ from palestra.text.game import TextGame
 from palestra.text.grammar import SILENT, Fault, Move
 from palestra.text.players import TextPlayerConfig
 from palestra.text.servers.config import ServerConfig
-from palestra.text.servers.ledger import NOTHING, Cost, most_read, worst_of_call, worst_of_job
+from palestra.text.servers.ledger import NOTHING, Cost, most_read, worst_of_answers, worst_of_job, worst_of_prompt
+from palestra.text.waves import MOST_TOGETHER
 
 STAGES_OF_EPOCH = 3
 
@@ -57,10 +60,12 @@ NO_BOUND = Bound(0, 0, NOTHING)
 
 @dataclass(frozen=True)
 class Table:
-    """The most of one dialogue. examples: tokens of all decisions, by player, as one pass of a job reads them."""
+    """The most of the dialogues, or trees of them, on one question.
 
-    calls: int
-    cost: Cost
+    examples: tokens of all decisions of one of them, by player, as one pass of a job reads them.
+    """
+
+    asked: Bound
     examples: Mapping[str, int]
 
 
@@ -132,10 +137,10 @@ class TextCosts:
 
     def epoch(self, number: int) -> Bound:
         """Return the bound of an epoch, without evaluations."""
-        config, found = self.config, NO_BOUND
+        config = self.config
         num = config.num_questions * config.num_rollouts
-        table = self._table("training", config.roles, self._continuations())
-        found = Bound(num * table.calls, 0, _times(table.cost, num))
+        table = self._table("training", config.roles, config.num_rollouts, self._continuations())
+        found = table.asked.times(config.num_questions)
         for name in self.servers.keys() & set(config.learners()):
             player = self.players[name]
             assert player.algorithm is not None
@@ -160,8 +165,7 @@ class TextCosts:
         """Return the bound of one making of an evaluation."""
         config = next(each for each in self.config.evaluations if each.name == name)
         num = config.final_num_games if is_final else config.num_games
-        tables = [self._table(name, pairing) for pairing in config.pairings]
-        return Bound(num * sum(t.calls for t in tables), 0, _times(_sum_of_costs(t.cost for t in tables), num))
+        return _sum(self._table(name, pairing).asked for pairing in config.pairings).times(num)
 
     def run(self) -> Bound | None:
         """Return the bound of the whole run; None if it is not known how many epochs or evaluations it has."""
@@ -183,43 +187,61 @@ class TextCosts:
         algorithms = (self.players[name].algorithm for name in self.config.learners())
         return max((getattr(each, "num_continuations", 1) for each in algorithms), default=1)
 
-    # ---- a dialogue ----------------------------------------------------------------------------------------
+    # ---- a question ----------------------------------------------------------------------------------------
 
-    def _table(self, of: str, seats: Mapping[str, str], num_continuations: int = 1) -> Table:
-        """Return the most of one dialogue, or of one tree. of: training, or the name of an evaluation."""
-        place = (of, *(f"{role}={name}" for role, name in seats.items()), str(num_continuations))
+    def _table(self, of: str, seats: Mapping[str, str], num_rollouts: int = 1, num_continuations: int = 1) -> Table:
+        """Return the most of the dialogues, or trees, on one question. of: training, or the name of an evaluation."""
+        place = (of, *(f"{role}={name}" for role, name in seats.items()), f"{num_rollouts} {num_continuations}")
         if place not in self._tables:
             questions = self._questions(of)
             longest = _longest(questions)
             said = {role: self._most_said(name, questions) for role, name in seats.items()}
-            variants = range(self.game.protocol.num_variants)
-            found = [self._of_variant(v, longest, seats, said, num_continuations) for v in variants]
-            examples = {n: max(each.examples[n] for each in found) for n in self.servers}
-            cost = Cost(max(each.cost.tokens or 0 for each in found), max(each.cost.money or 0 for each in found))
-            self._tables[place] = Table(max(each.calls for each in found), cost, examples)
+            talked = [
+                self._of_variant(TextDialogue(self.game.protocol, longest, variant), seats, said, num_continuations)
+                for variant in range(self.game.protocol.num_variants)
+            ]
+            # each roll-out has a variant of its own, so the openings and the rest may be largest in different ones
+            kinds = min(self.game.protocol.num_variants, num_rollouts)
+            num_openings = kinds + (num_rollouts * num_continuations - kinds) // MOST_TOGETHER
+            openings = _largest(opening for opening, _, _ in talked).times(num_openings)
+            rest = _largest(rest for _, rest, _ in talked).times(num_rollouts)
+            examples = {name: max(each[name] for _, _, each in talked) for name in self.servers}
+            self._tables[place] = Table(openings.plus(rest), examples)
         return self._tables[place]
 
     def _of_variant(
-        self, variant: int, question: Question, seats: Mapping[str, str], said: Mapping[str, int], num: int
-    ) -> Table:
-        dialogue, paths = TextDialogue(self.game.protocol, question, variant), 1
-        calls, cost, examples = 0, NOTHING, dict.fromkeys(self.servers, 0)
+        self, dialogue: TextDialogue, seats: Mapping[str, str], said: Mapping[str, int], num_continuations: int
+    ) -> tuple[Bound, Bound, dict[str, int]]:
+        """Return the most of one call for openings, of all else that one dialogue asks for, and its examples.
+
+        An opening is a first answer in the first round, where all roll-outs read the same. The call is told without the
+        answers, which belong to the rest.
+        """
+        opening, rest, examples = NO_BOUND, NO_BOUND, dict.fromkeys(self.servers, 0)
         fault = Fault("header", "x" * self._most_of_fault())
+        is_first, paths = True, 1
         while not dialogue.is_over:
             turns = dialogue.turns()
-            paths *= num if any(seats[role] in self.players for role in turns) else 1
+            forks = num_continuations if any(seats[role] in self.players for role in turns) else 1
+            paths *= forks
             for role in turns:
                 if (name := seats[role]) not in self.servers:
                     continue
                 player, prices = self.players[name], self.servers[name].exact_prices()
                 for number in range(player.num_retries + 1):
                     prompt = self.game.prompt(dialogue, role, [("x" * said[role], fault)] * number)
-                    worst = worst_of_call(prompt, 1, player.sampling.max_tokens, prices)
-                    calls, cost = calls + paths, cost.plus(_times(worst, paths))
+                    call = Bound(1, 0, worst_of_prompt(prompt, prices))
+                    if is_first and number == 0:
+                        opening = opening.plus(call)
+                    else:  # the continuations of a round are asked for together, each answer is asked for again alone
+                        together = forks if number == 0 else 1
+                        rest = rest.plus(call.times(paths // together * math.ceil(together / MOST_TOGETHER)))
+                    rest = rest.plus(Bound(0, 0, worst_of_answers(paths, player.sampling.max_tokens, prices)))
                 contents = [*(message.content for message in prompt), "x" * max(said.values())]
                 examples[name] += paths * most_read(contents)
+            is_first = False
             dialogue = dialogue.after({role: self._longest_move(dialogue, role, said[role]) for role in turns})
-        return Table(calls, cost, examples)
+        return opening, rest, examples
 
     @staticmethod
     def _longest_move(dialogue: TextDialogue, role: str, num_bytes: int) -> Move:
@@ -289,15 +311,11 @@ def _num_bytes(text: str) -> int:
     return len(text.encode(errors="surrogatepass"))
 
 
-def _times(cost: Cost, num: int) -> Cost:
-    return Cost(num * (cost.tokens or 0), num * (cost.money or 0))
-
-
-def _sum_of_costs(costs: Iterable[Cost]) -> Cost:
-    found = NOTHING
-    for each in costs:
-        found = found.plus(each)
-    return found
+def _largest(bounds: Iterable[Bound]) -> Bound:
+    """Return the most of each number of several bounds."""
+    all_calls, all_jobs, all_costs = zip(*bounds, strict=True)
+    tokens, money = (max(each or 0 for each in column) for column in zip(*all_costs, strict=True))
+    return Bound(max(all_calls), max(all_jobs), Cost(tokens, money))
 
 
 def _sum(bounds: Iterable[Bound]) -> Bound:

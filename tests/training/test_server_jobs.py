@@ -293,14 +293,31 @@ def test_no_run_costs_more_than_check_says(tmp_path: Path, fake: JobServer) -> N
     fake.usage = fake.trained = None  # so that the worst case counts
     fake.answer = "é" * 500  # longer than any answer may be
     imitates = {"scripted": "random", "num_questions": 3, "loss": LOSS, "begin_from": "base", "tuning": TUNING}
-    data = both_at_server(fake, {"imitate": imitates, "num_retries": 0})
+    data = both_at_server(fake, {"imitate": imitates, "num_retries": 0}, num_questions=2, num_rollouts=3)
     costs = TextCosts(read_config(data), *_game_and_players(data))
     bound = costs.run()
     assert bound is not None
     trained(tmp_path / "run", data | {"budget": {"tokens": bound.cost.tokens, "money": bound.cost.in_money() + 1e-6}})
     assert (bound.cost.tokens or 0) / 2 < spent(tmp_path / "run") <= (bound.cost.tokens or 0)
     assert fake.counts["chat"] <= bound.calls
+    calls_of_epoch = (tmp_path / "run" / "calls" / "0.jsonl").read_text().count('"asked"')
+    assert calls_of_epoch == costs.epoch(0).calls, "nobody ever decides"
     assert fake.counts["submit"] <= bound.jobs
+
+
+@pytest.mark.parametrize(("stance", "expected"), [("accept", {2: 1, 33: 2, 65: 3}), ("drawn", {2: 2, 33: 2, 34: 3})])
+def test_the_openings_of_all_roll_outs_of_a_question_are_few_calls(
+    stance: str, expected: dict[int, int], fake: JobServer
+) -> None:
+    def calls(num_rollouts: int) -> int:
+        data = both_at_server(fake, {"num_retries": 0}, num_questions=1, num_rollouts=num_rollouts)
+        data["game"]["protocol"]["stance"] = stance
+        return TextCosts(read_config(data), *_game_and_players(data)).epoch(0).calls
+
+    others = calls(1) - 1  # those of a dialogue after its opening
+    assert {num: calls(num) - num * others for num in expected} == expected, (
+        "at most 32 answers to one prompt are a call"
+    )
 
 
 def test_check_prices_a_run_without_network_and_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

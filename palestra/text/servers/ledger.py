@@ -69,10 +69,19 @@ class Usage(NamedTuple):
 
 
 def worst_of_call(prompt: Prompt, num_answers: int, max_tokens: int, prices: Prices) -> Cost:
-    """Return the most that a call can cost: a token stands for at least one byte of text."""
+    """Return the most that a call can cost."""
+    return worst_of_prompt(prompt, prices).plus(worst_of_answers(num_answers, max_tokens, prices))
+
+
+def worst_of_prompt(prompt: Prompt, prices: Prices) -> Cost:
+    """Return the most that it can cost to let a prompt be read: a token stands for at least one byte of text."""
     read = most_read(each.content for each in prompt)
-    money = read * max(prices.input, prices.cached) + num_answers * max_tokens * prices.output
-    return Cost(read + num_answers * max_tokens, money)
+    return Cost(read, read * max(prices.input, prices.cached))
+
+
+def worst_of_answers(num: int, max_tokens: int, prices: Prices) -> Cost:
+    """Return the most that it can cost to let answers be written."""
+    return Cost(num * max_tokens, num * max_tokens * prices.output)
 
 
 def worst_of_job(num_tokens: int, num_passes: int, prices: Prices) -> Cost:
