@@ -28,26 +28,17 @@ from typing import Any
 
 import torch
 
+from palestra.config import ConfigError
 from palestra.text.rollouts import Rollouts
 from palestra.training import make_trainer
 from palestra.training.text import TextTrainer
-from tests.text.runs import EXPERT, FIXED, PLAYER, made_folder, text_run
-from tests.text.servers.runs import at_server
+from tests.text.runs import made_folder
+from tests.text.servers.runs import tuned_run
 
 PATIENCE_S = 120.0
 CONCURRENT = 4
 VICTIMS, AGAIN = ("run", "server", "run and server"), "calls made again"
-TUNING = {"num_passes": 1, "batch_size": 4, "learning_rate_multiplier": 1.0, "poll_s": 0.2, "timeout_s": 600.0}
-
-
-def served_run(url: str, seed: int, epochs: int) -> dict[str, Any]:
-    """The config of a run whose prover and verifier are models behind a server, where the verifier is tuned."""
-    model = at_server(url, max_concurrent=CONCURRENT, num_attempts=200, timeout_s=20.0)
-    expert = EXPERT | {"epochs": "this", "tuning": TUNING}
-    verifier = PLAYER | {"model": model, "algorithm": expert, "imitate": None}
-    players = {"prover": FIXED | {"model": model}, "verifier": verifier}
-    stop = {"after": epochs, "unit": "epochs"}
-    return text_run("nip", players, seed=seed, num_questions=4, num_rollouts=2, stop=stop)
+KEYS = {"max_concurrent": CONCURRENT, "num_attempts": 200, "timeout_s": 20.0}
 
 
 def forked(deed: Callable[[], None]) -> int:
@@ -134,10 +125,18 @@ class House:
 
 
 def train(run: Path, config: dict[str, Any]) -> None:
-    """Begin the run, or go on with it."""
-    trainer = TextTrainer.load(run) if (run / "run.json").exists() else make_trainer(config, run=run)
-    trainer.fit()
-    assert trainer.finished
+    """Begin the run, or go on with it. One that begins while the server is down ends at once, and begins again."""
+    while True:
+        trainer = TextTrainer.load(run) if (run / "run.json").exists() else make_trainer(config, run=run)
+        try:
+            trainer.fit()
+        except ConfigError as error:
+            if run.exists() or "expected a server that can be reached" not in str(error):
+                raise
+            time.sleep(0.1)
+        else:
+            assert trainer.finished
+            return
 
 
 def kill(child: int) -> bool:
@@ -198,17 +197,17 @@ def outcome(house: House) -> dict[str, Any]:
 
 def suffer(place: Path, model: Path, kills: int, epochs: int, rng: random.Random, tally: Counter[str]) -> None:
     """One run and its server, killed up to `kills` times, beside a pair that is left alone; the two are compared."""
-    seed = rng.randrange(1000)
+    said = {"seed": rng.randrange(1000), "stop": {"after": epochs, "unit": "epochs"}}
     with House(place / "alone", model) as alone:
         alone.await_server()
-        alone.train(served_run(alone.url(), seed, epochs))
+        alone.train(tuned_run(alone.url(), KEYS, **said))
         assert alone.run is not None
         _, status = os.waitpid(alone.run, 0)
         alone.run = None
         assert status == 0, f"the run failed with status {status}"
         wanted, jobs = asked(alone.log), jobs_of(alone)
     with House(place / "killed", model) as house:
-        config, repeated = served_run(house.url(), seed, epochs), 0
+        config, repeated = tuned_run(house.url(), KEYS, **said), 0
         for _ in range(kills):
             victims = rng.choice(VICTIMS)
             if house.run is None:

@@ -50,16 +50,14 @@ class Rule:
 
 
 class Proxy(ThreadingHTTPServer):
-    """Runs in a thread while it is entered. silence_s: how long a time-out lasts."""
+    """Runs in threads while it is entered. requests: what came, with its fault, and which replies went out whole."""
 
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(
-        self, upstream: str, rules: list[Rule], port: int = 0, log: Path | None = None, silence_s: float = 3.0
-    ):
+    def __init__(self, upstream: str, rules: list[Rule], port: int = 0, log: Path | None = None):
         super().__init__(("127.0.0.1", port), Handler)
-        self.upstream, self.rules, self.log, self.silence_s = urlsplit(upstream).netloc, rules, log, silence_s
+        self.upstream, self.rules, self.log = urlsplit(upstream).netloc, rules, log
         self.url = f"http://127.0.0.1:{self.server_port}/v1"
         self.requests: list[dict[str, Any]] = []
         self._lock = threading.Lock()
@@ -110,10 +108,9 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return None
         path = urlsplit(self.path).path
-        number = self.server.note(
-            method=self.command, path=self.path, body=body.decode(errors="replace"), at=time.time()
-        )
         fault = self.server.fault(self.command, path)
+        said = body.decode(errors="replace")
+        number = self.server.note(method=self.command, path=self.path, body=said, fault=fault, at=time.time())
         match fault:
             case "429":
                 return self._reply(429, _error("too many requests"), {"Retry-After": "0"})
@@ -122,7 +119,7 @@ class Handler(BaseHTTPRequestHandler):
             case "no route":
                 return self._reply(404, _error("not here"))
             case "time-out":
-                time.sleep(self.server.silence_s)
+                self.connection.recv(1)  # until the client has gone
                 self.close_connection = True
                 return None
         try:

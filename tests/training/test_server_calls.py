@@ -28,7 +28,6 @@ from palestra.storage.disk import Folder, RunFolderError
 from palestra.text.models.sources import NewConfig
 from palestra.text.rollouts import Rollouts
 from palestra.training import make_trainer
-from palestra.training.checks import TrainingFailed
 from palestra.training.text import TextTrainer
 from tests.forked import Forked
 from tests.text.runs import FIXED, PLAYER, SUPERVISED, text_run
@@ -349,16 +348,6 @@ def test_a_final_evaluation_that_a_spent_budget_can_pay_is_made(
 
 
 # ---- bad input, and strangers ------------------------------------------------------------------------------
-
-
-def test_a_call_that_fails_ends_the_run_in_one_line(server: FakeServer, tmp_path: Path) -> None:
-    server.plan.extend(["answer", "400"])
-    config = server_run(server.url)
-    with pytest.raises(TrainingFailed, match="HTTP 400: status 400") as raised:
-        fit(tmp_path / "run", config)
-    assert "\n" not in str(raised.value)
-    fit(tmp_path / "run", config)
-    assert sorted(server.asked.values())[-2:] == [1, 2], "the one that was refused is asked for again"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ class FakeServer(ThreadingHTTPServer):
     """The server. url: of its interface.
 
     answer: gives the text of a choice by messages, seed and its number. plan: how it misbehaves at the next chat
-    completions, one entry each: a status, `429 SECONDS` (Retry-After), hang, malformed, cut, filtered, none, no_usage,
+    completions, one entry each: a status, `429 SECONDS` (Retry-After), hang, cut, filtered, none, no_usage,
     odd (an index that is none), echo (the Authorization header in an error), echo_late (in no JSON, behind blanks).
     latency_s: before every answer. asked: how often each body was
     asked for, as JSON; answered: how often a whole answer went out. headers: those of the last request. most_at_once:
@@ -119,8 +119,6 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._send(401, {"error": {"message": told}})
             case "echo_late":
                 return self._send(200, (" " * int(rest) + self.headers["authorization"]).encode())
-            case "malformed":
-                return self._send(200, b"{not json")
         texts = [self.server.answer(body["messages"], body["seed"], index) for index in range(body["n"])]
         choices = [
             {"index": index, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}

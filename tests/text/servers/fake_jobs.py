@@ -22,7 +22,7 @@ class JobServer:
     lost: kinds of requests of which the next ones are carried out, but the connection is cut before the reply; `before`
     those that are not carried out either. statuses: kinds with the statuses that their next requests get. looks: how
     often a job is looked at before it is over. end: succeeded, failed or cancelled; None: a job never ends by itself.
-    can_list, gives_files: whether it lists what it has, and gives files back. newest_first: the order of its lists.
+    can_list, gives_files: whether it lists what it has, and gives files back.
     steps, trained: what it reports of a job, its opt steps and tokens. answer: what every chat gets. usage: of a chat.
     """
 
@@ -36,7 +36,7 @@ class JobServer:
         self.looks, self.end, self.steps = 1, "succeeded", 0
         self.trained: int | None = 100
         self.prefix = ""  # of the ids of files
-        self.can_list = self.gives_files = self.newest_first = True
+        self.can_list = self.gives_files = True
         self.page = 2
         self.answer, self.usage = "because", {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
         self.chats: list[Data] = []
@@ -162,7 +162,7 @@ class JobServer:
     def _page(self, query: Data, found: list[Data]) -> tuple[int, Any]:
         if not self.can_list:
             return 405, {"error": {"message": "not allowed"}}
-        found = found[::-1] if self.newest_first else found
+        found = found[::-1]  # the latest first
         after = query.get("after")
         start = 0 if after is None else 1 + [each["id"] for each in found].index(after)
         page = found[start : start + self.page]

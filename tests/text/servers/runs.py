@@ -33,3 +33,14 @@ def server_run(url: str, model: Data | None = None, **changed: Any) -> Data:
     verifier = PLAYER | {"algorithm": SUPERVISED, "imitate": None, "num_retries": 0}
     keys = {"num_questions": 3, "num_rollouts": 3, "best": None, "stop": {"after": 1, "unit": "epochs"}, **changed}
     return text_run("nip", {"prover": prover, "verifier": verifier}, **keys)
+
+
+TUNING = {"num_passes": 1, "batch_size": 4, "learning_rate_multiplier": 1.0, "poll_s": 0.2, "timeout_s": 600.0}
+
+
+def tuned_run(url: str, model: Data, tuning: Data | None = None, **changed: Any) -> Data:
+    """The config of a run in which both are models behind a server, where the verifier is tuned."""
+    there = {"model": at_server(url, **model)}
+    expert = EXPERT | {"epochs": "this", "tuning": TUNING | (tuning or {})}
+    players = {"prover": FIXED | there, "verifier": PLAYER | there | {"algorithm": expert, "imitate": None}}
+    return text_run("nip", players, **{"num_questions": 4, "num_rollouts": 2, **changed})

@@ -143,7 +143,6 @@ def test_attempts_are_made_again_and_each_of_them_is_counted(
     ("plan", "said"),
     [
         (["400"], "HTTP 400: status 400"),
-        (["malformed"], "expected a chat completion, got {not json"),
         (["filtered"], "expected an answer, got one that was filtered"),
         (["none"], "expected 1 answers, got 0"),
         (["odd"], "expected an answer, got none: null"),

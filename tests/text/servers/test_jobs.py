@@ -103,11 +103,8 @@ def test_a_job_is_written_down_before_each_step_and_says_all_that_is_asked(tmp_p
 
 
 LOST = {
-    "upload": {"lost": "upload"},
-    "submission": {"lost": "submit"},
     "upload that did not come": {"before": "upload"},
     "submission that did not come": {"before": "submit"},
-    "submission, lists oldest first": {"lost": "submit", "newest_first": False},
     "upload, gives no files back": {"lost": "upload", "gives_files": False},
 }
 
@@ -123,12 +120,6 @@ def test_a_lost_reply_repeats_nothing_that_the_server_has(case: str, tmp_path: P
     assert tuned == TunedModel("base+3", 1, None)
     assert ours(fake) == [KEY]
     assert len(fake.files) == 4
-
-
-def test_busy_and_failing_servers_are_asked_again(tmp_path: Path, fake: JobServer) -> None:
-    fake.statuses = {"upload": [429], "submit": [500, 503], "job": [502, 500], "jobs": [500], "events": [404]}
-    assert made(tmp_path, order(fake.url)) == [TunedModel("base+3", 1, None)]
-    assert ours(fake) == [KEY]
 
 
 @pytest.mark.parametrize("after", ["intent", "upload", "uploaded", "submit", "submitted", "wait", "finished"])
