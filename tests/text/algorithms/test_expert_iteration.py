@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from palestra.config import check
+from palestra.config import ConfigError, check
 from palestra.randomness import world_keys
 from palestra.text.algorithms.expert_iteration import ExpertIterationConfig, drawn_by_weight, equally_many
 from palestra.text.rollouts import Rollouts
@@ -61,6 +61,11 @@ def test_a_verdict_that_is_replaced_by_the_label_is_paid_as_right() -> None:
     assert chosen(later, truth=truth) == [(0, "no"), (1, "yes"), (2, "no")]
     shares = [len(chosen(later, truth=constant(0.5), key=key)) - 1 for key in range(300)]  # of two wrong ones
     assert sum(shares) / 600 == pytest.approx(0.5, abs=0.06)
+
+
+def test_a_share_of_replaced_verdicts_does_not_exceed_one() -> None:
+    with pytest.raises(ConfigError, match=r"^truth\.value: expected a fraction between 0 and 1, got 1\.5$"):
+        chosen(ROLLOUTS, truth=constant(1.5))
 
 
 def test_dialogues_without_replacement_are_drawn_with_exact_frequencies() -> None:
