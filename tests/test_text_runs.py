@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from resuming import records
 from typer.testing import CliRunner
 
 from palestra.cli import app
 from palestra.config import ConfigError
+from palestra.text.rollouts import Rollouts
 from palestra.training import make_trainer
 from palestra.training.text import TextTrainer
 from tests.training.test_text import CONFIG, MAIN, SEATS
@@ -84,11 +86,18 @@ PAIRING = "prover=honest,verifier=reject"  # in which nobody learns, so that `be
 
 def test_a_pairing_that_was_asked_for_is_filed_beside_those_of_the_run(run: Path) -> None:
     before = set((run / "evaluations").glob("*.json"))
-    told("evaluate", str(run), "--games", "3", "--evaluation", "main", "--pairing", PAIRING)
+    words = ("evaluate", str(run), "--games", "3", "--evaluation", "main", "--pairing", PAIRING)
+    told(*words)
+    assert not list((run / "evaluations").glob("*.parquet"))
     [file] = set((run / "evaluations").glob("*.json")) - before
     record = json.loads(file.read_text())
     assert [pair["players"] for pair in record["pairs"]] == [{"prover": "honest", "verifier": "reject"}]
     assert (record["pairs"][0]["games"], record["changes"]) == (3, [f"--pairing {PAIRING}"])
+    assert f"its dialogues: {file.with_suffix('.parquet')}" in told(*words, "--rollouts")
+    assert json.loads(file.read_text()) == record
+    kept = Rollouts.from_parquet(file.with_suffix(".parquet").read_bytes())
+    assert {each.player for each in kept.rows} == {"honest", "reject"}
+    assert len(list(kept.dialogues())) == len(yaml.safe_load(file.with_suffix(".yml").read_text())) == 3
 
 
 @pytest.mark.parametrize(

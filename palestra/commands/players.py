@@ -39,6 +39,9 @@ def evaluate(
     evaluation: Annotated[str | None, typer.Option(help="the name of one of the run's evaluations [all]")] = None,
     games: Annotated[int | None, typer.Option(help="games per pairing [evaluation.final_num_games]", min=1)] = None,
     video: Annotated[bool, typer.Option("--video", help="film three episodes of a Gymnasium environment")] = False,
+    rollouts: Annotated[
+        bool, typer.Option("--rollouts", help="of a run of text: keep the dialogues beside the results")
+    ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="evaluate every checkpoint as it is written, until the run ends")
     ] = False,
@@ -63,7 +66,7 @@ def evaluate(
         from palestra.runs.changed_evaluations import Changes
 
         changes = Changes(overrides or [], [read_pairing([text]) for text in pairing or []])
-        of_games = {"--pairing": pairing and pairing[0], "--games": games, "--video": video}
+        of_games = {"--pairing": pairing and pairing[0], "--games": games, "--video": video, "--rollouts": rollouts}
         if (inside := with_runs_of_sweeps([run])) != [run]:
             refuse({"--watch": watch, "--run": folder}, f"{run} has several runs")
             for path in inside:
@@ -72,7 +75,7 @@ def evaluate(
                 _evaluate_one_of_several(opened, checkpoint, evaluation, games, video)
         elif (file := tournament_file(run)) is not None:
             refused = {"--checkpoint": checkpoint, "--evaluation": evaluation, "--video": video, "--watch": watch}
-            refuse(refused, f"{run} is a tournament")
+            refuse(refused | {"--rollouts": rollouts}, f"{run} is a tournament")
             count = [] if games is None else [f"num_games={games}"]
             play_tournament(file, [*changes.overrides, *count], changes.pairings, folder, console)
         elif watch:
@@ -170,6 +173,7 @@ def _open(run: str, folder: Path | None, changes: Any, trust: bool, of_games: Ma
         refuse({"--run": folder}, f"the results of {run} go into its own folder")
         stored = open_stored(run, trust)
     refuse_others(of_games, run, stored.config)
+    stored.with_rollouts = bool(of_games["--rollouts"])
     if changes.overrides or changes.pairings:
         stored.change_evaluations(changes)
     return stored
@@ -209,6 +213,8 @@ def _evaluate(stored: Any, names: Sequence[str], games: int | None, video: bool)
         if record.get("counted") == "items":
             num, what = record["pairs"][0]["items"], "item"
         say(f"evaluation {name}, {num} {what}{'s' * (num != 1)} at opt step {record['opt_steps']}: {path}")
+        if stored.with_rollouts:
+            say(f"its dialogues: {path.with_suffix('.parquet')}")
     for name, (path, _) in found.items() if video else ():
         say("filming; without a graphics card this may take minutes")
         film, of_episodes = stored.film(name, path.with_suffix(".mp4").name)

@@ -53,8 +53,9 @@ class Stored:
     Must be implemented: `evaluations`, `change_evaluations`, `restore`, `play`.
 
     counters: those of the loaded checkpoint. is_over: whether the run had ended there. results: the folder in which
-    results are filed. failures: the exceptions of parts that end an evaluation as failed. notes: a line for each
-    change that nobody has typed.
+    results are filed. with_rollouts: whether the dialogues of evaluations are filed, too, in a run that has some.
+    failures: the exceptions of parts that end an evaluation as failed. notes: a line for each change that nobody has
+    typed.
     """
 
     failures: tuple[type[Exception], ...] = (EnvironmentFailed,)
@@ -62,7 +63,7 @@ class Stored:
     def __init__(self, folder: RunFolder, config: Any) -> None:
         self.folder, self.config, self.results = folder, config, folder.evaluations
         self.counters: dict[str, int] = {}
-        self.is_over = False
+        self.is_over = self.with_rollouts = False
         self.changes = Changes((), ())
         self.notes: Sequence[str] = ()
         self.warnings: Sequence[str] = ()
@@ -111,13 +112,18 @@ class Stored:
         num = num or self.evaluations.num(name, is_final=True)
         with failures_filed(self.results, self.failures):
             result = self.judge(name, num, True, watch)
-        result.pop(PLAYED, None)
+        played = result.pop(PLAYED, None)
         record = {"kind": "evaluation", **self.counters, **result}
         if self._is_changed(name):
             record["changes"] = self.changes.lines()
         file = self.file_name(name)
         self.results.make().write(file, to_json(plain(record)).encode())
+        if self.with_rollouts and played is not None:
+            self.file_rollouts(file.removesuffix(".json"), played)
         return self.results.path / file, record
+
+    def file_rollouts(self, name: str, played: str) -> None:
+        """Write the dialogues of an evaluation beside its record; in a run without dialogues it is never called."""
 
     def file_name(self, name: str) -> str:
         """The name of the file with the record of an evaluation; a changed evaluation has another one."""

@@ -90,7 +90,7 @@ class TextConfig(EvaluatedRunConfig):
     axes = ("opt_steps", "tokens", "epochs")
     in_words = "a run in which players talk in words"
     is_open = False
-    options = ("--pairing", "--games", "--player")
+    options = ("--pairing", "--games", "--player", "--rollouts")
     changeable = ("evaluations",)
     extendable = ("stop", "budget")
     absent = dict.fromkeys(("num_worlds",), NO_WORLDS)

@@ -8,7 +8,7 @@ from typing import Any
 from palestra.runs.evaluating import PLAYED
 from palestra.runs.run import Run
 from palestra.runs.run_checkpoints import RunCheckpoints
-from palestra.storage.disk import RunFolderError, writing
+from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.manifest import ONCE
 from palestra.storage.run_folder import RunFolder
 from palestra.text.rollouts import Rollouts
@@ -57,6 +57,17 @@ class RolloutFiles:
 def packed(rollouts: Rollouts) -> str:
     """Return roll-outs as a text, which an evaluation in another process hands over."""
     return base64.b64encode(rollouts.to_parquet()).decode()
+
+
+def write_rollouts(folder: Folder, name: str, played: str, told: str | None) -> None:
+    """Write dialogues as Parquet, and as a transcript.
+
+    played: what `packed` gave. told: what the transcript has, as `output.transcripts` says it; None: there is none.
+    """
+    content = base64.b64decode(played)
+    folder.write(f"{name}.parquet", content)
+    if told is not None:
+        folder.write(f"{name}.yml", transcripts(Rollouts.from_parquet(content), told == "prompts").encode())
 
 
 # ---- prompts -----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from palestra.runs.stored import Stored, StoredRun
 from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
 from palestra.training.naming import named_classes
+from palestra.training.rollout_files import write_rollouts
 
 
 class StoredTraining(Stored):
@@ -58,6 +59,9 @@ class StoredTraining(Stored):
         with self.playing():
             found: dict[str, Any] = self.evaluations.play(name, num, with_scripted, watch)
             return found
+
+    def file_rollouts(self, name: str, played: str) -> None:
+        write_rollouts(self.results, name, played, self.config.output.transcripts)
 
     @contextmanager
     def playing(self) -> Iterator[None]:
