@@ -81,6 +81,37 @@ TEXT = [
         "text/test_transcripts.py",
         ('2 if text[0] in " \\n\\t" else ""', '""'),
         ('end = "+" if text.endswith("\\n") else "-"', 'end = "-"'),
+        ('            yield from _tree(rounds, last.node, with_prompts, f"{margin}  ")\n', ""),
+    ),
+    *mutants(
+        "text/models/sources.py",
+        "text/test_models.py",
+        ("        if read[0] == read[1]:\n", "        if False:\n"),
+    ),
+    *mutants(
+        "schedules.py",
+        "test_schedules.py",
+        (
+            '            largest = {f"knots.{number}.value": knot.value',
+            '            largest = {f"knots.{number}.value": 0',
+        ),
+        ('if key in ("value", "initial", "final")}', 'if key in ("value", "initial")}'),
+    ),
+    *mutants(
+        "training/text_servers.py",
+        "training/test_server_calls.py",
+        ("will_ask=not self._has_nothing_left()", "will_ask=True"),
+        ("        if not self._has_nothing_left():\n", "        if True:\n"),
+    ),
+    *mutants(
+        "config/own_modules.py",
+        "training/test_server_calls.py",
+        ("    if not _uses_outside.get():\n        return True\n", ""),
+    ),
+    *mutants(
+        "report/game_scores.py",
+        "report/test_game_scores.py",
+        ("((0.0, 1.0) if is_share else ())", "(0.0, 1.0)"),
     ),
     *mutants(
         "text/scenarios/claims.py",
@@ -123,6 +154,7 @@ TEXT = [
         "commands/test_analyse.py",
         ('            _require_same(found.header, header, f"{place.path / file}")\n', "            pass\n"),
         (" not in done]", "]"),
+        ("last.rollout, last.node\n", "last.rollout, 0\n"),
     ),
     *mutants(
         "commands/play_text.py",
