@@ -62,9 +62,9 @@ class ServerModel(TextModel):
         for index, each in enumerate(requests):
             _require_readable(each.prompt, index)
         tickets = [self.ask(each.prompt, each.key, [[each.key]], sampling) for each in requests]
-        found: dict[int, Reply] = {}
+        waiting, found = frozenset(tickets), dict[int, Reply]()
         while len(found) < len(tickets):
-            found |= self.calls.take(tickets, 0.5)
+            found |= self.calls.take(waiting, 0.5)
         return [answers_of(found[ticket])[0] for ticket in tickets]
 
     def written(self, prompt: Prompt, text: str) -> Answer:
