@@ -185,6 +185,22 @@ TEXT = [
         "training/test_server_jobs.py",
         ("range(player.num_retries + 1)", "range(1)"),
         ("num * (number + 1 if is_all else 1)", "num"),
+        ("kinds = min(self.game.protocol.num_variants, num_rollouts)", "kinds = 1"),
+    ),
+    *mutants(
+        "text/servers/model.py",
+        "text/servers/test_calls.py",
+        ("_require_readable(each.prompt, index)", "_require_readable(each.prompt, 0)"),
+    ),
+    *mutants(
+        "text/servers/journal.py",
+        "text/servers/test_calls.py",
+        ("loop.call_soon(self._begin, loop)", "self._begin(loop)"),
+    ),
+    *mutants(
+        "text/servers/client.py",
+        "text/servers/test_calls.py",
+        ("(self.openai, *self._copies)", "(self.openai,)"),
     ),
     *mutants(
         "training/text_servers.py",
