@@ -347,7 +347,7 @@ KNOWN: dict[Kind, dict[tuple[float, float], float]] = {
 )
 def test_probe_games_are_learnt(variant: str, kind: Kind) -> None:
     probe = make_probe(kind, continuous=False)
-    num_steps = 1000 if "implicit" in variant else 500  # products of features and embeddings settle more slowly
+    num_steps = 600 if "implicit" in variant else 400  # products of features and embeddings settle more slowly
     falling = {"name": "linear", "initial": 1e-2, "final": 1e-5, "num_steps": num_steps}
     config = variant_config(variant, learning_rate=falling)
     dqn = learn(seat(config, probe.spaces["agent"], probe.action_spaces["agent"]), probe, num_steps)

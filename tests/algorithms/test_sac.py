@@ -604,6 +604,7 @@ def learnt(kind: Kind, continuous: bool) -> SAC:
     """With an entropy coefficient so small that values are those without entropy."""
     probe = make_probe(kind, continuous)
     wide = {"name": "mlp", "net_arch": [32, 32], "activation": "relu"}
+    num_steps = 600 if kind == "endless" else 300  # values far from 0 settle more slowly
     config = sac_config(
         rollout_length=1,
         updates_per_turn=2,
@@ -614,10 +615,10 @@ def learnt(kind: Kind, continuous: bool) -> SAC:
         log_std=LOG_STD if continuous else None,
         policy_net=wide,
         critic_net=wide,
-        policy_learning_rate=rate(5e-3, 600),
-        critic_learning_rate=rate(5e-3, 600),
+        policy_learning_rate=rate(5e-3, num_steps),
+        critic_learning_rate=rate(5e-3, num_steps),
     )
-    return learn(seat(config, probe.spaces["agent"], probe.action_spaces["agent"]), probe, 600)
+    return learn(seat(config, probe.spaces["agent"], probe.action_spaces["agent"]), probe, num_steps)
 
 
 @pytest.mark.parametrize("continuous", [True, False], ids=["box", "discrete"])
