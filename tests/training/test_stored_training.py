@@ -20,7 +20,9 @@ from palestra.games.dialogue.items import ScenarioDataConfig
 from palestra.storage.records_file import read_records
 from palestra.training import make_trainer
 from palestra.training.fit import FitTrainer
+from tests.forked import FORKING
 
+pytestmark = pytest.mark.usefixtures("forked_evaluators")
 GAMES_ONLY = "expected a run in which players play games, got RUN, a run in which a model learns from data"
 
 
@@ -157,7 +159,10 @@ def test_a_first_file_is_written_for_a_model_and_data(in_tmp_path: Path) -> None
         assert palestra("config", "fit", *words, code=2).startswith(told)
 
 
-def test_a_sweep_finds_a_learning_rate_and_ends_by_what_its_runs_count(in_tmp_path: Path) -> None:
+def test_a_sweep_finds_a_learning_rate_and_ends_by_what_its_runs_count(
+    in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("palestra.sweeps.places.subprocess", FORKING)
     Path("base.yml").write_text(yaml.safe_dump(json.loads(json.dumps(TINY_FIT)), sort_keys=False))
     keys = ["search=random", "pruning=null", "seeds=[0]", "budget.trials=null", "place.cores=1"]
     Path("sweep.yml").write_text(
