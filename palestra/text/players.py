@@ -35,7 +35,7 @@ from palestra.text.scripts import ScriptName, named_script, own_names, own_text_
 from palestra.text.servers.calls import Calls
 from palestra.text.servers.config import ServerConfig
 from palestra.text.servers.job_files import JobFileError, Pair, decisions_of, preference_file, supervised_file
-from palestra.text.servers.jobs import FileJob
+from palestra.text.servers.job_order import FileJob
 from palestra.text.servers.model import ServerModel
 from palestra.text.servers.tuning import ServerTuningConfig
 from palestra.text.waves import PromptTooLong, Writer

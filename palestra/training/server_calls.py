@@ -9,7 +9,8 @@ from palestra.storage.disk import RunFolderError
 from palestra.text.players import TextPlayer
 from palestra.text.servers.calls import Calls
 from palestra.text.servers.job_lines import JobLines
-from palestra.text.servers.jobs import FileJob, JobOrder, ServerJob, TunedModel
+from palestra.text.servers.job_order import FileJob, JobOrder, TunedModel
+from palestra.text.servers.jobs import ServerJob
 from palestra.text.servers.ledger import Cost
 from palestra.text.servers.model import MOST_SEED, ServerModel, check_servers
 from palestra.text.servers.tuning import ServerTuningConfig

@@ -30,7 +30,8 @@ from palestra.text.rollouts import Rollouts
 from palestra.text.scripts import TextScript, make_text_script, named_script
 from palestra.text.servers.client import CallFailed
 from palestra.text.servers.job_lines import copy_jobs
-from palestra.text.servers.jobs import FileJob, JobFailed
+from palestra.text.servers.job_order import FileJob
+from palestra.text.servers.jobs import JobFailed
 from palestra.text.servers.ledger import BudgetReached
 from palestra.text.waves import PromptTooLong, Waves, Writer
 from palestra.training.async_evaluations import make_evaluating

@@ -11,7 +11,7 @@ from palestra.runtime.counter import count
 from palestra.text.algorithms.algorithm import JobConfig
 from palestra.text.models.model import Job, Tuning
 from palestra.text.players import TextPlayer
-from palestra.text.servers.jobs import FileJob
+from palestra.text.servers.job_order import FileJob
 from palestra.text.servers.tuning import ServerTuningConfig
 from palestra.training.text_servers import TextServers
 
