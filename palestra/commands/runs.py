@@ -310,6 +310,7 @@ def serve(
     checkpoint: Annotated[
         str | None, typer.Option(help="of the run: latest, best, a number, or @ and an opt step [latest]")
     ] = None,
+    dtype: Annotated[str | None, typer.Option(help="of a model's weights: float32 or bfloat16 [float32]")] = None,
     host: Annotated[
         str, typer.Option(help="the address; any but a loopback one needs PALESTRA_SERVE_KEY")
     ] = "127.0.0.1",
@@ -331,4 +332,4 @@ def serve(
         from palestra.config import trusting
 
         with trusting(trust):
-            serve(model, player, checkpoint, (host, port), folder, exact, say)
+            serve(model, player, checkpoint, dtype, (host, port), folder, exact, say)

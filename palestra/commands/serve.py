@@ -19,6 +19,7 @@ def serve(
     model: Path,
     player: str | None,
     checkpoint: str | None,
+    dtype: str | None,
     address: tuple[str, int],
     folder: Path | None,
     exact: bool,
@@ -26,8 +27,10 @@ def serve(
 ) -> None:
     """Serve until a signal comes.
 
-    address: host and port; port 0 is a free one. folder: of files, jobs and tuned models; None: serving/NAME. exact:
-    compute each request alone. say: is told the URL. Raises ConfigError, RunFolderError, CheckpointError.
+    dtype: of the weights of a model's folder. address: host and port; port 0 is a free one. folder: of files, jobs and
+    tuned models; None: serving/NAME. exact: compute each request alone. say: is told the URL.
+
+    Raises ConfigError, RunFolderError, CheckpointError.
     """
     for name in ("starlette", "uvicorn", "python_multipart"):
         library(name)
@@ -48,7 +51,7 @@ def serve(
         message = f"expected a host of this machine alone, such as 127.0.0.1, because {KEY} is not set"
         raise ConfigError.at("--host", f"{message}, got {address[0]!r}")
     place = Folder(folder or Path("serving") / model.resolve().name)
-    facts = facts_of(model.resolve(), player, checkpoint)
+    facts = facts_of(model.resolve(), player, checkpoint, dtype)
     with _locked(place), _listening(*address) as listening:
         source = begin(facts, place)
         jobs = Jobs(place.below("jobs"))

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -19,9 +19,9 @@ from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.facts import Count, Entry, Sha256, to_json
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import checked_entry, read_json
-from palestra.text.models.folder import CONFIG, check_folder, sha256_of
+from palestra.text.models.folder import ADAPTER_CONFIG, CONFIG, check_folder, sha256_of
 from palestra.text.models.local import LocalModel
-from palestra.text.models.sources import FolderConfig, NewConfig
+from palestra.text.models.sources import Dtype, FolderConfig, NewConfig
 from palestra.text.players import TextPlayerConfig
 
 FACTS, COPY = "server.json", "base"
@@ -31,7 +31,8 @@ class ServerFacts(Entry):
     """The content of server.json: what the folder of a server began with.
 
     name: of the model in the list. place: its folder, or that of the run. player, checkpoint: of a run, whose player is
-    copied. base: the SHA-256 of a model's folder; None of a run. created_at: Unix time.
+    copied. base, dtype: the SHA-256 of a model's folder, and the type of its weights here; None of a run. created_at:
+    Unix time.
     """
 
     format: Literal[1]
@@ -40,11 +41,12 @@ class ServerFacts(Entry):
     player: str | None
     checkpoint: str | None
     base: Sha256 | None
+    dtype: Dtype | None
     created_at: Count
 
     def identity(self) -> tuple[str | None, ...]:
         """Return what two servers with the same model have in common."""
-        return (self.base,) if self.base is not None else (self.place, self.player, self.checkpoint)
+        return (self.base, self.dtype) if self.base is not None else (self.place, self.player, self.checkpoint)
 
 
 class Source(NamedTuple):
@@ -85,7 +87,8 @@ def begin(facts: ServerFacts, folder: Folder) -> Source:
         begun = _read_facts(folder)
         if begun.identity() != facts.identity():
             player_of = "" if begun.player is None else f"{begun.player!r} at the checkpoint {begun.checkpoint} of "
-            message = f"{folder.path} belongs to a server of {player_of}{begun.place}"
+            in_type = "" if begun.dtype is None else f" in {begun.dtype}"
+            message = f"{folder.path} belongs to a server of {player_of}{begun.place}{in_type}"
             raise RunFolderError(f"{message}; give this one another --folder")
         facts = begun.model_copy(update={"place": facts.place})  # a model may have moved
     elif facts.player is not None:
@@ -99,7 +102,7 @@ def stored_source(folder: Folder) -> Source:
     """Return the model with which the folder of a server began. Raises RunFolderError, CheckpointError."""
     facts = _read_facts(folder)
     if facts.player is None:
-        config = FolderConfig(name="folder", path=facts.place, adapter=None, dtype="float32")
+        config = FolderConfig(name="folder", path=facts.place, adapter=None, dtype=facts.dtype or "float32")
         return Source(facts, config, 0, None)
     trained = find_text_player(COPY, _origin(facts), folder.below(COPY))
     model = trained.config.model
@@ -108,18 +111,22 @@ def stored_source(folder: Folder) -> Source:
 
 
 @using_nothing_outside()
-def facts_of(path: Path, player: str | None, checkpoint: str | None) -> ServerFacts:
-    """Find the model of a server. path: absolute.
+def facts_of(path: Path, player: str | None, checkpoint: str | None, dtype: str | None = None) -> ServerFacts:
+    """Find the model of a server. path: absolute. dtype: of the weights of a model's folder; None: float32.
 
     Raises ConfigError for options that do not fit, RunFolderError if there is no such model, UntrustedError.
     """
-    if not path.is_dir() or not ((path / CONFIG).exists() or RunFolder(path).config.exists()):
+    is_model = any((path / name).exists() for name in (CONFIG, ADAPTER_CONFIG))
+    if not is_model and not RunFolder(path).config.exists():
         raise RunFolderError(f"expected the folder of a model ({CONFIG}) or of a run (config.yml), got {path}")
     now = int(time.time())
-    if (path / CONFIG).exists():
+    if is_model:
         for option, value in {"--player": player, "--checkpoint": checkpoint}.items():
             if value is not None:
                 raise ConfigError.at(option, f"expected no such option, because {path} is a model, got {value}")
+        in_type: Any = dtype or "float32"
+        if in_type not in get_args(Dtype):
+            raise ConfigError.at("--dtype", f"expected {' or '.join(get_args(Dtype))}, got {dtype!r}")
         with below("model"):
             check_folder(path)
         return ServerFacts(
@@ -129,8 +136,11 @@ def facts_of(path: Path, player: str | None, checkpoint: str | None) -> ServerFa
             player=None,
             checkpoint=None,
             base=sha256_of(path),
+            dtype=in_type,
             created_at=now,
         )
+    if dtype is not None:
+        raise ConfigError.at("--dtype", f"expected no such option, because the run {path} says it, got {dtype}")
     run = RunFolder.open(path)
     config = require_kind(read_stored_config(run.config), TextConfig, path)
     known = [
@@ -149,6 +159,7 @@ def facts_of(path: Path, player: str | None, checkpoint: str | None) -> ServerFa
         player=chosen,
         checkpoint=checkpoint or "latest",
         base=None,
+        dtype=None,
         created_at=now,
     )
 

@@ -4,6 +4,7 @@ Covers palestra.serving.models.
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,12 +12,16 @@ import torch
 from palestra.config import ConfigError
 from palestra.players import FromRunConfig
 from palestra.runs.text_players import find_text_player
+from palestra.serving.computing import compute
+from palestra.serving.jobs import Jobs
 from palestra.serving.models import MOST_LOADED, Models
 from palestra.serving.source import begin, facts_of, fill
+from palestra.serving.tuning import Method
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.text.chat import Message
 from palestra.text.models.model import Request, SamplingConfig
 from palestra.text.servers.calls import Calls
+from palestra.text.servers.job_files import Decision, supervised_file
 from tests.resuming import fit
 from tests.text.runs import EXPERT, PLAYER, adapted, made_folder, text_run
 
@@ -66,8 +71,35 @@ def test_what_a_run_does_not_have_is_refused(run: Path, tmp_path: Path) -> None:
             begin(facts_of(run, player, None), Folder(tmp_path))
     assert list(tmp_path.iterdir()) == []
     begin(facts_of(run, "prover", "1"), Folder(tmp_path))
-    with pytest.raises(RunFolderError, match="belongs to a server of 'prover' at the checkpoint 1 of"):
+    with pytest.raises(RunFolderError, match=r"belongs to a server of 'prover' at the checkpoint 1 of"):
         begin(facts_of(run, "prover", "latest"), Folder(tmp_path))
+
+
+def test_a_model_is_served_and_tuned_in_the_type_of_weights_that_is_asked_for(run: Path, tmp_path: Path) -> None:
+    model, served = made_folder(tmp_path), Folder(tmp_path, "served").make()
+    source = begin(facts_of(model, None, None, "bfloat16"), served)
+    assert {each.dtype for each in source.build(CPU).state_dict()["weights"].values()} == {torch.bfloat16}
+    method = Method(name="supervised", n_epochs=2, batch_size=2, learning_rate_multiplier=10.0, beta=None, seed=3)
+    content = supervised_file([Decision((Message("user", "?"),), "yes")])
+    jobs = Jobs(served.below("jobs"))
+    said: dict[str, Any] = {"model": "base", "begins_with": None, "suffix": None, "metadata": None, "method": method}
+    job = jobs.add(content, training_file="file-x", **said)
+    compute(served, job.id, lambda message: None)
+    jobs.succeed(job.id, source.facts.name, 1)
+    [made] = jobs.made()
+    assert {each.dtype for each in jobs.weights(made).values()} == {torch.bfloat16}
+    with pytest.raises(RunFolderError, match=r"belongs to a server of .* in bfloat16; give this one another --folder"):
+        begin(facts_of(model, None, None), served)
+    with pytest.raises(ConfigError, match="--dtype: expected float32 or bfloat16, got 'float16'"):
+        facts_of(model, None, None, "float16")
+    with pytest.raises(ConfigError, match=r"--dtype: expected no such option, because the run .* says it"):
+        facts_of(run, "prover", None, "bfloat16")
+
+
+def test_the_folder_of_an_adapter_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"got an adapter .*; merge it into its model first"):
+        facts_of(tmp_path, None, None)
 
 
 def test_tuned_models_take_turns_in_a_bounded_memory(run: Path, tmp_path: Path) -> None:

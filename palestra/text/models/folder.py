@@ -9,6 +9,7 @@ from typing import Any
 from palestra.config import ConfigError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+ADAPTER_CONFIG = "adapter_config.json"
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
@@ -18,8 +19,9 @@ def check_folder(path: Path) -> None:
     if not path.is_dir():
         raise _error(f"expected a folder with a model, got {str(path)!r}, which is none")
     names = sorted(file.name for file in path.iterdir())
-    if "adapter_config.json" in names:
-        raise _error(f"expected a whole model in {str(path)!r}, got an adapter (adapter_config.json); merge it first")
+    if ADAPTER_CONFIG in names:
+        remedy = "merge it into its model first (peft: merge_and_unload, save_pretrained)"
+        raise _error(f"expected a whole model in {str(path)!r}, got an adapter ({ADAPTER_CONFIG}); {remedy}")
     if WEIGHTS not in names and INDEX not in names:
         pickled = [name for name in names if name.endswith(PICKLED)]
         got = f"{pickled[0]}, which is pickled" if pickled else "none"

@@ -23,6 +23,8 @@ from palestra.text.models.network import Network
 from palestra.text.models.sampling import draw_answers
 from palestra.text.models.tuning import Tuned, batch_of
 
+Dtype = Literal["float32", "bfloat16"]
+
 # ---- from a folder -----------------------------------------------------------------------------------
 
 
@@ -35,7 +37,7 @@ class FolderConfig(Config):
     """the folder"""
     adapter: LoRAConfig | None
     """what learns, beside weights that stay; null: the weights themselves"""
-    dtype: Literal["float32", "bfloat16"]
+    dtype: Dtype
     """of the weights"""
 
     def build(self, key: int, device: torch.device) -> LocalModel:
