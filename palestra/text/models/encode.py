@@ -7,6 +7,7 @@ stand-ins become what they stand for, and a tokenizer that knows the special tok
 """
 
 import json
+import re
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -37,6 +38,7 @@ class Encoder:
         is_special = (token.special or (token.content in source and not token.content.isspace()) for token in added)
         self.special = sorted({t.content for t, is_one in zip(added, is_special, strict=True) if is_one and t.content})
         self.special.sort(key=len, reverse=True)
+        self._any_special = re.compile("|".join(map(re.escape, self.special)) or "(?!)")  # or nothing at all
         backend = tokenizer.backend_tokenizer
         nonce = secrets.token_hex(16)
         self._names = {token: f"\U0010fffd{nonce}.{place}\U0010fffd" for place, token in enumerate(self.special)}
@@ -66,15 +68,7 @@ class Encoder:
 
     def _spans(self, text: str) -> list[tuple[int, str]]:
         """Return where special tokens stand in a text, from left to right; of several at one place the longest."""
-        found, start = [], 0
-        while start < len(text):
-            hits = [(at, token) for token in self.special if (at := text.find(token, start)) >= 0]
-            if not hits:
-                break
-            at, token = min(hits, key=lambda hit: (hit[0], -len(hit[1])))
-            found.append((at, token))
-            start = at + len(token)
-        return found
+        return [(match.start(), match[0]) for match in self._any_special.finditer(text)]
 
     def _hide(self, text: str, stand_ins: dict[int, str]) -> str:
         """Put a stand-in for the first character of each special token in a text, in upper or lower case."""
