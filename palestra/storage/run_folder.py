@@ -167,11 +167,12 @@ class RunFolder:
 
     def ways_on(self) -> WaysOn:
         """The commands by which people go on with the run."""
-        facts, has_checkpoint = None, False
+        facts, has_checkpoint, has_calls = None, False, False
         with suppress(OSError, RunFolderError):  # the code that needs a damaged file says so
             facts = self.facts()
             has_checkpoint = any(re.fullmatch(r"\d{8}", name) for name in self.checkpoints.names())
-        return WaysOn(self.path, facts, has_checkpoint)
+            has_calls = bool(self.root.below("calls").names())
+        return WaysOn(self.path, facts, has_checkpoint, has_calls)
 
     def write_facts(self, facts: RunFacts) -> None:
         """Write run.json. Raises OSError."""

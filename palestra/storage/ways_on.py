@@ -19,13 +19,14 @@ STOCK = "palestra.Trainer"
 class WaysOn:
     """The ways on from a run.
 
-    facts: None if its run.json cannot be read. has_checkpoint: without one nothing can go on, be evaluated, or be
-    branched off.
+    facts: None if its run.json cannot be read. has_checkpoint: without one nothing can be evaluated or branched off.
+    has_calls: whether it keeps answers of servers, which it finds again when it begins anew without a checkpoint.
     """
 
     path: Path
     facts: RunFacts | None
     has_checkpoint: bool
+    has_calls: bool
 
     # ---- what the shell cannot give back -------------------------------------------------------------------
 
@@ -69,7 +70,7 @@ class WaysOn:
 
     def to_resume(self) -> str | None:
         """The way on from the last checkpoint, which also sends what the recorders and the mirror lack."""
-        if not self.has_checkpoint:
+        if not (self.has_checkpoint or self.has_calls):
             return None
         return f"palestra resume {self._quoted}" if self._shell_can_train else self._in_python("load", self._written)
 

@@ -85,7 +85,9 @@ def resume_hint(folder: RunFolder) -> str:
     """Say how to go on with a run that has failed."""
     if (way := folder.ways_on().to_resume()) is None:
         return "nothing was saved"
-    return f"the last checkpoint is {numbers_in(folder.checkpoints)[-1]:08d}; to resume: {way}"
+    if not (numbers := numbers_in(folder.checkpoints)):
+        return f"the answers of servers are kept; to resume: {way}"
+    return f"the last checkpoint is {numbers[-1]:08d}; to resume: {way}"
 
 
 def branch_hint(folder: RunFolder) -> str:
