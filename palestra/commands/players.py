@@ -1,6 +1,6 @@
 """The commands that judge a run, and in which its players act: evaluate, analyse, ask, play."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
@@ -67,12 +67,10 @@ def evaluate(
 
         changes = Changes(overrides or [], [read_pairing([text]) for text in pairing or []])
         of_games = {"--pairing": pairing and pairing[0], "--games": games, "--video": video, "--rollouts": rollouts}
+        opened = partial(_open, changes=changes, trust=trust, of_games=of_games)
         if (inside := with_runs_of_sweeps([run])) != [run]:
             refuse({"--watch": watch, "--run": folder}, f"{run} has several runs")
-            for path in inside:
-                console.print(path, style="bold", soft_wrap=True)
-                opened = _open(path, None, changes, trust, of_games)
-                _evaluate_one_of_several(opened, checkpoint, evaluation, games, video)
+            _evaluate_several(inside, opened, checkpoint, evaluation, games, video)
         elif (file := tournament_file(run)) is not None:
             refused = {"--checkpoint": checkpoint, "--evaluation": evaluation, "--video": video, "--watch": watch}
             refuse(refused | {"--rollouts": rollouts}, f"{run} is a tournament")
@@ -80,10 +78,9 @@ def evaluate(
             play_tournament(file, [*changes.overrides, *count], changes.pairings, folder, console)
         elif watch:
             refuse({"--checkpoint": checkpoint, "--video": video}, "--watch evaluates every checkpoint as it comes")
-            _watch(run, _open(run, folder, changes, trust, of_games), evaluation, games)
+            _watch(run, opened(run, folder), evaluation, games)
         else:
-            opened = _open(run, folder, changes, trust, of_games)
-            _evaluate_run(run, opened, folder, checkpoint, evaluation, games, video)
+            _evaluate_run(run, opened(run, folder), folder, checkpoint, evaluation, games, video)
 
 
 def _load(stored: Any, checkpoint: str) -> None:
@@ -93,18 +90,26 @@ def _load(stored: Any, checkpoint: str) -> None:
         errors.print(line)
 
 
-def _evaluate_one_of_several(
-    stored: Any, checkpoint: str | None, evaluation: str | None, games: int | None, video: bool
+def _evaluate_several(
+    runs: Sequence[str],
+    opened: Callable[[str, None], Any],
+    checkpoint: str | None,
+    evaluation: str | None,
+    games: int | None,
+    video: bool,
 ) -> None:
-    """Evaluate a run of a sweep; one without the checkpoint, as of a trial that failed early, is named."""
+    """Evaluate the runs of a sweep; one without the checkpoint, as of a trial that failed early, is named."""
     from palestra.storage.checkpoints import CheckpointError
 
-    try:
-        _load(stored, checkpoint or "latest")
-    except CheckpointError as error:
-        say(f"not evaluated: {error}")
-        return
-    _evaluate(stored, _names_of_evaluations(stored, evaluation), games, video)
+    for run in runs:
+        console.print(run, style="bold", soft_wrap=True)
+        stored = opened(run, None)
+        try:
+            _load(stored, checkpoint or "latest")
+        except CheckpointError as error:
+            say(f"not evaluated: {error}")
+            continue
+        _evaluate(stored, _names_of_evaluations(stored, evaluation), games, video)
 
 
 def _evaluate_run(

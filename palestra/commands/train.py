@@ -128,14 +128,7 @@ def resume(
         from palestra.sweeps.folder import is_folder_of_seeds, is_sweep_folder, runs_in
 
         shown, path = silent if quiet else console, Path(run)
-        if retry_failed and not is_sweep_folder(path):
-            from palestra.config import ConfigError
-
-            raise ConfigError.at("--retry-failed", f"expected the folder of a sweep, got {run}")
-        if overrides and runs_in(path) != [path]:
-            from palestra.config import ConfigError
-
-            raise ConfigError.at(overrides[0], f"expected overrides with the folder of one run, got {run}")
+        _require_place_of_options(run, retry_failed, overrides or [])
         if job:
             _adopt_jobs(path, job)
         if is_sweep_folder(path):
@@ -152,6 +145,18 @@ def resume(
             raise RunFolderError(_ways_on(path, inside))
         else:
             _fit(palestra.Trainer.load(run, console=shown, into=into, trust=trust, overrides=overrides or []))
+
+
+def _require_place_of_options(run: str, retry_failed: bool, overrides: Sequence[str]) -> None:
+    """Raise ConfigError for options of `resume` that mean nothing to what lies there."""
+    from palestra.config import ConfigError
+    from palestra.sweeps.folder import is_sweep_folder, runs_in
+
+    path = Path(run)
+    if retry_failed and not is_sweep_folder(path):
+        raise ConfigError.at("--retry-failed", f"expected the folder of a sweep, got {run}")
+    if overrides and runs_in(path) != [path]:
+        raise ConfigError.at(overrides[0], f"expected overrides with the folder of one run, got {run}")
 
 
 def _adopt_jobs(run: Path, jobs: Sequence[str]) -> None:
