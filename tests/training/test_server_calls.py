@@ -356,6 +356,7 @@ def test_a_final_evaluation_that_a_spent_budget_can_pay_is_made(
         (lambda m: m.update(key="MY_SERVER"), "players.prover.model.key", "the environment variable MY_SERVER"),
         (lambda m: m.update(model="other"), "players.prover.model.model", "(base), got 'other'"),
         (lambda m: m.update(url="http://127.0.0.1:9/v1"), "players.prover.model.url", "a server that can be reached"),
+        (lambda m: m.update(url=m["url"].removesuffix("/v1")), "players.prover.model.url", "interface begins, http"),
     ],
 )
 def test_what_is_wrong_with_a_server_is_told_before_there_is_a_folder(

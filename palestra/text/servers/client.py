@@ -172,7 +172,12 @@ class Client:
                 variable = "null" if self.config.key is None else f"the variable {self.config.key}"
                 raise ConfigError.at("key", f"expected a key that {self.config.url} accepts, got {variable}: "
                                      f"{self.words(error)}") from None  # fmt: skip
-            if error.status_code == 404 and (there := await self._models()) is not None and model not in there:
+            if error.status_code != 404:
+                return
+            there, url = await self._models("/models"), self.config.url
+            if there is None and await self._models("/v1/models") is not None:
+                raise ConfigError.at("url", f"expected where the interface begins, {url}/v1, got {url}") from None
+            if there is not None and model not in there:
                 known = ", ".join(self.shortened(each) for each in there[:20]) or "none"
                 raise ConfigError.at(
                     "model", f"expected a model of {self.config.url} ({known}), got {model!r}"
@@ -181,11 +186,11 @@ class Client:
             message = f"expected a server that can be reached, got {self.config.url}: {self.words(error)}"
             raise ConfigError.at("url", message) from None
 
-    async def _models(self) -> list[str] | None:
-        """Return the names of the server's models; None if it does not list them."""
+    async def _models(self, path: str) -> list[str] | None:
+        """Return the names of the server's models; None if it does not list them at this path."""
         try:
             async with asyncio.timeout(CHECK_S):
-                reply = await self.openai.get("/models", cast_to=self._raw)
+                reply = await self.openai.get(path, cast_to=self._raw)
             found = [each["id"] for each in json.loads(reply.content)["data"]]
         except Exception:  # whatever it says instead
             return None
@@ -222,7 +227,7 @@ class Client:
             return f"no answer within {self.config.timeout_s:g} s"
         if status is None:
             cause = error.__cause__
-            return self.shortened(f"{type(cause or error).__name__}: {cause or error}")
+            return self.shortened(f"{type(cause or error).__name__}: {cause or error}").rstrip(": ")
         body = getattr(error, "body", None)
         told = body.get("message") if isinstance(body, dict) else body
         return self.shortened(f"HTTP {status}: {told or getattr(error, 'message', '')}")
