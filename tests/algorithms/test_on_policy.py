@@ -752,7 +752,7 @@ class Labelled(Own):
 def test_the_head_label_learns_what_critics_alone_are_shown(tmp_path: Path) -> None:
     words = ["solo_verifier", "witness", "game.scenario.num_bits=3", "game.scenario.num_seen=3"]
     where = "players.verifier.algorithm"
-    changes = ["stop={after: 60, unit: epochs}", "evaluations=[]", "best=null", "output.recorders=[]"]
+    changes = ["stop={after: 32, unit: epochs}", "evaluations=[]", "best=null", "output.recorders=[]"]
     changes += [f"{where}.centralized_critic=true", f"{where}.num_passes=4", f"loss={HERE}:Labelled", "num_worlds=16"]
     config = starting_config("on_policy", [*words, *changes])
     assert list(config.players["verifier"].algorithm.body.nets) == ["policy", "label", "value"]  # type: ignore[union-attr]
