@@ -272,6 +272,7 @@ def main() -> None:
             place = Path(folder) / str(tally["runs"])
             place.mkdir()
             suffer(place, model, min(12, arguments.kills - killed), arguments.epochs, rng, tally)
+            print(f"so far: {dict(tally)}", file=sys.stderr, flush=True)
     told, took_s = ", ".join(f"{name} {tally[name]}" for name in VICTIMS), time.monotonic() - started
     print(
         f"{killed} kills ({told}) in {tally['runs']} runs, {took_s:.0f} s; {tally[AGAIN]} calls that were out were "

@@ -33,6 +33,7 @@ SERVING_MUTANTS = [
         "serving/runner.py",
         SERVING,
         ('(self._compute, ("running", "queued"))', '(self._compute, ("queued",))'),
+        ("range(1, MOST_STARTS + 1)", "range(1, 2)"),
     ),
     *mutants(
         "text/servers/job_files.py",

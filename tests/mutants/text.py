@@ -175,6 +175,11 @@ TEXT = [
         ("            self.calls.ledger.take_back(entry.in_ledger, entry.worst)\n", "            pass\n"),
     ),
     *mutants(
+        "text/servers/jobs.py",
+        "training/test_server_faults.py",
+        ("for pause in (False, True):", "for pause in ():"),
+    ),
+    *mutants(
         "text/servers/job_lines.py",
         "text/servers/test_jobs.py",
         ("                if whole < file.size:", "                if False:"),
