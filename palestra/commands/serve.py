@@ -13,6 +13,9 @@ from palestra.storage.lock import Lock, in_use
 from palestra.text.models.extra import library
 
 LEAVE_WITHIN_S = 5  # after a signal, for what is being answered
+# Clients leave a connection that is idle for some seconds. A server that does so first, or at the same moment, cuts off
+# a request that is on its way.
+IDLE_S = 75
 
 
 def serve(
@@ -72,6 +75,7 @@ def serve(
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=LEAVE_WITHIN_S,
+            timeout_keep_alive=IDLE_S,
         )
         uvicorn.Server(settings).run(sockets=[listening])
 

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from palestra.serving.chat import completion, read_chat
 from palestra.serving.engine import Engine
-from palestra.serving.errors import ApiError, quoted
+from palestra.serving.errors import ApiError, named, quoted
 from palestra.serving.files import MOST_FILE_BYTES, Files
 from palestra.serving.job_params import read_job
 from palestra.serving.jobs import Jobs
@@ -120,7 +120,7 @@ class Served:
         async with self._uploads, request.form(max_files=1, max_fields=8, max_part_size=4096) as form:
             uploaded, purpose = form.get("file"), form.get("purpose")
             if others := [name for name in form if name not in ("file", "purpose")]:
-                name = others[0][:100]
+                name = named(others[0])
                 raise ApiError(f"{name}: this server knows no such parameter", name, code="unsupported_parameter")
             if not isinstance(uploaded, UploadFile):
                 raise ApiError("file: expected a file, got none", "file", code="missing_required_parameter")

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -133,9 +134,9 @@ def _log_probs(answer: Answer, text: str, encoder: Encoder) -> list[dict[str, An
     """Return the tokens of a text, each with its log-probability; the one that ends the answer is no text."""
     found: list[dict[str, Any]] = []
     num_own = len(answer.ids) - (answer.stop == "stop")
+    if text != answer.text:  # the rest was cut off
+        num_own = bisect_left(range(num_own), len(text), key=lambda num: len(encoder.decode(answer.ids[:num])))
     for place in range(num_own):
-        if text != answer.text and len(encoder.decode(answer.ids[:place])) >= len(text):
-            break  # the rest was cut off
         token = encoder.decode([answer.ids[place]])
         as_bytes = None if "\ufffd" in token else list(token.encode())  # of a part of a letter nothing is known
         found.append({"token": token, "bytes": as_bytes, "logprob": answer.log_probs[place], "top_logprobs": []})

@@ -27,6 +27,11 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
+def named(name: str) -> str:
+    """Return the name of a parameter as messages have it: in one short line, whatever a request calls it."""
+    return ascii(name)[1:-1][:100]
+
+
 def quoted(value: object) -> str:
     """Return a value of a request as messages quote it, cut to one short line."""
     if isinstance(value, dict | list):

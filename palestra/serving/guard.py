@@ -65,7 +65,7 @@ class Guard:
         if self.key is not None:
             given = headers.get(b"authorization", b"")
             if not hmac.compare_digest(given, f"Bearer {self.key}".encode()):
-                message = "expected the key of this server (Authorization: Bearer ...), got another one or none"
+                message = "expected the key of this server as a bearer token, got another one or none"
                 raise ApiError(message, status=401, code="invalid_api_key")
             return
         host = headers.get(b"host", b"").decode("latin-1").rpartition(":")

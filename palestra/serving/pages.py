@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from palestra.serving.errors import ApiError, quoted
+from palestra.serving.errors import ApiError, named, quoted
 
 
 def page(items: Sequence[Mapping[str, Any]], asked: Mapping[str, str], usual_limit: int, most: int) -> dict[str, Any]:
@@ -30,5 +30,5 @@ def page(items: Sequence[Mapping[str, Any]], asked: Mapping[str, str], usual_lim
 def require_known(asked: Mapping[str, str], is_known: Callable[[str], object]) -> None:
     """Raise ApiError for a parameter of a query that nobody reads."""
     if others := [name for name in asked if not is_known(name)]:
-        name = others[0][:100]
+        name = named(others[0])
         raise ApiError(f"{name}: this list knows no such parameter", name, code="unsupported_parameter")

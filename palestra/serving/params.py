@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from palestra.serving.errors import ApiError, quoted
+from palestra.serving.errors import ApiError, named, quoted
 
 T = TypeVar("T")
 
@@ -76,5 +76,5 @@ class Params:
                 type(value) is type(each) and value == each for each in without_effect.get(name, ())
             ):
                 continue
-            path = self.at + name[:100]
+            path = self.at + named(name)
             raise ApiError(f"{path}: this server knows no such parameter", path, code="unsupported_parameter")

@@ -31,10 +31,12 @@ def main() -> None:
         from palestra.config import failure
         from palestra.runtime.limits import lack
         from palestra.storage.secrets import redacted
+        from palestra.text.servers.job_files import JobFileError
 
+        at = "the training file: " if isinstance(error, JobFileError) else ""
         is_ours = type(error).__module__.startswith("palestra.")
         said = " ".join(str(error).split()) if is_ours else failure(error)
-        tell({"failed": redacted(lack(error) or said)})
+        tell({"failed": redacted(lack(error) or at + said)})
         sys.exit(1)
 
 

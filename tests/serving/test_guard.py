@@ -9,8 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from palestra.serving.errors import quoted
+from palestra.serving.errors import named, quoted
 from palestra.serving.guard import MOST_BODY_BYTES, Guard, is_loopback
+from palestra.storage.secrets import redacted
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
@@ -36,6 +37,8 @@ def test_with_a_key_nobody_is_answered_without_it() -> None:
         found = ask(guard, {"Authorization": given})
         assert (found.status_code, found.json()["error"]["code"]) == (401, "invalid_api_key")
         assert not {"right", "wrong"} & set(found.text.split())
+        message = found.json()["error"]["message"]
+        assert redacted(message) == message, "clients show it whole"
     assert ask(guard).status_code == 401
 
 
@@ -84,3 +87,4 @@ def test_a_value_is_quoted_in_one_short_line() -> None:
     assert quoted("a\n\x1b[31mé") == r"'a\n\x1b[31m\xe9'"
     assert len(quoted("x" * 1000)) == 80
     assert (quoted({}), quoted([1]), quoted(None)) == ("an object", "a list", "None")
+    assert (named("top_k"), named("a\n\x1b[31mé"), len(named("x" * 1000))) == ("top_k", r"a\n\x1b[31m\xe9", 100)

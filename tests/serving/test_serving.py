@@ -15,9 +15,10 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -30,18 +31,20 @@ from torch import Tensor
 from palestra.cli import main
 from palestra.randomness import base_key, fold_number
 from palestra.serving import computing, runner
+from palestra.serving.chat import completion, read_chat
 from palestra.serving.jobs import STATE, Jobs
 from palestra.serving.tuning import Method
 from palestra.storage.disk import Folder
 from palestra.text.chat import Message
 from palestra.text.models.local import LocalModel
-from palestra.text.models.model import Request, SamplingConfig
+from palestra.text.models.model import Answer, Request, SamplingConfig
 from palestra.text.models.sources import FolderConfig
 from palestra.text.servers.job_files import Decision, Pair, preference_file, supervised_file
 from tests.serving.servers import Server
 from tests.text.runs import made_folder
 
 PROMPT = (Message("user", "hi"),)
+MESSAGES = [{"role": "user", "content": "hi"}]
 CONTENT = supervised_file([Decision((Message("user", f"{number}?"),), "yes") for number in range(20)])
 METHOD = Method(name="supervised", n_epochs=2, batch_size=8, learning_rate_multiplier=10.0, beta=None, seed=3)
 OVER = ("succeeded", "failed", "cancelled")
@@ -150,6 +153,21 @@ def test_an_answer_is_cut_at_the_first_stop(server: Server) -> None:
     assert (texts(found), found.choices[0].finish_reason) == ([cut], "stop")
     assert found.usage.completion_tokens == 40
     assert len(cut) <= len(found.choices[0].logprobs.content) < 40
+
+
+def test_the_probabilities_of_a_long_answer_that_was_cut_are_few_steps() -> None:
+    decoded: list[int] = []
+
+    def decode(ids: Sequence[int]) -> str:
+        decoded.append(len(ids))
+        return "".join(map(chr, ids))
+
+    text = "a" * 3000 + "stop" + "b" * 1000
+    ids, asked = tuple(map(ord, text)), read_chat({"model": "base", "messages": MESSAGES, "stop": "stop"})
+    answer = Answer(text, (), ids, (0.0,) * len(ids), "length")
+    found = completion(asked._replace(has_log_probs=True), [answer], SimpleNamespace(decode=decode))  # type: ignore[arg-type]
+    assert len(found["choices"][0]["logprobs"]["content"]) == 3000
+    assert sum(decoded) < 20 * len(text)
 
 
 @pytest.mark.parametrize(
@@ -390,7 +408,7 @@ def test_auto_stands_for_numbers(server: Server) -> None:
 def test_a_prompt_beyond_the_context_fails_a_job(server: Server) -> None:
     long = supervised_file([Decision(PROMPT, "yes"), Decision((Message("user", "x" * 300),), "no")])
     job = await_job(server, begin_job(server, long).id)
-    assert (job.status, job.error.message[:27]) == ("failed", "line 2: expected a prompt o")
+    assert (job.status, job.error.message[:27]) == ("failed", "the training file: line 2: ")
 
 
 # ---- kills -------------------------------------------------------------------------------------------
@@ -509,3 +527,11 @@ def test_a_folder_serves_one_model_and_one_server_at_a_time(
     with pytest.raises(SystemExit):
         main(["serve", str(other), "--folder", folder])
     assert "belongs to a server of" in capsys.readouterr().err
+
+
+def test_a_connection_outlives_the_seconds_for_which_clients_keep_an_idle_one(server: Server) -> None:
+    connection = http.client.HTTPConnection(httpx.URL(server.url).netloc.decode())
+    for idle_s in (0.0, 5.5):  # OpenAI's client keeps it for 5 s
+        time.sleep(idle_s)
+        connection.request("GET", "/v1/models")
+        assert json.loads(connection.getresponse().read())["object"] == "list"
