@@ -182,9 +182,7 @@ def serve(path: str, imported: list[str]) -> None:
 
         palestra.serving.runner.subprocess = FORKING  # type: ignore[attr-defined]
     yaml.compose = reading_once()
-    from numba.core.registry import cpu_target
-
-    cpu_target.target_context.refresh()  # else every process does so before its first kernel
+    prepare_kernels()
     gc.enable()
     gc.freeze()  # else every process searches, and so copies, what was imported
     print("ready", flush=True)
@@ -208,6 +206,27 @@ def serve(path: str, imported: list[str]) -> None:
                     asking.sendall(status.to_bytes(4, "big"))
                 waiting.unregister(key.fileobj)
                 os.close(key.fd)
+
+
+def prepare_kernels() -> None:
+    """Do what every process would do before its first kernel: read what kernels stand in for, and load them."""
+    from numba.core.dispatcher import Dispatcher
+    from numba.core.registry import cpu_target
+
+    cpu_target.target_context.refresh()
+    if "palestra.training" not in sys.modules:
+        return
+    from palestra.runtime import guard
+    from palestra.runtime.compiling import KernelCache
+
+    for path in Path(ROOT, "palestra").rglob("mirrors.json"):
+        for name in {name for hashes in json.loads(path.read_text()).values() for name in hashes}:
+            guard.meaning(guard.called(*guard.defined(name)).__code__)
+    for name in [name for name in sys.modules if name.startswith("palestra.")]:
+        for kernel in [*vars(sys.modules[name]).values()]:
+            if isinstance(kernel, Dispatcher) and isinstance(kernel._cache, KernelCache):
+                for signature, *_ in [*kernel._cache._cache_file._load_index()]:
+                    kernel.compile(signature)
 
 
 def fork(asking: socket.socket) -> int:
