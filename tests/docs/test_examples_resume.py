@@ -1,6 +1,6 @@
 """Every example of the documents that trains is killed by SIGKILL, goes on to the same bits, and is verified."""
 
-import multiprocessing
+import json
 import os
 import re
 import signal
@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from resuming import assert_same_bits, at_call
 from safetensors.torch import save_file
 
 from palestra import load_player
@@ -20,19 +19,20 @@ from palestra.config import ConfigError, load_yaml
 from palestra.runs.kinds import read_config
 from palestra.testing import check_algorithm
 from palestra.testing.algorithms import CARTPOLE
-from palestra.training import make_trainer
+from palestra.training import evaluator_processes, make_trainer
 from palestra.training.trainer import Trainer
 from tests.docs.examples import EXAMPLES, ROOT, Data, block, blocks, shown, small
+from tests.forked import FORKING, PALESTRA, Forked
+from tests.forked import run as run_forked
+from tests.resuming import assert_same_bits, at_call
 
 # ---- in processes of their own, forked from one that has never trained -------------------------------------
 
 
-def train(name: str, place: Path, folder: str, kill_at: int | None, is_verified: bool) -> None:
+def train(name: str, folder: str, kill_at: int | None, is_verified: bool) -> None:
     """Begin a run, or go on with it; then verify it. kill_at: the safe point before which the process dies, from 1."""
-    os.chdir(place)
-    sys.path.insert(0, str(place))
-    example, run, names = EXAMPLES[name], place / folder, dict[str, Any]()
-    pytest.MonkeyPatch().setattr("palestra.runs.run.plot_scores", lambda *_: None)
+    evaluator_processes.subprocess = FORKING  # type: ignore[attr-defined]
+    example, run, names = EXAMPLES[name], Path(folder), dict[str, Any]()
     if example.give or example.callbacks:
         exec(example.code, names)
     callbacks = example.callbacks(names) if example.callbacks else []
@@ -45,33 +45,33 @@ def train(name: str, place: Path, folder: str, kill_at: int | None, is_verified:
     with at_call(Trainer, "safe_point", kill_at or 0, lambda *_: os.kill(os.getpid(), signal.SIGKILL)) as safe_points:
         trainer.fit()
     assert trainer.finished
-    (place / "num_safe_points").write_text(str(len(safe_points)))
+    Path("num_safe_points").write_text(str(len(safe_points)))
     for start in (BEGINNING, None) if is_verified else ():
         verdict = verify(run, start)
         assert verdict.difference is None, str(verdict.difference)
         assert verdict.end is not None
 
 
-def exit_code(*arguments: Any) -> int | None:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["palestra.training", "palestra.commands.verify"])
-    process = context.Process(target=train, args=arguments)
-    process.start()
-    process.join(timeout=120.0)
-    assert process.exitcode is not None, "it does not come to an end"
-    return process.exitcode
+class ForkedExample(Forked):
+    imported = (*PALESTRA, "palestra.commands.verify", "torchrl.objectives", __name__)
+
+
+def exit_code(place: Path, *arguments: Any) -> int:
+    program = f"import json, sys; from {__name__} import train; train(*json.loads(sys.argv[1]))"
+    command = [sys.executable, "-c", program, json.dumps(arguments)]
+    return run_forked(command, cwd=place, timeout=120.0, start=ForkedExample).returncode
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_that_is_killed_goes_on_to_the_same_bits_and_is_reproduced(name: str, tmp_path: Path) -> None:
     example = EXAMPLES[name]
     (tmp_path / f"{example.module}.py").write_text(example.code)
-    assert exit_code(name, tmp_path, "alone", None, False) == 0
+    assert exit_code(tmp_path, name, "alone", None, False) == 0
     num_safe_points = int((tmp_path / "num_safe_points").read_text())
     assert num_safe_points > 4
-    assert exit_code(name, tmp_path, "run", num_safe_points // 2 + 1, False) == -signal.SIGKILL
+    assert exit_code(tmp_path, name, "run", num_safe_points // 2 + 1, False) == -signal.SIGKILL
     is_named = example.give is None and example.callbacks is None
-    assert exit_code(name, tmp_path, "run", None, is_named) == 0
+    assert exit_code(tmp_path, name, "run", None, is_named) == 0
     assert_same_bits(tmp_path / "run", tmp_path / "alone")
 
 
