@@ -307,8 +307,11 @@ def test_more_minibatches_than_worlds_are_refused() -> None:
     assert not config.seat_errors(Seat(num_worlds=3, num_moves=1, num_roles=2))
 
 
+# Exports are slow. The memory of "only the policy" is that of "shared", whose values read it, too.
 @torch.no_grad()
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize(
+    "body", [pytest.param(body, marks=[pytest.mark.slow] * (body == "only the policy")) for body in BODIES]
+)
 def test_an_exported_player_takes_its_memory_and_gives_it_back(body: str, tmp_path: Path) -> None:
     """Over an episode both files decide and remember as `predict` does, step by step."""
     player = make_ppo(GAMES["probe"], body=BODIES[body]).player
