@@ -145,6 +145,14 @@ def test_without_a_seed_answers_differ_and_temperature_0_takes_the_likeliest_tok
     assert texts(server.ask(temperature=0, n=2)) == [likeliest.text] * 2
 
 
+def test_a_connection_outlives_the_seconds_for_which_clients_keep_an_idle_one(server: Server) -> None:
+    connection = http.client.HTTPConnection(httpx.URL(server.url).netloc.decode())
+    for idle_s in (0.0, 5.5):  # OpenAI's client keeps it for 5 s
+        time.sleep(idle_s)
+        connection.request("GET", "/v1/models")
+        assert json.loads(connection.getresponse().read())["object"] == "list"
+
+
 def test_an_answer_is_cut_at_the_first_stop(server: Server) -> None:
     whole = server.ask(seed=11, max_completion_tokens=40, max_tokens=None).choices[0].message.content
     stops = [whole[20:22], whole[8:10], "never there"]
@@ -527,11 +535,3 @@ def test_a_folder_serves_one_model_and_one_server_at_a_time(
     with pytest.raises(SystemExit):
         main(["serve", str(other), "--folder", folder])
     assert "belongs to a server of" in capsys.readouterr().err
-
-
-def test_a_connection_outlives_the_seconds_for_which_clients_keep_an_idle_one(server: Server) -> None:
-    connection = http.client.HTTPConnection(httpx.URL(server.url).netloc.decode())
-    for idle_s in (0.0, 5.5):  # OpenAI's client keeps it for 5 s
-        time.sleep(idle_s)
-        connection.request("GET", "/v1/models")
-        assert json.loads(connection.getresponse().read())["object"] == "list"
