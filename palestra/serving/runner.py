@@ -89,7 +89,7 @@ class Runner:
     def _validate(self, job: JobFacts) -> None:
         try:
             content = self.jobs.examples(job)
-            num = len(read_supervised(content) if job.method.name == "supervised" else read_pairs(content))
+            num = sum(1 for _ in (read_supervised(content) if job.method.name == "supervised" else read_pairs(content)))
         except JobFileError as error:
             self.jobs.fail(job.id, f"the training file: {error}")
             return

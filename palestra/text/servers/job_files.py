@@ -5,6 +5,7 @@ A line of a supervised file is `{"messages": [...]}`. Each answer of the assista
 "preferred_output": [...], "non_preferred_output": [...]}`, with one answer of the assistant in each of the last two.
 """
 
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from palestra.text.models.model import Example as JobExample
 from palestra.text.models.model import PromptRefused, TextModel
 
 ROLES = ("system", "developer", "user", "assistant")
+MOST_LINE_BYTES = 8 << 20  # reading a longer line would stop the other threads of a server for seconds
 
 
 class JobFileError(ValueError):
@@ -106,14 +108,17 @@ def _json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
 # ---- reading -----------------------------------------------------------------------------------------
 
 
-def read_supervised(content: bytes) -> list[Decision]:
-    """Read the decisions of a file. Raises JobFileError, which names the line."""
-    return [decision for _, decision in _decisions(content)]
+def read_supervised(content: bytes) -> Iterator[Decision]:
+    """Yield the decisions of a file. Raises JobFileError, which names the line.
+
+    All at once they may need far more memory than the file: each has the messages before it.
+    """
+    return (decision for _, decision in _decisions(content))
 
 
-def read_pairs(content: bytes) -> list[Pair]:
-    """Read the pairs of a file. Raises JobFileError, which names the line."""
-    return [pair for _, pair in _pairs(content)]
+def read_pairs(content: bytes) -> Iterator[Pair]:
+    """Yield the pairs of a file. Raises JobFileError, which names the line."""
+    return (pair for _, pair in _pairs(content))
 
 
 def supervised_examples(model: TextModel, content: bytes) -> list[JobExample]:
@@ -187,9 +192,11 @@ def _pairs(content: bytes) -> Iterator[tuple[int, Pair]]:
 def _rows(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects of a file with the numbers of their lines, from 1. Empty lines are passed over."""
     number = 0
-    for place, line in enumerate(content.split(b"\n"), start=1):
+    for place, line in enumerate(io.BytesIO(content), start=1):
         if not line.strip():
             continue
+        if len(line) > MOST_LINE_BYTES:
+            raise JobFileError(f"line {place}: expected at most {MOST_LINE_BYTES} bytes, got {len(line)}")
         try:
             number, row = place, json.loads(line)
         except RecursionError:

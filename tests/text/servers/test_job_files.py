@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from palestra.text.algorithms.algorithm import Example
 from palestra.text.chat import Message
 from palestra.text.servers.job_files import (
+    MOST_LINE_BYTES,
     Decision,
     JobFileError,
     Pair,
@@ -34,8 +35,8 @@ def lines(content: bytes) -> list[Any]:
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.builds(Decision, PROMPTS, TEXTS), min_size=1), st.lists(st.builds(Pair, PROMPTS, TEXTS, TEXTS)))
 def test_what_is_written_is_read_again(decisions: list[Decision], pairs: list[Pair]) -> None:
-    assert read_supervised(supervised_file(decisions)) == decisions
-    assert not pairs or read_pairs(preference_file(pairs)) == pairs
+    assert list(read_supervised(supervised_file(decisions))) == decisions
+    assert not pairs or list(read_pairs(preference_file(pairs))) == pairs
 
 
 def test_later_prompts_that_hold_the_earlier_answers_go_into_one_example() -> None:
@@ -78,7 +79,7 @@ def test_files_of_others_are_read() -> None:
     messages: list[Any] = [{"role": "developer", "content": "judge"}, {"role": "user", "content": parts, "name": None}]
     example = {"messages": [*messages, {"role": "assistant", "content": "no", "weight": 1}], "tools": []}
     content = b"\n" + json.dumps(example | {"parallel_tool_calls": True}).encode() + b"\r\n\n"
-    assert read_supervised(content) == [Decision((Message("system", "judge"), ASK), "no")]
+    assert list(read_supervised(content)) == [Decision((Message("system", "judge"), ASK), "no")]
 
 
 SAID = {"role": "user", "content": "?"}
@@ -107,7 +108,7 @@ GIVEN = {"role": "assistant", "content": "no"}
 def test_what_is_wrong_with_a_line_is_named(example: Any, error: str) -> None:
     content = supervised_file([Decision((ASK,), "no")]) + json.dumps(example).encode()
     with pytest.raises(JobFileError, match=error):
-        read_supervised(content)
+        list(read_supervised(content))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,15 @@ def test_what_is_wrong_with_a_line_is_named(example: Any, error: str) -> None:
 def test_what_is_wrong_with_a_pair_is_named(changed: dict[str, Any], error: str) -> None:
     example = {"input": {"messages": [SAID]}, "preferred_output": [GIVEN], "non_preferred_output": [GIVEN]}
     with pytest.raises(JobFileError, match=error):
-        read_pairs(json.dumps(example | changed).encode())
+        list(read_pairs(json.dumps(example | changed).encode()))
+
+
+def test_decisions_are_read_one_after_the_other_because_all_at_once_may_need_far_more_memory_than_the_file() -> None:
+    content = supervised_file([Decision((ASK,), "no")]) + b"nothing"
+    found = read_supervised(content)
+    assert next(found) == Decision((ASK,), "no")
+    with pytest.raises(JobFileError, match="line 2: expected a JSON object"):
+        next(found)
 
 
 def test_what_is_no_json_is_named() -> None:
@@ -132,9 +141,10 @@ def test_what_is_no_json_is_named() -> None:
         b"\xff": "line 1: expected a JSON object, got other text",
         b"[" * 100_000: "line 1: expected a JSON object, got brackets nested too deeply",
         b"9" * 10_000: "line 1: expected a JSON object, got other text",
+        b"\n" + b"[" * (MOST_LINE_BYTES + 1): "line 2: expected at most 8388608 bytes, got 8388609",
     }.items():
         with pytest.raises(JobFileError, match=error):
-            read_supervised(content)
+            list(read_supervised(content))
 
 
 def test_a_message_of_no_text_is_quoted_in_short() -> None:
