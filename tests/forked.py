@@ -221,7 +221,8 @@ def prepare_kernels() -> None:
 
     for path in Path(ROOT, "palestra").rglob("mirrors.json"):
         for name in {name for hashes in json.loads(path.read_text()).values() for name in hashes}:
-            guard.meaning(guard.called(*guard.defined(name)).__code__)
+            if (function := guard.called(*guard.defined(name))) is not None:
+                guard.meaning(function.__code__)
     for name in [name for name in sys.modules if name.startswith("palestra.")]:
         for kernel in [*vars(sys.modules[name]).values()]:
             if isinstance(kernel, Dispatcher) and isinstance(kernel._cache, KernelCache):
