@@ -649,6 +649,8 @@ def test_importing_torchrl_leaves_how_processes_are_started() -> None:
 # ---- it learns --------------------------------------------------------------------------------------------
 
 
+# Its gradient and its estimators are those of PPO, which balances the pole in test_ppo.py.
+@pytest.mark.slow
 def test_clip_ppo_loss_balances_the_pole(tmp_path: Path) -> None:
     algorithm = {
         **ON_POLICY,
@@ -681,12 +683,12 @@ def test_sac_loss_finds_the_best_numbers() -> None:
             "warmup_env_steps": 200,
             "batch_size": 64,
             "max_grad_norm": None,
-            "learning_rate": falling(5e-3, 600),
+            "learning_rate": falling(5e-3, 300),
             "replay_buffer": OFF_POLICY["replay_buffer"] | {"capacity": 10_000},
         }
     )
     made = seat(check(config, OffPolicyConfig), probe.spaces["agent"], probe.action_spaces["agent"])
-    algorithm = learn(made, probe, 600)
+    algorithm = learn(made, probe, 300)
     assert best_action(algorithm, 1, 0) > 0
     assert best_action(algorithm, -1, 0) < 0
     observation = seen(1, 0) | {"action": torch.tensor([[best_action(algorithm, 1, 0)]])}
