@@ -72,14 +72,14 @@ class Encoder:
 
     def _hide(self, text: str, stand_ins: dict[int, str]) -> str:
         """Put a stand-in for the first character of each special token in a text, in upper or lower case."""
+        characters, folded = list(text), text.lower()
+        has_same_places = len(folded) == len(text)  # no letter has become two
         for token in self.special:
-            folded, wanted, start = text.lower(), token.lower(), 0
-            if len(folded) != len(text):  # a letter that becomes two
-                folded, wanted = text, token
-            while (at := folded.find(wanted, start)) >= 0:
-                text = text[:at] + text[at].translate(stand_ins) + text[at + 1 :]
+            read, wanted, start = (folded, token.lower(), 0) if has_same_places else (text, token, 0)
+            while (at := read.find(wanted, start)) >= 0:
+                characters[at] = text[at].translate(stand_ins)
                 start = at + 1
-        return text
+        return "".join(characters)
 
     # ---- answers -----------------------------------------------------------------------------------------
 
