@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from palestra.serving.chat import completion, read_chat
+from palestra.serving.chat import completion, read_chat, require_room
 from palestra.serving.engine import Engine
 from palestra.serving.errors import ApiError, named, quoted
 from palestra.serving.files import MOST_FILE_BYTES, Files
@@ -91,9 +91,11 @@ class Served:
     async def complete(self, request: Request) -> Response:
         asked = read_chat(await body_of(request))
         self._require_model(asked.model, status=404)
+        require_room(asked, self.models.first.network.context)
         waiting = self.engine.ask(asked.model, asked.requests(), asked.sampling)
         found = await self._awaited(request, waiting)
-        return answer(completion(asked, found, self.models.first.encoder))
+        encoder = self.models.first.encoder
+        return await run_in_threadpool(lambda: answer(completion(asked, found, encoder)))
 
     async def _awaited(self, request: Request, waiting: "Future[Any]") -> Any:
         """Wait for what the engine computes. If the client leaves, it need not be computed."""

@@ -17,6 +17,7 @@ from palestra.text.servers.job_files import JobFileError, read_messages
 MOST_CHOICES = 128
 MOST_TOKENS = 16384  # of an answer
 USUAL_TOKENS = 1024  # of an answer whose request says nothing of them
+MOST_CHARACTERS = 128  # of a prompt, for each token of the context: no text has so many, and millions take seconds
 LEAST_TEMPERATURE = 1e-3  # below, logits divided by it are no numbers of 32 bits
 WITHOUT_EFFECT: dict[str, Sequence[Any]] = {
     "stream": (False,),
@@ -73,6 +74,14 @@ def read_chat(data: dict[str, Any]) -> Asked:
     return asked
 
 
+def require_room(asked: Asked, context: int | None) -> None:
+    """Raise ApiError for a prompt that is far too long to be read. context: the most tokens; None: any number."""
+    num = sum(len(message.content) + 1 for message in asked.prompt)  # also messages without a text are too many once
+    if context is not None and num > MOST_CHARACTERS * context:
+        message = f"messages: expected a prompt of at most {context - 1:,} tokens, got one of {num:,} characters"
+        raise ApiError(message, "messages", code="context_length_exceeded")
+
+
 def _sampling(params: Params) -> SamplingConfig:
     temperature = params.number("temperature", 0.0, 2.0, 1.0)
     top_p = params.number("top_p", 1e-6, 1.0, 1.0)
@@ -92,7 +101,7 @@ def _sampling(params: Params) -> SamplingConfig:
 
 def _stops(params: Params) -> tuple[str, ...]:
     stops = params.take("stop")
-    listed = [stops] if isinstance(stops, str) else stops or []
+    listed = [stops] if isinstance(stops, str) else [] if stops is None else stops
     if not isinstance(listed, list) or len(listed) > 4 or not all(isinstance(each, str) and each for each in listed):
         raise params.refuse("stop", "a text, or up to four of them, none empty", stops)
     return tuple(listed)

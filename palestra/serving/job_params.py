@@ -36,7 +36,8 @@ def read_job(data: dict[str, Any]) -> dict[str, Any]:
 
 def _method(params: Params, seed: int) -> Method:
     method = params.mapping("method")
-    name: Any = method.take("type") or "supervised"
+    name: Any = method.take("type")
+    name = "supervised" if name is None else name
     if name not in ("supervised", "dpo"):
         raise method.refuse("type", "supervised or dpo", name)
     own = method.mapping(name)

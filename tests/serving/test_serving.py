@@ -187,12 +187,14 @@ def test_the_probabilities_of_a_long_answer_that_was_cut_are_few_steps() -> None
         ({"temperature": 2.5}, "temperature"),
         ({"temperature": 1e-30}, "temperature"),
         ({"temperature": True}, "temperature"),
+        ({"temperature": 10**400}, "temperature"),
         ({"top_p": 0}, "top_p"),
         ({"n": 129}, "n"),
         ({"n": "1"}, "n"),
         ({"seed": 0.5}, "seed"),
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
         ({"stop": ""}, "stop"),
+        ({"extra_body": {"stop": {}}}, "stop"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_completion_tokens": 10**9}, "max_completion_tokens"),
         ({"max_completion_tokens": 5}, "max_tokens"),
@@ -221,6 +223,9 @@ def test_what_changes_nothing_is_taken(server: Server) -> None:
 def test_a_prompt_beyond_the_context_is_refused(server: Server) -> None:
     with pytest.raises(openai.BadRequestError, match="at most 191 tokens, got") as refused:
         server.ask("x" * 300)
+    assert refused.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError, match="at most 191 tokens, got one of 1,000,001 characters") as refused:
+        server.ask("x" * 10**6)
     assert refused.value.code == "context_length_exceeded"
     half = b'{"model": "base", "messages": [{"role": "user", "content": "\\ud800"}]}'  # of a pair of UTF-16
     headers = {"Content-Type": "application/json"}
@@ -376,6 +381,7 @@ def test_jobs_are_cancelled(server: Server) -> None:
         ({"metadata": {"x" * 65: ""}}, "metadata"),
         ({"extra_body": {"metadata": {"x": 3}}}, "metadata"),
         ({"method": {"type": "reinforcement"}}, "method.type"),
+        ({"method": {"type": 0}}, "method.type"),
         ({"method": {"type": "supervised", "dpo": {}}}, "method.dpo"),
         ({"hyperparameters": {"n_epochs": 0}, "method": None}, "hyperparameters.n_epochs"),
         (
