@@ -33,6 +33,7 @@ from palestra.text.servers.ledger import NOTHING, Cost, most_read, worst_of_answ
 from palestra.text.waves import MOST_TOGETHER
 
 STAGES_OF_EPOCH = 3
+MOST_EPOCHS = 1000  # whose questions are drawn, which takes milliseconds for each
 
 
 class Bound(NamedTuple):
@@ -103,6 +104,8 @@ class TextCosts:
         epoch = self.epoch(0 if num is None else num - 1).in_words(self.has_prices)
         unit = self.config.stop.unit
         unknown = f"unknown, because an epoch may have any number of {unit}, by which `stop` or an evaluation counts"
+        if num is not None and num > MOST_EPOCHS:
+            unknown = f"not computed, because the run has more than {MOST_EPOCHS:,} epochs"
         told = unknown if whole is None else whole.in_words(self.has_prices)
         return [
             f"servers are asked, in an epoch without its evaluations, for at most: {epoch}",
@@ -168,8 +171,8 @@ class TextCosts:
         return _sum(self._table(name, pairing).asked for pairing in config.pairings).times(num)
 
     def run(self) -> Bound | None:
-        """Return the bound of the whole run; None if it is not known how many epochs or evaluations it has."""
-        if (num := self.num_epochs()) is None:
+        """Return the bound of the whole run; None if its epochs or evaluations are unknown, or too many to be drawn."""
+        if (num := self.num_epochs()) is None or num > MOST_EPOCHS:
             return None
         found = _sum([self.beginning(), *map(self.epoch, range(num))])
         for each in self.config.evaluations:
@@ -270,11 +273,14 @@ class TextCosts:
         return sum(len(repr(each).encode()) for each in (config.accept, config.reject, *config.headers.values())) + 100
 
     def _questions(self, of: str) -> list[Question]:
-        """Return the questions of the training, of all its epochs if their number is known, or of an evaluation."""
+        """Return the questions of the training or of an evaluation.
+
+        Of a training they are those of the first MOST_EPOCHS epochs; of the first one if their number is unknown.
+        """
         config = self.config
         if of == "training":
             key = base_key(config.seed, "text/training")
-            keys = [fold_number(key, epoch) for epoch in range(self.num_epochs() or 1)]
+            keys = [fold_number(key, epoch) for epoch in range(min(self.num_epochs() or 1, MOST_EPOCHS))]
             drawn = (self._draw(key, config.num_questions, held_out=False) for key in keys)
             imitated = (
                 self._draw(base_key(config.seed, f"text/imitation/{name}"), each.num_questions, held_out=False)

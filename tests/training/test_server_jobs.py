@@ -267,6 +267,16 @@ def test_an_epoch_that_learns_from_all_before_it_costs_more(fake: JobServer) -> 
     assert (costs.epoch(1).cost.tokens or 0) > (costs.epoch(0).cost.tokens or 0)
 
 
+def test_a_run_without_a_foreseeable_end_is_priced_by_the_epoch(
+    fake: JobServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("palestra.runs.text_costs.MOST_EPOCHS", 2)
+    data = config(fake, stop={"after": 10**9, "unit": "epochs"})
+    by_epoch, in_all, _ = TextCosts(read_config(data), *_game_and_players(data)).lines()
+    assert "at most: 12 calls and 1 job," in by_epoch
+    assert in_all.endswith("at most: not computed, because the run has more than 2 epochs")
+
+
 def _game_and_players(data: Data) -> tuple[Any, Any]:
     read: Any = read_config(data)
     players = {name: each for name, each in read.players.items() if hasattr(each, "model")}
