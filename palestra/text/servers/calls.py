@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, NamedTuple
 
-from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.disk import Folder, RunFolderError, writing
+from palestra.storage.lock import Lock
 from palestra.storage.manifest import ONCE
 from palestra.storage.stored_files import StoredFile
 from palestra.text.servers.client import Background, CallFailed, Client, reached, texts_of
@@ -89,10 +90,16 @@ class Calls:
 
     @contextmanager
     def opened(self, folder: Folder, run: str, limit: Cost, within_s: float) -> Iterator[None]:
-        """A context in which calls can be made, and kept in a folder. Raises RunFolderError for a damaged one.
+        """A context in which calls can be made, and kept in a folder.
 
-        run: its id. limit: of what it may spend. within_s: how long calls that are out are awaited at the end.
+        run: its id. limit: of what it may spend. within_s: how long calls that are out are awaited at the end. Raises
+        RunFolderError for a damaged folder, and if another process spends the same budget.
         """
+        with _alone(folder, limit), self._opened(folder, run, limit, within_s):
+            yield
+
+    @contextmanager
+    def _opened(self, folder: Folder, run: str, limit: Cost, within_s: float) -> Iterator[None]:
         self.ledger, self._folder, self._run, self._until = Ledger(limit), folder, run, None
         self._begin_session()
         self._journals, self._answers = {}, {}
@@ -354,6 +361,22 @@ class Calls:
 
 def _reply(texts: Sequence[tuple[str, Literal["stop", "length"]]], usage: Mapping[str, int] | None) -> Reply:
     return Reply(texts, usage["output"] if usage else None)
+
+
+@contextmanager
+def _alone(folder: Folder, limit: Cost) -> Iterator[None]:
+    """A context in which no other process spends what the same run may spend. Raises RunFolderError."""
+    if limit == Cost(None, None):
+        yield
+        return
+    with writing(folder.path):
+        lock = Lock.take(folder.make(), "lock")
+    if lock is None:
+        raise RunFolderError(f"{folder.path}: another process spends the budget of the run; wait until it ends")
+    try:
+        yield
+    finally:
+        lock.free()
 
 
 def _usage(reply: Any) -> Usage | None:

@@ -361,6 +361,16 @@ def test_a_prompt_that_no_server_can_read_is_refused_by_its_index_before_anythin
     assert sum(server.asked.values()) == 1
 
 
+def test_two_processes_never_spend_one_budget(server: FakeServer, tmp_path: Path) -> None:
+    first, second = (Place(tmp_path, Cost(150, None)) for _ in range(2))  # of which a call may cost 113
+    with first.calls.opened(first.folder, "me", first.limit, 0.0):
+        with pytest.raises(RunFolderError, match="another process spends the budget of the run"):
+            second.answers(config_of(server), 1)
+        Place(tmp_path, run="analysis").answers(config_of(server), 2)
+    second.answers(config_of(server), 1)
+    assert sum(server.asked.values()) == 2
+
+
 def test_retry_after_may_be_a_date_and_nonsense_is_passed_over() -> None:
     class Refused(Exception):
         def __init__(self, said: str) -> None:
