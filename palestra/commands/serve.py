@@ -49,7 +49,7 @@ def serve(
     from palestra.serving.runner import KEY, Runner
     from palestra.serving.source import begin, facts_of
 
-    key = os.environ.get(KEY) or None
+    key = os.environ.get(KEY, "").strip() or None
     if key is None and not is_loopback(address[0]):
         message = f"expected a host of this machine alone, such as 127.0.0.1, because {KEY} is not set"
         raise ConfigError.at("--host", f"{message}, got {address[0]!r}")

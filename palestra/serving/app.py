@@ -28,6 +28,7 @@ from palestra.serving.runner import Runner
 
 LOOK_S = 0.5  # between looks whether a client that waits is still there
 MOST_UPLOADS = 4  # at a time
+UPLOAD_S = 600.0  # for one of them: a client that is lost must not stop the others
 
 
 class Served:
@@ -119,7 +120,16 @@ class Served:
         return answer(page(found, asked, usual_limit=10_000, most=10_000))
 
     async def add_file(self, request: Request) -> Response:
-        async with self._uploads, request.form(max_files=1, max_fields=8, max_part_size=4096) as form:
+        try:
+            async with self._uploads, asyncio.timeout(UPLOAD_S):
+                name, content = await self._uploaded(request)
+        except TimeoutError:
+            raise ApiError(f"expected a file within {UPLOAD_S:g} s, got a part of it", status=408) from None
+        return answer((await run_in_threadpool(self.files.add, name, "fine-tune", content)).shown())
+
+    async def _uploaded(self, request: Request) -> tuple[str, bytes]:
+        """Read an uploaded file; returns its name and its content. Raises ApiError."""
+        async with request.form(max_files=1, max_fields=8, max_part_size=4096) as form:
             uploaded, purpose = form.get("file"), form.get("purpose")
             if others := [name for name in form if name not in ("file", "purpose")]:
                 name = named(others[0])
@@ -133,8 +143,7 @@ class Served:
                 raise ApiError("file: expected a name of 1 to 255 characters", "file", code="invalid_value")
             if (uploaded.size or 0) > MOST_FILE_BYTES:
                 raise too_large(MOST_FILE_BYTES)
-            content = await uploaded.read()
-        return answer((await run_in_threadpool(self.files.add, name, "fine-tune", content)).shown())
+            return name, await uploaded.read()
 
     async def get_file(self, request: Request) -> Response:
         return answer(self.files.get(request.path_params["id"]).shown())
