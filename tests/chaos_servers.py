@@ -91,12 +91,12 @@ class House:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for child in (self.server, self.run):
-            if child is not None:
-                kill(child)
         assert self.proxy is not None
         self.proxy.kill()
         self.proxy.wait()
+        for child in (self.server, self.run):
+            if child is not None:
+                kill(child)
 
     def serve(self) -> None:
         def deed() -> None:
