@@ -40,11 +40,13 @@ def base_key(seed: int, stream: str) -> int:
     return int.from_bytes(digest[:8], "little", signed=True)
 
 
-def world_keys(key: int, num_worlds: int, device: torch.device) -> Tensor:
-    """Return one key per world, int64 of shape (num_worlds,). World w has the same key in a batch of any size."""
-    return fold(
-        torch.full((num_worlds,), key, dtype=torch.int64, device=device), torch.arange(num_worlds, device=device)
-    )
+def world_keys(key: int, num_worlds: int, device: torch.device, first: int = 0) -> Tensor:
+    """Return one key per world, int64 of shape (num_worlds,). World w has the same key in a batch of any size.
+
+    first: the number of the first of these worlds.
+    """
+    worlds = torch.arange(first, first + num_worlds, device=device)
+    return fold(torch.full((num_worlds,), key, dtype=torch.int64, device=device), worlds)
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:

@@ -156,6 +156,7 @@ TINY: Data = {
         "observation": PLAIN,
     },
     "num_worlds": 8,
+    "num_replicas": 1,
     "roles": {"host": "host", "agent": "agent"},
     "players": {"host": LEARNER, "agent": copy.deepcopy(LEARNER)},
     "stop": {"after": 24, "unit": "opt_steps"},

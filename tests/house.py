@@ -16,6 +16,7 @@ ORDER = (
     ("sweeps",),
     ("training",),
     ("serving",),
+    ("scaling",),
     ("runs",),
     ("callbacks",),
     ("text",),

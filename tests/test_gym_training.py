@@ -45,6 +45,7 @@ def lone_agent(make_config: MakeConfig, game: Data, changes: Data | None = None)
     alone = {
         "game": game,
         "num_worlds": 4,
+        "num_replicas": 1,
         "roles": {"agent": "agent"},
         "players": {"agent": LEARNER},
         "evaluations.0.pairings": [{"agent": "agent"}, {"agent": "random"}],
@@ -201,6 +202,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
     changes: Data = {
         "stop.after": 40,
         "num_worlds": 2,
+        "num_replicas": 1,
         "evaluations.0.num_games": 2,
         "evaluations.0.final_num_games": 3,
     }

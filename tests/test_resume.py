@@ -246,6 +246,7 @@ def test_a_run_resumed_with_full_segments_of_replay_rows_ends_in_the_same_bits(
     config = make_config(
         {
             "num_worlds": 2000,
+            "num_replicas": 1,
             "players.host.algorithm.replay_buffer": replay,
             "players.agent.algorithm.replay_buffer": replay,
             "evaluations": [],

@@ -104,8 +104,10 @@ class A2C(Algorithm):
         terms = self.loss(batch, *self.compute_advantages(batch))
         loss = total_loss(terms)
         gradient = flat_gradient(loss, list(self.net.parameters()))
+        metrics = {"loss": loss.detach(), **metrics_of(terms)}
+        gradient, metrics = self.player.mean_over_replicas(gradient, metrics, weight=batch.valid)
         norms = self.optimizer.layer_norms(gradient)
         gradient, grad_norm = self.optimizer.clip(gradient, self.config.max_grad_norm)
         self.optimizer.learning_rate.fill_(self.config.learning_rate(self.player.opt_steps))
         self.optimizer.step(gradient)
-        return {"loss": loss.detach(), **metrics_of(terms), "grad_norm": grad_norm, **norms}
+        return {**metrics, "grad_norm": grad_norm, **norms}

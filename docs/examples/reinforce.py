@@ -60,6 +60,8 @@ class Reinforce(Algorithm):
         log_probs = self.net(batch.observation).masked_fill(~batch.legal, -1e9).log_softmax(dim=1)
         taken = log_probs.gather(1, batch.action.unsqueeze(1)).squeeze(1)
         loss = -(taken * batch.reward * batch.valid).sum() / batch.valid.sum().clamp(min=1)
+        gradient = flat_gradient(loss, list(self.net.parameters()))
+        gradient, metrics = self.player.mean_over_replicas(gradient, {"loss": loss.detach()}, weight=batch.valid)
         self.optimizer.learning_rate.fill_(self.config.learning_rate)
-        self.optimizer.step(flat_gradient(loss, list(self.net.parameters())))
-        return {"loss": loss.detach()}
+        self.optimizer.step(gradient)
+        return metrics

@@ -80,7 +80,9 @@ class Sarsa(Algorithm):
         value = self.net(batch.observation).gather(1, batch.action.unsqueeze(1)).squeeze(1)
         loss = ((value - target).square() * counts).sum() / counts.sum().clamp(min=1)
         gradient = flat_gradient(loss, list(self.net.parameters()))
+        metrics = {"loss": loss.detach(), "q_mean": value.mean().detach()}
+        gradient, metrics = self.player.mean_over_replicas(gradient, metrics, weight=counts)
         gradient, grad_norm = self.optimizer.clip(gradient, self.config.max_grad_norm)
         self.optimizer.learning_rate.fill_(self.config.learning_rate(self.player.opt_steps))
         self.optimizer.step(gradient)
-        return {"loss": loss.detach(), "q_mean": value.mean().detach(), "grad_norm": grad_norm}
+        return {**metrics, "grad_norm": grad_norm}

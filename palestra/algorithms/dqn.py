@@ -129,7 +129,7 @@ class DQN(replay.LearnsByReplay, PlaysByValue):
         self.target_net = FlatNet(deepcopy(net).eval(), player.by_hand)
         self.acting = self.online.evaluation_view()
         self.optimizer = config.optimizer.build(self.online.weights)
-        self.fractions_key = torch.tensor([player.key("fractions")], device=player.device)
+        self.fractions_key = torch.tensor([player.own_key("fractions")], device=player.device)
         player.nets = {"q": self.online.net, "target": self.target_net.net}
         player.optimizers = {"q": self.optimizer}
         player.lr_schedule, player.er_schedule = config.learning_rate, config.exploration.schedule
@@ -262,6 +262,7 @@ class DQN(replay.LearnsByReplay, PlaysByValue):
         It is one graph where it is compiled.
         """
         gradient, metrics, priorities = self.find_gradient(Transitions.from_rows(rows))
+        gradient, metrics = self.player.mean_over_replicas(gradient, metrics)
         norms = self.optimizer.descend(gradient, self.config.max_grad_norm)
         if self.config.target.interval == 1:  # part of the graph, unlike the rare moves of larger intervals
             self.target_net.follow(self.online, share=self.config.target.tau)
@@ -286,7 +287,7 @@ class DQN(replay.LearnsByReplay, PlaysByValue):
 
     @kernel_property
     def update_fast(self) -> Callable[[Mapping[str, Tensor]], tuple[Metrics, Tensor | None]]:
-        return compiled(self.update, self.player.compile and self.gradient_kernel is None)
+        return compiled(self.update, self.player.compiles_opt_steps and self.gradient_kernel is None)
 
     @kernel_property
     def act_fast(self) -> Callable[[Mapping[str, Tensor]], Tensor]:

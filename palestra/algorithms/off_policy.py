@@ -218,7 +218,7 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads, PlaysByValue):
         own = {} if self.loss.weights is None else dict(self.loss.weights.named_parameters(prefix="loss"))
         named = {**dict(self.net.named_parameters()), **own}
         self.optimizer = passes.make_optimizer(config, self.weights, named, player)
-        self.key = torch.tensor([player.key("loss")], device=player.device)
+        self.key = torch.tensor([player.own_key("loss")], device=player.device)
         player.optimizers = {"heads": self.optimizer}
         player.lr_schedule = config.learning_rate
         player.er_schedule = None if config.exploration is None else config.exploration.schedule
@@ -279,6 +279,7 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads, PlaysByValue):
     def opt_step(self, rows: Mapping[str, Tensor]) -> Metrics:
         config, opt_steps = self.config, self.player.opt_steps
         gradient, metrics, priorities = self.gradient(Transitions.from_rows(self.weighted(rows)))
+        gradient, metrics = self.player.mean_over_replicas(gradient, metrics)
         self.optimizer.learning_rate.fill_(config.learning_rate(opt_steps))
         norms = self.optimizer.descend(gradient, config.max_grad_norm)
         self.update_priorities(priorities)

@@ -8,6 +8,7 @@ roll-out, and steps, as PPO does. To run: palestra train on_policy-cartpole
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import torch
 from pydantic import model_validator
 from torch import Tensor
 
@@ -216,7 +217,8 @@ class OnPolicy(passes.LearnsInPasses):
         for _ in turn.once("roll_out"):
             self.prepare(turn.collect(config.rollout_length))
             self.loss.before_turn()
-        for number in turn.times("passes", 0 if self.passes.experience is None else config.num_passes):
+        has_rows = self.player.in_each_replica("whether there are rows", self.passes.experience is not None)
+        for number in turn.times("passes", config.num_passes if any(has_rows) else 0):
             turn.before_step()
             metrics, num_opt_steps = self.make_pass()
             turn.after_step(metrics, num_opt_steps)
@@ -240,18 +242,23 @@ class OnPolicy(passes.LearnsInPasses):
         self.passes.begin(batch, sequences, self.critic, self.estimator.estimate)
 
     def make_pass(self) -> tuple[dict[str, Tensor], int]:
-        """Make an opt step on each minibatch of the experience; return the means of their metrics, and their number."""
-        experience, opt_steps = self.passes.experience, self.player.opt_steps
-        assert experience is not None
-        steps = [
-            self.opt_step(experience.minibatch(index), self.config.learning_rate(opt_steps + number))
-            for number, index in enumerate(self.passes.minibatches(self.config.num_minibatches))
-        ]
-        known = {} if self.critic is None else {"explained_variance": self.passes.explained_variance}
-        return {**mean_metrics(steps), **known}, len(steps)
+        """Make an opt step on each minibatch of the experience; return the means of their metrics, and their number.
 
-    def opt_step(self, batch: Experience, learning_rate: float) -> Metrics:
-        gradient, metrics = self.gradient(batch)
+        A replica that has fewer minibatches than another takes part in its steps without rows.
+        """
+        experience, opt_steps = self.passes.experience, self.player.opt_steps
+        minibatches = () if experience is None else self.passes.minibatches(self.config.num_minibatches)
+        most = max(self.player.in_each_replica("minibatches of a pass", len(minibatches)))
+        steps = []
+        for number, index in enumerate([*minibatches, *[None] * (most - len(minibatches))]):
+            batch = None if experience is None or index is None else experience.minibatch(index)
+            steps.append(self.opt_step(batch, self.config.learning_rate(opt_steps + number)))
+        return {**mean_metrics(steps), **({} if self.critic is None else self.passes.quality())}, len(steps)
+
+    def opt_step(self, batch: Experience | None, learning_rate: float) -> Metrics:
+        gradient, metrics = (torch.zeros_like(self.weights), {}) if batch is None else self.gradient(batch)
+        num_rows = 0.0 if batch is None else batch.weight
+        gradient, metrics = self.player.mean_over_replicas(gradient, metrics, weight=num_rows)
         self.optimizer.learning_rate.fill_(learning_rate)
         return {**metrics, **self.optimizer.descend(gradient, self.config.max_grad_norm)}
 

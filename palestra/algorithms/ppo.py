@@ -283,11 +283,12 @@ class PPO(ProximalLoss, passes.LearnsInPasses):
             self.opt_step(experience, index, opt_steps + number, arrays)
             for number, index in enumerate(self.passes.minibatches(self.config.num_minibatches))
         ]
-        return {**mean_metrics(steps), "explained_variance": self.passes.explained_variance}
+        return {**mean_metrics(steps), **self.passes.quality()}
 
     def opt_step(self, experience: Experience, index: Tensor, opt_steps: int, arrays: kernels.Arrays | None) -> Metrics:
         """Make an opt step on a minibatch, the sequences `index`. arrays: the experience, as the kernel reads it."""
         gradient, metrics = self.find_gradient(experience, index, self.coefficients(opt_steps), arrays)
+        gradient, metrics = self.player.mean_over_replicas(gradient, metrics, weight=experience.weight_of(index))
         self.optimizer.learning_rate.fill_(self.config.learning_rate(opt_steps))
         return {**metrics, **self.optimizer.descend(gradient, self.config.max_grad_norm)}
 

@@ -250,7 +250,7 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
         if isinstance(coefficient, AutomaticConfig):
             self.alpha_optimizer = coefficient.optimizer.build(self.log_alpha)
             player.optimizers["entropy_coefficient"] = self.alpha_optimizer
-        self.noise_key = torch.tensor([player.key("noise")], device=player.device)
+        self.noise_key = torch.tensor([player.own_key("noise")], device=player.device)
         player.nets = {"policy": self.policy_net.net, "critics": self.critics.net, "targets": self.targets.net}
         player.lr_schedule = config.policy_learning_rate
 
@@ -357,14 +357,17 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
         alpha = self.log_alpha.detach().exp().squeeze(0)
 
         gradient, critic_metrics, priorities = self.critic_gradient(batch, noise[0], alpha)
+        gradient, critic_metrics = self.player.mean_over_replicas(gradient, critic_metrics)
         norms = self.critic_optimizer.descend(gradient, config.max_grad_norm, "critic_grad_norm")
 
         gradient, entropy, policy_metrics = self.policy_gradient(batch, noise[1], alpha)
+        gradient, policy_metrics = self.player.mean_over_replicas(gradient, policy_metrics)
         norms |= self.policy_optimizer.descend(gradient, config.max_grad_norm, "policy_grad_norm")
 
-        coefficient_metrics: dict[str, Tensor] = {}
+        coefficient_metrics: dict[str, Any] = {}
         if isinstance(config.entropy_coefficient, AutomaticConfig):
             gradient, coefficient_metrics = self.coefficient_gradient(entropy, batch)
+            gradient, coefficient_metrics = self.player.mean_over_replicas(gradient, coefficient_metrics)
             self.alpha_optimizer.step(gradient)
         if is_followed:
             self.targets.follow(self.critics, config.target.tau)
@@ -417,7 +420,7 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
 
     @kernel_property
     def update_fast(self) -> Callable[[Mapping[str, Tensor], Tensor, bool], tuple[Metrics, Tensor | None]]:
-        return compiled(self.update, self.player.compile)
+        return compiled(self.update, self.player.compiles_opt_steps)
 
     # ---- how it plays, and what it remembers -------------------------------------------------------------
 

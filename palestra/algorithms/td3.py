@@ -191,7 +191,7 @@ class TD3(replay.LearnsByReplay):
         self.acting, self.frozen_critic = self.policy_net.evaluation_view(), self.critics.first()
         self.policy_optimizer = config.policy_optimizer.build(self.policy_net.weights)
         self.critic_optimizer = config.critic_optimizer.build(self.critics.weights)
-        self.noise_key = torch.tensor([player.key("noise")], device=player.device)
+        self.noise_key = torch.tensor([player.own_key("noise")], device=player.device)
         player.nets = {"policy": self.policy_net.net, "critics": self.critics.net}
         player.nets |= {"target_policy": self.target_policy.net, "target_critics": self.target_critics.net}
         player.optimizers = {"policy": self.policy_optimizer, "critics": self.critic_optimizer}
@@ -277,10 +277,12 @@ class TD3(replay.LearnsByReplay):
         """
         config, batch = self.config, Transitions.from_rows(rows)
         gradient, critic_metrics, priorities = self.critic_gradient(batch, noise)
+        gradient, critic_metrics = self.player.mean_over_replicas(gradient, critic_metrics)
         norms = self.critic_optimizer.descend(gradient, config.max_grad_norm, "critic_grad_norm")
         metrics = {"loss": critic_metrics["critic_loss"], **critic_metrics, **norms}
         if is_policy_due:
             gradient, policy_metrics = self.policy_gradient(batch)
+            gradient, policy_metrics = self.player.mean_over_replicas(gradient, policy_metrics)
             norms = self.policy_optimizer.descend(gradient, config.max_grad_norm, "policy_grad_norm")
             loss = critic_metrics["critic_loss"] + policy_metrics["policy_loss"]
             metrics |= {"loss": loss, **policy_metrics, **norms}
@@ -315,7 +317,7 @@ class TD3(replay.LearnsByReplay):
 
     @kernel_property
     def update_fast(self) -> Callable[[Mapping[str, Tensor], Tensor, bool, bool], tuple[Metrics, Tensor | None]]:
-        return compiled(self.update, self.player.compile)
+        return compiled(self.update, self.player.compiles_opt_steps)
 
     # ---- how it plays, and what it remembers ---------------------------------------------------------
 

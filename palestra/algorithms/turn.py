@@ -28,6 +28,7 @@ class Turn(ABC):
         self.player = player
         self._open: list[str] = []
         self._begun: set[str] = set()
+        self._once: set[str] = set()
 
     @abstractmethod
     def collect(self, num_rounds: int) -> Transitions:
@@ -62,13 +63,14 @@ class Turn(ABC):
 
     def once(self, what: str) -> Iterator[int]:
         """Make a loop of one item: `for _ in turn.once("roll_out")`."""
+        self._once.add(what)
         return self.times(what, 1)
 
     def times(self, what: str, num: int) -> Iterator[int]:
         """Make a loop of `num` items, which yields their numbers, from 0 on.
 
         A resumed loop keeps the `num` with which it began. Loops may be nested. what: the loop's name, a different one
-        for each loop.
+        for each loop. Where several replicas learn, they all make as many items as the one that has fewest.
         """
         if not isinstance(num, int) or num < 0:
             raise TypeError(f"expected an integer >= 0 as the number of {what}, got {num!r}")
@@ -76,7 +78,10 @@ class Turn(ABC):
         if name in self._begun:
             raise RuntimeError(f"expected a different name for every loop of a turn, got {name!r} twice")
         self._begun.add(name)
-        progress = self.player.turn_progress.setdefault(name, {"done": 0, "of": num})
+        if name not in self.player.turn_progress:
+            least = num if what in self._once else min(self.player.in_each_replica(f"items of {name}", num))
+            self.player.turn_progress[name] = {"done": 0, "of": least}
+        progress = self.player.turn_progress[name]
         self._open.append(what)
         while progress["done"] < progress["of"]:
             num_begun = len(self._begun)

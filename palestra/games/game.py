@@ -22,6 +22,7 @@ from palestra.games.outside import Outside, OutsideEntry, unchanged
 from palestra.games.policy import Observes
 from palestra.games.scores import GameEnds, wins_by_return
 from palestra.games.spaces import ActionSpace, Box, MultiDiscrete, Space
+from palestra.games.statistics import RunningStatistics
 from palestra.games.trace import ShareTable, Storyboard, Trace, Transcript
 from palestra.randomness import runs_on_cpu
 from palestra.runtime.scores import DeclaredScore, declared_returns
@@ -85,6 +86,10 @@ class Game(ABC):
         """Load what `state_dict` has returned."""
         if state:
             raise ValueError(f"expected no state, because {type(self).__name__} has none, got {', '.join(state)}")
+
+    def statistics(self) -> Sequence[RunningStatistics]:
+        """Return the running statistics that its worlds update, always in the same order."""
+        return ()
 
     def transformed(self, role: str, observation: Observation) -> Observation:
         """Transform the game's own observations of a role, (B, *space.shape), into those that players get."""
@@ -286,6 +291,10 @@ class TensorGame(Game):
     @property
     def transforms_by_role(self) -> bool:
         return self.observation_transform is not None and bool(self.observation_transform.moments)
+
+    def statistics(self) -> Sequence[RunningStatistics]:
+        moments = {} if self.observation_transform is None else self.observation_transform.moments
+        return [each for entries in moments.values() for each in entries.values()]
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.observation_transform is None else {"observation": self.observation_transform.state_dict()}

@@ -7,14 +7,15 @@ its zero, because a number below 0 means that its row is absent: it is divided b
 worlds, M rows.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from palestra.config import Config, ConfigError, PositiveFloat
 from palestra.games.spaces import Space
+from palestra.games.statistics import RunningStatistics
 
 
 class ObservationNormalizationConfig(Config):
@@ -37,18 +38,26 @@ class ObservationConfig(Config):
 UNCHANGED = ObservationConfig(normalize=None, clip=None)
 
 
-class RunningMoments:
+class RunningMoments(RunningStatistics):
     """Number, mean and sum of squared deviations of the rows of an entry: of a set, its members.
 
     Before the first row: mean 0, variance 1. Deviations of a set's members are from 0, `mean` stays 0, and `variance`
     is the mean square. count: int64 (); mean, squares: float64 of a row's shape.
     """
 
-    def __init__(self, space: Space, device: torch.device) -> None:
-        self.centered, shape = not space.padded, space.shape[1:] if space.padded else space.shape
+    def __init__(self, shape: Sequence[int], centered: bool, device: torch.device) -> None:
+        self.centered = centered
         self.count = torch.zeros((), dtype=torch.int64, device=device)
-        self.mean = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.mean = torch.zeros(tuple(shape), dtype=torch.float64, device=device)
         self.squares = torch.zeros_like(self.mean)
+
+    @classmethod
+    def of(cls, space: Space, device: torch.device) -> Self:
+        """Make the statistics of an entry of observations."""
+        return cls(space.shape[1:] if space.padded else space.shape, not space.padded, device)
+
+    def fresh(self) -> Self:
+        return type(self)(self.mean.shape, self.centered, self.mean.device)
 
     @property
     def variance(self) -> Tensor:
@@ -63,6 +72,14 @@ class RunningMoments:
         if self.centered:
             mean = rows.masked_fill(left_out, 0.0).sum(dim=0) / num.clamp(min=1)
         squares = (rows - mean).masked_fill(left_out, 0.0).square().sum(dim=0)
+        self._join(num, mean, squares)
+        if self.added is not None:
+            self.added._join(num, mean, squares)
+
+    def join(self, other: Self) -> None:
+        self._join(other.count, other.mean, other.squares)
+
+    def _join(self, num: Tensor, mean: Tensor, squares: Tensor) -> None:
         total = self.count + num
         share = num / total.clamp(min=1).to(torch.float64)
         delta = mean - self.mean
@@ -74,10 +91,10 @@ class RunningMoments:
         """Return (rows - mean) / sqrt(variance + eps), in the dtype of the rows."""
         return ((rows.to(torch.float64) - self.mean) / (self.variance + eps).sqrt()).to(rows.dtype)
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def own_state(self) -> dict[str, Any]:
         return {"count": self.count, "mean": self.mean, "squares": self.squares}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_own_state(self, state: Mapping[str, Any]) -> None:
         self.count, self.mean, self.squares = (
             state[name].to(self.mean.device, copy=True) for name in ("count", "mean", "squares")
         )
@@ -101,7 +118,7 @@ class ObservationTransform:
             )
             raise ConfigError.at("game.observation", message)
         self.moments = {
-            role: {name: RunningMoments(space, device) for name, space in entries.items()}
+            role: {name: RunningMoments.of(space, device) for name, space in entries.items()}
             for role, entries in (self.numbers.items() if config.normalize is not None else ())
         }
 

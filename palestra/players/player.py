@@ -51,6 +51,19 @@ class Learner(Protocol):
     def kernels_in_use(self) -> dict[str, str]: ...
 
 
+class AnyReplica(Protocol):
+    """What a player uses of the place of its training among replicas (palestra.scaling.replica.Replica)."""
+
+    index: int
+    num: int
+
+    def mean(
+        self, gradient: Tensor, metrics: Mapping[str, Any], weight: Tensor | float | None = None
+    ) -> tuple[Tensor, dict[str, Any]]: ...
+
+    def each(self, what: str, value: Any) -> list[Any]: ...
+
+
 @dataclass(repr=False)
 class Player:
     """A player, who sits in one or more roles.
@@ -66,7 +79,8 @@ class Player:
     a player that was loaded from a run, with the state that it had there. critic_spaces: by role, what the game shows
     critics alone. num_predictions: calls of `predict`. frozen: whether it has no turn in this epoch
     (palestra.players.updates). turn_progress: how far the loops of an unfinished turn have come
-    (palestra.algorithms.turn.Turn).
+    (palestra.algorithms.turn.Turn). replica: the place of its training among those that learn the same networks; None:
+    it learns alone.
     """
 
     name: str
@@ -96,6 +110,7 @@ class Player:
     num_predictions: int = 0
     frozen: bool = False
     turn_progress: dict[str, dict[str, int]] = field(default_factory=dict)
+    replica: AnyReplica | None = None
 
     opt_steps = Counter("after_step(player, metrics) of the trainer")
     env_steps = Counter("_roll_out(role, num_rounds) of the trainer")
@@ -105,8 +120,38 @@ class Player:
         set_counts(self, opt_steps=0, env_steps=0)
 
     def key(self, what: str) -> int:
-        """Return a key of random numbers of the player's own. what: what they are for."""
+        """Return a key of random numbers of the player's own, the same in all replicas. what: what they are for."""
         return base_key(self.seed, f"player/{self.name}/{what}")
+
+    def own_stream(self, what: str) -> str:
+        """Return the name of a stream of random numbers that no other replica draws. what: what they are for."""
+        stream = f"player/{self.name}/{what}"
+        return stream if self.replica is None or self.replica.index == 0 else f"{stream}/replica/{self.replica.index}"
+
+    def own_key(self, what: str) -> int:
+        """Return the key of `own_stream`."""
+        return base_key(self.seed, self.own_stream(what))
+
+    # ---- replicas: trainings that learn the same networks in lockstep --------------------------------------
+
+    def mean_over_replicas(
+        self, gradient: Tensor, metrics: Mapping[str, Any], weight: Tensor | float | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Return the mean of a gradient over all replicas of the run, and the means of its metrics; alone, these.
+
+        To be called between gradient and step, once for each gradient. weight: how much this replica counts, such as
+        the number of rows behind its gradient, or a tensor of addends; 0 without rows. None: all count alike.
+        """
+        return (gradient, dict(metrics)) if self.replica is None else self.replica.mean(gradient, metrics, weight)
+
+    def in_each_replica(self, what: str, value: Any) -> list[Any]:
+        """Return a value of each replica of the run, in their order. what: says what it is."""
+        return [value] if self.replica is None else self.replica.each(what, value)
+
+    @property
+    def compiles_opt_steps(self) -> bool:
+        """Whether whole opt steps may be compiled: not where they wait for other replicas on the way."""
+        return self.compile and self.replica is None
 
     def require_actions(self, algorithm: str, *kinds: type[ActionSpace]) -> None:
         """Raise ConfigError unless the player's actions are of one of these kinds."""

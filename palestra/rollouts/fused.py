@@ -64,9 +64,9 @@ class FusedGame(PlayedGame):
         self.game = game
         self.spaces = {role: {**game.spaces[role], **game.critic_spaces.get(role, {})} for role in game.roles}
 
-    def new_worlds(self, num_worlds: int, seed: int, stream: str) -> Worlds:
-        """Make new worlds, whose random numbers come from (seed, stream)."""
-        counters = self.counters(num_worlds, seed, stream)
+    def new_worlds(self, num_worlds: int, seed: int, stream: str, first: int = 0) -> Worlds:
+        """Make new worlds, whose random numbers come from (seed, stream). first: the number of the first of them."""
+        counters = self.counters(num_worlds, seed, stream, first)
         seats = torch.zeros(num_worlds, self.num_roles, device=self.device)
         return Worlds(
             **counters,

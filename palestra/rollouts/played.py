@@ -53,10 +53,13 @@ class PlayedGame:
         )
         self.num_roles, self.device = len(game.roles), game.device
 
-    def counters(self, num_worlds: int, seed: int, stream: str) -> dict[str, Any]:
-        """Return the fields of RunningGames, but `returns`, for new worlds that draw from (seed, stream)."""
+    def counters(self, num_worlds: int, seed: int, stream: str, first: int) -> dict[str, Any]:
+        """Return the fields of RunningGames, but `returns`, for new worlds that draw from (seed, stream).
+
+        first: the number of the first of them.
+        """
         return {
-            "keys": world_keys(base_key(seed, stream), num_worlds, self.device),
+            "keys": world_keys(base_key(seed, stream), num_worlds, self.device, first),
             "num_moves": 1,
             "lengths": torch.zeros(num_worlds, dtype=torch.int32, device=self.device),
             "totals": torch.zeros(len(self.total_names), dtype=torch.float64, device=self.device),

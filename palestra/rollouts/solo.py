@@ -49,10 +49,11 @@ class SoloGame(PlayedGame):
         (self.role,) = game.roles
         self.game, self.make_world = game, make_world
 
-    def new_worlds(self, num_worlds: int, seed: int, stream: str) -> SoloWorlds:
-        """Make new worlds, whose random numbers come from (seed, stream)."""
-        counters = self.counters(num_worlds, seed, stream)
-        world = self.make_world(num_worlds, base_key(seed, stream), fold(counters["keys"], 0))
+    def new_worlds(self, num_worlds: int, seed: int, stream: str, first: int = 0) -> SoloWorlds:
+        """Make new worlds, whose random numbers come from (seed, stream). first: the number of the first of them."""
+        counters = self.counters(num_worlds, seed, stream, first)
+        key = base_key(seed, stream if first == 0 else f"{stream}/{first}")  # of environments, which count from 0
+        world = self.make_world(num_worlds, key, fold(counters["keys"], 0))
         return SoloWorlds(**counters, returns=torch.zeros(num_worlds, device=self.device), world=world)
 
     @torch.no_grad()

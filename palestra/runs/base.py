@@ -224,6 +224,10 @@ class BaseRunConfig(Config):
             raise ConfigError.at(key, f"expected none, because the run is {self.in_words}")
         return []
 
+    def count_replicas(self) -> int:
+        """Return how many trainings learn the same in lockstep."""
+        return 1
+
     def learning_keys(self) -> list[str]:
         """Return where the hyperparameters stand by which it learns, as dotted keys."""
         return []

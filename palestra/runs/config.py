@@ -104,7 +104,7 @@ class RunConfig(EvaluatedRunConfig):
     is_played = True
     options = ("--pairing", "--games", "--video", "--player", "--onnx", "--role")
     bitless = ("step_within_s",)
-    usual: ClassVar[Any] = {"trainer": "in_turn", "num_worlds": 8}
+    usual: ClassVar[Any] = {"trainer": "in_turn", "num_worlds": 8, "num_replicas": 1}
 
     trainer: Annotated[AnyTrainerConfig, InBranch.SAME_PART]  # type: ignore[assignment]
     """who learns when: by name, or a class of your own"""
@@ -112,6 +112,9 @@ class RunConfig(EvaluatedRunConfig):
     """the rules"""
     num_worlds: Annotated[PositiveInt | dict[str, PositiveInt], BeforeValidator(_check_num_worlds), InBranch.FIXED]
     """how many games a learning player plays at the same time: one number for all, or a mapping with one for each"""
+    num_replicas: Annotated[PositiveInt, InBranch.FIXED]
+    """how many trainings learn the same networks in lockstep, each with worlds, memories and minibatches of its own:
+    1, or a power of two"""
     roles: Annotated[dict[str, str], InBranch.FIXED]
     """who sits in which role"""
     players: Annotated[dict[str, AnyPlayer], InBranch.FIXED]
@@ -133,6 +136,7 @@ class RunConfig(EvaluatedRunConfig):
             roles = self.game.declared_roles()
             yield from self._role_errors(roles)
             yield from self._worlds_errors()
+            yield from self._replicas_errors()
             yield from self._together_errors()
             yield from self._updates_errors()
             yield from evaluation_errors(self.evaluations, self.game, roles, scripts)
@@ -233,6 +237,9 @@ class RunConfig(EvaluatedRunConfig):
         """Who acts when in the game, and what ends its episodes."""
         return [*self.game.describe_turns(), *filter(None, [self.limit_note()])]
 
+    def count_replicas(self) -> int:
+        return self.num_replicas
+
     def worlds_of(self, player: str) -> int:
         """The number of games that a learning player plays at the same time."""
         return self.num_worlds[player] if isinstance(self.num_worlds, dict) else self.num_worlds
@@ -265,6 +272,10 @@ class RunConfig(EvaluatedRunConfig):
                 known = f"the players that learn are {', '.join(learners)}"
                 what = f"{player!r} does not learn, leave it out" if player in self.players else "unknown key"
                 yield ConfigErrorItem(key, f"{what}; {known}")
+
+    def _replicas_errors(self) -> Iterator[ConfigErrorItem]:
+        if self.num_replicas & (self.num_replicas - 1):
+            yield ConfigErrorItem("num_replicas", f"expected 1 or a power of two, got {self.num_replicas}")
 
     def _together_errors(self) -> Iterator[ConfigErrorItem]:
         """A fault for each key that does not fit one roll-out for all learning players."""

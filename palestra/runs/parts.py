@@ -21,7 +21,7 @@ from palestra.games.world import WorldGame
 from palestra.models.sources import BodyStartConfig
 from palestra.nets.weights import body_of_another
 from palestra.players import FromRunConfig, make_script
-from palestra.players.player import Player
+from palestra.players.player import AnyReplica, Player
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
@@ -50,15 +50,18 @@ class Parts:
         return [player for player in self.players.values() if player.learning]
 
 
-def build_parts(config: RunConfig, device: torch.device, copies: Folder | None) -> Parts:
+def build_parts(
+    config: RunConfig, device: torch.device, copies: Folder | None, replica: AnyReplica | None = None
+) -> Parts:
     """The game of a run and its players: learning, scripted, or held fixed as another run left them.
 
     copies: the folder into which `copy_players` has copied players of other runs, for this run or the one that it
-    branches off; None if they were not copied yet. Raises ConfigError for a game that cannot be made, and for a player
+    branches off; None if they were not copied yet. replica: the place of the training among those that learn the same
+    networks; None: it learns alone. Raises ConfigError for a game that cannot be made, and for a player
     whose roles differ in observations or actions, whose algorithm does not fit the game, or whose run does not fit.
     """
     game = _build_game(config.game, config, device)
-    return Parts(config, game, {name: _build_player(name, config, game, copies) for name in config.players})
+    return Parts(config, game, {name: _build_player(name, config, game, copies, replica) for name in config.players})
 
 
 def build_evaluations(
@@ -112,7 +115,7 @@ def _fit_player(player: Player, game: Game, role: str) -> Player:
     return fitted
 
 
-def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) -> Player:
+def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None, replica: AnyReplica | None) -> Player:
     config: Config = run.players[name]
     roles = tuple(run.seats(name, game.roles))
     first = roles[0]
@@ -143,7 +146,7 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) 
             trained.require_same_observations(run.game)
             _import(player, trained)
     else:
-        player.learning, player.num_worlds = True, run.worlds_of(name)
+        player.learning, player.num_worlds, player.replica = True, run.worlds_of(name), replica
         player.moves = _moves(game, roles)
         player.algorithm = build_algorithm(config.algorithm, player)  # type: ignore[attr-defined]
     return player

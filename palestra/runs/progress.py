@@ -44,10 +44,13 @@ class Standing(NamedTuple):
 
 
 class ProgressReporter:
-    """Tells the display of one run how things stand. look: gives how the training stands now."""
+    """Tells the display of one run how things stand.
 
-    def __init__(self, run: Run, look: Callable[[], Standing]) -> None:
-        self.run, self.look = run, look
+    look: gives how the training stands now. is_shown: whether there is anybody to be told.
+    """
+
+    def __init__(self, run: Run, look: Callable[[], Standing], is_shown: bool = True) -> None:
+        self.run, self.look, self.is_shown = run, look, is_shown
         self.tasks: list[Task] = []
         self._message: str | None = None
         self._warned: set[tuple[str, str]] = set()
@@ -67,7 +70,7 @@ class ProgressReporter:
     def show(self, at_once: bool = False) -> None:
         """Tell the display how things stand, unless it was told a moment ago."""
         now_s = time.monotonic()
-        if at_once or now_s - self._shown_at_s > SHOW_INTERVAL_S:
+        if self.is_shown and (at_once or now_s - self._shown_at_s > SHOW_INTERVAL_S):
             self._shown_at_s = now_s
             self.run.display.update(self.now())
 

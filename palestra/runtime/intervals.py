@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from palestra.config import Config, NonEmptyStr, PositiveFloat
-from palestra.runtime.clock import TrainingClock
 
 Counters = Mapping[str, float]
 
@@ -95,9 +94,9 @@ class Agenda:
         self._minutes = due.pop("minutes", math.inf)
         self._next = list(due.items())
 
-    def waits(self, counter: object, clock: TrainingClock) -> bool:
+    def waits(self, counter: object, minutes: Callable[[], float]) -> bool:
         """Return whether nothing is due yet. counter: an object with the counters as attributes."""
         for unit, count in self._next:
             if getattr(counter, unit) >= count:
                 return False
-        return self._minutes == math.inf or clock.seconds / 60 < self._minutes
+        return self._minutes == math.inf or minutes() < self._minutes

@@ -1,4 +1,4 @@
-"""Checks that an algorithm of your own computes the same bits wherever it is stopped and resumed."""
+"""Checks that an algorithm of your own computes the same bits wherever it is stopped, and learns in replicas."""
 
 import inspect
 import os
@@ -65,7 +65,8 @@ def check_algorithm(
 
     The first training is not interrupted. The second has other states of the global random generators: the same seed
     must give the same bits. The third is stopped at every safe point, and a fresh object goes on from the checkpoint:
-    everything that `learn` needs must be in `state_dict`.
+    everything that `learn` needs must be in `state_dict`. In the fourth two replicas learn in lockstep, for which
+    `self.player.mean_over_replicas` stands between gradient and step.
 
     config: values for some keys of the class; the others are made up. game: the config of a game to train in; None: a
     cart and pole, Nim with one player in both seats, and a pendulum, of which the class must be able to play either the
@@ -126,7 +127,8 @@ def _faults(cls: type[Algorithm], algorithm: Data, game: Data) -> list[ConfigErr
         if alone.trainer.opt_steps == 0:
             return [_fault(cls, "learn", "an opt step (turn.after_step)", f"none in {NUM_TURNS} turns")]
         torch.manual_seed(1)
-        return _faults_of_chance(cls, alone, Path(place), config) + _faults_of_stops(cls, alone, Path(place), config)
+        faults = _faults_of_chance(cls, alone, Path(place), config) + _faults_of_stops(cls, alone, Path(place), config)
+        return faults or _faults_of_replicas(cls, Path(place), config)
 
 
 def _faults_of_chance(cls: type[Algorithm], alone: Stopping, place: Path, config: Data) -> list[ConfigErrorItem]:
@@ -165,6 +167,15 @@ def _faults_of_stops(cls: type[Algorithm], alone: Stopping, place: Path, config:
             return [_fault(cls, "learn", f"{expected}, from state_dict alone", difference)]
     if difference := _difference(_records(alone), _records(again), None):
         return [_fault(cls, "learn", "the same records with stops as without", difference)]
+    return []
+
+
+def _faults_of_replicas(cls: type[Algorithm], place: Path, config: Data) -> list[ConfigErrorItem]:
+    """Return faults, if two replicas cannot learn as one."""
+    try:
+        _train(cls, place / "replicas", config | {"num_replicas": 2})
+    except _Unable as error:
+        return [ConfigErrorItem("", f"{error}, with num_replicas: 2")]
     return []
 
 

@@ -127,11 +127,13 @@ def _with_models(training: Any, nets_of: Mapping[str, Nets], name: str) -> Any:
 
 def restore_or_begin(training: Any) -> None:
     """Restore the last checkpoint of a training's run; for a branch that has none yet, the one that it branches off."""
-    run, checkpoints, buffers = training.run, training.checkpoints, training.buffers()
+    if not training.replica.leads:
+        return _follow(training)
+    run, checkpoints, buffers = training.run, training.checkpoints, training.lockstep.buffers()
     if (loaded := checkpoints.load_latest()) is not None:
         with loaded.fitting():
             checkpoints.go_back_to(loaded, buffers)
-            training.load_state_dict(loaded.state)
+            training.load_state_dict(training.lockstep.begin(loaded.state)[0])
         for line in [*loaded.warnings, *run.differences(loaded), *training.differences(loaded.state)]:
             run.display.warn(line)
         end = run.finished_line(training.end_reason) if training.finished else "it goes on from there"
@@ -148,15 +150,30 @@ def restore_or_begin(training: Any) -> None:
         with loaded.fitting():
             checkpoints.stored.take_once(loaded)
             checkpoints.restore_rows(loaded, buffers)
-            training.load_state_dict(training.state_of_branch(loaded.state))
-        for callback in training.callbacks:
-            callback.begin_branch()
-        training.finished = False  # a branch from the end of a run evaluates once, and ends
+            _begin_branch(training, training.lockstep.begin(loaded.state, is_branch=True)[0])
         note_changes(run.folder, changes_since(origin, run.config), loaded.counters)
         run.has_branched_off = True
-        run.display.log(f"{run.folder.path} branches off {origin}, opt step {training.opt_steps}")
-    elif run.resumed:
+        return run.display.log(f"{run.folder.path} branches off {origin}, opt step {training.opt_steps}")
+    training.lockstep.begin(None)
+    if run.resumed:
         run.display.log(f"{run.folder.path} has no checkpoint: it starts at 0")
+
+
+def _begin_branch(training: Any, state: dict[str, Any]) -> None:
+    """Begin with the state of a replica of the run that a new one branches off."""
+    training.load_state_dict(training.state_of_branch(state))
+    for callback in training.callbacks:
+        callback.begin_branch()
+    training.finished = False  # a branch from the end of a run evaluates once, and ends
+
+
+def _follow(training: Any) -> None:
+    """Begin as the leader of the replicas does, with this one's state, if there is one."""
+    state, is_branch = training.lockstep.begin(None)
+    if is_branch:
+        _begin_branch(training, state)
+    elif state is not None:
+        training.load_state_dict(state)
 
 
 def restore_callbacks(callbacks: Sequence[Callback], states: Sequence[dict[str, Any]]) -> None:

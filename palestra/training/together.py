@@ -46,7 +46,8 @@ class Together(Trainer):
     def _make_worlds(self) -> dict[str, Any]:
         num_worlds = self.learners[0].num_worlds
         with memory_needed("num_worlds"):
-            worlds = self.fused_game.new_worlds(num_worlds, self.config.seed, "play/together")
+            first = self.replica.index * num_worlds
+            worlds = self.fused_game.new_worlds(num_worlds, self.config.seed, "play/together", first)
         for player in self.learners:
             player.worlds = worlds
         return {"together": worlds}

@@ -31,8 +31,15 @@ from palestra.runtime.limits import memory_needed
 from palestra.runtime.threads import limited_threads
 from palestra.storage.run_folder import RunFolder
 from palestra.training.async_evaluations import make_evaluating
-from palestra.training.checks import check_algorithms, check_player_keys, check_players, fault_of_players
+from palestra.training.checks import (
+    TrainingFailed,
+    check_algorithms,
+    check_player_keys,
+    check_players,
+    fault_of_players,
+)
 from palestra.training.descriptions import final_evaluations, turns_in_words, updates_in_words
+from palestra.training.lockstep import without_mean
 from palestra.training.metrics import PendingMetrics
 from palestra.training.training import Training
 
@@ -105,12 +112,15 @@ class Trainer(Training):
         self.imported = None if copies is None else copies.players  # players of other runs, as they were when it began
         # orthogonal weights depend on the number of threads
         with limited_threads(self.config.execution.num_threads), run.compiling.listening():
-            self.parts = build_parts(self.config, run.device, self.imported)
+            replica = None if self.replica.is_alone else self.replica
+            self.parts = build_parts(self.config, run.device, self.imported, replica)
         self.game, self.players, self.learners = self.parts.game, self.parts.players, self.parts.learners
         for player in self.learners:
             player.is_counted = True
             if self.run.begins_anew() and (start := warm_start(player, self.config)) is not None:
                 self.run.warm_starts.append(start)
+        for statistics in () if self.replica.is_alone else self.game.statistics():
+            statistics.begin_sharing()
         self.fused_game: Any = fuse(self.game)  # a FusedGame or a SoloGame, each with worlds of its own kind
         self.worlds = self._make_worlds()
         run.count_time_in(run.time_log, self.buffers())
@@ -119,6 +129,7 @@ class Trainer(Training):
         self.evaluations = build_evaluations(self.parts)
         self.evaluating = make_evaluating(self, self.evaluations)
         self._warned_inexact: set[str] = set()
+        self._num_means = 0
 
     def _make_worlds(self) -> dict[str, Any]:
         """Make the worlds in which each learning player collects experience, by their names in checkpoints."""
@@ -126,7 +137,8 @@ class Trainer(Training):
             own_key = isinstance(self.config.num_worlds, dict)
             with memory_needed(f"num_worlds.{player.name}" if own_key else "num_worlds"):
                 key = f"player/{player.name}/play"
-                player.worlds = self.fused_game.new_worlds(player.num_worlds, self.config.seed, key)
+                first = self.replica.index * player.num_worlds
+                player.worlds = self.fused_game.new_worlds(player.num_worlds, self.config.seed, key, first)
         return {player.name: player.worlds for player in self.learners}
 
     def set_model(self, role: str | Nets, nets: Nets | None = None) -> None:
@@ -216,12 +228,22 @@ class Trainer(Training):
         self.fused_game.policies = {seat: sitter.policy(sitter.learning, seat) for seat, sitter in seats.items()}
         roles = tuple(role for player in collecting for role in player.roles)
         by_role = self.fused_game.collect(collecting[0].worlds, roles, num_rounds)
-        num_steps = num_rounds * collecting[0].num_worlds
+        self._join_statistics()
+        num_steps = num_rounds * collecting[0].num_worlds * self.replica.num
         for each in (*collecting, self):
             count(each, env_steps=num_steps)
         self.epoch_counts["roll_outs"] += 1
         self.run.time_log.switch("memory")
         return by_role
+
+    def _join_statistics(self) -> None:
+        """Give all replicas the same running statistics of observations and rewards."""
+        statistics = [] if self.replica.is_alone else self.game.statistics()
+        if statistics:
+            added = [each.added.own_state() for each in statistics]  # type: ignore[union-attr]
+            of_all = self.replica.each("running statistics", added)
+            for number, each in enumerate(statistics):
+                each.join_all([states[number] for states in of_all])
 
     def _count_opt_steps(self, player: Player, num: int) -> None:
         count(player, opt_steps=num)
@@ -260,12 +282,19 @@ class Trainer(Training):
             callback.after_roll_out(self, player, by_role)
 
     def before_step(self, player: Player) -> None:
+        self._num_means = self.replica.num_means
         for callback in self.callbacks:
             callback.before_step(self, player)
         self.run.time_log.switch("update")
 
     def after_step(self, player: Player, metrics: Metrics) -> None:
-        """Count an opt step, and add up its metrics. Called once for a group of opt steps that are made at once."""
+        """Count an opt step, and add up its metrics. Called once for a group of opt steps that are made at once.
+
+        Raises TrainingFailed if several replicas learn and the step was made without them.
+        """
+        if self.replica.num_means == self._num_means and not self.replica.is_alone:
+            raise TrainingFailed(without_mean(player))
+        self.lockstep.average_buffers(player.nets.values())
         self.run.time_log.switch("other")
         self._count_opt_steps(player, 1)
         self.metrics.by_player[player.name].add(metrics)
@@ -286,10 +315,12 @@ class Trainer(Training):
     def recent_returns(self, role: str) -> list[float]:
         """Returns of the last 100 games of training in the worlds of the player in that seat, oldest first.
 
-        They are sums of the environment's own rewards, played with exploration. Waits for a GPU.
+        They are sums of the environment's own rewards, played with exploration; those of all replicas, one after the
+        other, so that all must ask. Waits for a GPU.
         """
         returns: Tensor = self.fused_game.recent_returns(self.player_of(role).worlds)
-        return returns[:, self.game.roles.index(role)].tolist()
+        of_all = self.replica.each("recent returns", returns[:, self.game.roles.index(role)].tolist())
+        return [value for each in of_all for value in each]
 
     def __getattr__(self, name: str) -> Any:
         """Give `host_net`, `host_optimizer`, `host_lr_scheduler`, `host_er_scheduler`, `host_replay_buffer`.
@@ -343,7 +374,8 @@ class Trainer(Training):
 
     def _take_episodes(self, worlds: Any) -> dict[str, float]:
         """Count the games that have finished in these worlds since the last call. Gives their number and means."""
-        totals = self.fused_game.take_totals(worlds)
+        of_all = self.replica.each("the games that have finished", self.fused_game.take_totals(worlds))
+        totals = {name: sum(each[name] for each in of_all) for name in of_all[0]}
         number = int(totals.pop("episodes"))
         count(self, episodes=number)
         return {"number": number, **({name: value / number for name, value in totals.items()} if number else {})}

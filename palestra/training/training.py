@@ -4,7 +4,7 @@ The subclass `palestra.training.trainer.Trainer` trains players in games.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,11 +28,13 @@ from palestra.runtime.clock import Mark
 from palestra.runtime.counter import count, set_counts
 from palestra.runtime.intervals import Agenda, Counters, Interval, is_due, read_limit
 from palestra.runtime.signals import Interrupted
+from palestra.scaling.replica import Replica
 from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import RunFolder
 from palestra.training import checks, opening
-from palestra.training.checks import TrainingEnds, TrainingFailed, Watcher, branch_hint, telling_failures
+from palestra.training.checks import TrainingEnds, TrainingFailed, Watcher, branch_hint
 from palestra.training.descriptions import own_words
+from palestra.training.lockstep import Lockstep
 from palestra.training.naming import python_class
 
 LOOK_INTERVAL = Interval(every=256, unit="opt_steps")  # between checks of the loss: on a GPU each one waits
@@ -43,7 +45,8 @@ class Training(TrainerBase):
 
     config: a path, the name of a shipped config, a mapping or a config object. run: the run's folder, which must not
     exist; None: runs/<name>-<n>. overrides: as "num_worlds=4". callbacks: further ones besides the config's. console:
-    where the display writes. origin: the checkpoint that the run branches off; `branch` passes it. Raises ConfigError.
+    where the display writes. origin: the checkpoint that the run branches off; `branch` passes it. replica: its place
+    among those of the run; None: the leader's. Raises ConfigError.
 
     Must be implemented: `_train`. May be overridden: `_build`, which makes what is trained; `_test`; `train_stage` and
     `test_stage`, which describe both; the contexts `train_context` and `test_context`; `require_ready`, `check` and
@@ -89,6 +92,7 @@ class Training(TrainerBase):
         callbacks: Sequence[Callback] = (),
         console: Console | None = None,
         origin: Path | None = None,
+        replica: Replica | None = None,
     ) -> None:
         # users who train by their own config trust what it names
         with trusting(not isinstance(run, RunFolder) and origin is None):
@@ -96,6 +100,8 @@ class Training(TrainerBase):
         name = Path(config).stem if isinstance(config, str | Path) else "run"
         self.run = Run(read, run, name, console, origin, python_class(type(self), read))
         self.device = self.run.device
+        self.replica = replica or Replica(0, read.count_replicas())
+        self.lockstep = Lockstep(self, self.replica)
         self.callbacks = [*map(make_callback, read.callbacks), *required_callbacks(callbacks)]
         self.watcher: Watcher | None = None
         set_counts(self, **dict.fromkeys(read.counters, 0))
@@ -107,7 +113,7 @@ class Training(TrainerBase):
         self.is_cut = False  # whether an evaluation could not be made, so that the run ends; it is due if it goes on
         self.checked: Counters = self.counters  # at the last safe point where anything was due
         self._recorded = self.mark()
-        self.progress = ProgressReporter(self.run, self.standing)
+        self.progress = ProgressReporter(self.run, self.standing, is_shown=self.replica.leads)
         self.during, self.show, self.set_logger = self.progress.during, self.progress.show, self.run.set_logger
         self.checkpoints = RunCheckpoints(self.progress)
         self.evaluating = Evaluating(self.progress, self.checkpoints, None)
@@ -132,7 +138,7 @@ class Training(TrainerBase):
         self._asked_for = read_limit(num_steps, max_steps, unit, self.config.units())
         self.require_ready()
         self._has_left, self._num_idle = False, 0
-        with self._opened(), self.train_context(), telling_failures(self.run, self.failures):
+        with self._opened(), self.train_context(), self.lockstep.opened(num_steps, unit, max_steps):
             try:
                 self.before_train()
                 while not self.finished:
@@ -154,6 +160,7 @@ class Training(TrainerBase):
     def _end_epoch(self) -> None:
         """Call `after_epoch`, and do what is due."""
         self.after_epoch()
+        self.replica.each("the end of an epoch", None)
         self.safe_point()
 
     def safe_point(self) -> None:
@@ -165,8 +172,7 @@ class Training(TrainerBase):
         if self.watcher is not None:
             self.watcher.before_safe_point()
         self.run.time_log.switch("other")
-        is_asked = self.run.signals.received is not None or self.end_reason is not None
-        if is_asked or not self._agenda.waits(self, self.run.clock):
+        if self.lockstep.is_asked_to_end() or not self._agenda.waits(self, self.lockstep.minutes):
             self._do_what_is_due()
         self.progress.show()
         if self._has_left:
@@ -175,6 +181,7 @@ class Training(TrainerBase):
             self.watcher.after_safe_point()
 
     def _do_what_is_due(self) -> None:
+        self.lockstep.agree_on_end()
         output, before, now = self.config.output, self.checked, self.counters
         done = self.end_reason is not None or self.config.stop.share(now) >= 1.0
         self.require_finite(with_parameters=False)
@@ -183,32 +190,39 @@ class Training(TrainerBase):
             if done or is_due(output.record, before, now):
                 self.record(self.end_reason if done else None)
             self.checked, self.finished = before if self.is_cut else now, done
-            self._agenda.set(now, self.evaluating.due_once())
+            self._agenda.set(now, self._due_once())
             must_save = self.evaluating.must_save(self.counts())
             save_is_due = done or must_save or is_due(output.save, before, now)
         except Interrupted:
             save_is_due = False
         leaving = self.run.signals.received is not None  # read once, so that a run that leaves has saved
         leaving = leaving or (self._pause is not None and self._pause.share(now) >= 1.0)
+        save_is_due, leaving = self.replica.of_leader("whether to save and to leave", (save_is_due, leaving))
         if output.save is not None and (save_is_due or leaving):
             self.save(save_is_due)
-        elif output.save is not None:
-            self.checkpoints.write_ahead(self.buffers())
+        elif output.save is not None and self.replica.leads:
+            self.checkpoints.write_ahead(self.lockstep.buffers())
         self._has_left = self.finished or leaving
 
     def _evaluate_what_is_due(self, done: bool, before: Counters, now: Counters) -> bool:
         """Make the test if the run is done, else the evaluations that are due; return whether it is done now."""
         if done:
-            with self.evaluating.test(self.counts(), self._hooks()):
+            with self.lockstep.evaluating(), self.evaluating.test(self.counts(), self._hooks()):
                 self._test()
         else:
             self.evaluate(self.evaluating.due(before, now))
         return done
 
+    def _due_once(self) -> Mapping[str, float]:
+        return self.replica.of_leader("the counts at which results are due", self.evaluating.due_once())
+
     @contextmanager
     def _opened(self) -> Iterator[None]:
         """The context of one `fit`, in which all components are open."""
         try:
+            if not self.replica.leads:
+                yield
+                return
             with (
                 self.run.opened(self._begin_run, self._is_saved),
                 self.checkpoints.opened(self.evaluating.candidates),
@@ -225,6 +239,8 @@ class Training(TrainerBase):
 
     def _end(self) -> None:
         self.after_train()
+        if not self.replica.leads:
+            return
         unsent = self._file_end()
         self.run.conclude(self.progress.now(), with_plot=self.finished and self.run.signals.received is None)
         unkept = self.evaluating.unkept_best() if self.finished else None
@@ -274,7 +290,7 @@ class Training(TrainerBase):
         self.evaluate(self.evaluating.at_end())
 
     def _hooks(self) -> EvaluationHooks:
-        return EvaluationHooks(self.test_context, self.after_evaluation, self.file_evaluation)
+        return self.lockstep.hooks(EvaluationHooks(self.test_context, self.after_evaluation, self.file_evaluation))
 
     @classmethod
     def train_stage(cls, config: Any) -> Stage:
@@ -307,11 +323,17 @@ class Training(TrainerBase):
 
         Raises Interrupted if a signal comes, and then writes no record.
         """
-        self.evaluating.evaluate(names, self.counts(), self._hooks())
+        in_step = nullcontext() if self.evaluating.is_final else self.lockstep.evaluating()
+        with in_step:
+            if self.replica.leads:
+                self.evaluating.evaluate(names, self.counts(), self._hooks())
 
     def record(self, ended: str | None = None) -> None:
         """Write a training record of what came since the last one. ended: why the run ends before its `stop`."""
         fields, now = dict(self._record_fields()), self.mark()
+        if not self.replica.leads:
+            self.notes.take()
+            return
         rates = {f"{name}_per_s": rate for name, rate in self._recorded.rates(now).items()}
         clock = {"train_seconds": self.run.clock.seconds, **rates, "time": self.run.time_log.take()}
         self._recorded = now
@@ -332,13 +354,20 @@ class Training(TrainerBase):
         self.require_finite(with_parameters=True)
         is_best, self.evaluating.is_best = self.evaluating.is_best, False
         with self.during("saving", []), self.run.aside("saving"):
-            leaves_rows = self.checkpoints.leaves_out_rows(buffers := self.buffers(), self.finished)
-            state = self.without_rows(self.state_dict()) if leaves_rows else self.state_dict()
-            folder = self.checkpoints.save(state, self.counts(), None if leaves_rows else buffers, is_best, is_due)
+            folder = self._write_checkpoint(is_best, is_due)
             if folder is not None:
                 self.after_save(folder)
             elif is_best:
                 self.evaluating.withdraw_best(self.checkpoints.failure)
+
+    def _write_checkpoint(self, is_best: bool, is_due: bool) -> Path | None:
+        """Write a checkpoint, and return its folder; None if the disk refuses."""
+        leaves_rows, folder = self.checkpoints.leaves_out_rows(buffers := self.lockstep.buffers(), self.finished), None
+        leaves_rows = self.replica.of_leader("whether rows are left out", leaves_rows)
+        own = self.without_rows(self.state_dict()) if leaves_rows else self.state_dict()
+        if (state := self.lockstep.joined(own)) is not None:
+            folder = self.checkpoints.save(state, self.counts(), None if leaves_rows else buffers, is_best, is_due)
+        return self.replica.of_leader("the folder of a checkpoint", folder)
 
     def require_finite(self, with_parameters: bool) -> None:
         """Raise TrainingFailed for what `fault` finds, such as a loss that is not finite."""
@@ -356,17 +385,20 @@ class Training(TrainerBase):
         self.progress.begin({"train": self.train_stage(self.config), "test": self.test_stage(self.config)})
         for callback in self.callbacks:
             callback.before_train(self)
-        if self.finished:
+        if self.finished and self.replica.leads:
             if not is_fresh:
                 self.log(f"{run.folder.path}: {run.finished_line(self.end_reason)}")
             run.records.feed(run.unfiled())
             self.checkpoints.catch_up_mirror()
             if (unsent := self._file_end()) is not None:
                 raise unsent
+        if self.finished:
             return
-        run.records.feed(run.recorders)
+        if self.replica.leads:
+            run.records.feed(run.recorders)
         self.choose_kernels()
-        if is_fresh and not self.checkpoints.stored.numbers():
+        has_none = self.replica.leads and not self.checkpoints.stored.numbers()
+        if is_fresh and self.replica.of_leader("whether there is no checkpoint", has_none):
             try:
                 self.evaluate(self.evaluating.at_start())
             except Interrupted:
@@ -376,7 +408,7 @@ class Training(TrainerBase):
         intervals = [*self.evaluating.intervals(), self.config.output.record, self.config.output.save, LOOK_INTERVAL]
         self._pause = None if self._asked_for is None else self._asked_for(self.counters)
         self._agenda = Agenda([self.config.stop, self._pause], intervals)
-        self._agenda.set(self.checked, self.evaluating.due_once())
+        self._agenda.set(self.checked, self._due_once())
         self.safe_point()
 
     def before_epoch(self) -> None:
@@ -457,7 +489,7 @@ class Training(TrainerBase):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         set_counts(self, **{name: state["counters"][name] for name in self.config.counters})
-        self.checked = {**state["checked"], "minutes": self.run.clock.seconds / 60}
+        self.checked = {**state["checked"], "minutes": self.lockstep.minutes()}
         self.in_epoch, self.epoch_counts = state["in_epoch"], state["epoch_counts"]
         self.extra_state = state["extra_state"]
         self.notes.load_state_dict(state["notes"], self.device)
@@ -495,7 +527,7 @@ class Training(TrainerBase):
     @property
     def counters(self) -> Counters:
         """The counters that intervals and limits may name as their unit."""
-        known = {**self.counts(), "minutes": self.run.clock.seconds / 60}
+        known = {**self.counts(), "minutes": self.lockstep.minutes()}
         return {unit: known[unit] for unit in self.config.units()}
 
     def mark(self) -> Mark:

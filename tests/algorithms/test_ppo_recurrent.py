@@ -410,6 +410,7 @@ def test_a_pole_whose_speed_is_hidden_is_balanced_by_memory(
     config = probe_config("memory", False, **changes) | {
         "game": gym_data(id="tests.gym_probes:HiddenCartPole-v0"),
         "num_worlds": 16,
+        "num_replicas": 1,
         "stop": {"after": 2000, "unit": "opt_steps"},
     }
     trainer = palestra.PPOTrainer(config, run=tmp_path / "run")

@@ -336,6 +336,7 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
         "trainer": {"name": "in_turn"},
         "game": game.model_dump(),
         "num_worlds": 16,
+        "num_replicas": 1,
         "roles": {"agent": "agent"},
         "players": {"agent": {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}}},
         "stop": {"after": 1000, "unit": "opt_steps"},

@@ -65,6 +65,9 @@ class Sound(Algorithm):
             turn.safe_point()
         self.has_rolled_out = False
 
+    def mean(self, gradient: Any) -> Any:
+        return self.player.mean_over_replicas(gradient, {})[0]
+
     def opt_step(self) -> Any:
         key = torch.tensor([base_key(self.player.seed, "rows")])
         chosen = self.draw(fold(key, self.player.opt_steps))
@@ -72,7 +75,8 @@ class Sound(Algorithm):
         scores = self.net(seen).gather(1, self.rows["action"][chosen].unsqueeze(1))
         self.size *= 0.9
         self.optimizer.learning_rate.fill_(self.config.learning_rate * self.size)
-        self.optimizer.step(flat_gradient(scores.square().mean(), list(self.net.parameters())))
+        gradient = flat_gradient(scores.square().mean(), list(self.net.parameters()))
+        self.optimizer.step(self.mean(gradient))
         return {"loss": scores.mean().detach()}
 
     def draw(self, key: Any) -> Any:
@@ -248,3 +252,18 @@ def test_a_key_that_cannot_be_made_up_is_asked_for() -> None:
     ):
         check_algorithm(Odd)
     check_algorithm(Odd, {"pair": "xy"}, CARTPOLE)
+
+
+class Selfish(Sound):
+    """Learns without the other replicas."""
+
+    def mean(self, gradient: Any) -> Any:
+        return gradient
+
+
+def test_what_learns_without_the_other_replicas_is_shown_the_line_that_it_lacks() -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_algorithm(Selfish)
+    [error] = raised.value.errors[:1]
+    assert "expected `gradient, metrics = self.player.mean_over_replicas(gradient, metrics)` between" in error.message
+    assert error.message.endswith("with num_replicas: 2")

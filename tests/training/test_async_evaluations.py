@@ -86,6 +86,7 @@ def test_in_an_environment_of_very_uneven_episodes_all_are_played_whatever_their
     alone = {
         "game": game,
         "num_worlds": 4,
+        "num_replicas": 1,
         "roles": {"agent": "agent"},
         "players": {"agent": copy.deepcopy(LEARNER)},
         "evaluations.0.num_games": 30,

@@ -55,6 +55,10 @@ class Experience(NamedTuple):
             *(column.index_select(0, rows) for column in columns),
         )
 
+    def weight_of(self, index: Tensor) -> Tensor:
+        """Return the weights of the rows of some sequences, (T, their number)."""
+        return self.weight.view(self.episode_start.shape).index_select(1, index)
+
     def by_role(self, roles: Sequence[str]) -> "dict[str, Experience]":
         """Return, by role of the player, all rows, of which only those of the role count."""
         if len(roles) == 1:

@@ -78,7 +78,7 @@ class Passes:
     def __init__(self, net: HeadedNet, player: Player) -> None:
         self.player = player
         self.is_recurrent = any(isinstance(net.net_of(head), RecurrentNet) for head in net.heads)
-        self.key = torch.tensor([player.key("minibatches")], device=player.device)
+        self.key = torch.tensor([player.own_key("minibatches")], device=player.device)
         self.experience: Experience | None = None
         self.explained_variance = torch.zeros((), device=player.device)
         self.num_made = 0
@@ -125,6 +125,13 @@ class Passes:
         order = random_permutation(fold(self.key, self.num_made), num_sequences)
         self.num_made += 1
         return order.tensor_split(min(num, num_sequences))
+
+    def quality(self) -> dict[str, Tensor]:
+        """Return the explained variance of the values, of all replicas their mean, as a metric."""
+        own = {"explained_variance": self.explained_variance}
+        has_none = self.experience is None
+        _, found = self.player.mean_over_replicas(self.explained_variance.reshape(1), own, 0.0 if has_none else None)
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -54,9 +54,7 @@ class LearnsByReplay(Algorithm):
 
     def __init__(self, config: Any, player: Player) -> None:
         super().__init__(config, player)
-        self.buffer: ReplayBuffer = config.replay_buffer.build(
-            player.device, player.seed, f"player/{player.name}/replay"
-        )
+        self.buffer: ReplayBuffer = config.replay_buffer.build(player.device, player.seed, player.own_stream("replay"))
         self.transition_builder: TransitionBuilder = config.transitions.build(
             config.gamma, config.rollout_length, player.moves, player.device
         )

@@ -1,7 +1,7 @@
 """GymnasiumGame: any Gymnasium environment as a game of one role, `agent`."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
@@ -238,6 +238,9 @@ class GymnasiumGame(WorldGame):
 
     def update_return_statistics(self, returns: np.ndarray) -> None:
         self.reward_moments.update(returns)
+
+    def statistics(self) -> Sequence[Moments]:
+        return [*self._observation_moments.values(), self.reward_moments]
 
     def state_dict(self) -> dict[str, Any]:
         observation = {name: moments.state_dict() for name, moments in self._observation_moments.items()}

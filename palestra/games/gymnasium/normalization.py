@@ -8,13 +8,16 @@ their mean and are divided by their standard deviation; rewards are divided by t
 return so far, which begins anew with every episode, and keep their mean.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 import numpy as np
 import torch
 
+from palestra.games.statistics import RunningStatistics
 
-class Moments:
+
+class Moments(RunningStatistics):
     """Number, mean and sum of squared deviations of rows of one shape. Before the first row: mean 0, variance 1.
 
     dtype: of the rows. Integers of 64 bits may be too large for float64: `mean` is then that of their distances from
@@ -25,7 +28,11 @@ class Moments:
         self.count = 0
         self.mean = np.zeros(shape)
         self.squares = np.zeros(shape)
-        self.origin = np.zeros(shape, dtype) if np.dtype(dtype).kind in "iu" else None
+        self.dtype = np.dtype(dtype)
+        self.origin = np.zeros(shape, dtype) if self.dtype.kind in "iu" else None
+
+    def fresh(self) -> Self:
+        return type(self)(self.mean.shape, self.dtype)
 
     @property
     def variance(self) -> np.ndarray:
@@ -38,12 +45,26 @@ class Moments:
             return
         if self.origin is not None and self.count == 0:
             self.origin = rows[0].copy()
+        if self.added is not None:
+            self.added.update(rows)
         rows = self._distances(rows).astype(np.float64)
         mean = rows.mean(axis=0)
-        squares = np.square(rows - mean).sum(axis=0)
-        delta, total = mean - self.mean, self.count + len(rows)
-        self.mean = self.mean + delta * (len(rows) / total)
-        self.squares = self.squares + squares + np.square(delta) * (self.count * len(rows) / total)
+        self._join(len(rows), mean, np.square(rows - mean).sum(axis=0))
+
+    def join(self, other: Self) -> None:
+        if other.count == 0:
+            return
+        mean = other.mean
+        if self.origin is not None and other.origin is not None:
+            if self.count == 0:
+                self.origin = other.origin.copy()
+            mean = mean + self._distances(other.origin)
+        self._join(other.count, mean, other.squares)
+
+    def _join(self, num: int, mean: np.ndarray, squares: np.ndarray) -> None:
+        delta, total = mean - self.mean, self.count + num
+        self.mean = self.mean + delta * (num / total)
+        self.squares = self.squares + squares + np.square(delta) * (self.count * num / total)
         self.count = total
 
     def _distances(self, rows: np.ndarray) -> np.ndarray:
@@ -62,11 +83,11 @@ class Moments:
         """Return rows / sqrt(variance + eps), float32."""
         return (rows / np.sqrt(self.variance + eps)).astype(np.float32)
 
-    def state_dict(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         state = {"count": self.count, "mean": torch.tensor(self.mean), "squares": torch.tensor(self.squares)}
         return state if self.origin is None else state | {"origin": torch.tensor(self.origin)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_own_state(self, state: Mapping[str, Any]) -> None:
         self.count = state["count"]
         self.mean, self.squares = (state[name].cpu().numpy().copy() for name in ("mean", "squares"))
         self.origin = None if self.origin is None else state["origin"].cpu().numpy().copy()

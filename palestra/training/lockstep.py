@@ -1,0 +1,225 @@
+"""A training as one of the replicas of a run, which go through the same stages in lockstep."""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import nn
+
+from palestra.config import ConfigError
+from palestra.runs.evaluating import EvaluationHooks
+from palestra.runtime.signals import Interrupted
+from palestra.scaling.exchange import Exchange, ReplicaFailed
+from palestra.scaling.replica import Replica, Status
+from palestra.scaling.states import differing, own_part, with_part
+from palestra.training.checks import TrainingFailed, telling_failures
+
+REPLICAS = "replicas"
+"""the entry of a checkpoint's state that holds, for each replica but the first, what is its own"""
+SHARED = ("counters", "epoch_counts", "in_epoch", "finished", "turn")
+SHARED_OF_PLAYERS = ("nets", "optimizers", "opt_steps", "env_steps", "schedules", "frozen", "turn_progress")
+
+
+class Lockstep:
+    """What a training does together with the other replicas of its run. Replica 0 leads; a lone one asks nobody.
+
+    replica: its place. followers: the lockstep of the other replicas in this process, once they are made; of the
+    leader alone.
+    """
+
+    def __init__(self, training: Any, replica: Replica) -> None:
+        self.training, self.replica = training, replica
+        self.followers: list[Lockstep] = []
+        self._evaluated: list[Mapping[str, Any]] = []
+        replica.status = self._status
+
+    def _status(self) -> Status:
+        run = self.training.run
+        return Status(run.signals.received, self.training.end_reason, run.clock.seconds / 60)
+
+    # ---- one fit -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def opened(self, *arguments: Any) -> Iterator[None]:
+        """The context of one `fit`: failures are told, and the replicas that this one leads fit along with it.
+
+        arguments: those of `fit`.
+        """
+        training, replica = self.training, self.replica
+        if not replica.leads:
+            torch.set_num_threads(training.config.execution.num_threads)  # each thread has a setting of its own
+        with telling_failures(training.run, training.failures) if replica.leads else nullcontext():
+            if replica.is_alone or not replica.leads:
+                yield
+                return
+            self._make_followers()
+            exchange = Exchange(replica.num)
+            threads = [threading.Thread(target=each._follow, args=(arguments,), daemon=True) for each in self.followers]
+            for each in (self, *self.followers):
+                each.replica.exchange = exchange
+            for thread in threads:
+                thread.start()
+            try:
+                yield
+                exchange.leave(0)
+            except ReplicaFailed:
+                pass
+            except BaseException as error:
+                exchange.fail(error)
+                raise
+            finally:
+                for thread in threads:
+                    thread.join()
+            if exchange.failure is not None:
+                raise exchange.failure
+
+    def _make_followers(self) -> None:
+        """Make the other replicas of this process, unless they exist. Raises ConfigError."""
+        training, run, num = self.training, self.training.run, self.replica.num
+        if self.followers:
+            return
+        if run.set_in_python:
+            calls = ", ".join(run.set_in_python)
+            message = f"expected 1 with objects that no config names, as {calls} handed over, got {num}"
+            raise ConfigError.at("num_replicas", message)
+        callbacks = training.callbacks[len(training.config.callbacks) :]
+        quiet = Console(quiet=True)
+        for index in range(1, num):
+            own = deepcopy(callbacks)
+            made = type(training)(training.config, run.place, (), own, quiet, run.origin, Replica(index, num))
+            self.followers.append(made.lockstep)
+
+    def _follow(self, arguments: Sequence[Any]) -> None:
+        """Fit along with the leader, in a thread of one's own."""
+        exchange, place = self.replica.exchange, self.replica.index
+        assert exchange is not None
+        try:
+            exchange.begin(place)
+            num_steps, unit, max_steps = arguments
+            self.training.fit(num_steps, unit, max_steps=max_steps)
+            exchange.leave(place)
+        except ReplicaFailed:
+            return
+        except BaseException as error:
+            exchange.fail(error)
+
+    # ---- what is agreed ------------------------------------------------------------------------------------
+
+    def minutes(self) -> float:
+        """Return the minutes of training, by the leader's clock as all have heard of it."""
+        news = self.replica.news
+        return float(self.training.run.clock.seconds / 60) if self.replica.is_alone or not news else news[0].minutes
+
+    def is_asked_to_end(self) -> bool:
+        """Return whether a signal or a reason to end has reached all replicas."""
+        if self.replica.is_alone:
+            return self.training.run.signals.received is not None or self.training.end_reason is not None
+        return any(each.signal is not None or each.end_reason is not None for each in self.replica.news)
+
+    def agree_on_end(self) -> None:
+        """Let the first reason to end the run that a replica has be that of all."""
+        self.replica.each("what is due", None)
+        reasons = [each.end_reason for each in self.replica.news if each.end_reason is not None]
+        if reasons:
+            self.training.end_reason = reasons[0]
+
+    def average_buffers(self, nets: Iterable[nn.Module]) -> None:
+        """Give the buffers of networks that are numbers, as the statistics of batch norm, their mean over replicas."""
+        if self.replica.is_alone:
+            return
+        buffers = [buffer for net in nets for buffer in net.buffers() if buffer.is_floating_point()]
+        if buffers:
+            mean, _ = self.replica.mean(torch.cat([buffer.detach().flatten() for buffer in buffers]), {})
+            for buffer, value in zip(buffers, mean.split([buffer.numel() for buffer in buffers]), strict=True):
+                buffer.copy_(value.view_as(buffer))
+
+    # ---- evaluations ---------------------------------------------------------------------------------------
+
+    def hooks(self, hooks: EvaluationHooks) -> EvaluationHooks:
+        """Return the hooks of evaluations: of several replicas, each hears of the results afterwards."""
+        return hooks if self.replica.is_alone else hooks._replace(after_evaluation=self._evaluated.append)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """A context in which the leader evaluates, and at whose end all replicas hear of the results.
+
+        Raises Interrupted in all of them if a signal comes.
+        """
+        if self.replica.is_alone:
+            yield
+            return
+        self._evaluated = []
+        try:
+            yield
+        except Interrupted:
+            self.replica.of_leader("the results of evaluations", None)
+            raise
+        records = self.replica.of_leader("the results of evaluations", self._evaluated)
+        if records is None:
+            raise Interrupted
+        for record in records:
+            self.training.after_evaluation(record)
+
+    # ---- checkpoints ---------------------------------------------------------------------------------------
+
+    def joined(self, state: dict[str, Any]) -> dict[str, Any] | None:
+        """Return what a checkpoint holds of the states of all replicas; None in those that do not lead.
+
+        Raises TrainingFailed if they differ where they must not.
+        """
+        if self.replica.is_alone:
+            return state
+        states = self.replica.each("states", state)
+        for index, each in enumerate(states[1:], start=1):
+            if parts := [*differing(shared(each), shared(state))] if self.replica.leads else []:
+                more = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
+                message = f"replica {index} has come to another state than replica 0: {parts[0]}{more}; expected equal"
+                raise TrainingFailed(f"{message} ones, so callbacks and trainers must decide alike in all replicas")
+        if not self.replica.leads:
+            return None
+        return state | {REPLICAS: [own_part(each, state) for each in states[1:]]}
+
+    def begin(self, state: Mapping[str, Any] | None, is_branch: bool = False) -> tuple[Any, bool]:
+        """Return this replica's state of the checkpoint that the leader has read, and whether the run branches off it.
+
+        The arguments are the leader's. The state is None if there is no checkpoint.
+        """
+        if self.replica.is_alone:
+            return state, is_branch
+        whole, is_branch = self.replica.of_leader("the state to begin with", (state, is_branch))
+        if whole is None:
+            return None, is_branch
+        of_leader = {key: value for key, value in whole.items() if key != REPLICAS}
+        if self.replica.leads:
+            return of_leader, is_branch
+        return deepcopy(with_part(whole[REPLICAS][self.replica.index - 1], of_leader)), is_branch
+
+    def buffers(self) -> dict[str, Any]:
+        """Return the replay buffers of all replicas in this process, by their names in checkpoints."""
+        found = dict(self.training.buffers())
+        for each in self.followers:
+            found |= {f"{name}~{each.replica.index}": buffer for name, buffer in each.training.buffers().items()}
+        return found
+
+
+def shared(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a state that all replicas have in common."""
+    players = {
+        name: {part: player[part] for part in SHARED_OF_PLAYERS if part in player}
+        for name, player in state.get("players", {}).items()
+    }
+    return {part: state[part] for part in SHARED if part in state} | {"players": players}
+
+
+def without_mean(player: Any) -> str:
+    """Say that a player has made an opt step without the other replicas."""
+    algorithm = type(player.algorithm)
+    line = "gradient, metrics = self.player.mean_over_replicas(gradient, metrics)"
+    return (
+        f"players.{player.name}: {algorithm.__module__}.{algorithm.__qualname__} has made an opt step without the "
+        f"other replicas; expected `{line}` between gradient and step"
+    )
