@@ -67,6 +67,11 @@ def test_replicas_have_the_same_players_and_their_own_experience(config: Data, t
     )
 
 
+def test_what_replicas_have_in_all_is_said_before_they_begin(config: Data) -> None:
+    told = Trainer.train_stage(Trainer(config).config).description
+    assert "in 2 replicas of 8 worlds" in told
+
+
 def test_an_opt_step_descends_the_mean_of_all_gradients(
     config: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
