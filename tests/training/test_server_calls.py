@@ -28,6 +28,7 @@ from palestra.storage.disk import Folder, RunFolderError
 from palestra.text.models.sources import NewConfig
 from palestra.text.rollouts import Rollouts
 from palestra.training import make_trainer
+from palestra.training.checks import TrainingFailed
 from palestra.training.text import TextTrainer
 from tests.forked import Forked
 from tests.text.runs import FIXED, PLAYER, SUPERVISED, text_run
@@ -348,6 +349,19 @@ def test_a_final_evaluation_that_a_spent_budget_can_pay_is_made(
 
 
 # ---- bad input, and strangers ------------------------------------------------------------------------------
+
+
+def test_a_call_that_fails_before_the_first_checkpoint_loses_no_answer(server: FakeServer, tmp_path: Path) -> None:
+    server.plan.extend(["answer", "400"])
+    config = server_run(server.url)
+    with pytest.raises(TrainingFailed, match="HTTP 400: status 400") as raised:
+        fit(tmp_path / "run", config)
+    assert "\n" not in str(raised.value)
+    assert not list((tmp_path / "run" / "checkpoints").iterdir())
+    kept = f"the answers of servers are kept; to resume: palestra resume {tmp_path / 'run'}"
+    assert kept in str(raised.value)
+    fit(tmp_path / "run", config)
+    assert sorted(server.asked.values())[-2:] == [1, 2], "the one that was refused is asked for again"
 
 
 @pytest.mark.parametrize(
