@@ -21,7 +21,7 @@ ALGORITHMS = [
         ("            self._forget_inside(name)\n", ""),
         ("        self.player.turn_progress.clear()\n", ""),
         ('progress["of"] = progress["done"] + 1', 'progress["of"] = progress["done"]'),
-        ('setdefault(name, {"done": 0, "of": num})', 'setdefault(what, {"done": 0, "of": num})'),
+        ("self.player.turn_progress[name] = {", "self.player.turn_progress[what] = {"),
     ),
     *mutants(
         "algorithms/terms.py",

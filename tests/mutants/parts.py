@@ -251,10 +251,10 @@ PARTS = [
         "games/gymnasium/normalization.py",
         "games/gymnasium/test_gym_normalization.py",
         (
-            "self.squares = self.squares + squares + np.square(delta) * (self.count * len(rows) / total)",
+            "self.squares = self.squares + squares + np.square(delta) * (self.count * num / total)",
             "self.squares = self.squares + squares",
         ),
-        ("self.mean = self.mean + delta * (len(rows) / total)", "self.mean = self.mean + delta / total"),
+        ("self.mean = self.mean + delta * (num / total)", "self.mean = self.mean + delta / total"),
         ("return self.squares / self.count if self.count", "return self.squares / (self.count - 1) if self.count > 1"),
         (
             "return (rows / np.sqrt(self.variance + eps)).astype(np.float32)",

@@ -193,7 +193,7 @@ ROLLOUTS = [
         ("share = num / total.clamp(min=1).to(torch.float64)", "share = num / (total + 1).to(torch.float64)"),
         ("delta.square() * (self.count * share)", "delta.square() * share"),
         ("squares = (rows - mean).masked_fill(left_out, 0.0)", "squares = (rows - mean)"),
-        ("self.centered, shape = not space.padded,", "self.centered, shape = True,"),
+        ("space.shape, not space.padded, device)", "space.shape, True, device)"),
         ("(present & counted.unsqueeze(1)).flatten()", "present.flatten()"),
         ("(self.variance + eps).sqrt()", "self.variance.sqrt()"),
         ("new[name] = new[name].clamp(-clip, clip)", "new[name] = new[name].clamp(max=clip)"),

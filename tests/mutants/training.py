@@ -5,6 +5,7 @@ from tests.mutants.mutant import mutants
 STAGES = "training/test_stages.py"
 MODES = "nets/test_modes.py"
 PENDING = "training/test_evaluator_processes.py"
+LOCKSTEP = "training/test_lockstep.py"
 TURNS = "games/dialogue/test_turns.py"
 
 PROTOCOLS = "games/dialogue/test_game.py games/dialogue/test_tryout.py"
@@ -52,10 +53,45 @@ TRAINING = [
         ('never in this run" if first >= num_epochs', 'never in this run" if False'),
     ),
     *mutants(
+        "training/lockstep.py",
+        LOCKSTEP,
+        ("            self.training.end_reason = reasons[0]\n", "            pass\n"),
+        ("each.signal is not None or each.end_reason is not None for each in", "each.signal is not None for each in"),
+        ("if self.replica.leads:\n            return of_leader, is_branch\n", "return of_leader, is_branch\n"),
+        ("[*differing(shared(each), shared(state))]", "[]"),
+        ("                buffer.copy_(value.view_as(buffer))\n", "                pass\n"),
+    ),
+    *mutants(
+        "training/trainer.py",
+        LOCKSTEP,
+        ("first = self.replica.index * player.num_worlds", "first = 0"),
+        ("* collecting[0].num_worlds * self.replica.num", "* collecting[0].num_worlds"),
+        ("        self._join_statistics()\n", ""),
+        ("            raise TrainingFailed(without_mean(player))\n", "            pass\n"),
+        ("sum(each[name] for each in of_all)", "of_all[0][name]"),
+    ),
+    *mutants(
+        "scaling/means.py",
+        "scaling/test_means.py",
+        ("share.gradient * weight.to(share.gradient.dtype)", "share.gradient"),
+        ("    if share.is_absent:\n        zeros", "    if False:\n        zeros"),
+        ("zip(values[::2], values[1::2], strict=True)", "zip(values[: len(values) // 2], values[len(values) // 2 :])"),
+    ),
+    *mutants(
+        "scaling/replica.py",
+        LOCKSTEP,
+        ("return mean.clone(), means", "return mean, means"),
+    ),
+    *mutants(
+        "players/player.py",
+        LOCKSTEP,
+        ("return stream if self.replica is None or self.replica.index == 0 else", "return stream if True else"),
+    ),
+    *mutants(
         "training/training.py",
         STAGES,
         ("        with torch.enable_grad():\n", "        with torch.no_grad():\n"),
-        ("self._opened(), self.train_context(), telling", "self._opened(), telling"),
+        ("self._opened(), self.train_context(), self.lockstep", "self._opened(), self.lockstep"),
         ("if cls._test is Training._test:", "if True:"),
     ),
     *mutants(
