@@ -14,9 +14,10 @@ from palestra.config import ConfigError
 from palestra.runs.evaluating import EvaluationHooks
 from palestra.runtime.signals import Interrupted
 from palestra.scaling.exchange import Exchange, ReplicaFailed
+from palestra.scaling.means import LockstepError
 from palestra.scaling.replica import Replica, Status
 from palestra.scaling.states import differing, own_part, with_part
-from palestra.training.checks import TrainingFailed, telling_failures
+from palestra.training.checks import TrainingFailed, branch_hint, telling_failures
 
 REPLICAS = "replicas"
 """the entry of a checkpoint's state that holds, for each replica but the first, what is its own"""
@@ -59,8 +60,10 @@ class Lockstep:
             self._make_followers()
             exchange = Exchange(replica.num)
             threads = [threading.Thread(target=each._follow, args=(arguments,), daemon=True) for each in self.followers]
-            for each in (self, *self.followers):
+            self.replica.exchange = exchange
+            for each in self.followers:
                 each.replica.exchange = exchange
+                each._take_over(training)
             for thread in threads:
                 thread.start()
             try:
@@ -74,6 +77,8 @@ class Lockstep:
             finally:
                 for thread in threads:
                     thread.join()
+            if isinstance(exchange.failure, LockstepError):
+                raise TrainingFailed(str(exchange.failure), branch_hint(training.run.folder))
             if exchange.failure is not None:
                 raise exchange.failure
 
@@ -92,6 +97,12 @@ class Lockstep:
             own = deepcopy(callbacks)
             made = type(training)(training.config, run.place, (), own, quiet, run.origin, Replica(index, num))
             self.followers.append(made.lockstep)
+
+    def _take_over(self, leader: Any) -> None:
+        """Take over what `extend` may have changed since the last `fit`."""
+        training = self.training
+        training.run.config = leader.run.config
+        training.finished, training.end_reason, training.is_cut = leader.finished, leader.end_reason, leader.is_cut
 
     def _follow(self, arguments: Sequence[Any]) -> None:
         """Fit along with the leader, in a thread of one's own."""

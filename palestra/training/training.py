@@ -197,7 +197,8 @@ class Training(TrainerBase):
             save_is_due = False
         leaving = self.run.signals.received is not None  # read once, so that a run that leaves has saved
         leaving = leaving or (self._pause is not None and self._pause.share(now) >= 1.0)
-        save_is_due, leaving = self.replica.of_leader("whether to save and to leave", (save_is_due, leaving))
+        save_is_due = self.replica.of_leader("whether to save", save_is_due)
+        leaving = any(self.replica.each("whether to leave", leaving))
         if output.save is not None and (save_is_due or leaving):
             self.save(save_is_due)
         elif output.save is not None and self.replica.leads:

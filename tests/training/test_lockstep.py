@@ -156,6 +156,16 @@ def test_a_reason_of_one_replica_ends_all_at_one_safe_point(config: Data, tmp_pa
     assert 5 <= trainer.opt_steps < 12
 
 
+def test_a_run_of_replicas_is_extended(config: Data, tmp_path: Path) -> None:
+    trainer = fit(tmp_path / "run", config)
+    trainer.extend(["stop.after=16"])
+    trainer.fit()
+    whole = fit(tmp_path / "whole", config | {"stop": {"after": 16, "unit": "opt_steps"}})
+    for each in all_replicas(trainer):
+        assert each.opt_steps == 16
+        assert equal(each.players["host"].weights(), whole.players["host"].weights())
+
+
 class FailsInOne(Callback):
     def after_step(self, trainer: Any, player: Any, metrics: Any) -> None:
         if trainer.replica.index == 1 and trainer.opt_steps == 5:
@@ -168,6 +178,14 @@ class DiffersInOne(Callback):
     def after_step(self, trainer: Any, player: Any, metrics: Any) -> None:
         if trainer.replica.index == 1:
             next(player.nets["q"].parameters()).data.add_(1.0)
+
+
+class AsksInOne(Callback):
+    """Asks for the values of all replicas in one of them alone."""
+
+    def after_epoch(self, trainer: Any) -> None:
+        if trainer.replica.index == 1:
+            trainer.replica.each("a secret", 1)
 
 
 class Selfish(DQN):
@@ -186,6 +204,12 @@ class Selfish(DQN):
 def test_a_failure_of_one_replica_is_that_of_the_run(config: Data, tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError, match="in the second replica"):
         Trainer(config, run=tmp_path / "run", callbacks=[FailsInOne(None)]).fit()
+
+
+def test_an_exchange_that_one_replica_alone_makes_is_told(config: Data, tmp_path: Path) -> None:
+    message = "expected the same exchange by all replicas, got the end of an epoch by replica 0, a secret by replica 1"
+    with pytest.raises(TrainingFailed, match=message):
+        Trainer(config, run=tmp_path / "run", callbacks=[AsksInOne(None)]).fit()
 
 
 def test_replicas_that_come_to_other_weights_fail_at_the_next_save(config: Data, tmp_path: Path) -> None:
