@@ -24,6 +24,7 @@ from palestra.cli import app, main
 from palestra.commands.verify import verify
 from palestra.config import ConfigError
 from palestra.runs.stored import StoredRun
+from palestra.storage.manifest import PUT_BACK
 from palestra.storage.remote import Remote, RemoteError
 from palestra.storage.run_folder import RunFolder
 from palestra.training.trainer import Trainer
@@ -73,7 +74,7 @@ def test_players_of_other_runs_and_results_come_back_too(make_config: MakeConfig
     copied.write_text(f"{copied.read_text()}\n")  # which reads alike
     for command in ("verify", "resume"):
         told = CliRunner().invoke(app, [command, str(tmp_path / "again")])
-        assert (told.output, told.exit_code) == (f"{copied} differs from what was written\n", 1)
+        assert (told.output, told.exit_code) == (f"{copied} differs from what was written; {PUT_BACK}\n", 1)
 
 
 def test_a_run_fetched_after_a_stop_anywhere_ends_in_the_same_bits(make_config: MakeConfig, tmp_path: Path) -> None:
