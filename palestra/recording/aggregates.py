@@ -77,6 +77,20 @@ class Aggregates:
         """Count `num` more of something."""
         self._counts[name] = self._counts.get(name, 0) + num
 
+    def join(self, other: "Aggregates") -> None:
+        """Add all values that others have gathered for the same statistics, as if they had come after these."""
+        other._fetch_arrays()
+        for name, (more, num_more) in other._sums.items():
+            total, num = self._sums.get(name, (0.0, 0))
+            self._sums[name] = (total + more, num + num_more)
+            if self._tracked:
+                self._track(name, total, num, more, num_more, other._tracks[name])
+        for name, number in other._counts.items():
+            self.add_count(name, number)
+        for name, bins in other._bins.items():
+            self._bins.setdefault(name, Bins()).join(bins)
+        self._singles |= other._singles
+
     def _track(self, name: str, total: Number, num: int, more: Number, num_more: int, new: dict[str, Any]) -> None:
         """Merge the statistics of new numbers into those of earlier ones.
 

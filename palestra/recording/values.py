@@ -132,6 +132,23 @@ class Bins:
         counts[self.first - first :][: len(self.counts)] += self.counts
         self.first, self.counts = first, counts
 
+    def join(self, other: "Bins") -> None:
+        """Add the numbers that others have counted."""
+        if not len(other.counts):
+            return
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self._coarsen(self._exponent())
+        theirs = Bins()
+        vars(theirs).update(vars(other))
+        theirs._coarsen(self.exponent)
+        first, end = theirs.first, theirs.first + len(theirs.counts)
+        if len(self.counts):
+            first, end = min(first, self.first), max(end, self.first + len(self.counts))
+        counts = np.zeros(end - first, dtype=np.int64)
+        for each in (self, theirs):
+            counts[each.first - first :][: len(each.counts)] += each.counts
+        self.first, self.counts = first, counts
+
     def _exponent(self) -> int:
         """Return the exponent of the width that the numbers so far need. It never falls while numbers are added."""
         exponents = [LEAST_EXPONENT]

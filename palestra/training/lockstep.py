@@ -11,6 +11,7 @@ from rich.console import Console
 from torch import nn
 
 from palestra.config import ConfigError
+from palestra.recording.aggregates import Aggregates
 from palestra.runs.evaluating import EvaluationHooks
 from palestra.runtime.signals import Interrupted
 from palestra.scaling.exchange import Exchange, ReplicaFailed
@@ -147,6 +148,19 @@ class Lockstep:
             mean, _ = self.replica.mean(torch.cat([buffer.detach().flatten() for buffer in buffers]), {})
             for buffer, value in zip(buffers, mean.split([buffer.numel() for buffer in buffers]), strict=True):
                 buffer.copy_(value.view_as(buffer))
+
+    def join(self, what: str, own: Aggregates) -> None:
+        """Add to what the leader has gathered for a record what the others have, who then forget it."""
+        if self.replica.is_alone:
+            return
+        states = self.replica.each(what, own.state_dict())
+        if not self.replica.leads:
+            own.take()
+            return
+        for state in states[1:]:
+            other = Aggregates(own.statistics)
+            other.load_state_dict(state, self.training.device)
+            own.join(other)
 
     # ---- evaluations ---------------------------------------------------------------------------------------
 

@@ -357,6 +357,8 @@ class Trainer(Training):
         players = {}
         episodes = {id(worlds): self._take_episodes(worlds) for worlds in self.worlds.values()}
         for player in self.learners:
+            for fields in [self.metrics.info[player.name]] if self.metrics.info else []:
+                self.lockstep.join("fields of info", fields.aggregates)
             players[player.name] = {
                 "env_steps": player.env_steps,
                 "opt_steps": player.opt_steps,

@@ -12,6 +12,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from palestra.recording.aggregates import Aggregates, Statistic
 from palestra.recording.values import Image, Video
@@ -237,3 +239,20 @@ def test_what_was_gathered_for_other_statistics_is_dropped() -> None:
     after.load_state_dict(before.state_dict(), CPU)
     after.add({"loss": 2.0})
     assert after.take() == {"loss": 2.0, "loss/max": 2.0}
+
+
+@given(parts=st.lists(st.lists(st.floats(-1e3, 1e3), max_size=5), min_size=2, max_size=4))
+def test_what_several_have_gathered_is_joined_as_if_one_had(parts: list[list[float]]) -> None:
+    whole, joined = Aggregates(ALL), Aggregates(ALL)
+    for part in parts:
+        own = Aggregates(ALL)
+        for each in (whole, own):
+            for value in part:
+                each.add({"x": value})
+            each.add({"array": torch.tensor(part, dtype=torch.float64), "text": f"{part}"})
+            each.add_count("values", len(part))
+        joined.join(own)
+    expected, found = whole.take(), joined.take()
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        assert found[name] == (pytest.approx(value, rel=1e-9, abs=1e-6) if isinstance(value, float) else value), name

@@ -109,6 +109,22 @@ def test_normalised_observations_count_the_rows_of_all_replicas(tmp_path: Path) 
         assert equal(mine.own_state(), mine.common.own_state())  # type: ignore[union-attr]
 
 
+class Notes(Callback):
+    """Notes the number of its replica."""
+
+    def after_epoch(self, trainer: Any) -> None:
+        trainer.note("replica", float(trainer.replica.index))
+
+
+def test_a_record_has_the_notes_of_all_replicas(config: Data, tmp_path: Path) -> None:
+    config["output"]["statistics"] = ["mean", "count", "max"]
+    Trainer(config, run=tmp_path / "run", callbacks=[Notes(None)]).fit()
+    noted = [each["notes"] for each in records(tmp_path / "run") if "notes" in each]
+    assert noted
+    assert all((each["replica"], each["replica/max"]) == (0.5, 1.0) for each in noted)
+    assert sum(each["replica/count"] for each in noted) % NUM == 0
+
+
 # ---- they stop and go on ------------------------------------------------------------------------------
 
 
