@@ -159,4 +159,4 @@ def test_what_a_run_removes_of_itself_is_never_that_of_another(tmp_path: Path) -
     with pytest.raises(RunFolderError):
         run.remove_begun()
     assert (tmp_path / "elsewhere/config.yml").read_text() == "mine"
-    assert run.buffers.exists()
+    assert run.evaluations.exists()
