@@ -146,7 +146,8 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None, 
             trained.require_same_observations(run.game)
             _import(player, trained)
     else:
-        player.learning, player.num_worlds, player.replica = True, run.worlds_of(name), replica
+        player.learning, player.num_worlds = True, run.worlds_of(name)
+        player.replica = replica if run.num_replicas > 1 else None
         player.moves = _moves(game, roles)
         player.algorithm = build_algorithm(config.algorithm, player)  # type: ignore[attr-defined]
     return player

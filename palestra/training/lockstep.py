@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ class Lockstep:
         self.training, self.replica = training, replica
         self.followers: list[Lockstep] = []
         self._evaluated: list[Mapping[str, Any]] = []
+        self._num_means = 0
         replica.status = self._status
 
     def _status(self) -> Status:
@@ -139,10 +141,43 @@ class Lockstep:
         if reasons:
             self.training.end_reason = reasons[0]
 
-    def average_buffers(self, nets: Iterable[nn.Module]) -> None:
-        """Give the buffers of networks that are numbers, as the statistics of batch norm, their mean over replicas."""
+    def agree_to_leave(self, save_is_due: bool, leaving: bool) -> tuple[bool, bool]:
+        """Return whether the leader has to save, and whether any replica was asked to leave."""
+        return self.replica.of_leader("whether to save", save_is_due), any(self.replica.each("who leaves", leaving))
+
+    def due_once(self) -> Mapping[str, float]:
+        """Return the counts at which results of the leader's evaluations count."""
+        return self.replica.of_leader("when results count", self.training.evaluating.due_once())
+
+    # ---- opt steps and roll-outs ---------------------------------------------------------------------------
+
+    def before_step(self) -> None:
+        """Note how many means there were."""
+        self._num_means = self.replica.num_means
+
+    def after_step(self, player: Any) -> None:
+        """Average the statistics of batch norm. Raises TrainingFailed if the step was made without the others."""
         if self.replica.is_alone:
             return
+        if self.replica.num_means == self._num_means:
+            raise TrainingFailed(without_mean(player))
+        self._average_buffers(player.nets.values())
+
+    def share_statistics(self, game: Any) -> None:
+        """Let replicas have the running statistics of observations and rewards in common."""
+        for each in () if self.replica.is_alone else game.statistics():
+            each.begin_sharing()
+
+    def join_statistics(self, game: Any) -> None:
+        """Give all replicas the same running statistics of observations and rewards."""
+        statistics = [] if self.replica.is_alone else game.statistics()
+        if statistics:
+            of_all = self.replica.each("running statistics", [each.added.own_state() for each in statistics])
+            for number, each in enumerate(statistics):
+                each.join_all([states[number] for states in of_all])
+
+    def _average_buffers(self, nets: Iterable[nn.Module]) -> None:
+        """Give the buffers of networks that are numbers their mean over replicas."""
         buffers = [buffer for net in nets for buffer in net.buffers() if buffer.is_floating_point()]
         if buffers:
             mean, _ = self.replica.mean(torch.cat([buffer.detach().flatten() for buffer in buffers]), {})
@@ -172,9 +207,9 @@ class Lockstep:
     def evaluating(self) -> Iterator[None]:
         """A context in which the leader evaluates, and at whose end all replicas hear of the results.
 
-        Raises Interrupted in all of them if a signal comes.
+        Raises Interrupted in all of them if a signal comes. The evaluations of a test are one piece, which has its own.
         """
-        if self.replica.is_alone:
+        if self.replica.is_alone or self.training.evaluating.is_final:
             yield
             return
         self._evaluated = []
@@ -190,6 +225,21 @@ class Lockstep:
             self.training.after_evaluation(record)
 
     # ---- checkpoints ---------------------------------------------------------------------------------------
+
+    def save(self, is_best: bool, is_due: bool) -> Path | None:
+        """Write a checkpoint of all replicas, and return its folder; None if the disk refuses."""
+        training, checkpoints, folder = self.training, self.training.checkpoints, None
+        leaves_rows = checkpoints.leaves_out_rows(buffers := self.buffers(), training.finished)
+        leaves_rows = self.replica.of_leader("whether rows are left out", leaves_rows)
+        own = training.without_rows(training.state_dict()) if leaves_rows else training.state_dict()
+        if (state := self.joined(own)) is not None:
+            folder = checkpoints.save(state, training.counts(), None if leaves_rows else buffers, is_best, is_due)
+        return self.replica.of_leader("the folder of a checkpoint", folder)
+
+    def write_ahead(self) -> None:
+        """Write rows of replay buffers that the next checkpoint will need."""
+        if self.replica.leads:
+            self.training.checkpoints.write_ahead(self.buffers())
 
     def joined(self, state: dict[str, Any]) -> dict[str, Any] | None:
         """Return what a checkpoint holds of the states of all replicas; None in those that do not lead.

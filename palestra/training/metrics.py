@@ -1,6 +1,6 @@
 """The metrics of players and the fields of their environments' `info` that go into the next record."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,8 +30,13 @@ class PendingMetrics:
             assert isinstance(player.worlds.world, EnvironmentWorld)
             self.info[player.name] = player.worlds.world.record_info(config.info, Aggregates(statistics))
 
-    def take(self, player: str) -> dict[str, Any]:
-        """Give the entries of a record that concern a player, by name. What comes later belongs to the next record."""
+    def take(self, player: str, join: Callable[[str, Aggregates], None]) -> dict[str, Any]:
+        """Give the entries of a record that concern a player, by name. What comes later belongs to the next record.
+
+        join: adds what other replicas have gathered.
+        """
+        if self.info:
+            join("fields of info", self.info[player].aggregates)
         info = self.info[player].aggregates.take() if self.info else {}
         return self.by_player[player].take() | info
 

@@ -7,6 +7,7 @@ roll-outs that they ask for, and records their metrics. palestra.training.traini
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -31,15 +32,8 @@ from palestra.runtime.limits import memory_needed
 from palestra.runtime.threads import limited_threads
 from palestra.storage.run_folder import RunFolder
 from palestra.training.async_evaluations import make_evaluating
-from palestra.training.checks import (
-    TrainingFailed,
-    check_algorithms,
-    check_player_keys,
-    check_players,
-    fault_of_players,
-)
+from palestra.training.checks import check_algorithms, check_player_keys, check_players, fault_of_players
 from palestra.training.descriptions import final_evaluations, turns_in_words, updates_in_words
-from palestra.training.lockstep import without_mean
 from palestra.training.metrics import PendingMetrics
 from palestra.training.training import Training
 
@@ -112,15 +106,13 @@ class Trainer(Training):
         self.imported = None if copies is None else copies.players  # players of other runs, as they were when it began
         # orthogonal weights depend on the number of threads
         with limited_threads(self.config.execution.num_threads), run.compiling.listening():
-            replica = None if self.replica.is_alone else self.replica
-            self.parts = build_parts(self.config, run.device, self.imported, replica)
+            self.parts = build_parts(self.config, run.device, self.imported, self.replica)
         self.game, self.players, self.learners = self.parts.game, self.parts.players, self.parts.learners
         for player in self.learners:
             player.is_counted = True
             if self.run.begins_anew() and (start := warm_start(player, self.config)) is not None:
                 self.run.warm_starts.append(start)
-        for statistics in () if self.replica.is_alone else self.game.statistics():
-            statistics.begin_sharing()
+        self.lockstep.share_statistics(self.game)
         self.fused_game: Any = fuse(self.game)  # a FusedGame or a SoloGame, each with worlds of its own kind
         self.worlds = self._make_worlds()
         run.count_time_in(run.time_log, self.buffers())
@@ -129,7 +121,6 @@ class Trainer(Training):
         self.evaluations = build_evaluations(self.parts)
         self.evaluating = make_evaluating(self, self.evaluations)
         self._warned_inexact: set[str] = set()
-        self._num_means = 0
 
     def _make_worlds(self) -> dict[str, Any]:
         """Make the worlds in which each learning player collects experience, by their names in checkpoints."""
@@ -228,22 +219,13 @@ class Trainer(Training):
         self.fused_game.policies = {seat: sitter.policy(sitter.learning, seat) for seat, sitter in seats.items()}
         roles = tuple(role for player in collecting for role in player.roles)
         by_role = self.fused_game.collect(collecting[0].worlds, roles, num_rounds)
-        self._join_statistics()
+        self.lockstep.join_statistics(self.game)
         num_steps = num_rounds * collecting[0].num_worlds * self.replica.num
         for each in (*collecting, self):
             count(each, env_steps=num_steps)
         self.epoch_counts["roll_outs"] += 1
         self.run.time_log.switch("memory")
         return by_role
-
-    def _join_statistics(self) -> None:
-        """Give all replicas the same running statistics of observations and rewards."""
-        statistics = [] if self.replica.is_alone else self.game.statistics()
-        if statistics:
-            added = [each.added.own_state() for each in statistics]  # type: ignore[union-attr]
-            of_all = self.replica.each("running statistics", added)
-            for number, each in enumerate(statistics):
-                each.join_all([states[number] for states in of_all])
 
     def _count_opt_steps(self, player: Player, num: int) -> None:
         count(player, opt_steps=num)
@@ -282,19 +264,14 @@ class Trainer(Training):
             callback.after_roll_out(self, player, by_role)
 
     def before_step(self, player: Player) -> None:
-        self._num_means = self.replica.num_means
+        self.lockstep.before_step()
         for callback in self.callbacks:
             callback.before_step(self, player)
         self.run.time_log.switch("update")
 
     def after_step(self, player: Player, metrics: Metrics) -> None:
-        """Count an opt step, and add up its metrics. Called once for a group of opt steps that are made at once.
-
-        Raises TrainingFailed if several replicas learn and the step was made without them.
-        """
-        if self.replica.num_means == self._num_means and not self.replica.is_alone:
-            raise TrainingFailed(without_mean(player))
-        self.lockstep.average_buffers(player.nets.values())
+        """Count an opt step, and add up its metrics. Called once for a group of opt steps that are made at once."""
+        self.lockstep.after_step(player)
         self.run.time_log.switch("other")
         self._count_opt_steps(player, 1)
         self.metrics.by_player[player.name].add(metrics)
@@ -315,12 +292,11 @@ class Trainer(Training):
     def recent_returns(self, role: str) -> list[float]:
         """Returns of the last 100 games of training in the worlds of the player in that seat, oldest first.
 
-        They are sums of the environment's own rewards, played with exploration; those of all replicas, one after the
-        other, so that all must ask. Waits for a GPU.
+        They are sums of the environment's own rewards, played with exploration. All replicas must ask, and get those of
+        each, one after the other. Waits for a GPU.
         """
-        returns: Tensor = self.fused_game.recent_returns(self.player_of(role).worlds)
-        of_all = self.replica.each("recent returns", returns[:, self.game.roles.index(role)].tolist())
-        return [value for each in of_all for value in each]
+        returns: Tensor = self.fused_game.recent_returns(self.player_of(role).worlds)[:, self.game.roles.index(role)]
+        return [*chain.from_iterable(self.replica.each("recent returns", returns.tolist()))]
 
     def __getattr__(self, name: str) -> Any:
         """Give `host_net`, `host_optimizer`, `host_lr_scheduler`, `host_er_scheduler`, `host_replay_buffer`.
@@ -357,13 +333,11 @@ class Trainer(Training):
         players = {}
         episodes = {id(worlds): self._take_episodes(worlds) for worlds in self.worlds.values()}
         for player in self.learners:
-            for fields in [self.metrics.info[player.name]] if self.metrics.info else []:
-                self.lockstep.join("fields of info", fields.aggregates)
             players[player.name] = {
                 "env_steps": player.env_steps,
                 "opt_steps": player.opt_steps,
                 **player.rates(),
-                **self.metrics.take(player.name),
+                **self.metrics.take(player.name, self.lockstep.join),
                 "episodes": episodes[id(player.worlds)],
             }
             if not self.fused_game.is_exact(player.worlds):

@@ -4,7 +4,7 @@ The subclass `palestra.training.trainer.Trainer` trains players in games.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,9 +29,8 @@ from palestra.runtime.counter import count, set_counts
 from palestra.runtime.intervals import Agenda, Counters, Interval, is_due, read_limit
 from palestra.runtime.signals import Interrupted
 from palestra.scaling.replica import Replica
-from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import RunFolder
-from palestra.training import checks, opening
+from palestra.training import checks, ending, opening
 from palestra.training.checks import TrainingEnds, TrainingFailed, Watcher, branch_hint
 from palestra.training.descriptions import own_words
 from palestra.training.lockstep import Lockstep
@@ -155,7 +154,7 @@ class Training(TrainerBase):
                     self.in_epoch = False
                     self._end_epoch()
             except TrainingEnds:
-                self._end()
+                ending.end(self)
 
     def _end_epoch(self) -> None:
         """Call `after_epoch`, and do what is due."""
@@ -190,19 +189,18 @@ class Training(TrainerBase):
             if done or is_due(output.record, before, now):
                 self.record(self.end_reason if done else None)
             self.checked, self.finished = before if self.is_cut else now, done
-            self._agenda.set(now, self._due_once())
+            self._agenda.set(now, self.lockstep.due_once())
             must_save = self.evaluating.must_save(self.counts())
             save_is_due = done or must_save or is_due(output.save, before, now)
         except Interrupted:
             save_is_due = False
         leaving = self.run.signals.received is not None  # read once, so that a run that leaves has saved
         leaving = leaving or (self._pause is not None and self._pause.share(now) >= 1.0)
-        save_is_due = self.replica.of_leader("whether to save", save_is_due)
-        leaving = any(self.replica.each("whether to leave", leaving))
+        save_is_due, leaving = self.lockstep.agree_to_leave(save_is_due, leaving)
         if output.save is not None and (save_is_due or leaving):
             self.save(save_is_due)
-        elif output.save is not None and self.replica.leads:
-            self.checkpoints.write_ahead(self.lockstep.buffers())
+        elif output.save is not None:
+            self.lockstep.write_ahead()
         self._has_left = self.finished or leaving
 
     def _evaluate_what_is_due(self, done: bool, before: Counters, now: Counters) -> bool:
@@ -213,9 +211,6 @@ class Training(TrainerBase):
         else:
             self.evaluate(self.evaluating.due(before, now))
         return done
-
-    def _due_once(self) -> Mapping[str, float]:
-        return self.replica.of_leader("the counts at which results are due", self.evaluating.due_once())
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
@@ -237,24 +232,6 @@ class Training(TrainerBase):
     def _is_saved(self) -> bool:
         """Whether nothing is lost if the process ends now."""
         return self._has_left and self.config.output.save is not None and self.checkpoints.failure is None
-
-    def _end(self) -> None:
-        self.after_train()
-        if not self.replica.leads:
-            return
-        unsent = self._file_end()
-        self.run.conclude(self.progress.now(), with_plot=self.finished and self.run.signals.received is None)
-        unkept = self.evaluating.unkept_best() if self.finished else None
-        if (failure := self.checkpoints.failure or unkept or unsent) is not None:
-            raise failure from None
-
-    def _file_end(self) -> RemoteError | None:
-        """Tell run.json, the recorders and the mirror how this `fit` ends. Gives the error of an incomplete mirror."""
-        if self.finished and self.end_reason is not None:
-            self.run.note_end(self.end_reason)
-        has_failed = self.checkpoints.failure is not None
-        self.run.records.finish("failed" if has_failed else "complete" if self.finished else "interrupted")
-        return self.checkpoints.finish_mirror()
 
     def require_ready(self) -> None:
         """Raise ConfigError, before anything is written, for what would make training fail."""
@@ -324,8 +301,7 @@ class Training(TrainerBase):
 
         Raises Interrupted if a signal comes, and then writes no record.
         """
-        in_step = nullcontext() if self.evaluating.is_final else self.lockstep.evaluating()
-        with in_step:
+        with self.lockstep.evaluating():
             if self.replica.leads:
                 self.evaluating.evaluate(names, self.counts(), self._hooks())
 
@@ -355,20 +331,11 @@ class Training(TrainerBase):
         self.require_finite(with_parameters=True)
         is_best, self.evaluating.is_best = self.evaluating.is_best, False
         with self.during("saving", []), self.run.aside("saving"):
-            folder = self._write_checkpoint(is_best, is_due)
+            folder = self.lockstep.save(is_best, is_due)
             if folder is not None:
                 self.after_save(folder)
             elif is_best:
                 self.evaluating.withdraw_best(self.checkpoints.failure)
-
-    def _write_checkpoint(self, is_best: bool, is_due: bool) -> Path | None:
-        """Write a checkpoint, and return its folder; None if the disk refuses."""
-        leaves_rows, folder = self.checkpoints.leaves_out_rows(buffers := self.lockstep.buffers(), self.finished), None
-        leaves_rows = self.replica.of_leader("whether rows are left out", leaves_rows)
-        own = self.without_rows(self.state_dict()) if leaves_rows else self.state_dict()
-        if (state := self.lockstep.joined(own)) is not None:
-            folder = self.checkpoints.save(state, self.counts(), None if leaves_rows else buffers, is_best, is_due)
-        return self.replica.of_leader("the folder of a checkpoint", folder)
 
     def require_finite(self, with_parameters: bool) -> None:
         """Raise TrainingFailed for what `fault` finds, such as a loss that is not finite."""
@@ -386,15 +353,8 @@ class Training(TrainerBase):
         self.progress.begin({"train": self.train_stage(self.config), "test": self.test_stage(self.config)})
         for callback in self.callbacks:
             callback.before_train(self)
-        if self.finished and self.replica.leads:
-            if not is_fresh:
-                self.log(f"{run.folder.path}: {run.finished_line(self.end_reason)}")
-            run.records.feed(run.unfiled())
-            self.checkpoints.catch_up_mirror()
-            if (unsent := self._file_end()) is not None:
-                raise unsent
         if self.finished:
-            return
+            return ending.stay_finished(self, is_fresh)
         if self.replica.leads:
             run.records.feed(run.recorders)
         self.choose_kernels()
@@ -409,7 +369,7 @@ class Training(TrainerBase):
         intervals = [*self.evaluating.intervals(), self.config.output.record, self.config.output.save, LOOK_INTERVAL]
         self._pause = None if self._asked_for is None else self._asked_for(self.counters)
         self._agenda = Agenda([self.config.stop, self._pause], intervals)
-        self._agenda.set(self.checked, self._due_once())
+        self._agenda.set(self.checked, self.lockstep.due_once())
         self.safe_point()
 
     def before_epoch(self) -> None:

@@ -60,14 +60,14 @@ TRAINING = [
         ("if self.replica.leads:\n            return of_leader, is_branch\n", "return of_leader, is_branch\n"),
         ("[*differing(shared(each), shared(state))]", "[]"),
         ("                buffer.copy_(value.view_as(buffer))\n", "                pass\n"),
+        ("            raise TrainingFailed(without_mean(player))\n", "            pass\n"),
     ),
     *mutants(
         "training/trainer.py",
         LOCKSTEP,
         ("first = self.replica.index * player.num_worlds", "first = 0"),
         ("* collecting[0].num_worlds * self.replica.num", "* collecting[0].num_worlds"),
-        ("        self._join_statistics()\n", ""),
-        ("            raise TrainingFailed(without_mean(player))\n", "            pass\n"),
+        ("        self.lockstep.join_statistics(self.game)\n", ""),
         ("sum(each[name] for each in of_all)", "of_all[0][name]"),
     ),
     *mutants(
