@@ -253,7 +253,8 @@ class OnPolicy(passes.LearnsInPasses):
         for number, index in enumerate([*minibatches, *[None] * (most - len(minibatches))]):
             batch = None if experience is None or index is None else experience.minibatch(index)
             steps.append(self.opt_step(batch, self.config.learning_rate(opt_steps + number)))
-        return {**mean_metrics(steps), **({} if self.critic is None else self.passes.quality())}, len(steps)
+        known = {} if self.critic is None else {"explained_variance": self.passes.explained_by_all()}
+        return {**mean_metrics(steps), **known}, len(steps)
 
     def opt_step(self, batch: Experience | None, learning_rate: float) -> Metrics:
         gradient, metrics = (torch.zeros_like(self.weights), {}) if batch is None else self.gradient(batch)

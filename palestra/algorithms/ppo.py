@@ -283,7 +283,7 @@ class PPO(ProximalLoss, passes.LearnsInPasses):
             self.opt_step(experience, index, opt_steps + number, arrays)
             for number, index in enumerate(self.passes.minibatches(self.config.num_minibatches))
         ]
-        return {**mean_metrics(steps), **self.passes.quality()}
+        return {**mean_metrics(steps), "explained_variance": self.passes.explained_by_all()}
 
     def opt_step(self, experience: Experience, index: Tensor, opt_steps: int, arrays: kernels.Arrays | None) -> Metrics:
         """Make an opt step on a minibatch, the sequences `index`. arrays: the experience, as the kernel reads it."""

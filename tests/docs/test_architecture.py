@@ -37,7 +37,7 @@ def test_the_walks_are_those_of_a_real_run_and_open_few_files() -> None:
     value, batch, checkpoint = map(int, re.findall(r": (\d+) files$", printed, re.M))
     assert value <= 9
     assert batch <= 9
-    assert checkpoint <= 10
+    assert checkpoint <= 11  # one of them joins the states of replicas
 
 
 def test_the_lines_that_register_parts_are_there() -> None:

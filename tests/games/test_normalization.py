@@ -68,7 +68,7 @@ def observation_of(num: int, seed: int) -> dict[str, Tensor]:
 )
 def test_moments_of_batches_are_those_of_all_rows_at_once(sizes: list[int], scale: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    moments, as_gymnasium = RunningMoments(Space((3,), torch.float32, padded=False), CPU), Moments((3,))
+    moments, as_gymnasium = RunningMoments.of(Space((3,), torch.float32, padded=False), CPU), Moments((3,))
     every = [np.empty((0, 3), np.float32)]
     for size in sizes:
         rows, counted = (scale * (rng.normal(size=(size, 3)) + 10.0)).astype(np.float32), rng.random(size) < 0.6
@@ -87,7 +87,7 @@ def test_moments_of_batches_are_those_of_all_rows_at_once(sizes: list[int], scal
 
 
 def test_rows_that_do_not_count_leave_no_trace() -> None:
-    moments, same = (RunningMoments(Space((2,), torch.float32, padded=False), CPU) for _ in range(2))
+    moments, same = (RunningMoments.of(Space((2,), torch.float32, padded=False), CPU) for _ in range(2))
     rows = torch.tensor([[1.0, 2.0], [torch.nan, torch.inf], [3.0, 5.0]])
     moments.update(rows, torch.tensor([True, False, True]))
     same.update(rows[[0, 2]], torch.ones(2, dtype=torch.bool))

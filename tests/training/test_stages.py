@@ -1,6 +1,6 @@
 """The two stages of a run: what they declare is what they do, the test is one piece, and each has its context.
 
-Covers palestra.training.descriptions.
+Covers palestra.training.descriptions and palestra.training.ending.
 """
 
 from collections.abc import Callable, Iterator, Mapping

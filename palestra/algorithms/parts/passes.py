@@ -126,12 +126,10 @@ class Passes:
         self.num_made += 1
         return order.tensor_split(min(num, num_sequences))
 
-    def quality(self) -> dict[str, Tensor]:
-        """Return the explained variance of the values, of all replicas their mean, as a metric."""
-        own = {"explained_variance": self.explained_variance}
-        has_none = self.experience is None
-        _, found = self.player.mean_over_replicas(self.explained_variance.reshape(1), own, 0.0 if has_none else None)
-        return found
+    def explained_by_all(self) -> Tensor:
+        """Return the explained variance of the values, of several replicas its mean over those that have rows."""
+        weight = 0.0 if self.experience is None else None
+        return self.player.mean_over_replicas(self.explained_variance.reshape(1), {}, weight)[0].squeeze(0)
 
     def state_dict(self) -> dict[str, Any]:
         return {
