@@ -118,6 +118,8 @@ class Jobs:
                 continue
             self._jobs[name] = read_job(own)
         self._jobs = dict(sorted(self._jobs.items(), key=lambda item: item[1].number))
+        for name in self._jobs:
+            self.tidy(name)  # a kill may have come before
 
     # ---- looking -----------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from palestra.config import failure
 from palestra.runtime.signals import exit_text
 from palestra.serving.jobs import JobFacts, Jobs, Status
 from palestra.storage.disk import Folder
@@ -81,6 +82,8 @@ class Runner:
                     work(job)
                 except (CheckpointError, OSError) as error:  # of its files, or of a machine without more processes
                     self.jobs.fail(job.id, str(error))
+                except Exception as error:  # such as MemoryError: the thread goes on with the next job
+                    self.jobs.fail(job.id, failure(error))
                 self.jobs.tidy(job.id)
             except OSError as error:  # a full disk, on which not even this can be noted
                 print(redacted(f"the job {job.id} waits: {error}"), file=sys.stderr)

@@ -513,6 +513,30 @@ def test_a_job_whose_processes_are_all_killed_has_failed_and_says_how(
     assert [each.level for each in jobs.get(job.id).events].count("warn") == 3
 
 
+def test_a_file_that_cannot_be_read_for_want_of_memory_fails_its_job_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = Jobs(Folder(tmp_path).below("jobs"))
+    said: dict[str, Any] = {"model": "base", "begins_with": None, "suffix": None, "metadata": None, "method": METHOD}
+    first, second = (jobs.add(CONTENT, training_file="file-x", **said) for _ in range(2))
+    reads = iter([MemoryError("no room"), ValueError("odd")])
+
+    def read(content: bytes) -> Any:
+        raise next(reads)
+
+    monkeypatch.setattr(runner, "read_supervised", read)
+    reading = runner.Runner(Folder(tmp_path), jobs, "base")
+    with jobs.changed:
+        assert jobs.changed.wait_for(lambda: all(jobs.get(job.id).status in OVER for job in (first, second)), 60)
+    reading.stop()
+    errors = [jobs.get(job.id).error or "" for job in (first, second)]
+    assert [error.partition(" (")[0] for error in errors] == ["MemoryError: no room", "ValueError: odd"]
+    left = jobs.folder.below(first.id)
+    left.write("state.safetensors", b"of a job that was killed before it was tidied")
+    Jobs(jobs.folder)
+    assert left.kind("state.safetensors") is None
+
+
 def test_a_server_that_was_killed_has_its_files_and_models_and_its_job_comes_to_the_same_bits(
     server: Server, base: Path
 ) -> None:
