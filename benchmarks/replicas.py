@@ -24,7 +24,7 @@ WORKS: dict[str, tuple[str, list[str], int]] = {
     "PPO, 4096 worlds x 64, nets 256 x 256": (
         "ppo-cartpole-batched",
         ["num_worlds=4096", "players.agent.algorithm.rollout_length=64", *WIDE],
-        32,
+        8,
     ),
     "DQN, batches of 64": ("dqn-cartpole", ["players.agent.algorithm.batch_size=64"], 256),
     "SAC, batches of 256": ("sac-pendulum", [], 64),
