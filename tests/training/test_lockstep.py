@@ -169,7 +169,7 @@ def test_a_reason_of_one_replica_ends_all_at_one_safe_point(config: Data, tmp_pa
     assert [each.end_reason for each in all_replicas(trainer)] == ["seen by the second replica alone"] * NUM
     assert len({each.opt_steps for each in all_replicas(trainer)}) == 1
     assert records(tmp_path / "run")[-1]["ended"] == "seen by the second replica alone"
-    assert 5 <= trainer.opt_steps < 12
+    assert trainer.opt_steps in (5, 6)  # at the first safe point after the next exchange
 
 
 def test_a_run_of_replicas_is_extended(config: Data, tmp_path: Path) -> None:
