@@ -6,7 +6,6 @@ README.md says what is counted, and how.
 """
 
 import argparse
-import json
 from collections.abc import Callable
 from itertools import cycle, islice
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from benchmarks.measuring import Row, alternate, markdown, rate_of
+from benchmarks.measuring import Row, alternate, rate_of, tell
 from palestra.games.classic_control import AcrobotConfig, CartPoleConfig, MountainCarConfig, PendulumConfig
 from palestra.games.classic_control.bodies import ClassicControlConfig
 from palestra.games.game import Kernel, TensorGame
@@ -25,7 +24,6 @@ from palestra.games.normalization import UNCHANGED
 from palestra.games.spaces import Box
 from palestra.games.world import TensorWorld
 from palestra.randomness import base_key, fold, random_floats, random_integers, world_keys
-from palestra.storage.facts import run_facts
 
 SYNC, BATCHED, OURS, PLAIN = "gymnasium, sync", "gymnasium, batched", "palestra, numba", "palestra, torch"
 NUM_ACTIONS = 20  # drawn before, then played round and round
@@ -112,10 +110,7 @@ def main() -> None:
     torch.set_num_threads(1)
     batches, min_seconds, num_repeats = ((8,), 0.0, 1) if arguments.quick else ((8, 1024, 16384), 0.2, 3)
     rows = [row for name in GAMES for batch in batches for row in rows_of(name, batch, min_seconds, num_repeats)]
-    facts = run_facts()
-    print(f"{facts['machine']}\n{facts['versions']}\n\n{markdown(rows)}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(facts | {"rows": [row.to_json() for row in rows]}, indent=1) + "\n")
+    tell(rows, arguments.json)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ one measurement of each contender.
 A machine drifts by tens of per cent between processes and minutes; what runs side by side drifts alike.
 """
 
+import json
 import subprocess
 import sys
 import time
@@ -12,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from palestra.storage.facts import run_facts
 
 ROOT = Path(__file__).parents[1]
 
@@ -95,6 +98,14 @@ def markdown(rows: list[Row]) -> str:
         interval = f" ({min(r.ratios):.3g} to {max(r.ratios):.3g})" if len(r.ratios) > 1 else ""
         lines.append(f"| {' | '.join([*cells, f'{r.ratio:.3g}{interval}'])} |")
     return "\n".join(lines)
+
+
+def tell(rows: list[Row], file: Path | None) -> None:
+    """Print machine, versions and the table, and write every measured value to a file, if there is one."""
+    facts = run_facts()
+    print(f"{facts['machine']}\n{facts['versions']}\n\n{markdown(rows)}")
+    if file is not None:
+        file.write_text(json.dumps(facts | {"rows": [row.to_json() for row in rows]}, indent=1) + "\n")
 
 
 def _number(value: float) -> str:

@@ -7,7 +7,6 @@ README.md says what is counted, and how.
 """
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.legacy import LegacyDQN, LegacyGame, RandomAgent, RandomHost, reduce_boards
-from benchmarks.measuring import ROOT, Row, alternate, in_fresh_process, markdown, peak_growth_mib, rate_of
+from benchmarks.measuring import ROOT, Row, alternate, in_fresh_process, peak_growth_mib, rate_of, tell
 from palestra import Callback, RunConfig, Trainer, load_config
 from palestra.algorithms.dqn import DQN
 from palestra.config import load_yaml
@@ -34,7 +33,6 @@ from palestra.rollouts.transitions import join_roles
 from palestra.runs.kinds import read_config
 from palestra.runs.parts import build_parts
 from palestra.runtime.threads import limited_threads
-from palestra.storage.facts import run_facts
 
 CONFIG = ROOT / "configs" / "dqn-polyhedra.yml"
 LEGACY = "rewrite"
@@ -355,10 +353,7 @@ def main() -> None:
     threads = size.num_threads if device.type == "cpu" else (1,)
     names = set(arguments.rows.split(","))
     rows = sorted((row for n in threads for row in rows_of(names, size, device, n)), key=lambda row: row.row)
-    facts = run_facts()
-    print(f"{facts['machine']}\n{facts['versions']}\n\n{markdown(rows)}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(facts | {"rows": [row.to_json() for row in rows]}, indent=1) + "\n")
+    tell(rows, arguments.json)
 
 
 if __name__ == "__main__":

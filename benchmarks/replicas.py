@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import Row, alternate, markdown, rate_of
-from palestra.storage.facts import run_facts
+from benchmarks.measuring import Row, alternate, rate_of, tell
 from palestra.training import make_trainer
 
 NET = {"name": "mlp", "net_arch": [256, 256], "activation": "tanh"}
@@ -60,10 +59,7 @@ def main() -> None:
     min_seconds, num_repeats = (0.0, 1) if arguments.quick else (4.0, 5)
     with tempfile.TemporaryDirectory() as folder:
         rows = [row for name in WORKS for row in rows_of(name, Path(folder), min_seconds, num_repeats)]
-    facts = run_facts()
-    print(f"{facts['machine']}\n{facts['versions']}\n\n{markdown(rows)}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(facts | {"rows": [row.to_json() for row in rows]}, indent=1) + "\n")
+    tell(rows, arguments.json)
 
 
 if __name__ == "__main__":

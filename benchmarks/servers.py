@@ -7,7 +7,6 @@ README.md says what is counted, and how.
 
 import argparse
 import asyncio
-import json
 import re
 import socket
 import subprocess
@@ -24,10 +23,9 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks.measuring import ROOT, Row, alternate, markdown, rate_of
+from benchmarks.measuring import ROOT, Row, alternate, rate_of, tell
 from palestra.randomness import base_key
 from palestra.storage.disk import Folder
-from palestra.storage.facts import run_facts
 from palestra.text.chat import Message
 from palestra.text.models.model import Request, SamplingConfig
 from palestra.text.models.sources import NewConfig
@@ -180,10 +178,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows = rows_of_serving(Path(folder), min_seconds, num_repeats)
         rows += rows_of_calls(Path(folder), NUM_OUT * (2 if arguments.quick else 20), num_repeats)
-    facts = run_facts()
-    print(f"{facts['machine']}\n{facts['versions']}\n\n{markdown(rows)}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(facts | {"rows": [row.to_json() for row in rows]}, indent=1) + "\n")
+    tell(rows, arguments.json)
     return None
 
 

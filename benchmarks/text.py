@@ -6,7 +6,6 @@ Without TRL there are no rows of opt steps. README.md says what is counted, and 
 """
 
 import argparse
-import json
 from collections.abc import Callable
 from importlib.util import find_spec
 from itertools import count
@@ -15,10 +14,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.measuring import Row, alternate, markdown, rate_of
+from benchmarks.measuring import Row, alternate, rate_of, tell
 from benchmarks.text_steps import rows_of_steps
 from palestra.randomness import base_key, fold, random_integers
-from palestra.storage.facts import run_facts
 from palestra.text.models.model import SamplingConfig
 from palestra.text.models.network import left_padded
 from palestra.text.models.sampling import draw_answers
@@ -89,10 +87,7 @@ def main() -> None:
     rows = [row for work in works for row in rows_of(*work, min_seconds, num_repeats)]
     if find_spec("trl"):
         rows += rows_of_steps(1 if arguments.quick else 30, num_repeats)
-    facts = run_facts()
-    print(f"{facts['machine']}\n{facts['versions']}\n\n{markdown(rows)}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(facts | {"rows": [row.to_json() for row in rows]}, indent=1) + "\n")
+    tell(rows, arguments.json)
 
 
 if __name__ == "__main__":
