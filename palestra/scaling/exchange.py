@@ -26,6 +26,7 @@ class Exchange:
         self.failure: BaseException | None = None
         self._given: list[tuple[str, Any]] = [("", None)] * num
         self._result: Any = None
+        self._num_left = 0
         self._may_go = [threading.Semaphore(0) for _ in range(num)]
 
     def begin(self, place: int) -> None:
@@ -39,6 +40,8 @@ class Exchange:
         place: the replica's number. what: says what is exchanged. Raises LockstepError if others exchange something
         else, ReplicaFailed if another replica has failed.
         """
+        if self._num_left:
+            raise LockstepError(f"expected all replicas to end at one place, got {what} by replica {place}")
         self._given[place] = what, value
         if place + 1 == self.num:
             self._result = self._joined(join)
@@ -47,7 +50,11 @@ class Exchange:
         return self._result
 
     def leave(self, place: int) -> None:
-        """Let the next replica go on without this one, which has come to its end."""
+        """Let the next replica go on without this one, which has come to its end; they end in their order."""
+        if place != self._num_left:  # replica 0 waits for a value that will never come
+            self.fail(LockstepError(f"expected all replicas to end at one place, got replica {place} alone"))
+            return
+        self._num_left += 1
         if place + 1 < self.num:
             self._may_go[place + 1].release()
 

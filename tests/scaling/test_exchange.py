@@ -64,3 +64,15 @@ def test_replicas_that_exchange_different_things_are_told_apart() -> None:
     failure = run(4, body).failure
     assert isinstance(failure, LockstepError)
     assert "got a mean by replicas 0, 3, an epoch by replicas 1, 2" in str(failure)
+
+
+@pytest.mark.parametrize("early", [0, 1, 3])
+def test_a_replica_that_ends_before_the_others_is_told_and_nobody_waits_for_it(early: int) -> None:
+    def body(exchange: Exchange, place: int) -> None:
+        exchange.swap(place, "a beginning", None, list)
+        if place != early:
+            exchange.swap(place, "an epoch", None, list)
+
+    failure = run(4, body).failure
+    assert isinstance(failure, LockstepError)
+    assert "expected all replicas to end at one place, got " in str(failure)
