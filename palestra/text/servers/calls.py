@@ -19,7 +19,7 @@ from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.lock import Lock
 from palestra.storage.manifest import ONCE
 from palestra.storage.stored_files import StoredFile
-from palestra.text.servers.client import Background, CallFailed, Client, reached, texts_of
+from palestra.text.servers.client import Background, CallFailed, Client, is_final, reached, texts_of
 from palestra.text.servers.config import ServerConfig
 from palestra.text.servers.journal import Journal, Line
 from palestra.text.servers.ledger import NOTHING, BudgetReached, Cost, Key, Ledger, Prices, Usage, sum_of
@@ -325,10 +325,9 @@ class Calls:
         try:
             reply = await client.complete(call.body)
         except client.errors as error:
-            how = reached(error)
             line = {"kind": "failed", **said, "why": client.words(error)}
-            await self._end(journal, key, line, call.worst if how == "perhaps" else NOTHING)
-            if how == "refused":
+            await self._end(journal, key, line, call.worst if reached(error) == "perhaps" else NOTHING)
+            if is_final(error):
                 raise CallFailed(f"{client.config.url}: {client.words(error)}") from None
             return error
         usage = _usage(reply)

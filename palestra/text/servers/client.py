@@ -10,7 +10,7 @@ import os
 import random
 import re
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
@@ -27,6 +27,7 @@ T = TypeVar("T")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0  # between attempts, unless the server says when to come again
 LONGEST_OBEYED_S = 86_400.0  # of Retry-After
 CHECK_S = 10.0  # how long a server may take to say which models it has
+MOST_REPLY_BYTES = 64 << 20  # of a reply, which is held in memory; long answers are a few MiB
 MOST_WORDS = 300  # characters of a server's words in an error
 LEAST_HIDDEN = 6  # characters of a key that is hidden; shorter ones, as "EMPTY", occur in ordinary words
 # The headers that a server gets beside the key; variables of the environment may name others.
@@ -35,6 +36,10 @@ SENT = re.compile("accept(-encoding)?|connection|content-(length|type)|host|tran
 
 class CallFailed(Exception):
     """A server gives no answer that can be used. The message is one line with its own words."""
+
+
+class ReplyRefused(Exception):
+    """A reply that is not read to its end, because that would need too much memory. The message is one line."""
 
 
 class Background:
@@ -98,7 +103,7 @@ class Client:
             raise ConfigError.at("key", f"{message}, got other characters")
         self.slots = asyncio.Semaphore(config.max_concurrent)
         self._raw = httpx.Response  # as it came: what is in it is read here
-        self.errors = (openai.APIError, httpx.HTTPError, TimeoutError)
+        self.errors = (openai.APIError, httpx.HTTPError, TimeoutError, ReplyRefused)
         self._certificates = httpx.create_ssl_context()
         arguments = {"api_key": "none", "base_url": config.url, "max_retries": 0, "timeout": config.timeout_s}
         self.openai = openai.AsyncOpenAI(http_client=self._web(), **arguments)
@@ -108,8 +113,10 @@ class Client:
 
     def _web(self) -> Any:
         """Make what holds connections. Certificates and proxies follow from the environment."""
-        arguments = {"timeout": self.config.timeout_s, "event_hooks": {"request": [self._strip]}}
-        return library("httpx2").AsyncClient(follow_redirects=False, verify=self._certificates, **arguments)
+        arguments = {"timeout": self.config.timeout_s, "headers": {"accept-encoding": "identity"}}
+        hooks = {"request": [self._strip], "response": [_bound]}
+        httpx = library("httpx2")
+        return httpx.AsyncClient(follow_redirects=False, verify=self._certificates, event_hooks=hooks, **arguments)
 
     async def _strip(self, request: Any) -> None:
         """Let a request have no header but those that it needs, and the key that the config names."""
@@ -182,7 +189,7 @@ class Client:
                 raise ConfigError.at(
                     "model", f"expected a model of {self.config.url} ({known}), got {model!r}"
                 ) from None
-        except (openai.APIConnectionError, TimeoutError) as error:
+        except (openai.APIConnectionError, TimeoutError, ReplyRefused) as error:
             message = f"expected a server that can be reached, got {self.config.url}: {self.words(error)}"
             raise ConfigError.at("url", message) from None
 
@@ -226,11 +233,37 @@ class Client:
         if isinstance(error, TimeoutError) or type(error).__name__ == "APITimeoutError":
             return f"no answer within {self.config.timeout_s:g} s"
         if status is None:
+            if isinstance(error, ReplyRefused):
+                return self.shortened(error)
             cause = error.__cause__
             return self.shortened(f"{type(cause or error).__name__}: {cause or error}").rstrip(": ")
         body = getattr(error, "body", None)
         told = body.get("message") if isinstance(body, dict) else body
         return self.shortened(f"HTTP {status}: {told or getattr(error, 'message', '')}")
+
+
+async def _bound(response: Any) -> None:
+    """Let the reading of a reply end with ReplyRefused once it is too long.
+
+    One that is compressed, which nobody asks for, is not read at all: a few bytes can stand for gigabytes.
+    """
+    if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
+        raise ReplyRefused(f"expected a reply that is not compressed, got {encoding[:100]!r}")
+    stream = response.stream
+
+    class Bounded(library("httpx2").AsyncByteStream):  # type: ignore[misc]
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for part in stream:
+                size += len(part)
+                if size > MOST_REPLY_BYTES:
+                    raise ReplyRefused(f"expected a reply of at most {MOST_REPLY_BYTES:,} bytes, got a longer one")
+                yield part
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    response.stream = Bounded()
 
 
 def _json(content: bytes) -> Any:
@@ -263,6 +296,11 @@ def reached(error: BaseException) -> Literal["never", "perhaps", "refused"]:
         return "perhaps" if status in (408, 409) or status >= 500 else "refused"
     is_unsent = type(error.__cause__).__name__ in ("ConnectError", "ConnectTimeout", "PoolTimeout")
     return "never" if is_unsent else "perhaps"
+
+
+def is_final(error: BaseException) -> bool:
+    """Tell whether a request that failed would fail again."""
+    return reached(error) == "refused" or isinstance(error, ReplyRefused)
 
 
 def texts_of(reply: Any, num: int) -> Sequence[tuple[str, Literal["stop", "length"]]]:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from palestra.text.servers.calls import MOST_TOKENS, Calls
-from palestra.text.servers.client import reached
+from palestra.text.servers.client import is_final, reached
 from palestra.text.servers.job_lines import PLAIN_ID, JobEntry, JobLines
 from palestra.text.servers.job_order import JobOrder, TunedModel
 from palestra.text.servers.ledger import Cost
@@ -291,7 +291,7 @@ class ServerJob:
             except Exception as error:
                 failure = error
             status = getattr(failure, "status_code", 0)
-            if reached(failure) == "refused" or status in CANNOT_LIST:
+            if is_final(failure) or status in CANNOT_LIST:
                 told = f"{self._named(entry)}: {self.client.words(failure)}"
                 raise Refused(told, status)
             await self.client.pause(failure, number)

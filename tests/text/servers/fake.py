@@ -1,5 +1,6 @@
 """A small server with OpenAI's interface, on loopback, which counts what it is asked and misbehaves when told to."""
 
+import gzip
 import json
 import threading
 import time
@@ -24,10 +25,10 @@ class FakeServer(ThreadingHTTPServer):
 
     answer: gives the text of a choice by messages, seed and its number. plan: how it misbehaves at the next chat
     completions, one entry each: a status, `429 SECONDS` (Retry-After), hang, cut, filtered, none, no_usage, odd (an
-    index that is none), echo (the Authorization header in an error), echo_late (in no JSON, behind blanks). latency_s:
-    before every answer. asked: how often each body was asked for, as JSON; answered: how often a whole answer went out.
-    headers: those of the last request. most_at_once: of the requests that waited together. num_made, num_open:
-    connections so far, and now.
+    index that is none), echo (the Authorization header in an error), echo_late (in no JSON, behind blanks), long (so
+    many bytes, in pieces of no stated size), zipped (with that header). latency_s: before every answer. asked: how
+    often each body was asked for, as JSON; answered: how often a whole answer went out. headers: those of the last
+    request. most_at_once: of the requests that waited together. num_made, num_open: connections so far, and now.
     """
 
     daemon_threads = True
@@ -136,6 +137,11 @@ class _Handler(BaseHTTPRequestHandler):
         if kind == "none":
             reply["choices"] = []
         content = json.dumps(reply).encode()
+        if kind == "zipped":
+            told = f"gzip {self.headers['authorization']}"
+            return self._send(200, gzip.compress(content), {"content-encoding": told})
+        if kind == "long":
+            return self._send_in_pieces(content.ljust(int(rest)))
         return self._send(200, content, cut=kind == "cut")
 
     def _send(self, status: int, content: Any, headers: dict[str, str] | None = None, cut: bool = False) -> None:
@@ -150,6 +156,15 @@ class _Handler(BaseHTTPRequestHandler):
         if cut:
             self.wfile.flush()
             self.close_connection = True
+
+    def _send_in_pieces(self, content: bytes) -> None:
+        self.send_response(200)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for start in range(0, len(content), 1000):
+            piece = content[start : start + 1000]
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        self.wfile.write(b"0\r\n\r\n")
 
 
 @contextmanager

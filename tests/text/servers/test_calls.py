@@ -4,6 +4,7 @@ Covers palestra.text.servers.client, palestra.text.servers.journal and palestra.
 """
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -165,6 +166,28 @@ def test_what_cannot_be_used_ends_in_one_line_without_the_key(
     assert KEY[:8] not in str(raised.value)
     assert raised.value.__cause__ is None
     assert KEY[:8].encode() not in place.folder.read("0.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ("long 5001", "expected a reply of at most 5,000 bytes, got a longer one"),
+        ("zipped", "expected a reply that is not compressed, got 'gzip Bearer ***'"),
+    ],
+)
+def test_a_reply_that_could_fill_the_memory_is_refused_counted_and_not_asked_for_again(
+    server: FakeServer, tmp_path: Path, plan: str, said: str, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("palestra.text.servers.client.MOST_REPLY_BYTES", 5000)
+    monkeypatch.setenv("MY_SERVER", KEY)
+    config = config_of(server, key="MY_SERVER")
+    server.plan.extend(["long 5000", plan])
+    place = Place(tmp_path)
+    assert len(place.answers(config, 1)) == 1
+    with pytest.raises(CallFailed, match=re.escape(f"{server.url}: {said}") + "$"):
+        place.answers(config, 2)
+    assert [line["kind"] for line in place.lines()] == ["asked", "answered", "asked", "failed"]
+    assert place.lines()[-1]["spent"] == worst_of_call(PROMPT, 1, 8, config.exact_prices()).line()
 
 
 def test_a_key_that_a_model_repeats_is_hidden_and_no_other_variable_is_sent(
