@@ -160,6 +160,7 @@ WRITERS = {
     "palestra.commands.export_files": "torch writes into a file of that folder",
     "palestra.commands.export_model": "makes a new folder that the user names",
     "palestra.commands.export_text": "makes a new folder that the user names",
+    "palestra.commands.serve": "removes a new folder that it has just made",
     "palestra.storage.replay_file": "makes a new folder that the user names",
     "palestra.recording.to_wandb": "removes what W&B itself has written for this run",
     "palestra.commands.profile": "the file that the user names",

@@ -1,6 +1,7 @@
 """Serves a model or a player of a run to any client of OpenAI's, until a signal ends it."""
 
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -31,7 +32,8 @@ def serve(
     """Serve until a signal comes.
 
     dtype: of the weights of a model's folder. address: host and port; port 0 is a free one. folder: of files, jobs and
-    tuned models; None: serving/NAME. exact: compute each request alone. say: is told the URL.
+    tuned models, where a server that cannot begin leaves nothing new; None: serving/NAME. exact: compute each request
+    alone. say: is told the URL.
 
     Raises ConfigError, RunFolderError, CheckpointError.
     """
@@ -55,11 +57,17 @@ def serve(
         raise ConfigError.at("--host", f"{message}, got {address[0]!r}")
     place = Folder(folder or Path("serving") / model.resolve().name)
     facts = facts_of(model.resolve(), player, checkpoint, dtype)
-    with _locked(place), _listening(*address) as listening:
-        source = begin(facts, place)
-        jobs = Jobs(place.below("jobs"))
-        models = Models(source, device_here(), jobs)
-        files = Files(place.below("files"))
+    is_new = not place.path.exists()
+    with _listening(*address) as listening, _locked(place):
+        try:
+            source = begin(facts, place)
+            jobs = Jobs(place.below("jobs"))
+            models = Models(source, device_here(), jobs)
+            files = Files(place.below("files"))
+        except BaseException:
+            if is_new:
+                shutil.rmtree(place.path, ignore_errors=True)
+            raise
         served = Served(models, Engine(models, exact), files, jobs, Runner(place, jobs, source.facts.name))
         host, port = listening.getsockname()[:2]
         say(f"the model {source.facts.name}; files, jobs and tuned models in {place.path}")

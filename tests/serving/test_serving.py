@@ -13,6 +13,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -565,11 +566,11 @@ def test_a_folder_serves_one_model_and_one_server_at_a_time(
     server: Server, base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = server.command[-2]
-    other = tmp_path / "other"
-    other.mkdir()
-    for path in base.iterdir():
-        (other / path.name).write_bytes(path.read_bytes())
+    other, damaged = tmp_path / "other", tmp_path / "damaged"
+    for copy in (other, damaged):
+        shutil.copytree(base, copy)
     (other / "generation_config.json").write_text('{"eos_token_id": 256, "top_k": 3}')
+    os.truncate(damaged / "model.safetensors", 100)
     for arguments, error in (
         ([str(base), "--folder", folder], f"{folder} is in use by process {server.process.pid}"),
         ([str(tmp_path)], "expected the folder of a model (config.json) or of a run (config.yml)"),
@@ -577,6 +578,7 @@ def test_a_folder_serves_one_model_and_one_server_at_a_time(
         ([str(base), "--host", "0.0.0.0"], "--host: expected a host of this machine alone"),
         ([str(base), "--host", "10.0.0.1"], "PALESTRA_SERVE_KEY is not set, got '10.0.0.1'"),
         ([str(base), "--port", server.url.split(":")[2][:-3]], "--port: expected an address that is free"),
+        ([str(damaged)], "model.path: expected a causal language model that transformers loads"),
     ):
         where = [] if "--folder" in arguments else ["--folder", str(tmp_path / "new")]
         with pytest.raises(SystemExit) as left:
@@ -585,6 +587,7 @@ def test_a_folder_serves_one_model_and_one_server_at_a_time(
         assert left.value.code == 2
         assert error in told
         assert len(told.splitlines()) == 1
+        assert not (tmp_path / "new").exists()
     assert server.stop() == (143, "")
     with pytest.raises(SystemExit):
         main(["serve", str(other), "--folder", folder])
