@@ -118,10 +118,11 @@ class WorldGame(Game):
     step_within_s: float | None = None
 
     @abstractmethod
-    def make_world(self, num_worlds: int, key: int, training: bool) -> EnvironmentWorld:
-        """Make new worlds, whose randomness comes from `key`.
+    def make_world(self, num_worlds: int, key: int, training: bool, first: int = 0) -> EnvironmentWorld:
+        """Make new worlds, whose randomness comes from `key` and their numbers.
 
-        training: whether they update what the game learns while it is played (running statistics, for instance).
+        training: whether they update what the game learns while it is played (running statistics, for instance). first:
+        the number of the first of them.
         """
 
     @abstractmethod

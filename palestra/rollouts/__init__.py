@@ -13,9 +13,11 @@ def fuse(game: Game) -> FusedGame | SoloGame:
     """
     match game:
         case TensorGame(roles=(_,)):
-            return SoloGame(game, {}, lambda num_worlds, seed, keys: TensorWorld(game, keys))
+            return SoloGame(game, {}, lambda num_worlds, key, first, keys: TensorWorld(game, keys))
         case TensorGame():
             return FusedGame(game, {})
         case WorldGame():
-            return SoloGame(game, {}, lambda num_worlds, seed, keys: game.make_world(num_worlds, seed, training=True))
+            return SoloGame(
+                game, {}, lambda num, key, first, keys: game.make_world(num, key, training=True, first=first)
+            )
     raise TypeError(f"expected a TensorGame or a WorldGame, got {type(game).__name__}")

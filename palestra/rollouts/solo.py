@@ -39,11 +39,12 @@ class SoloWorlds(RunningGames):
 class SoloGame(PlayedGame):
     """Plays a game of one role with a policy in its seat, as FusedGame plays games of several roles.
 
-    make_world: makes new worlds from their number, a seed, and keys int64 (B,), a different one for each world.
+    make_world: makes new worlds from how many there are, a key, the number of the first of them, and keys int64 (B,), a
+    different one for each world.
     """
 
     def __init__(
-        self, game: Game, policies: dict[str, Policy], make_world: Callable[[int, int, Tensor], World]
+        self, game: Game, policies: dict[str, Policy], make_world: Callable[[int, int, int, Tensor], World]
     ) -> None:
         super().__init__(game, policies)
         (self.role,) = game.roles
@@ -52,8 +53,7 @@ class SoloGame(PlayedGame):
     def new_worlds(self, num_worlds: int, seed: int, stream: str, first: int = 0) -> SoloWorlds:
         """Make new worlds, whose random numbers come from (seed, stream). first: the number of the first of them."""
         counters = self.counters(num_worlds, seed, stream, first)
-        key = base_key(seed, stream if first == 0 else f"{stream}/{first}")  # of environments, which count from 0
-        world = self.make_world(num_worlds, key, fold(counters["keys"], 0))
+        world = self.make_world(num_worlds, base_key(seed, stream), first, fold(counters["keys"], 0))
         return SoloWorlds(**counters, returns=torch.zeros(num_worlds, device=self.device), world=world)
 
     @torch.no_grad()

@@ -40,7 +40,7 @@ class ProbeTurn(Turn):
     def __init__(self, algorithm: Algorithm, probe: Probe, visit: Callable[[], None] = lambda: None) -> None:
         super().__init__(algorithm.player)
         self.visit = visit
-        self.game = SoloGame(probe, {}, lambda num, seed, keys: TensorWorld(probe, keys))
+        self.game = SoloGame(probe, {}, lambda num, key, first, keys: TensorWorld(probe, keys))
         self.player.worlds = self.worlds = self.game.new_worlds(NUM_WORLDS, 0, "play")
         self.calls: list[str] = []
         self.metrics: list[Metrics] = []

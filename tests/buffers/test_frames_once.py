@@ -206,7 +206,7 @@ def film(mode: str, padding: str, num_worlds: int) -> Callable[[int], Transition
     }
     limit = {"name": "gymnasium.wrappers:TimeLimit", "arguments": {"max_episode_steps": 7}}
     game: GymnasiumGame = gym_game(autoreset=mode, id="tests.gym_probes:Noise-v0", wrappers=[limit, stacked])
-    solo = SoloGame(game, {"agent": Wanderer()}, lambda num, key, keys: game.make_world(num, key, True))  # type: ignore[dict-item]
+    solo = SoloGame(game, {"agent": Wanderer()}, lambda num, key, first, keys: game.make_world(num, key, True))  # type: ignore[dict-item]
     worlds = solo.new_worlds(num_worlds, 0, "film")
     return lambda num_rounds: solo.collect(worlds, ("agent",), num_rounds)["agent"]
 

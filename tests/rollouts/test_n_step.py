@@ -191,7 +191,9 @@ def test_every_roll_out_gives_as_many_rows() -> None:
 def test_nothing_is_summed_across_a_reset_of_a_solo_game() -> None:
     """`endless` gives 1 a step and is cut off after 4: sums of 3, but for the last two decisions before a cut."""
     probe = Probe(Probe.Config(name="probes:Probe", kind="endless", continuous=False, limit=4), CPU)
-    game = SoloGame(probe, {"agent": make_script("random", probe)}, lambda num, seed, keys: TensorWorld(probe, keys))
+    game = SoloGame(
+        probe, {"agent": make_script("random", probe)}, lambda num, key, first, keys: TensorWorld(probe, keys)
+    )
     worlds, builder = game.new_worlds(3, 0, "play"), n_step(3, 2, ("agent",))
     made = [builder(game.collect(worlds, ("agent",), 2)["agent"]) for _ in range(6)]
     rewards = torch.cat([rows.reward[rows.valid & ~rows.truncated] for rows in made])

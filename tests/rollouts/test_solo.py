@@ -64,7 +64,7 @@ class Script:
 
 def played(num_worlds: int = 7, seed: int = 0) -> tuple[SoloGame, SoloWorlds]:
     game = Corridor()
-    solo = SoloGame(game, {"agent": Script()}, lambda num, seed, keys: TensorWorld(game, keys))
+    solo = SoloGame(game, {"agent": Script()}, lambda num, key, first, keys: TensorWorld(game, keys))
     return solo, solo.new_worlds(num_worlds, seed, "play")
 
 

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 from combinations import LEARNERS, combinations_of, config_of, pairwise
+from conftest import PLAIN
 from resuming import ask_to_leave, assert_same_bits, at_call, fit, records
 
 from palestra.algorithms.dqn import DQN
 from palestra.callbacks import Callback
 from palestra.config import ConfigError
 from palestra.optimizers import Optimizer
+from palestra.scaling.replica import Replica
 from palestra.scaling.states import equal
 from palestra.training import Trainer
 from palestra.training.checks import TrainingFailed
@@ -68,6 +70,18 @@ def test_replicas_have_the_same_players_and_their_own_experience(config: Data, t
         for name in ("host", "agent")
         if each["kind"] == "training"
     )
+
+
+@pytest.mark.parametrize("game", ["classic control", "gymnasium"])
+def test_the_worlds_of_replicas_begin_as_those_of_one_training_with_as_many(game: str) -> None:
+    (combination,) = [each for each in combinations_of("dqn") if each["game"] == game][:1]
+    config = config_of("dqn", combination)
+    config["game"] |= {"observation": PLAIN | ({"channels": None} if game == "gymnasium" else {})}
+    whole = Trainer(config | {"num_worlds": 4 * NUM}).worlds["agent"]
+    parts = [Trainer(config | {"num_replicas": NUM}, replica=Replica(k, NUM)).worlds["agent"] for k in range(NUM)]
+    assert torch.equal(torch.cat([each.keys for each in parts]), whole.keys)
+    observed = [each.world.observation["observation"] for each in (*parts, whole)]
+    assert torch.equal(torch.cat(observed[:NUM]), observed[NUM])
 
 
 def test_what_replicas_have_in_all_is_said_before_they_begin(config: Data) -> None:

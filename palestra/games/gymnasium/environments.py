@@ -62,12 +62,13 @@ def _make_bare(config: EnvironmentConfig) -> gymnasium.Env:
 
 
 def make_vector(
-    config: EnvironmentConfig, num_worlds: int, key: int, name: str, step_within_s: float | None
+    config: EnvironmentConfig, num_worlds: int, key: int, name: str, step_within_s: float | None, first: int = 0
 ) -> VectorEnv:
     """Make `num_worlds` environments that step together.
 
     key: of the stream of the seeds of their episodes; an `entry_point` vector environment is seeded at its first reset
     instead. name, step_within_s: as of WatchedVectorEnv; only environments in processes of their own can take too long.
+    first: the number of the first of them.
 
     Raises ConfigError if an `entry_point` vector environment cannot be made, and EnvironmentFailed if any other one
     fails, now or when it is used.
@@ -76,23 +77,23 @@ def make_vector(
         raise NotDeclared
     if config.vectorization.name == "entry_point":
         return _make_own_vector(config, num_worlds)
-    makers = [WorkerSignals(_make_seeded, config, key, world) for world in range(num_worlds)]
+    makers = [WorkerSignals(_make_seeded, config, key, world, first) for world in range(num_worlds)]
     mode = AUTORESET[config.vectorization.autoreset]
     if config.vectorization.name == "async":
-        return WatchedVectorEnv(makers, name, step_within_s, copy=False, autoreset_mode=mode)
+        return WatchedVectorEnv(makers, name, step_within_s, first, copy=False, autoreset_mode=mode)
     try:
         return LeanSyncVectorEnv(makers, mode)
     except RuntimeError as error:  # gymnasium's, where environments differ in their spaces
         raise EnvironmentFailed(failure(error)) from error
 
 
-def _make_seeded(config: EnvironmentConfig, key: int, world: int) -> gymnasium.Env:
+def _make_seeded(config: EnvironmentConfig, key: int, world: int, first: int) -> gymnasium.Env:
     """Make an environment whose config was tried before: a failure now is the environment's, not the config's."""
     try:
         env = make_environment(config)
     except ConfigError as error:
         raise EnvironmentFailed(str(error), world) from error
-    return EpisodeSeeds(CheckedSteps(env) if config.vectorization.name == "async" else env, key, world)
+    return EpisodeSeeds(CheckedSteps(env) if config.vectorization.name == "async" else env, key, world, first)
 
 
 def _make_own_vector(config: EnvironmentConfig, num_worlds: int) -> VectorEnv:

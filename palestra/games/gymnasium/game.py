@@ -159,12 +159,12 @@ class GymnasiumGame(WorldGame):
         """
         return getattr(self.config.vectorization, "autoreset", "next_step") != "next_step"
 
-    def make_world(self, num_worlds: int, key: int, training: bool) -> GymnasiumWorld:
-        """Make new worlds; the seeds of their episodes come from `key`.
+    def make_world(self, num_worlds: int, key: int, training: bool, first: int = 0) -> GymnasiumWorld:
+        """Make new worlds; the seeds of their episodes come from `key` and their numbers.
 
-        training: whether the worlds update the statistics.
+        training: whether the worlds update the statistics. first: the number of the first of them.
         """
-        world = GymnasiumWorld(self, num_worlds, key, training)
+        world = GymnasiumWorld(self, num_worlds, key, training, first)
         self._worlds.add(world)
         return world
 

@@ -34,15 +34,16 @@ def episode_seed(key: int, world: int, episode: int) -> int:
 class EpisodeSeeds(gymnasium.Wrapper):
     """The outermost wrapper of every environment: each reset begins the next episode from a seed of its own.
 
-    replay: the number of an episode and its actions so far; the next reset replays them and returns the last
-    observation. has_ended: whether the replayed episode has ended; the next step then begins the next episode, as
-    gymnasium's autoreset at the next step does. The observation of a reset has memory of its own, and its info is left
-    out. Raises EnvironmentFailed if a reset raises, exits or returns an invalid value.
+    world: its place among the environments that step together. first: the number of the first of these. replay: the
+    number of an episode and its actions so far; the next reset replays them and returns the last observation.
+    has_ended: whether the replayed episode has ended; the next step then begins the next episode, as gymnasium's
+    autoreset at the next step does. The observation of a reset has memory of its own, and its info is left out. Raises
+    EnvironmentFailed if a reset raises, exits or returns an invalid value.
     """
 
-    def __init__(self, env: gymnasium.Env, key: int, world: int) -> None:
+    def __init__(self, env: gymnasium.Env, key: int, world: int, first: int = 0) -> None:
         super().__init__(env)
-        self.key, self.world, self.episode = key, world, -1
+        self.key, self.world, self.number, self.episode = key, world, first + world, -1
         self.replay: tuple[int, Sequence[Any]] | None = None
         self.has_ended = False
         self.step = env.step  # type: ignore[method-assign]  # a method of our own would cost a call at every step
@@ -53,7 +54,7 @@ class EpisodeSeeds(gymnasium.Wrapper):
         self.replay = None
         self.has_ended = False
         self.step = self.env.step  # type: ignore[method-assign]
-        seed = episode_seed(self.key, self.world, self.episode)
+        seed = episode_seed(self.key, self.number, self.episode)
         for index, generator in enumerate(self._generators):
             generator.bit_generator.state = _pcg64_state(fold_one(seed, index))
         try:

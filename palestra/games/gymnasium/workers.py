@@ -45,13 +45,19 @@ class WatchedVectorEnv(GathersInfo, AsyncVectorEnv):
 
     name: of the environments, for the line that tells after TELL_S which of them its owner waits for. step_within_s:
     how long a step or a reset of all of them may take; None: for ever. A reset that replays steps may take as long as
-    these together. Time in which the owner itself is stopped does not count.
+    these together. Time in which the owner itself is stopped does not count. first: the number by which messages call
+    the first of them.
     """
 
     def __init__(
-        self, makers: Sequence[Callable[[], gymnasium.Env]], name: str, step_within_s: float | None, **options: Any
+        self,
+        makers: Sequence[Callable[[], gymnasium.Env]],
+        name: str,
+        step_within_s: float | None,
+        first: int = 0,
+        **options: Any,
     ) -> None:
-        self.name, self.step_within_s, self._within_s = name, step_within_s, step_within_s
+        self.name, self.step_within_s, self._within_s, self.first = name, step_within_s, step_within_s, first
         self._look_s = LOOK_S if step_within_s is None else step_within_s / math.ceil(step_within_s / LOOK_S)
         self.processes = []
         with self._watched():
@@ -124,7 +130,7 @@ class WatchedVectorEnv(GathersInfo, AsyncVectorEnv):
             end = "for ever, because execution.step_within_s is null"
             if self._within_s is not None:
                 end = f"until {self._within_s:g} s are over"
-            logger.warning(f"{self.name}, world {late[0]}: {no_answer}; the run waits {end}")
+            logger.warning(f"{self.name}, world {self.first + late[0]}: {no_answer}; the run waits {end}")
 
     def _late(self) -> list[int]:
         """Return the worlds whose processes have not answered."""
@@ -163,7 +169,7 @@ class WatchedVectorEnv(GathersInfo, AsyncVectorEnv):
             world, _, error, trace = min(errors, key=lambda one: one[0])
             failed = error if isinstance(error, EnvironmentFailed) else EnvironmentFailed(failure(error))
             failed.world = world
-            failed.add_note(f"In the process of world {world}:\n{trace}")
+            failed.add_note(f"In the process of world {self.first + world}:\n{trace}")
             raise failed
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:

@@ -70,8 +70,9 @@ class GymnasiumWorld(EnvironmentWorld):
     `exact` is False from then on. The same happens with every `entry_point` vector environment, whose state cannot be
     restored.
 
-    training: whether this world updates the game's running statistics. `step` does not use its keys: all randomness
-    comes from the seeds of the episodes. info: reads fields of the environments' info; None if none are recorded.
+    training: whether this world updates the game's running statistics. first: the number of the first of its worlds,
+    by which the seeds of episodes go. `step` does not use its keys: all randomness comes from these seeds. info: reads
+    fields of the environments' info; None if none are recorded.
     """
 
     _vector: Any
@@ -81,8 +82,9 @@ class GymnasiumWorld(EnvironmentWorld):
     _episodes: RunningEpisodes
     _returns: np.ndarray  # float64 (B,): discounted returns of the running episodes
 
-    def __init__(self, game: EnvironmentGame, num_worlds: int, key: int, training: bool) -> None:
+    def __init__(self, game: EnvironmentGame, num_worlds: int, key: int, training: bool, first: int = 0) -> None:
         self.game, self.num_worlds, self.key, self.training = game, num_worlds, key, training
+        self.first = first
         self.exact = True
         self.legal = torch.ones(num_worlds, game.action_space.num_flags, dtype=torch.bool, device=game.device)
         self._all_true = torch.ones(num_worlds, dtype=torch.bool, device=game.device)
@@ -289,7 +291,7 @@ class GymnasiumWorld(EnvironmentWorld):
         if self._awaiting_reset is not None and self._awaiting_reset[world]:
             when = "the reset after episode {episode}"
         step, episode = self._episodes.num_steps_of(world) + 1, int(self._episodes.numbers[world])
-        return f"{self._name}, world {world}, {when.format(step=step, episode=episode)}"
+        return f"{self._name}, world {self.first + world}, {when.format(step=step, episode=episode)}"
 
     # ---- observations and rewards of the player ----------------------------------------------------------
 
@@ -350,7 +352,8 @@ class GymnasiumWorld(EnvironmentWorld):
         self._returns = np.zeros(self.num_worlds)
         self._episodes = RunningEpisodes(self.num_worlds)
         try:
-            self._vector = vector = make_vector(config, self.num_worlds, self.key, self._name, self.game.step_within_s)
+            named = (self._name, self.game.step_within_s)
+            self._vector = vector = make_vector(config, self.num_worlds, self.key, *named, self.first)
         except EnvironmentFailed as failed:
             failed.place = self._place(failed.world, "when it is made")
             raise
@@ -358,7 +361,7 @@ class GymnasiumWorld(EnvironmentWorld):
         self._ask_for_info()
         if stored is None or config.is_vector:
             self._episodes.numbers += 0 if stored is None else int(stored["episodes"].max()) + 1
-            seed = episode_seed(self.key, 0, int(self._episodes.numbers[0]))
+            seed = episode_seed(self.key, self.first, int(self._episodes.numbers[0]))
             self.observation = self._observe(self._reset("its first reset", seed=seed))
             if stored is not None:
                 self._warn(

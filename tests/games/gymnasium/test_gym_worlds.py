@@ -64,6 +64,8 @@ def test_every_mode_and_vectorization_gives_the_same_experience() -> None:
 def test_a_world_plays_the_same_in_a_batch_of_any_size() -> None:
     many, few = (rows(played(gym_game().make_world(num, KEY, True), 20)) for num in (5, 2))
     assert torch.equal(many["next"][:, :2], few["next"])
+    later = gym_game().make_world(2, KEY, True, first=3)
+    assert torch.equal(many["next"][:, 3:], rows(played(later, 20))["next"])
 
 
 @every_mode
@@ -78,7 +80,7 @@ def test_memory_begins_anew_with_every_episode(mode: str) -> None:
             return Decision(torch.zeros_like(keys), {"count": count}, {"count": count + 1})
 
     game = gym_game("sync", mode)
-    solo = SoloGame(game, {"agent": Counting()}, lambda num, key, keys: game.make_world(num, key, True))  # type: ignore[dict-item]
+    solo = SoloGame(game, {"agent": Counting()}, lambda num, key, first, keys: game.make_world(num, key, True))  # type: ignore[dict-item]
     collected = solo.collect(solo.new_worlds(4, 0, "play"), ("agent",), 40)["agent"]
     age = collected.observation["observation"][:, 1].long()
     assert torch.equal(collected.extras["count"][collected.valid], age[collected.valid])
@@ -88,7 +90,7 @@ def test_memory_begins_anew_with_every_episode(mode: str) -> None:
 def test_episodes_are_counted_with_their_raw_rewards(mode: str) -> None:
     game = gym_game("sync", mode, **NORMALIZED)
     first = make_script("choose_first", game)
-    solo = SoloGame(game, {"agent": first}, lambda num, key, keys: game.make_world(num, key, True))
+    solo = SoloGame(game, {"agent": first}, lambda num, key, first, keys: game.make_world(num, key, True))
     worlds = solo.new_worlds(4, 0, "play")
     lengths: list[float] = []
     for _ in range(50):
