@@ -27,11 +27,25 @@ class _Console(VisibleConsole):
 
 console = _Console()
 
+
+def config_names(begun: str) -> list[str]:
+    """The shipped configs whose names begin so, for a shell that completes, and the YAML files here that do.
+
+    If no shipped config does, there is no name, and the shell completes any path.
+    """
+    from palestra.runs.shipped_configs import shipped_configs
+
+    names = [path.stem for path in shipped_configs() if path.stem.startswith(begun)]
+    files = [path.name for path in sorted(Path().glob("*.yml")) if path.name.startswith(begun)]
+    return [*names, *files] if names else []
+
+
 File = Annotated[
     str,
     typer.Argument(
         metavar="FILE|NAME|ALGORITHM GAME",
         help="the config: a YAML file, the name of a shipped one (ppo-cartpole), or an algorithm and a game",
+        autocompletion=config_names,
     ),
 ]
 Run = Annotated[Path, typer.Argument(help="the folder of a run")]
