@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PEERS ?= .venv-peers
 
-.PHONY: demo test slow chaos mutants kernels lint check bits speed bench peers
+.PHONY: demo test slow chaos mutants kernels lint check bits speed bench peers release
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -41,6 +41,10 @@ lint: .venv/ready
 	$(BIN)/mypy
 
 check: lint test
+
+# Builds wheel and sdist into dist/, and tries both in new environments, as strangers do; takes ten minutes.
+release: .venv/ready
+	$(BIN)/python tests/release.py
 
 # Do two commits learn the same, to the bit? A folder is a working tree: make bits OLD=cfd467c NEW=main
 OLD ?= HEAD
