@@ -130,9 +130,9 @@ class Run:
         if self.is_begun:
             raise RuntimeError(f"{call}: expected a call before fit(), got one after the run has begun")
 
-    def note_call(self, call: str) -> None:
-        """Note a call that gives the run an object which no config names."""
-        self.set_in_python = sorted({*self.set_in_python, call})
+    def note_call(self, *calls: str) -> None:
+        """Note calls that give the run objects which no config names."""
+        self.set_in_python = sorted({*self.set_in_python, *calls})
 
     # ---- while it trains -----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from palestra.config import ConfigError
+from palestra.config import ConfigError, failure
 from palestra.recording.aggregates import Aggregates
 from palestra.runs.evaluating import EvaluationHooks
 from palestra.runtime.signals import Interrupted
@@ -37,6 +37,7 @@ class Lockstep:
     def __init__(self, training: Any, replica: Replica) -> None:
         self.training, self.replica = training, replica
         self.followers: list[Lockstep] = []
+        self._handed_over: dict[str, Any] = {}
         self._evaluated: list[Mapping[str, Any]] = []
         self._num_means = 0
         replica.status = self._status
@@ -86,20 +87,28 @@ class Lockstep:
                 raise exchange.failure
 
     def _make_followers(self) -> None:
-        """Make the other replicas of this process, unless they exist. Raises ConfigError."""
+        """Make the other replicas of this process, unless they exist, each with copies of what was handed over."""
         training, run, num = self.training, self.training.run, self.replica.num
         if self.followers:
             return
-        if run.set_in_python:
-            calls = ", ".join(run.set_in_python)
-            message = f"expected 1 with objects that no config names, as {calls} handed over, got {num}"
-            raise ConfigError.at("num_replicas", message)
         callbacks = training.callbacks[len(training.config.callbacks) :]
         quiet = Console(quiet=True)
         for index in range(1, num):
             own = deepcopy(callbacks)
             made = type(training)(training.config, run.place, (), own, quiet, run.origin, Replica(index, num))
+            for role, given in self._handed_over.items():
+                made.set_model(role, deepcopy(given))
             self.followers.append(made.lockstep)
+
+    def keep_copy(self, role: str, given: Any) -> None:
+        """Keep a copy of what `set_model` hands over, for the replicas that this one leads. Raises ConfigError."""
+        if self.replica.is_alone or not self.replica.leads:
+            return
+        try:
+            self._handed_over[role] = deepcopy(given)
+        except Exception as error:
+            what = f"because set_model({role!r}, ...) hands over what cannot be copied ({failure(error)})"
+            raise ConfigError.at("num_replicas", f"expected 1, {what}, got {self.replica.num}") from error
 
     def _take_over(self, leader: Any) -> None:
         """Take over what `extend` may have changed since the last `fit`."""

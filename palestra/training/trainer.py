@@ -152,11 +152,11 @@ class Trainer(Training):
         self.run.require_unopened("set_model")
         role, nets = seat_and_nets(self.learners, role, nets)
         player = self.player_of(role)
+        self.lockstep.keep_copy(role := first_role(self.config, player.name), nets)
         config = take_nets(player, self.config, nets)
         self.run.config, self.parts = config, replace(self.parts, config=config)
         self.run.count_time_in(self.run.time_log, self.buffers())
-        for call in calls_of({first_role(config, player.name): nets}):
-            self.run.note_call(call)
+        self.run.note_call(*calls_of({role: nets}))
 
     # ---- the stages of a run, and turns ------------------------------------------------------------------
 

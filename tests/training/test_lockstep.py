@@ -1,5 +1,6 @@
 """Replicas in one process: they learn as one, stop and go on to the same bits, and fail together, in a line."""
 
+import copy
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,6 +115,21 @@ def test_an_opt_step_descends_the_mean_of_all_gradients(
         mean = (own[pair][0] + own[pair][1]) / NUM
         assert all(torch.equal(gradient, mean) for gradient in used[pair])
         assert not torch.equal(*own[pair])
+
+
+def test_each_replica_learns_with_a_copy_of_networks_that_were_handed_over(config: Data, tmp_path: Path) -> None:
+    trainer = Trainer(config, run=tmp_path / "run")
+    given = copy.deepcopy(trainer.host_net)
+    for weight in given.parameters():
+        weight.data.mul_(0.5)
+    trainer.set_model("host", {"net": given})
+    trainer.fit()
+    one, other = all_replicas(trainer)
+    assert one.host_net is given
+    assert other.host_net is not given
+    assert equal(one.players["host"].weights(), other.players["host"].weights())
+    named = fit(tmp_path / "named", config)
+    assert not equal(named.players["host"].weights(), one.players["host"].weights())
 
 
 def test_normalised_observations_count_the_rows_of_all_replicas(tmp_path: Path) -> None:
@@ -269,8 +285,16 @@ def test_a_number_that_is_no_power_of_two_is_refused(config: Data) -> None:
         Trainer(config | {"num_replicas": 6})
 
 
-def test_networks_that_no_config_names_are_refused(config: Data, tmp_path: Path) -> None:
+class Uncopied(torch.nn.Linear):
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise RuntimeError("there is one of it")
+
+
+def test_networks_that_cannot_be_copied_are_refused(config: Data, tmp_path: Path) -> None:
     trainer = Trainer(config, run=tmp_path / "run")
-    trainer.set_model("host", {"net": trainer.host_net})
-    with pytest.raises(ConfigError, match=r"num_replicas: expected 1 with objects that no config names, as set_model"):
-        trainer.fit()
+    told = (
+        r"num_replicas: expected 1, because set_model\('host', ...\) hands over what cannot be copied \(.*there is one"
+    )
+    with pytest.raises(ConfigError, match=told):
+        trainer.set_model("host", {"net": Uncopied(1, 1)})
+    assert not (tmp_path / "run").exists()
