@@ -229,16 +229,23 @@ def choice(key: Any, legal: Any) -> Any:
 @contextmanager
 def seeded_global_state(key: int) -> Iterator[None]:
     """Seed torch's global generators with `key` for stock initialisers and dropout, and restore them after."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     seed = key % 2**63
-    has_mps = torch.backends.mps.is_available()
-    with torch.random.fork_rng(devices=devices) if devices or has_mps else _forked_on_cpu():
+    with restored_torch_states():
         # Not torch.manual_seed: for each kind of device that is not in use it keeps a traceback, and never drops it.
         torch.default_generator.manual_seed(seed)
-        if devices:
+        if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(seed)
-        if has_mps:
+        if torch.backends.mps.is_available():
             torch.mps.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def restored_torch_states() -> Iterator[None]:
+    """Restore torch's global generators, of all kinds of devices, after the block."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    has_any = devices or torch.backends.mps.is_available()
+    with torch.random.fork_rng(devices=devices) if has_any else _forked_on_cpu():
         yield
 
 

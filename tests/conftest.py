@@ -234,6 +234,7 @@ TINY_FIT: Data = {
     },
     "warm_start": None,
     "data": {"train": _SCENARIO, "valid": _SCENARIO | {"held_out": True}},
+    "num_replicas": 1,
     "learning": {
         "order": {"name": "shuffled"},
         "batch_size": 8,

@@ -101,6 +101,7 @@ def fit_config(model: dict[str, Any] = CLASSIFIER, **changes: Any) -> dict[str, 
             "train": {"name": "fitted_parts:Points", "num": 40, "seed": 1, "num_items": None},
             "test": {"name": "fitted_parts:Points", "num": 25, "seed": 2, "num_items": 23},
         },
+        "num_replicas": 1,
         "learning": {
             "order": {"name": "shuffled"},
             "batch_size": 10,

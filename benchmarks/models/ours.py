@@ -63,6 +63,7 @@ def config_of(work: Work) -> dict[str, Any]:
         "model": {"name": "benchmarks.models.ours:Net", "hidden": work["hidden"]},
         "warm_start": None,
         "data": {"train": {"name": "benchmarks.models.ours:Images", "num_items": None}},
+        "num_replicas": 1,
         "learning": {
             "order": {"name": "shuffled"},
             "batch_size": work["batch_size"],

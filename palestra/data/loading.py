@@ -1,7 +1,8 @@
 """Loads the batches of an epoch, from any of them on, with any number of workers."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -36,6 +37,19 @@ class LoadingConfig(Config):
         return f"execution.loading.num_workers: {here}, got {self.num_workers}; more of them may be slower"
 
 
+class Dealt(NamedTuple):
+    """What a replica gets of a group: consecutive batches, of which each replica of a run takes one.
+
+    key, batch: its own; of a replica for which none is left, those of the first batch, which then do not count. sizes:
+    the items of each batch of the group. num_items: of its own; 0 where none is left.
+    """
+
+    key: BatchKey
+    batch: Any
+    sizes: list[int]
+    num_items: int
+
+
 class Batches:
     """Base of what gives the batches of epochs. num: of the epoch that has begun last; None: not known."""
 
@@ -48,6 +62,26 @@ class Batches:
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[BatchKey, Any]]:
         """Load the batches of an epoch, each with its key, from the batch of number `start` on. Raises DataFailed."""
         raise NotImplementedError
+
+    def dealt(
+        self, epoch: int, start: int, replica: int, num: int, size_of: Callable[[BatchKey, Any], int]
+    ) -> Iterator[Dealt]:
+        """Deal the batches of an epoch out to `num` replicas, in groups of so many, and load those of one of them.
+
+        start: the number of the first batch; where it begins no group, the group that ends the epoch is over. size_of:
+        counts the items of a batch. Every replica reads all batches here. Raises DataFailed.
+        """
+        if start % num:
+            return
+        batches = self.batches(epoch, start)
+        while first := next(batches, None):
+            own, sizes = first, [size_of(*first)]
+            for place, each in enumerate(islice(batches, num - 1), start=1):
+                own = each if place == replica else own
+                sizes.append(size_of(*each))
+            yield Dealt(*own, sizes, sizes[replica] if replica < len(sizes) else 0)
+            if len(sizes) < num:
+                return
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to go on at the same batch, besides its number."""
@@ -110,12 +144,30 @@ class Loader(Batches):
         return num_items // self.batch_size if self.drop_last else -(-num_items // self.batch_size)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[BatchKey, Any]]:
+        yield from self._read(self._keys_of(epoch, start))
+
+    def dealt(
+        self, epoch: int, start: int, replica: int, num: int, size_of: Callable[[BatchKey, Any], int]
+    ) -> Iterator[Dealt]:
+        """As in Batches; a replica reads its own batches alone."""
+        keys = self._keys_of(epoch, start)
+        groups = [keys[first : first + num] for first in range(0, len(keys), num)]
+        own = [group[replica] if replica < len(group) else group[0] for group in groups]
+        for (key, batch), group in zip(self._read(own), groups, strict=True):
+            sizes = [len(each.items) for each in group]
+            yield Dealt(key, batch, sizes, sizes[replica] if replica < len(group) else 0)
+
+    def _keys_of(self, epoch: int, start: int) -> list[BatchKey]:
+        """Return the keys of the batches of an epoch, from one on."""
         indices = self.order(epoch)
         self.num = self.num_batches(len(indices))
         pieces = indices.split(self.batch_size)[start : self.num]
-        self._keys[:] = [BatchKey(epoch, start + at, tuple(piece.tolist())) for at, piece in enumerate(pieces)]
+        return [BatchKey(epoch, start + at, tuple(piece.tolist())) for at, piece in enumerate(pieces)]
+
+    def _read(self, keys: Sequence[BatchKey]) -> Iterator[tuple[BatchKey, Any]]:
+        self._keys[:] = keys
         loaded = self._loaded()
-        for key in list(self._keys):
+        for key in keys:
             try:
                 batch = next_of(loaded)
             except Exception as error:  # of torch's own: the reader raises none

@@ -17,6 +17,7 @@ from palestra.config.errors import listed
 from palestra.data.order import AnyOrderConfig
 from palestra.models.gradients import find_gradient, num_items
 from palestra.models.groups import Group, GroupConfig, Vector, groups_of
+from palestra.models.means import Mean, take_mean
 from palestra.models.model import SEAT, Model, Terms
 from palestra.optimizers import Optimizer
 from palestra.schedules import Schedule, read_schedule
@@ -49,7 +50,7 @@ class LearningConfig(Config):
     order: Annotated[AnyOrderConfig | None, InBranch.FIXED]
     """in which order an epoch reads the items of data.train; null with a loader of your own, which makes batches"""
     batch_size: Annotated[PositiveInt | None, InBranch.FIXED]
-    """items of an opt step; null with a loader of your own"""
+    """items of an opt step, in each replica; null with a loader of your own"""
     last_batch: Annotated[Literal["keep", "drop"] | None, InBranch.FIXED]
     """what becomes of the last batch of an epoch where it is smaller; null with a loader of your own"""
     seeding: Annotated[Literal["per_item"] | None, InBranch.FIXED]
@@ -112,10 +113,16 @@ class Learner:
     A weight with `requires_grad=False` is left alone; tied weights count once. A weight that no term of a batch reaches
     stays as it is.
 
-    opt_steps: those of the model so far, by which schedules go; the trainer counts them.
+    opt_steps: those of the model so far, by which schedules go; the trainer counts them. mean: gives the mean of a
+    gradient over the replicas of a run; None: there is one. num_items: of the batch from which it learns, by which a
+    step along a loss of one's own counts in the mean; 0 where no gradient of its own counts. own_loss: that of the last
+    batch before the mean.
     """
 
     name = SEAT
+    mean: Mean | None = None
+    num_items: int = 0
+    own_loss: Tensor | None = None
 
     def __init__(self, model: Model, config: LearningConfig) -> None:
         self.model, self.config = model, config
@@ -151,9 +158,8 @@ class Learner:
         # losses are sums over items here, and means elsewhere: so they are scaled as elsewhere
         scale = None if self.scale is None else self.scale.value / num_items(batch)
         found = find_gradient(self.model, batch, self.config.num_microbatches, self.weights, self.context, scale)
-        return found.means | self._descend(
-            self.groups, found.sums, found.total if scale is None else found.total * scale
-        )
+        divisor = found.total if scale is None else found.total * scale
+        return self._descend(self.groups, found.sums, divisor, found.means, found.total if self.num_items else 0.0)
 
     def step(self, loss: Tensor, weights: str) -> Terms:
         """Make a step of one group alone, along the gradient of a loss, for a `train_step` of your own.
@@ -167,22 +173,35 @@ class Learner:
         parameters = [each for vector, _ in groups[0].vectors for each in vector.parameters]
         divisor = torch.ones((), device=self.device) if self.scale is None else self.scale.value
         gradient = torch.autograd.grad(loss if self.scale is None else loss * divisor, parameters, allow_unused=True)
-        metrics = self._descend(groups, gradient, divisor)
+        metrics = self._descend(groups, gradient, divisor, {}, self.num_items)
         increment_version(parameters)  # so that autograd refuses a loss that was computed with the weights before
         return metrics
 
     @torch.no_grad()
-    def _descend(self, groups: Sequence[Group], sums: Sequence[Tensor | None], divisor: Tensor | float) -> Terms:
-        """Step along a gradient, one tensor for each weight of some groups, that is to be divided; return its norm."""
+    def _descend(
+        self,
+        groups: Sequence[Group],
+        sums: Sequence[Tensor | None],
+        divisor: Tensor | float,
+        terms: Terms,
+        weight: Tensor | float,
+    ) -> Terms:
+        """Step along a gradient, one tensor for each weight of some groups, that is to be divided.
+
+        weight: of the gradient and of the terms in the mean over replicas. Returns the terms, with the norm.
+        """
         stepping = [each for group in groups for each in group.vectors]
         start = 0
-        for vector, optimizer in stepping:
+        for vector, _ in stepping:
             vector.take(sums[start : start + len(vector.parameters)])
             start += len(vector.parameters)
             vector.gradient.div_(divisor)
-            if self._frozen:
-                vector.gradient.copy_(optimizer.without_frozen(vector.gradient))
-        norm, metrics = self._clip([vector for vector, _ in stepping]), {}
+        if self.mean is not None:
+            self.own_loss = terms.get("loss", self.own_loss)
+            terms = take_mean(self.mean, [vector for vector, _ in stepping], terms, weight)
+        for vector, optimizer in stepping if self._frozen else ():
+            vector.gradient.copy_(optimizer.without_frozen(vector.gradient))
+        norm, metrics = self._clip([vector for vector, _ in stepping]), dict(terms)
         if self.scale is not None:
             metrics["loss_scale"] = self.scale.value.clone()
             has_overflowed = not bool(norm.isfinite())

@@ -95,6 +95,10 @@ class Model(nn.Module):
         self.load_state_dict(state["weights"])
         learner.load_state_dict(state["learner"])
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy is made of: all but the learner, whose weights are those of this model."""
+        return self.__dict__ | {"learner": None}
+
     def _require_learner(self) -> Any:
         if self.learner is None:
             raise RuntimeError("expected a model of a trainer, which has optimizers, got one without")

@@ -109,6 +109,8 @@ class BaseRunConfig(Config):
 
     def errors(self) -> Iterator[ConfigErrorItem]:
         """Find the errors that concern several keys; an override also gives those of its parent."""
+        if (num := self.count_replicas()) & (num - 1):
+            yield ConfigErrorItem("num_replicas", f"expected 1 or a power of two, got {num}")
         for keys, value in walk(self):
             if isinstance(value, Interval | Limit | Delay):
                 known = self.steps() if isinstance(value, Delay) else self.units()

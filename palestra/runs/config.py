@@ -136,7 +136,6 @@ class RunConfig(EvaluatedRunConfig):
             roles = self.game.declared_roles()
             yield from self._role_errors(roles)
             yield from self._worlds_errors()
-            yield from self._replicas_errors()
             yield from self._together_errors()
             yield from self._updates_errors()
             yield from evaluation_errors(self.evaluations, self.game, roles, scripts)
@@ -272,10 +271,6 @@ class RunConfig(EvaluatedRunConfig):
                 known = f"the players that learn are {', '.join(learners)}"
                 what = f"{player!r} does not learn, leave it out" if player in self.players else "unknown key"
                 yield ConfigErrorItem(key, f"{what}; {known}")
-
-    def _replicas_errors(self) -> Iterator[ConfigErrorItem]:
-        if self.num_replicas & (self.num_replicas - 1):
-            yield ConfigErrorItem("num_replicas", f"expected 1 or a power of two, got {self.num_replicas}")
 
     def _together_errors(self) -> Iterator[ConfigErrorItem]:
         """A fault for each key that does not fit one roll-out for all learning players."""

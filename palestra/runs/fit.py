@@ -135,6 +135,7 @@ class FitConfig(EvaluatedRunConfig):
     absent = dict.fromkeys(("game", "num_worlds", "roles", "players"), NO_GAMES)
     usual: ClassVar[Any] = {
         "trainer": "fit",
+        "num_replicas": 1,
         "stop": {"after": 20, "unit": "epochs"},
         "output": {"record": {"every": 1, "unit": "epochs"}, "save": {"every": 1, "unit": "epochs"}},
     }
@@ -149,6 +150,8 @@ class FitConfig(EvaluatedRunConfig):
     random weights"""
     data: Annotated[dict[str, AnyDataConfig], InBranch.SAME_PART]
     """data sets by name; the model learns from `train`, which may be a loader of your own"""
+    num_replicas: Annotated[PositiveInt, InBranch.FIXED]
+    """how many trainings learn the same model in lockstep, each from batches of its own: 1, or a power of two"""
     learning: LearningConfig
     """how it learns"""
     evaluations: list[SetEvaluationConfig]
@@ -284,6 +287,9 @@ class FitConfig(EvaluatedRunConfig):
 
     def learning_keys(self) -> list[str]:
         return ["learning"]
+
+    def count_replicas(self) -> int:
+        return self.num_replicas
 
     def with_model(self, model: Model) -> Self:
         """Return this config, which names no model, with the class of one, and the keys that it was made with.

@@ -93,7 +93,10 @@ class TextConfig(EvaluatedRunConfig):
     options = ("--pairing", "--games", "--player", "--rollouts")
     changeable = ("evaluations",)
     extendable = ("stop", "budget")
-    absent = dict.fromkeys(("num_worlds",), NO_WORLDS)
+    absent: ClassVar[Any] = {
+        "num_worlds": NO_WORLDS,
+        "num_replicas": "players that talk learn in one training, not in replicas",
+    }
     usual: ClassVar[Any] = {
         "trainer": "text",
         "num_questions": 64,

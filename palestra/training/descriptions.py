@@ -31,9 +31,9 @@ def shared_turns_in_words(config: RunConfig) -> str:
 
 
 def _roll_out(config: RunConfig, player: str) -> str:
-    num_worlds = config.worlds_of(player)
+    num_worlds, num = config.worlds_of(player), config.num_replicas
     worlds = f"{num_worlds:,} world{'s' * (num_worlds != 1)}"
-    worlds = f"in {worlds}" if config.num_replicas == 1 else f"in {config.num_replicas} replicas of {worlds}"
+    worlds = f"in {worlds}" if num == 1 else f"in {num} replicas of {worlds}, {num * num_worlds:,} in all"
     length = getattr(config.players[player].algorithm, "rollout_length", None)  # type: ignore[union-attr]
     if not isinstance(length, int):  # an algorithm of one's own may have no such key
         return f"roll-out {worlds}"

@@ -10,12 +10,12 @@ import torch
 
 from palestra.config import ConfigError, below
 from palestra.data.items import TensorItems, moved
-from palestra.data.loading import Batches, Loader
+from palestra.data.loading import Batches, Dealt, Loader
 from palestra.data.own_loaders import LoaderConfig, OwnLoader
 from palestra.data.reading import BatchKey, DataFailed, Reader
 from palestra.data.sets import TRAIN, files_of, make_sets, num_items, require_same_sets
 from palestra.data.workers import deaths_held
-from palestra.models.gradients import ModelFailed, told
+from palestra.models.gradients import ModelFailed, TermsError, told
 from palestra.models.gradients import num_items as items_of
 from palestra.models.labelled import ClassifierConfig, LabelledConfig, class_fault, spaces_of
 from palestra.models.learning import Learner, LossScale
@@ -31,10 +31,14 @@ from palestra.runs.progress import Standing
 from palestra.runs.warm_starts import start_model
 from palestra.runtime.counter import Counter, count
 from palestra.runtime.intervals import Counters
+from palestra.scaling.exchange import ReplicaFailed
+from palestra.scaling.means import LockstepError
 from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
 from palestra.training.async_evaluations import make_evaluating
+from palestra.training.checks import TrainingFailed
 from palestra.training.judging import SetEvaluations
+from palestra.training.model_replicas import ModelReplicas
 from palestra.training.training import Training
 
 
@@ -73,9 +77,11 @@ class FitTrainer(Training):
         self.check_of_batches = self._check_of_batches()
         self.loader = self._train_loader()
         self.batch = 0  # the number of the next one in its epoch
+        self.num_batches = 0  # that all replicas have taken since the run began; the draws of a step go by it
         self.epoch_is_over = False  # and `after_epoch` not yet called
         self.terms = Aggregates(config.output.statistics)
-        self._unchecked: list[tuple[Any, int, BatchKey]] = []  # losses, each with its opt step, since `fault` looked
+        # losses since `fault` looked, each with this replica's own and its opt step
+        self._unchecked: list[tuple[Any, Any, int, BatchKey]] = []
         self.key = fold_number(base_key(config.seed, "model/step"), 0)
         self._is_given = False  # whether `set_model` has handed the model over
         if config.model is not None:
@@ -96,6 +102,9 @@ class FitTrainer(Training):
             model.train()
         with below("learning.groups"):
             self.learner = Learner(model, self.config.learning)
+        is_own = type(self).train_step is not FitTrainer.train_step
+        own_step = f"{type(self).__module__}.{type(self).__qualname__}.train_step" if is_own else None
+        self.replicas = ModelReplicas(self.replica, model, self.learner, own_step)
         self.learners = [self.learner]
         self.judging = SetEvaluations(self)
         self.evaluating = make_evaluating(self, self.judging)
@@ -121,8 +130,9 @@ class FitTrainer(Training):
             raise TypeError(
                 f"set_model: expected an object of a class that derives from palestra.Model, got {given!r:.80}"
             )
-        if self.config.model is not None:
+        if self.config.model is not None and self.replica.leads:  # another replica has the config that the leader made
             raise ValueError(f"set_model: expected `model: null` in the config, got {self.config.model.name!r}")
+        self.lockstep.keep_copy(SEAT, given)
         self.run.config, self._is_given = self.config.with_model(given), True
         self._take(given)
         if self.config.model is None:
@@ -222,6 +232,9 @@ class FitTrainer(Training):
         size = config.learning.batch_size
         batches = "the batches of its loader" if size is None else f"batches of {size} items"
         what = f"in each epoch the model learns from data.{TRAIN}, in {batches}"
+        if (num := config.num_replicas) > 1:
+            in_all = "" if size is None else f", {num * size:,} items"
+            what += f"; an opt step learns from {num} batches{in_all}, one in each of {num} replicas"
         return Stage(what, config.stop.after, config.stop.unit)
 
     @classmethod
@@ -244,23 +257,16 @@ class FitTrainer(Training):
     def _train(self) -> None:
         """One epoch: the model learns from the batches that it has not yet seen in it."""
         self.run.time_log.switch("data")
-        for key, batch in self.loader.batches(self.epochs, self.batch):
+        place = self.replica
+        for dealt in self.loader.dealt(self.epochs, self.batch, place.index, place.num, self._size_of):
             self.run.time_log.switch("update")
             self.before_step()
-            try:
-                with seeded_global_state(fold_number(self.key, self.opt_steps)):
-                    terms = self.train_step(self.moved(batch), key.number)
-                self.step_terms = {
-                    name: term.detach() if isinstance(term, torch.Tensor) else term for name, term in terms.items()
-                }
-                self.terms.add(self.step_terms)
-            except Exception as error:
-                raise told(error, type(self.model).__name__, key) from error
-            self._unchecked.append((self.step_terms.get("loss", 0.0), self.opt_steps, key))
+            self._learn_from(dealt)
             if self.opt_steps == 0:
                 self._tell_unreached()
-            self.batch = key.number + 1
-            count(self, opt_steps=1, items=len(key.items) or items_of(batch))
+            num_batches = len(dealt.sizes)
+            self.batch, self.num_batches = self.batch + num_batches, self.num_batches + num_batches
+            count(self, opt_steps=1, items=sum(dealt.sizes))
             count(self.learner, opt_steps=1)
             self.epoch_counts["updates"] += 1
             self.after_step()
@@ -268,11 +274,35 @@ class FitTrainer(Training):
             self.run.time_log.switch("data")
         self.batch = 0
 
+    def _learn_from(self, dealt: Dealt) -> None:
+        """Make an opt step, and note what it has come to."""
+        self.replicas.begin(dealt.num_items)
+        try:
+            with seeded_global_state(fold_number(self.key, self.num_batches + self.replica.index)):
+                terms = self.train_step(self.moved(dealt.batch), dealt.key.number)
+            own = {name: term.detach() if isinstance(term, torch.Tensor) else term for name, term in terms.items()}
+            self.step_terms = self.replicas.end(own)
+            self.terms.add(self.step_terms)
+        except (TrainingFailed, LockstepError, ReplicaFailed):
+            raise
+        except Exception as error:
+            raise told(error, type(self.model).__name__, dealt.key) from error
+        own_loss = own.get("loss", 0.0) if self.learner.own_loss is None else self.learner.own_loss
+        self._unchecked.append((self.step_terms.get("loss", 0.0), own_loss, self.opt_steps, dealt.key))
+
+    def _size_of(self, key: BatchKey, batch: Any) -> int:
+        """Count the items of a batch. Raises ModelFailed."""
+        try:
+            return len(key.items) or items_of(batch)
+        except TermsError as error:
+            raise told(error, "", key) from error
+
     def _end_epoch(self) -> None:
         """Do what is due, of which `after_epoch` comes after the evaluations, and before record and checkpoint."""
         self.epoch_is_over = True
         self.safe_point()
         self._close_epoch()  # if nothing was due
+        self.lockstep.agree_on_end()
         if self.end_reason is not None:
             self.safe_point()
 
@@ -321,11 +351,12 @@ class FitTrainer(Training):
 
     def fault(self, with_parameters: bool) -> str | None:
         unchecked, self._unchecked = self._unchecked, []
-        tensors = [torch.as_tensor(loss, device=self.device) for loss, _, _ in unchecked]
+        tensors = [torch.as_tensor(loss, device=self.device) for loss, *_ in unchecked]
         losses = torch.stack(tensors).tolist() if tensors else []  # so a GPU is awaited once
-        for loss, (_, number, key) in zip(losses, unchecked, strict=True):
+        for loss, (_, own, number, key) in zip(losses, unchecked, strict=True):
             if not math.isfinite(loss):
-                return f"the loss is {loss} at opt step {number}, counted from 0: {key}"
+                found = self.replicas.first_not_finite(own, key)
+                return f"the loss is {loss} at opt step {number}, counted from 0: {found}"
         if with_parameters and not all(vector.weights.isfinite().all() for vector in self.learner.vectors):
             return f"a weight is no finite number at opt step {self.opt_steps}"
         scale = self.learner.scale
@@ -350,6 +381,7 @@ class FitTrainer(Training):
     def state_dict(self) -> dict[str, Any]:
         own = {
             "batch": self.batch,
+            "num_batches": self.num_batches,
             "loader": self.loader.state_dict(),
             "files": files_of(self.data),
             "epoch_is_over": self.epoch_is_over,
@@ -368,7 +400,7 @@ class FitTrainer(Training):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         require_same_sets(state["files"], self.data)
-        self.batch, self.epoch_is_over = state["batch"], state["epoch_is_over"]
+        self.batch, self.num_batches, self.epoch_is_over = state["batch"], state["num_batches"], state["epoch_is_over"]
         self.loader.load_state_dict(state["loader"])
         self.model.load_state_dict(state["model"])
         set_in_evaluation(self.model, state["in_evaluation"])

@@ -23,7 +23,8 @@ from palestra.training.checks import TrainingFailed, branch_hint, telling_failur
 
 REPLICAS = "replicas"
 """the entry of a checkpoint's state that holds, for each replica but the first, what is its own"""
-SHARED = ("counters", "epoch_counts", "in_epoch", "finished", "turn")
+SHARED_OF_MODELS = ("batch", "num_batches", "loader", "epoch_is_over", "model", "in_evaluation", "learner")
+SHARED = ("counters", "epoch_counts", "in_epoch", "finished", "turn", *SHARED_OF_MODELS)
 SHARED_OF_PLAYERS = ("nets", "optimizers", "opt_steps", "env_steps", "schedules", "frozen", "turn_progress")
 
 

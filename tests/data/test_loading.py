@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from palestra.data.loading import Loader, LoadingConfig
-from palestra.data.reading import DataFailed, Reader, Seeding
+from palestra.data.loading import Batches, Loader, LoadingConfig
+from palestra.data.reading import BatchKey, DataFailed, Reader, Seeding
 from palestra.data.workers import packed, unpacked
 from palestra.randomness import global_states
 from palestra.runtime.threads import available_cores
@@ -93,6 +93,31 @@ def loader(
 
 def read(loaded: Loader, epoch: int = 0, start: int = 0) -> list[Any]:
     return [(key, batch["index"].tolist(), batch["draws"].tolist()) for key, batch in loaded.batches(epoch, start)]
+
+
+def size_of(key: BatchKey, batch: Any) -> int:
+    return len(batch["index"])
+
+
+@pytest.mark.parametrize("num", [1, 2, 3, 8])
+def test_each_replica_gets_a_batch_of_each_group(num: int) -> None:
+    """Where none is left for one, it gets the first batch of the group, which does not count; it reads no other."""
+    groups = [list(range(first, min(first + num, 4))) for first in range(0, 4, num)]
+    for replica in range(num):
+        for start in (0, num):
+            one, other = loader(Numbers()), loader(Numbers())
+            dealt = list(one.dealt(1, start, replica, num, size_of))
+            read_by_all = list(Batches.dealt(other, 1, start, replica, num, size_of))
+            assert [each.key for each in dealt] == [each.key for each in read_by_all] == one._keys
+            expected = [group[replica] if replica < len(group) else group[0] for group in groups[start // num :]]
+            assert [each.key.number for each in dealt] == expected
+            for each, same, group in zip(dealt, read_by_all, groups[start // num :], strict=True):
+                assert torch.equal(each.batch["draws"], same.batch["draws"])
+                assert each.sizes == same.sizes == [6 if number == 3 else 8 for number in group]
+                assert each.num_items == same.num_items == (each.sizes[replica] if replica < len(group) else 0)
+    if num == 3:  # the group that ends the epoch is over, and had one batch
+        assert list(loader(Numbers()).dealt(0, 4, 0, num, size_of)) == []
+        assert list(Batches.dealt(loader(Numbers()), 0, 4, 0, num, size_of)) == []
 
 
 def test_batches_follow_from_epoch_and_items_alone() -> None:

@@ -87,7 +87,7 @@ def test_the_worlds_of_replicas_begin_as_those_of_one_training_with_as_many(game
 
 def test_what_replicas_have_in_all_is_said_before_they_begin(config: Data) -> None:
     told = Trainer.train_stage(Trainer(config).config).description
-    assert "in 2 replicas of 8 worlds" in told
+    assert "in 2 replicas of 8 worlds, 16 in all" in told
 
 
 def test_an_opt_step_descends_the_mean_of_all_gradients(
