@@ -48,8 +48,7 @@ class ModelReplicas:
         now, before = joined(buffers), self._before
         changes = torch.where(now == before, 0.0, now - before)  # infinities stay, too
         change, means = self.replica.mean(changes, own, self.learner.num_items)
-        after = torch.where(change == 0, before, before + change)
-        for buffer, value in zip(buffers, after.split([each.numel() for each in buffers]), strict=True):
+        for buffer, value in zip(buffers, (before + change).split([each.numel() for each in buffers]), strict=True):
             buffer.copy_(value.view_as(buffer))
         return terms | means
 
