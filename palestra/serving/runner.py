@@ -6,8 +6,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from palestra.config import failure
@@ -34,8 +34,9 @@ class Runner:
     def __init__(self, folder: Folder, jobs: Jobs, of_model: str) -> None:
         self.folder, self.jobs, self.of_model = folder, jobs, of_model
         self.is_stopped = False
-        self._process: subprocess.Popen[bytes] | None = None
-        self._computed: str | None = None  # the id of the job of that process
+        self._worker: Worker | None = None
+        self._spare: Worker | None = None  # which waits for a job
+        self._computed: str | None = None  # the id of the job of the first
         loops: list[tuple[Callable[[JobFacts], None], tuple[Status, ...]]] = [
             (self._validate, ("validating_files",)),
             (self._compute, ("running", "queued")),
@@ -52,6 +53,9 @@ class Runner:
             self.jobs.changed.notify_all()
         for thread in self._threads:
             thread.join()
+        if self._spare is not None:
+            self._spare.kill()
+            self._spare.end()
 
     def cancel(self, job_id: str) -> JobFacts:
         """Cancel a job. Raises ApiError for one that is over."""
@@ -64,8 +68,8 @@ class Runner:
         return facts
 
     def _kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
+        if self._worker is not None:
+            self._worker.kill()
 
     # ---- in the threads ----------------------------------------------------------------------------------
 
@@ -120,34 +124,57 @@ class Runner:
 
         Returns the last that it has told, and its exit code.
         """
-        watched, life = os.pipe()
+        worker = self._start(job)
+        last: dict[str, Any] = {}
         try:
-            process = self._start(job, watched)
-            assert process.stdout is not None
-            last: dict[str, Any] = {}
-            for line in process.stdout:
-                with suppress(ValueError):  # of half a line, whose process was killed
-                    last = json.loads(line)
+            worker.compute(job.id)
+            for last in worker.messages():
                 if "step" in last:
                     message = f"Step {last['step']}/{last['total_steps']}: training loss={last['train_loss']}"
                     self.jobs.change(job.id, message, data=last)
-            code = process.wait()
-            process.stdout.close()
+        except BaseException:
+            worker.kill()
+            raise
         finally:
-            os.close(life)
+            code = worker.end()
             with self.jobs.changed:
-                self._process = self._computed = None
+                self._worker = self._computed = None
+                if not self.is_stopped:
+                    with suppress(OSError):  # of a machine without more processes; the next job may find one
+                        self._spare = Worker(self.folder)
         return last, code
 
-    def _start(self, job: JobFacts, watched: int) -> "subprocess.Popen[bytes]":
-        """Start the process of a job, which the system ends when this one ends (palestra.serving.work)."""
+    def _start(self, job: JobFacts) -> "Worker":
+        """Return the process for a job: the one that waits already, if there is one."""
+        with self.jobs.changed:
+            spare, self._spare = self._spare, None
+            if spare is not None and not spare.is_alive():
+                spare.end()
+                spare = None
+            self._worker = spare or Worker(self.folder)
+            self._computed = job.id
+            if self.is_stopped or self.jobs.get(job.id).status != "running":
+                self._kill()
+            return self._worker
+
+
+class Worker:
+    """A process that computes one job (palestra.serving.work), which the system ends when this one ends.
+
+    It begins without its job: what it imports takes seconds, so that after each job one waits for the next.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        """Start the process. folder: of the server. Raises OSError."""
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # where the user's own classes are found
         environment = {name: value for name, value in os.environ.items() if name != KEY} | {"PYTHONPATH": path}
-        with self.jobs.changed:
+        with ExitStack() as failed:
+            watched, self._life = os.pipe()
+            failed.callback(os.close, self._life)
             try:
                 self._process = subprocess.Popen(
-                    [*COMMAND, str(watched), str(self.folder.path), job.id],
-                    stdin=subprocess.DEVNULL,
+                    [*COMMAND, str(watched), str(folder.path)],
+                    stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
                     pass_fds=(watched,),
@@ -156,7 +183,32 @@ class Runner:
                 )
             finally:
                 os.close(watched)
-            self._computed = job.id
-            if self.is_stopped or self.jobs.get(job.id).status != "running":
-                self._kill()
-            return self._process
+            failed.pop_all()
+
+    def compute(self, job_id: str) -> None:
+        """Let it begin with its job."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError), self._process.stdin as told:  # of one that has ended, as `end` tells
+            told.write(f"{job_id}\n".encode())
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Yield what it tells, until it ends."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with suppress(ValueError):  # of half a line, whose process was killed
+                yield json.loads(line)
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def end(self) -> int:
+        """Wait for its end, and return its exit code."""
+        code = self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        os.close(self._life)
+        return code

@@ -1,7 +1,8 @@
-"""The process that computes one job of a server: `python -m palestra.serving.work PIPE FOLDER JOB`.
+"""The process that computes one job of a server: `python -m palestra.serving.work PIPE FOLDER`.
 
-It tells the server what it does by lines of JSON on its standard output. When the server ends, however it does, the
-operating system ends this process by way of the pipe.
+It imports what jobs need, and reads the id of its job from its standard input when there is one. It tells the server
+what it does by lines of JSON on its standard output. When the server ends, however it does, the operating system ends
+this process by way of the pipe.
 """
 
 import json
@@ -14,7 +15,7 @@ from palestra.runtime.signals import end_with_parent
 
 
 def main() -> None:
-    pipe, folder, job_id = sys.argv[1:]
+    pipe, folder = sys.argv[1:]
     end_with_parent(int(pipe))  # before the imports, which take seconds
     answers = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what libraries print
@@ -25,8 +26,10 @@ def main() -> None:
     try:
         from palestra.serving.computing import compute
         from palestra.storage.disk import Folder
+        from palestra.text.models.extra import library
 
-        compute(Folder(Path(folder)), job_id, tell)
+        library("transformers.models.llama.modeling_llama")  # with what models of other kinds import, too
+        compute(Folder(Path(folder)), sys.stdin.readline().strip(), tell)
     except Exception as error:  # whatever a stranger's model raises
         from palestra.config import failure
         from palestra.runtime.limits import lack

@@ -514,6 +514,55 @@ def test_a_job_whose_processes_are_all_killed_has_failed_and_says_how(
     assert [each.level for each in jobs.get(job.id).events].count("warn") == 3
 
 
+WAITING = """
+import json, os, sys
+open(os.path.join(sys.argv[2], str(os.getpid())), "w").close()
+if sys.stdin.readline():
+    print(json.dumps({"failed": f"{os.getpid()} says so"}))
+"""
+
+
+def test_a_process_waits_for_the_next_job_and_none_is_left_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "COMMAND", [sys.executable, "-S", "-c", WAITING])
+    folder = Folder(tmp_path)
+    jobs = Jobs(folder.below("jobs"))
+    computing_it = runner.Runner(folder, jobs, "base")
+    said: dict[str, Any] = {"model": "base", "begins_with": None, "suffix": None, "metadata": None, "method": METHOD}
+    end_s = time.monotonic() + 60
+
+    def processes() -> set[int]:
+        return {int(name) for name in folder.names() if name.isdigit()}
+
+    def of_a_job() -> int:
+        job = jobs.add(CONTENT, training_file="file-x", **said)
+        with jobs.changed:
+            assert jobs.changed.wait_for(lambda: jobs.get(job.id).status in OVER, 60)
+        return int((jobs.get(job.id).error or "").split()[0])
+
+    def spare() -> int:
+        """The process that no job has had."""
+        while not (found := processes() - used):
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        return found.pop()
+
+    used: set[int] = set()
+    assert not processes()
+    used.add(of_a_job())
+    waits = spare()
+    assert of_a_job() == waits
+    used.add(waits)
+    os.kill(spare(), signal.SIGKILL)
+    used.add(spare())
+    assert of_a_job() not in used
+    computing_it.stop()
+    for each in processes():
+        with pytest.raises(ProcessLookupError):
+            os.kill(each, 0)
+
+
 def test_a_file_that_cannot_be_read_for_want_of_memory_fails_its_job_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
