@@ -1,9 +1,9 @@
 import torch
 from torch.nn.functional import huber_loss
-from torch.nn.utils import clip_grad_norm_
 
 from palestra import Trainer
 from palestra.config import UserConfig
+from palestra.nets.weights import flat_gradient
 from palestra.rollouts.transitions import Transitions
 
 
@@ -42,11 +42,12 @@ class DoubleDQN(Trainer):
             value_target = batch.reward + config.gamma * next_value * ~batch.terminated
         q = net(batch.observation).gather(1, batch.action.unsqueeze(1)).squeeze(1)
         loss = huber_loss(q, value_target)
-        optimizer.zero_grad()
-        loss.backward()
-        grad_norm = clip_grad_norm_(net.parameters(), config.max_grad_norm)
-        optimizer.step()  # at the learning rate of the player's schedule
+        gradient = flat_gradient(loss, list(net.parameters()))
+        metrics = {"loss": loss.detach(), "q_mean": q.detach().mean()}
+        gradient, metrics = player.mean_over_replicas(gradient, metrics)
+        optimizer.follow_schedule()  # the learning rate is that of the player's schedule
+        norms = optimizer.descend(gradient, config.max_grad_norm)
         with torch.no_grad():
             for old, new in zip(target_net.parameters(), net.parameters(), strict=True):
                 old.lerp_(new, config.target.tau)
-        self.after_step(player, {"loss": loss.detach(), "q_mean": q.detach().mean(), "grad_norm": grad_norm})
+        self.after_step(player, {**metrics, **norms})

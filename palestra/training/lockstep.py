@@ -170,7 +170,7 @@ class Lockstep:
         if self.replica.is_alone:
             return
         if self.replica.num_means == self._num_means:
-            raise TrainingFailed(without_mean(player))
+            raise TrainingFailed(without_mean(player, self.training))
         self._average_buffers(player.nets.values())
 
     def share_statistics(self, game: Any) -> None:
@@ -300,11 +300,13 @@ def shared(state: Mapping[str, Any]) -> dict[str, Any]:
     return {part: state[part] for part in SHARED if part in state} | {"players": players}
 
 
-def without_mean(player: Any) -> str:
+def without_mean(player: Any, training: Any) -> str:
     """Say that a player has made an opt step without the other replicas."""
-    algorithm = type(player.algorithm)
-    line = "gradient, metrics = self.player.mean_over_replicas(gradient, metrics)"
+    maker, owner = type(player.algorithm), "self.player"
+    if maker.__module__.startswith("palestra."):  # it has the line, so the trainer makes opt steps itself
+        maker, owner = type(training), "player"
+    line = f"gradient, metrics = {owner}.mean_over_replicas(gradient, metrics)"
     return (
-        f"players.{player.name}: {algorithm.__module__}.{algorithm.__qualname__} has made an opt step without the "
+        f"players.{player.name}: {maker.__module__}.{maker.__qualname__} has made an opt step without the "
         f"other replicas; expected `{line}` between gradient and step"
     )

@@ -6,6 +6,7 @@ STAGES = "training/test_stages.py"
 MODES = "nets/test_modes.py"
 PENDING = "training/test_evaluator_processes.py"
 LOCKSTEP = "training/test_lockstep.py"
+JOINT = "training/test_joint_gradients.py"
 TURNS = "games/dialogue/test_turns.py"
 
 PROTOCOLS = "games/dialogue/test_game.py games/dialogue/test_tryout.py"
@@ -60,7 +61,8 @@ TRAINING = [
         ("if self.replica.leads:\n            return of_leader, is_branch\n", "return of_leader, is_branch\n"),
         ("[*differing(shared(each), shared(state))]", "[]"),
         ("                buffer.copy_(value.view_as(buffer))\n", "                pass\n"),
-        ("            raise TrainingFailed(without_mean(player))\n", "            pass\n"),
+        ("            raise TrainingFailed(without_mean(player, self.training))\n", "            pass\n"),
+        ('if maker.__module__.startswith("palestra."):', "if False:"),
     ),
     *mutants(
         "training/trainer.py",
@@ -69,6 +71,16 @@ TRAINING = [
         ("* collecting[0].num_worlds * self.replica.num", "* collecting[0].num_worlds"),
         ("        self.lockstep.join_statistics(self.game)\n", ""),
         ("sum(each[name] for each in of_all)", "of_all[0][name]"),
+    ),
+    *mutants(
+        "rollouts/solo.py",
+        LOCKSTEP,
+        ("base_key(seed, stream), first, fold", "base_key(seed, stream), 0, fold"),
+    ),
+    *mutants(
+        "algorithms/ppo.py",
+        JOINT,
+        ("metrics, weight=experience.weight_of(index))", "metrics)"),
     ),
     *mutants(
         "scaling/means.py",

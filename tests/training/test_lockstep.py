@@ -10,6 +10,7 @@ import pytest
 import torch
 from combinations import LEARNERS, combinations_of, config_of, pairwise
 from conftest import PLAIN
+from replica_cases import CASES, NUM_REPLICAS, OWN_CLASSES, case
 from resuming import ask_to_leave, assert_same_bits, at_call, fit, records
 
 from palestra.algorithms.dqn import DQN
@@ -185,6 +186,23 @@ def test_replicas_that_were_stopped_go_on_to_the_same_bits(
     assert_same_bits(tmp_path / "run", tmp_path / "whole")
 
 
+QUICK = ("PPO, recurrent", "on_policy", "two roles together", "algorithm, trainer")  # with what differs most
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[] if each.startswith(QUICK) else [pytest.mark.slow]) for each in CASES]
+)
+def test_four_replicas_that_were_stopped_go_on_to_the_same_bits(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(OWN_CLASSES)
+    fit(tmp_path / "whole", case(name))
+    with at_call(Training, "safe_point", 8 * NUM_REPLICAS, ask_to_leave):  # of the last replica
+        assert not fit(tmp_path / "run", case(name)).finished
+    assert fit(tmp_path / "run").finished
+    assert_same_bits(tmp_path / "run", tmp_path / "whole")
+
+
 # ---- they end and fail together -----------------------------------------------------------------------
 
 
@@ -250,6 +268,17 @@ class Selfish(DQN):
         return Transitions.from_rows(rows)
 
 
+class ByItself(Trainer):
+    """Makes opt steps itself, as if there were no other replicas."""
+
+    def _train(self) -> None:
+        player = self.learners[0]
+        self.before_step(player)
+        player.optimizers["q"].step(torch.ones_like(player.optimizers["q"].weights))
+        self.after_step(player, {})
+        self.safe_point()
+
+
 def test_a_failure_of_one_replica_is_that_of_the_run(config: Data, tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError, match="in the second replica"):
         Trainer(config, run=tmp_path / "run", callbacks=[FailsInOne(None)]).fit()
@@ -275,6 +304,13 @@ def test_an_algorithm_that_learns_without_the_others_fails_at_its_first_opt_step
         TrainingFailed, match=r"Selfish has made an opt step without the other replicas; expected `grad"
     ):
         Trainer(config, run=tmp_path / "run").fit()
+
+
+def test_a_trainer_that_makes_opt_steps_without_the_others_is_told_so(config: Data, tmp_path: Path) -> None:
+    with pytest.raises(
+        TrainingFailed, match=r"\.ByItself has made an opt step .* expected `gradient, metrics = player"
+    ):
+        ByItself(config, run=tmp_path / "run").fit()
 
 
 # ---- bad input ----------------------------------------------------------------------------------------
