@@ -13,8 +13,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from palestra.storage.disk import WORDS, Folder, RunFolderError, plain_path, written_name
-from palestra.storage.facts import RUN_FORMAT, RunFacts, fault_in_words, to_json
+from palestra.storage.facts import RunFacts, fault_in_words, to_json
 from palestra.storage.lock import Lock, in_use
+from palestra.storage.migrations import require_our_format
 from palestra.storage.secrets import redacted
 from palestra.storage.ways_on import WaysOn
 
@@ -137,27 +138,18 @@ class RunFolder:
             plain_path(folder.root, folder.config.name)
         except OSError as error:
             raise RunFolderError(f"{path} cannot be used: {error}") from None
-        folder._require_format()
+        content = None
+        with suppress(OSError, ValueError, RecursionError):  # what is damaged shows when it is needed
+            content = json.loads(folder.root.read(folder.run.name))
+        require_our_format(path, content)
         return folder
 
-    def _require_format(self) -> None:
-        """Raise RunFolderError for a run of another format than ours. What is damaged shows when it is needed."""
-        try:
-            found = json.loads(self.root.read(self.run.name))
-            version = found["versions"]["palestra"]
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            return
-        number = found.get("format", 0)
-        if isinstance(number, int) and number != RUN_FORMAT:
-            raise RunFolderError(
-                f"{self.path} is a run of format {number}, written by palestra {version}; this palestra reads format "
-                f"{RUN_FORMAT}: use the version that wrote it"
-            )
-
     def facts(self) -> RunFacts:
-        """The content of run.json. Raises RunFolderError if it is damaged or missing."""
+        """The content of run.json. Raises RunFolderError if it is damaged, missing, or of another format."""
         try:
-            return RunFacts.model_validate(json.loads(self.root.read(self.run.name)))
+            content = json.loads(self.root.read(self.run.name))
+            require_our_format(self.path, content)
+            return RunFacts.model_validate(content)
         except FileNotFoundError:
             raise RunFolderError(f"{self.path} is not a run: {self.run} is missing") from None
         except ValidationError as error:
