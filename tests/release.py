@@ -181,6 +181,7 @@ def try_extra(extra: str, command: list[str], file: Path, folder: Path, base: En
     said = base.palestra(*command, codes=(1, 2))
     require(f"palestra[{extra}]" in said, f"expected the extra {extra} to be named, got {said!r}")
     environment = Environment(folder, sees=base)
+    environment.install("--ignore-installed", "--no-deps", file)  # palestra itself, which pip would take from the base
     environment.install(f"{file}[{extra}]")
     environment.palestra(*command)
 
