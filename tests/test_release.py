@@ -3,6 +3,7 @@
 How it is installed and tried takes ten minutes: `make release`.
 """
 
+import re
 import shutil
 import subprocess
 import tarfile
@@ -112,3 +113,12 @@ def test_what_is_cited_is_the_package() -> None:
     for key, name in (("name", "title"), ("license", "license"), ("keywords", "keywords"), ("authors", "authors")):
         assert cited[name] == project[key]
     assert "version" not in cited, "it stands nowhere but in the tag"
+
+
+def test_the_changelog_has_the_form_of_keep_a_changelog() -> None:
+    headings = re.findall(r"^(#+) (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert headings[:2] == [("#", "Changelog"), ("##", "[Unreleased]")]
+    versions = [text for depth, text in headings if depth == "##"]
+    assert [v for v in versions[1:] if not re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", v)] == []
+    kinds = {text for depth, text in headings if depth not in ("#", "##")}
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
