@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 
 from palestra.config import Config
 
-REJECT, ACCEPT = 0, 1
+REJECT = 0
+ACCEPT = 1
 Verdict = Literal[0, 1] | None  # None: no decision before the dialogue was over
 VERDICTS: tuple[Verdict, ...] = (0, 1, None)
 DECISIONS = ("reject", "accept", "go on")  # a verifier's choices; the first two are verdicts
