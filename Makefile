@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PEERS ?= .venv-peers
 
-.PHONY: demo test slow chaos mutants kernels lint check bits speed bench peers release
+.PHONY: demo test slow chaos mutants kernels lint check docs docs-serve bits speed bench peers release
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -41,6 +41,19 @@ lint: .venv/ready
 	$(BIN)/mypy
 
 check: lint test
+
+.venv/docs: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+# The site: open build/site/index.html. Needs no network once the extra `docs` is installed.
+docs: .venv/docs
+	$(BIN)/python -m docs.website
+	$(BIN)/python -m zensical build --clean --strict
+
+# The same at http://localhost:8000, built again whenever a document is saved.
+docs-serve: .venv/docs
+	$(BIN)/python -m docs.website --serve
 
 # Builds wheel and sdist into dist/, and tries both in new environments, as strangers do; takes ten minutes.
 release: .venv/ready

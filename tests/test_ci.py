@@ -77,10 +77,10 @@ def test_every_named_skip_is_a_test_of_ours() -> None:
 @pytest.mark.parametrize(
     ("browser", "user", "expected"),
     [
-        ("", 0, ["apt-get update", "apt-get install chromium", "make lint", "make test"]),
-        ("chromium", 0, ["make lint", "make test"]),
-        ("google-chrome", 1000, ["make lint", "make test"]),
-        ("", 1000, ["make lint", "make test"]),
+        ("", 0, ["apt-get update", "apt-get install chromium", "make lint", "make docs", "make test"]),
+        ("chromium", 0, ["make lint", "make docs", "make test"]),
+        ("google-chrome", 1000, ["make lint", "make docs", "make test"]),
+        ("", 1000, ["make lint", "make docs", "make test"]),
     ],
 )
 def test_ci_installs_a_browser_where_there_is_none_and_it_can(
