@@ -183,6 +183,9 @@ TINY: Data = {
     "execution": {
         "device": "cpu",
         "num_threads": 1,
+        "num_processes": 1,
+        "timeout_s": 600.0,
+        "max_restarts": 0,
         "kernel": "numba",
         "step_within_s": None,
         "gradients": "by_hand",
@@ -264,6 +267,9 @@ TINY_FIT: Data = {
     "execution": {
         "device": "cpu",
         "num_threads": 1,
+        "num_processes": 1,
+        "timeout_s": 600.0,
+        "max_restarts": 0,
         "loading": {"num_workers": 0, "num_prefetched": 2, "start_method": "fork", "batch_within_s": None},
     },
     "output": {

@@ -121,6 +121,9 @@ def fit_config(model: dict[str, Any] = CLASSIFIER, **changes: Any) -> dict[str, 
         "execution": {
             "device": "cpu",
             "num_threads": 1,
+            "num_processes": 1,
+            "timeout_s": 600.0,
+            "max_restarts": 0,
             "loading": {"num_workers": 0, "num_prefetched": 2, "start_method": "fork", "batch_within_s": None},
         },
         "output": {

@@ -215,7 +215,9 @@ def test_the_config_of_a_stored_run_is_read_as_a_strangers() -> None:
 
 
 def test_nothing_is_pickled() -> None:
-    assert [(m, name) for m in TREES for name in IMPORTS[m] if name.split(".")[0] in FORBIDDEN_MODULES] == []
+    """But what the processes of one run hand to each other."""
+    found = [(m, name) for m in TREES for name in IMPORTS[m] if name.split(".")[0] in FORBIDDEN_MODULES]
+    assert found == [("palestra.scaling.link", "pickle")]
     for module, tree in TREES.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.load", "torch.save", "np.load"):

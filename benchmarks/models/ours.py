@@ -83,6 +83,9 @@ def config_of(work: Work) -> dict[str, Any]:
         "execution": {
             "device": "cpu",
             "num_threads": work["num_threads"],
+            "num_processes": 1,
+            "timeout_s": 600.0,
+            "max_restarts": 0,
             "loading": {
                 "num_workers": work.get("num_workers", 0),
                 "num_prefetched": 2,

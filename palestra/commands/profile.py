@@ -137,7 +137,7 @@ def profile_config(
     num_opt_steps: of the timed and of the profiled stretch, at least. Gives the profile, or the number of the signal if
     one has asked to leave. Raises ConfigError, TrainingFailed, and OSError if the trace cannot be written.
     """
-    run_config = read_config(config, tuple(overrides))
+    run_config = read_config(config, tuple(overrides)).in_one_process()
     output: dict[str, Any] = {"display": "quiet", "record": None, "recorders": [], "save": None, "mirror": None}
     changes: dict[str, Any] = {"stop": NEVER, "output": run_config.output.model_copy(update=output)}
     was_there = trace.exists()

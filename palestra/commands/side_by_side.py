@@ -61,7 +61,7 @@ def train_side_by_side(
     A folder of the same config is gone on with. Raises ConfigError, RunFolderError; leaves with 1 if a run has failed,
     128 + n at signal n.
     """
-    threads = config.execution.num_threads
+    threads = config.cores()
     if at * threads > (available := available_cores()):
         most = max(1, available // threads)
         what = f"{threads} thread{'s' * (threads != 1)} each on {available} cores (execution.num_threads)"

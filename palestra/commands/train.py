@@ -35,8 +35,13 @@ def train(
     """Train the players, or the model, of a config."""
     with one_line_errors(quiet):
         from palestra.commands.named_configs import find_config
+        from palestra.commands.ranks import begun_before
+        from palestra.training.trainer import Trainer
 
         found, shown = find_config(file, overrides or []), silent if quiet else console
+        if (begun := begun_before(run, seeds)) is not None:
+            _fit(Trainer.load(begun, console=shown))
+            return
         if found.note is not None:
             say(found.note, shown)
         if seeds is None:
@@ -231,7 +236,15 @@ def _ways_on(path: Path, runs: Sequence[Path]) -> str:
 
 
 def _fit(trainer: Any) -> None:
-    """Train; leave the process with 128 + n if signal n stopped the run."""
+    """Train, in as many processes as the config asks for; leave with 128 + n if signal n stopped the run."""
+    from palestra.scaling.ranks import Ranks
+
+    if trainer.config.count_processes() > 1 and Ranks.here().num == 1:
+        from palestra.commands.ranks import launch
+
+        if code := launch(trainer, quiet=trainer.run.console.quiet):
+            raise typer.Exit(code)
+        return
     trainer.fit()
     if trainer.run.signals.received is not None:
         raise typer.Exit(128 + trainer.run.signals.received)

@@ -87,7 +87,7 @@ def _verify(run: Path, start: str | None) -> Verdict:
     folder = RunFolder.open(run)
     folder.require_rebuildable()
     folder.require_named_trainer()
-    config = read_stored_config(folder.config)
+    config = read_stored_config(folder.config).in_one_process()
     clocked = _clocked(config)
     if recording := [key for key in clocked if key not in ("stop", "output.save")]:
         keys = " and ".join(recording)

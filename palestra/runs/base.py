@@ -117,6 +117,7 @@ class BaseRunConfig(Config):
                 if value.unit not in known:
                     message = f"expected one of {listed(known)}, got {value.unit!r}"
                     yield ConfigErrorItem(".".join((*keys, "unit")), message)
+        yield from self.replicas_errors()
 
     @classmethod
     def steps(cls) -> tuple[str, ...]:
@@ -229,6 +230,29 @@ class BaseRunConfig(Config):
     def count_replicas(self) -> int:
         """Return how many trainings learn the same in lockstep."""
         return 1
+
+    def count_processes(self) -> int:
+        """Return among how many processes the replicas are divided."""
+        return getattr(self.execution, "num_processes", 1)
+
+    def in_one_process(self) -> Self:
+        """Return the config of the same run in one process, which has the same bits."""
+        if self.count_processes() == 1:
+            return self
+        return self.model_copy(update={"execution": self.execution.model_copy(update={"num_processes": 1})})
+
+    def cores(self) -> int:
+        """Return how many cores it keeps busy: the threads of all processes."""
+        return self.execution.num_threads * self.count_processes()
+
+    def replicas_errors(self) -> Iterator[ConfigErrorItem]:
+        """Find the errors in how many replicas there are, and processes."""
+        replicas, processes = self.count_replicas(), self.count_processes()
+        if replicas & (replicas - 1):
+            yield ConfigErrorItem("num_replicas", f"expected 1 or a power of two, got {replicas}")
+        elif replicas % processes:
+            message = f"expected a divisor of num_replicas = {replicas}, got {processes}"
+            yield ConfigErrorItem("execution.num_processes", message)
 
     def learning_keys(self) -> list[str]:
         """Return where the hyperparameters stand by which it learns, as dotted keys."""

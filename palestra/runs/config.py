@@ -37,7 +37,7 @@ from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.players.updates import AnyUpdatesConfig, idle_epoch
 from palestra.runs.base import EvaluatedRunConfig, TrainerBase, algorithms_of, of_this_file, player_name_errors
-from palestra.runs.sections import ExecutionConfig, OutputConfig
+from palestra.runs.sections import ExecutionConfig, OutputConfig, ProcessesConfig
 
 AnyAlgorithm = Annotated[
     DQNConfig | PPOConfig | SACConfig | TD3Config | OnPolicyConfig | OffPolicyConfig | UserConfig,
@@ -103,7 +103,7 @@ class RunConfig(EvaluatedRunConfig):
     in_words = "a run in which players play games"
     is_played = True
     options = ("--pairing", "--games", "--video", "--player", "--onnx", "--role")
-    bitless = ("step_within_s",)
+    bitless = ("step_within_s", *ProcessesConfig.bitless)
     usual: ClassVar[Any] = {"trainer": "in_turn", "num_worlds": 8, "num_replicas": 1}
 
     trainer: Annotated[AnyTrainerConfig, InBranch.SAME_PART]  # type: ignore[assignment]

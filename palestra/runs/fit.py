@@ -39,7 +39,7 @@ from palestra.models.metrics import AnyMetricConfig, score_of
 from palestra.models.model import Model
 from palestra.models.sources import AnyModelStart
 from palestra.runs.base import EvaluatedRunConfig, TrainerBase, of_this_file
-from palestra.runs.sections import MachineConfig, RunOutputConfig
+from palestra.runs.sections import ProcessesConfig, RunOutputConfig
 from palestra.runtime.intervals import Interval
 
 
@@ -75,9 +75,9 @@ def model_class(config: ClassifierConfig | RegressorConfig | UserConfig) -> type
 NO_GAMES = "trainer fit learns from data, and has no games"
 
 
-class FitExecutionConfig(MachineConfig):
+class FitExecutionConfig(ProcessesConfig):
     absent = dict.fromkeys(("kernel", "step_within_s", "gradients", "compile"), NO_GAMES)
-    usual: ClassVar[Any] = {"device": "cpu", "num_threads": 1}
+    usual: ClassVar[Any] = {**ProcessesConfig.usual, "device": "cpu", "num_threads": 1}
 
     loading: LoadingConfig
     """how data are read; it changes no bit"""
@@ -130,7 +130,7 @@ class FitConfig(EvaluatedRunConfig):
     in_words = "a run in which a model learns from data"
     axes = ("opt_steps", "items")
     options = ("--onnx", "--weights")
-    bitless = ("loading",)
+    bitless = ("loading", *ProcessesConfig.bitless)
     changeable = ("data", "evaluations", "execution", "learning.precision")
     absent = dict.fromkeys(("game", "num_worlds", "roles", "players"), NO_GAMES)
     usual: ClassVar[Any] = {

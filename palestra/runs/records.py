@@ -66,6 +66,10 @@ class RunRecords:
         """Keep the records in the first `length` bytes alone. step: the largest step among them."""
         self.step = step
         self.jsonl.cut(length)
+        self.read_back()
+
+    def read_back(self) -> None:
+        """Remember what the file says."""
         self.evaluations, self.history = [], History(self.config.counters)
         for record in self.read():
             try:

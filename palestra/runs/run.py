@@ -148,15 +148,7 @@ class Run:
         self.recorders = make_recorders(self.config.output.recorders) | self._loggers
         try:
             self._make_folder(begin)
-            with (
-                limited_threads(self.config.execution.num_threads),
-                frozen_garbage(),
-                self.compiling.listening(),
-                self.signals.caught(self.config.output.stop_within_s, lambda why: self._before_exit(why, is_saved())),
-                self.folder.lock(),
-                self.display,
-                self.records.opened(),
-            ):
+            with self.computing(is_saved), self.folder.lock(), self.display, self.records.opened():
                 if self.set_in_python:
                     calls = ", ".join(self.set_in_python)
                     self.display.log(f"this run cannot be rebuilt from its config: it uses objects from {calls}")
@@ -168,6 +160,18 @@ class Run:
             if is_new_branch and isinstance(self.place, RunFolder):
                 self.place.discard()
             raise
+
+    @contextmanager
+    def computing(self, is_saved: Callable[[], bool]) -> Iterator[None]:
+        """The part of `opened` that a process needs which only computes for the run: threads, signals, a notice."""
+        execution, within_s = self.config.execution, self.config.output.stop_within_s
+        with (
+            limited_threads(execution.num_threads),
+            frozen_garbage(),
+            self.compiling.listening(),
+            self.signals.caught(within_s, lambda why: self._before_exit(why, is_saved())),
+        ):
+            yield
 
     def _make_folder(self, begin: Callable[[RunFolder], None]) -> None:
         """Make the folder of a new run, once."""

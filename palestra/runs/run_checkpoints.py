@@ -18,6 +18,7 @@ from palestra.storage.manifest import Once, OnceFolder
 from palestra.storage.mirror import Mirror
 from palestra.storage.records_file import beginning_of
 from palestra.storage.remote import RemoteError
+from palestra.storage.segments import StoredRows
 
 Steps = Mapping[str, int]
 """The counters that identify a checkpoint and its players."""
@@ -46,8 +47,8 @@ class RunCheckpoints:
 
         candidates: gives the steps of those that may still become the best.
         """
-        output, self._candidates = self.run.config.output, candidates
-        self.stored = Checkpoints(self.run.folder, output.keep_last, output.keep_every)
+        self._candidates = candidates
+        self.open_beside()
         self.stored.in_use, self.stored.once, self.stored.unwritten = self._in_use, self._once, self._unwritten
         with ExitStack() as stack:
             try:
@@ -57,6 +58,11 @@ class RunCheckpoints:
             except RemoteError as error:
                 raise ConfigError.at("output.mirror", str(error)) from error
             yield
+
+    def open_beside(self) -> None:
+        """Let checkpoints be read, and rows be stored, in a process that does not save them."""
+        output = self.run.config.output
+        self.stored = Checkpoints(self.run.folder, output.keep_last, output.keep_every)
 
     def _make_mirror(self) -> Mirror | None:
         """The mirror at the URL in run.json; None if it has none."""
@@ -82,6 +88,7 @@ class RunCheckpoints:
         buffers: Mapping[str, ReplayBuffer] | None,
         best: bool,
         due: bool,
+        elsewhere: Callable[[str], Mapping[str, StoredRows]] = lambda unfinished: {},
     ) -> Path | None:
         """Write the next checkpoint, after all records are on the disk, and give its folder.
 
@@ -89,7 +96,8 @@ class RunCheckpoints:
 
         buffers: the replay buffers whose rows it holds; None leaves the rows out. best: whether it becomes the best
         one. due: whether it is due here. One that is saved only because the run stops here uses up no number, and the
-        next due checkpoint takes its place. One that is due and fails uses up its number.
+        next due checkpoint takes its place. One that is due and fails uses up its number. elsewhere: as for
+        palestra.storage.checkpoints.Checkpoints.save.
         """
         number, records = self.number + 1, self.run.records
         self.number += due
@@ -101,7 +109,7 @@ class RunCheckpoints:
         }
         try:
             records.flush(number)
-            name = self.stored.save(number, state, counters, buffers or {}, records.jsonl.then, due)
+            name = self.stored.save(number, state, counters, buffers or {}, records.jsonl.then, due, elsewhere)
             self.stands_on = number
             if best:
                 self.stored.mark_best(name)

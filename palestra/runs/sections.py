@@ -6,7 +6,15 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr, PositiveFloat, PositiveInt
+from palestra.config import (
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    NonEmptyStr,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 from palestra.games import GameConfig
 from palestra.recording import RecorderConfig, check_recorders
 from palestra.recording.aggregates import Statistic
@@ -28,6 +36,20 @@ class MachineConfig(Config):
     """cpu, cuda, cuda:1, ..."""
     num_threads: Annotated[int, Field(ge=1, le=1024)]
     """threads on a CPU, of PyTorch and of BLAS"""
+
+
+class ProcessesConfig(MachineConfig):
+    """The keys that spread the replicas of a run over processes; they change no bit."""
+
+    usual: ClassVar[Any] = {"num_processes": 1, "timeout_s": 600.0, "max_restarts": 0}
+    bitless: ClassVar[tuple[str, ...]] = ("num_processes", "timeout_s", "max_restarts")
+
+    num_processes: PositiveInt
+    """processes among which the replicas are divided, as many to each; under torchrun, its processes count"""
+    timeout_s: PositiveFloat
+    """seconds that one of several processes may be later than the others, before the run ends and names it"""
+    max_restarts: NonNegativeInt
+    """how often the processes are started again, from the last checkpoint, after one of them was lost"""
 
 
 class PlayExecutionConfig(MachineConfig):
@@ -55,8 +77,9 @@ class PlayExecutionConfig(MachineConfig):
             yield ConfigErrorItem("execution.step_within_s", message)
 
 
-class ExecutionConfig(PlayExecutionConfig):
+class ExecutionConfig(PlayExecutionConfig, ProcessesConfig):
     usual: ClassVar[Any] = {
+        **ProcessesConfig.usual,
         "device": "cpu",
         "num_threads": 1,
         "kernel": "numba",

@@ -21,7 +21,7 @@ from palestra.evaluation.measures import GameMeasures
 from palestra.games.dialogue.protocol import Protocol
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.runs.base import ASKED, EvaluatedRunConfig, TrainerBase, algorithms_of, of_this_file, player_name_errors
-from palestra.runs.sections import MachineConfig, RunOutputConfig
+from palestra.runs.sections import MachineConfig, ProcessesConfig, RunOutputConfig
 from palestra.text.algorithms.malt import MaltConfig
 from palestra.text.game import TextDialogueConfig
 from palestra.text.players import AnyTextPlayer, TextPlayerConfig
@@ -45,7 +45,9 @@ AnyTextGameConfig = Annotated[TextDialogueConfig, ByName()]
 
 
 class TextExecutionConfig(MachineConfig):
-    absent = dict.fromkeys(("kernel", "step_within_s", "gradients", "compile"), NO_WORLDS)
+    absent = dict.fromkeys(("kernel", "step_within_s", "gradients", "compile"), NO_WORLDS) | dict.fromkeys(
+        ProcessesConfig.bitless, "players that talk in words learn in one process"
+    )
     usual: ClassVar[Any] = {"device": "cpu", "num_threads": 1}
 
 

@@ -35,7 +35,7 @@ from palestra.runs.changed_evaluations import ASKED_OF_GAMES
 from palestra.runs.config import RunConfig, info_errors
 from palestra.runs.kinds import is_tournament
 from palestra.runs.parts import build_evaluations, build_parts
-from palestra.runs.sections import ExecutionConfig, OutputConfig, PlayExecutionConfig
+from palestra.runs.sections import ExecutionConfig, OutputConfig, PlayExecutionConfig, ProcessesConfig
 from palestra.runs.stored import failures_filed
 from palestra.runtime.device import find_device
 from palestra.runtime.threads import limited_threads
@@ -111,7 +111,9 @@ class TournamentConfig(Config):
         """The config of a run with these players. It has the keys that playing needs, and none of training."""
         games = {"num_games": self.num_games, "final_num_games": self.num_games, "max_rounds": self.max_rounds}
         evaluation = EvaluationConfig(**{**ASKED_OF_GAMES, **games, "name": NAME, "pairings": self.every_pairing()})
-        execution = ExecutionConfig(**dict(self.execution), gradients="autograd", compile=False)
+        execution = ExecutionConfig(
+            **dict(self.execution), **ProcessesConfig.usual, gradients="autograd", compile=False
+        )
         keys: dict[str, Any] = {key: getattr(self, key) for key in ("seed", "game", "num_worlds", "players")}
         keys |= {"evaluations": [evaluation], "execution": execution, "roles": {}}
         return RunConfig.model_construct(**keys, output=OutputConfig.model_construct(info=self.info))

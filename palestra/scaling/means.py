@@ -1,6 +1,6 @@
 """Means over replicas, added up in one binary tree, so that they have the same bits wherever they are computed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -43,39 +43,69 @@ class Share:
         return found
 
 
-class _Column(NamedTuple):
-    gradient: Tensor
+class Part(NamedTuple):
+    """What several replicas bring to a mean, added up.
+
+    is_present: whether one of them counts. names: those of the metrics. numbers: float64 (1 + metrics,), the sum of the
+    weights and those of the weighted metrics. gradient: the sum of the weighted gradients.
+    """
+
+    is_present: bool
+    names: list[str]
     numbers: Tensor
-    weight: Tensor
+    gradient: Tensor
 
 
-def mean_of(shares: Sequence[Share]) -> tuple[Tensor, dict[str, Tensor]]:
+def mean_of(
+    shares: Sequence[Share], over_processes: Callable[[Part], Part] | None = None
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the mean of gradients and of metrics, weighted; zeros if nobody counts.
 
-    Raises LockstepError if those that count have other metrics or gradients of other shapes.
+    over_processes: adds a part to those of the run's other processes; None: there are none. Raises LockstepError if
+    those that count have other metrics or gradients of other shapes.
     """
-    present = [share for share in shares if not share.is_absent] or shares[:1]
-    names, shape = list(present[0].numbers), present[0].gradient.shape
-    for share in present:
-        if list(share.numbers) != names or share.gradient.shape != shape:
-            told = "; ".join(f"{tuple(s.gradient.shape)} with {', '.join(s.numbers) or 'none'}" for s in present)
-            raise LockstepError(f"expected gradients of one shape, with the same metrics, got {told}")
-    columns = [_column(share, names) for share in shares]
-    total = tree_sum([column.weight for column in columns])
-    parts = tree_sum([column.gradient for column in columns]), tree_sum([column.numbers for column in columns])
+    part = part_of(shares)
+    if over_processes is not None:
+        part = over_processes(part)
+    total = part.numbers[0]
     inverse = torch.where(total > 0, 1.0 / total, 0.0)
-    gradient, numbers = parts[0] * inverse.to(parts[0].dtype), parts[1] * inverse
-    return gradient, dict(zip(names, numbers.unbind(), strict=True))
+    gradient, numbers = part.gradient * inverse.to(part.gradient.dtype), part.numbers[1:] * inverse
+    return gradient, dict(zip(part.names, numbers.unbind(), strict=True))
 
 
-def _column(share: Share, names: Sequence[str]) -> _Column:
-    """Return a share as tensors that are ready to be added up."""
+def part_of(shares: Sequence[Share]) -> Part:
+    """Add up the shares of replicas. Raises LockstepError as `mean_of`."""
+    shape = shares[0].gradient.shape
+    if any(share.gradient.shape != shape for share in shares):
+        shapes = ", ".join(str(tuple(share.gradient.shape)) for share in shares)
+        raise LockstepError(f"expected gradients of one shape, got {shapes}")
+    names = common_names([(not share.is_absent, list(share.numbers)) for share in shares])
+    columns = [_column(share, names) for share in shares]
+    numbers, gradients = ([column[place] for column in columns] for place in (0, 1))
+    return Part(any(not share.is_absent for share in shares), names, tree_sum(numbers), tree_sum(gradients))
+
+
+def common_names(told: Sequence[tuple[bool, list[str]]]) -> list[str]:
+    """Return the names of metrics that all have in common who count; those of the first if nobody does.
+
+    told: of each, whether it counts, and its names. Raises LockstepError where they differ.
+    """
+    present = [names for counts, names in told if counts] or [told[0][1]]
+    if any(names != present[0] for names in present):
+        raise LockstepError(
+            f"expected the same metrics, got {'; '.join(', '.join(each) or 'none' for each in present)}"
+        )
+    return present[0]
+
+
+def _column(share: Share, names: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Return a share as tensors that are ready to be added up: the weight with the numbers, and the gradient."""
     device = share.gradient.device
     if share.is_absent:
-        zeros = torch.zeros(len(names), dtype=torch.float64, device=device)
-        return _Column(torch.zeros_like(share.gradient), zeros, zeros.new_zeros(()))
+        zeros = torch.zeros(1 + len(names), dtype=torch.float64, device=device)
+        return zeros, torch.zeros_like(share.gradient)
     weight = torch.ones((), dtype=torch.float64, device=device) if share.weight is None else share.weight
-    numbers = torch.stack(list(share.numbers.values())) if names else torch.zeros(0, dtype=torch.float64, device=device)
+    numbers = torch.stack([torch.ones_like(weight), *share.numbers.values()])
     if share.weight is None:
-        return _Column(share.gradient, numbers, weight)
-    return _Column(share.gradient * weight.to(share.gradient.dtype), numbers * weight, weight)
+        return numbers, share.gradient
+    return numbers * weight, share.gradient * weight.to(share.gradient.dtype)

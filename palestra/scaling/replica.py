@@ -1,45 +1,55 @@
 """Replica: the place of a training among those that learn the same networks in lockstep."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from itertools import chain
+from typing import Any, Self, TypeVar
 
 from torch import Tensor
 
+from palestra.config import ConfigError
 from palestra.scaling.exchange import Exchange
-from palestra.scaling.means import Share, mean_of
+from palestra.scaling.link import Link, Notice
+from palestra.scaling.means import Part, Share, mean_of
+from palestra.scaling.ranks import Ranks
 
 T = TypeVar("T")
-
-
-class Status(NamedTuple):
-    """What a replica says of itself with everything that it hands in.
-
-    signal: the number of the one that asks it to leave; None without one. end_reason: why it wants to end the run.
-    minutes: of training, by its clock.
-    """
-
-    signal: int | None
-    end_reason: str | None
-    minutes: float
 
 
 class Replica:
     """The place of a training among `num` replicas. Alone, it hands nothing to anybody.
 
-    index: its number; replica 0 leads: it has the run's folder, display and evaluations. num_means: how many means it
-    has taken part in. news: what all have said of themselves at the last exchange, in their order.
+    index: its number; replica 0 leads: it has the run's folder, display and evaluations. ranks: the processes that hold
+    the replicas, as many each. num_here: replicas of this process. place: this one's among them; the first heads them.
+    exchange, link: by which it reaches those of this process, and those of others. num_means: how many means it has
+    taken part in. news: what all processes have said of themselves at the last exchange, in their order.
     """
 
-    def __init__(self, index: int = 0, num: int = 1) -> None:
-        self.index, self.num = index, num
+    def __init__(self, index: int = 0, num: int = 1, ranks: Ranks | None = None) -> None:
+        self.index, self.num, self.ranks = index, num, ranks or Ranks()
+        self.num_here = num // self.ranks.num
+        self.place = index % self.num_here
         self.exchange: Exchange | None = None
-        self.status: Callable[[], Status] = lambda: Status(None, None, 0.0)
+        self.link: Link | None = None
+        self.notice: Callable[[], Notice] = lambda: Notice(False, 0.0)
         self.num_means = 0
-        self.news: Sequence[Status] = ()
+        self.news: Sequence[Notice] = ()
+
+    @classmethod
+    def heading(cls, num: int) -> Self:
+        """Return the first replica of this process among `num`. Raises ConfigError if they are not as many in each."""
+        ranks = Ranks.here()
+        if num % ranks.num:
+            message = f"expected a multiple of the {ranks.num} processes that torchrun has started, got {num}"
+            raise ConfigError.at("num_replicas", message)
+        return cls(ranks.rank * (num // ranks.num), num, ranks)
 
     @property
     def leads(self) -> bool:
         return self.index == 0
+
+    @property
+    def heads(self) -> bool:
+        return self.place == 0
 
     @property
     def is_alone(self) -> bool:
@@ -52,11 +62,32 @@ class Replica:
         """
         if self.num == 1:
             return [value]
-        return [given for given, _ in self._exchanged(what, value, list)]
+
+        def join(values: list[T], notice: Notice) -> tuple[list[T], list[Notice]]:
+            if self.link is None:
+                return values, [notice]
+            given, notices = self.link.gather(what, values, notice)
+            return list(chain.from_iterable(given)), notices
+
+        return self._exchanged(what, value, join)
 
     def of_leader(self, what: str, value: T) -> T:
         """Return the value of replica 0."""
-        return self.each(what, value)[0]
+        return self.each(what, value if self.leads else None)[0]  # type: ignore[return-value]
+
+    def to_leader(self, what: str, value: T) -> list[T] | None:
+        """As `each`, but replica 0 alone gets the values; the others get None."""
+        if self.num == 1:
+            return [value]
+
+        def join(values: list[T], notice: Notice) -> tuple[list[T] | None, list[Notice]]:
+            if self.link is None:
+                return values, [notice]
+            given, notices = self.link.to_first(what, values, notice)
+            return None if given is None else list(chain.from_iterable(given)), notices
+
+        found = self._exchanged(what, value, join)
+        return found if self.leads else None
 
     def mean(
         self, gradient: Tensor, metrics: Mapping[str, Any], weight: Tensor | float | None = None
@@ -71,15 +102,28 @@ class Replica:
         if self.num == 1:
             return gradient, dict(metrics)
         share = Share(gradient, metrics, weight)
-        mean, means = self._exchanged("a mean", share, lambda given: mean_of([each for each, _ in given]))
+
+        def join(shares: list[Share], notice: Notice) -> tuple[tuple[Tensor, dict[str, Tensor]], list[Notice]]:
+            link, notices = self.link, [notice]
+
+            def over_processes(part: Part) -> Part:
+                assert link is not None
+                total, notices[:] = link.sum(part, notice)
+                return total
+
+            return mean_of(shares, None if link is None else over_processes), notices
+
+        mean, means = self._exchanged("a mean", share, join)
         return mean.clone(), means if share.is_absent else {**metrics, **means}  # optimizers clip in place
 
-    def _exchanged(self, what: str, value: Any, join: Callable[[list[Any]], Any]) -> Any:
+    def _exchanged(self, what: str, value: Any, join: Callable[[list[Any], Notice], tuple[Any, list[Notice]]]) -> Any:
+        """Exchange values. join: makes of those of this process, and of its notice, what all get, and all notices."""
         if self.exchange is None:
             raise RuntimeError(f"expected fit() of a training with {self.num} replicas, got a call outside of it")
 
-        def joined(given: list[Any]) -> Any:
-            return [status for _, status in given], join(given)
+        def joined(given: list[tuple[Any, Notice]]) -> Any:
+            own = Notice(any(notice.wants_to_end for _, notice in given), given[0][1].minutes)
+            return join([each for each, _ in given], own)
 
-        self.news, result = self.exchange.swap(self.index, what, (value, self.status()), joined)
+        result, self.news = self.exchange.swap(self.place, what, (value, self.notice()), joined)
         return result

@@ -1,5 +1,6 @@
 """The states of replicas in one checkpoint: what is equal is stored once, and of each replica what is its own."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,24 @@ def equal(one: Any, other: Any) -> bool:
 
 def _bytes_of(value: Tensor) -> bytes:
     return bytes(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()) if value.numel() else b""
+
+
+def digests(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tree of a state with the SHA-256 of each value in its place."""
+    return {
+        str(key): digests(value) if isinstance(value, Mapping) else hashlib.sha256(_content(value)).hexdigest()
+        for key, value in state.items()
+    }
+
+
+def _content(value: Any) -> bytes:
+    if isinstance(value, Tensor):
+        return f"{value.dtype} {tuple(value.shape)} ".encode() + _bytes_of(value)
+    if isinstance(value, Mapping):
+        return b"".join(f"{key}: ".encode() + _content(each) for key, each in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return b"".join(_content(each) + b"," for each in value)
+    return repr(value).encode()
 
 
 def differing(state: Mapping[str, Any], of_leader: Mapping[str, Any], path: str = "") -> Iterator[str]:

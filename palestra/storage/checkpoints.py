@@ -56,6 +56,7 @@ from palestra.storage.segments import (
     CheckpointPlace,
     Segment,
     SegmentedRows,
+    StoredRows,
     rows_per_segment,
     store_full_segments,
     store_rows,
@@ -121,12 +122,15 @@ class Checkpoints:
         buffers: Mapping[str, SegmentedRows],
         records: RecordsThen,
         is_due: bool = True,
+        elsewhere: Callable[[str], Mapping[str, StoredRows]] = lambda unfinished: {},
     ) -> str:
         """Write checkpoint `number`, make it the latest, and apply retention. Gives the folder's name.
 
         state: dicts (keys all str or all int), lists and tuples of tensors, ints, floats, str, bool and None.
         is_due: False for a checkpoint that is saved because the run stops between two intervals. It is kept in addition
-        to what retention keeps, until the next one that is due replaces it under the same number.
+        to what retention keeps, until the next one that is due replaces it under the same number. elsewhere: lets other
+        processes write rows of their buffers into the unfinished folder of that name, and says which; it may raise
+        OSError.
 
         Checkpoints of a higher number were saved later in the run, and abandoned when it went back; they are removed,
         unless one is the best. Raises CheckpointError if the disk fails, and leaves the earlier checkpoints as they
@@ -141,11 +145,9 @@ class Checkpoints:
             unfinished = self.folder.below(f".{name}.tmp").make()
             for file in content:
                 unfinished.write_new(file, content[file])
-            stored = {
-                key: store_rows(key, buffer, self._on_disk(key), unfinished, self.buffers, self._segment_rows(buffer))
-                for key, buffer in buffers.items()
-            }
-            segments = [segment for rows in stored.values() for segment in rows.segments]
+            stored = self._store_rows(unfinished, buffers)
+            everywhere = stored | dict(elsewhere(unfinished.path.name))
+            segments = [segment for rows in everywhere.values() for segment in rows.segments]
             tails = {s.file: s.stored for s in segments if not s.file.startswith(BUFFERS_FROM_CHECKPOINT)}
             manifest = Manifest(
                 format=FORMAT,
@@ -156,13 +158,13 @@ class Checkpoints:
                 versions=versions(),
                 machine=machine(),
                 files={file: StoredFile.of(content[file]) for file in content} | tails,
-                buffers=stored,
+                buffers=everywhere,
                 once=self.once,
             )
             unfinished.write_new(MANIFEST, manifest.to_bytes())
             unfinished.sync()
             self._publish(unfinished, name)
-            self._known_segments, self._written_ahead = {key: rows.segments for key, rows in stored.items()}, {}
+            self._note_segments(stored)
             self.remove_unkept(number)
         except OSError as error:
             self._written_ahead = {}
@@ -171,6 +173,29 @@ class Checkpoints:
                 self._remove_unnamed_segments()
             raise CheckpointError(f"checkpoint {name} could not be saved in {self.folder.path}: {error}") from error
         return name
+
+    def _store_rows(self, unfinished: Folder, buffers: Mapping[str, SegmentedRows]) -> dict[str, StoredRows]:
+        return {
+            key: store_rows(key, buffer, self._on_disk(key), unfinished, self.buffers, self._segment_rows(buffer))
+            for key, buffer in buffers.items()
+        }
+
+    def _note_segments(self, stored: Mapping[str, StoredRows]) -> None:
+        self._known_segments, self._written_ahead = {key: rows.segments for key, rows in stored.items()}, {}
+
+    def store_rows(self, unfinished: str, buffers: Mapping[str, SegmentedRows]) -> dict[str, StoredRows]:
+        """Write rows of buffers into the unfinished folder of a checkpoint that another process saves.
+
+        `note_stored` says how that has ended. Raises OSError if the disk refuses.
+        """
+        return self._store_rows(self.folder.below(unfinished), buffers)
+
+    def note_stored(self, stored: Mapping[str, StoredRows] | None) -> None:
+        """Take note of the rows that a checkpoint of another process names; None if it could not be saved."""
+        if stored is None:
+            self._written_ahead = {}  # that process has removed them
+        else:
+            self._note_segments(stored)
 
     def write_ahead(self, buffers: Mapping[str, SegmentedRows]) -> None:
         """Write the segments that were filled since the last save, because images take the next one seconds otherwise.

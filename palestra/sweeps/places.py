@@ -64,7 +64,7 @@ class LocalConfig(Config):
 
     @classmethod
     def usual(cls, said: Mapping[str, Any], bases: Mapping[str, BaseRunConfig]) -> dict[str, Any]:
-        threads = max(base.execution.num_threads for base in bases.values())
+        threads = max(base.cores() for base in bases.values())
         cores = max(available_cores(), threads)
         return {"cores": cores, "cores_per_run": threads, "gpus": [], "runs_per_gpu": 1}
 

@@ -279,9 +279,11 @@ def _errors_of_parts(config: SweepConfig, base: BaseRunConfig) -> list[ConfigErr
         got = "none" if evaluation.interval is None else "minutes"
         message = f"expected evaluation {evaluation.name!r} with an interval in steps, by which it decides, got {got}"
         errors.append(ConfigErrorItem("pruning", message))
-    threads = base.execution.num_threads
+    threads = base.cores()
     if isinstance(config.place, LocalConfig) and config.place.cores_per_run < threads:
-        message = f"expected at least execution.num_threads = {threads}, got {config.place.cores_per_run}"
+        message = (
+            f"expected at least {threads} (execution.num_threads in each process), got {config.place.cores_per_run}"
+        )
         errors.append(ConfigErrorItem("place.cores_per_run", message))
     return errors
 

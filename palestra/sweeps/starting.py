@@ -42,7 +42,7 @@ def starting_grid(bases: Mapping[str, BaseRunConfig], at: int | None) -> dict[st
 
     at: how many runs at a time; None: as many as there are cores.
     """
-    first, threads = next(iter(bases.values())), max(base.execution.num_threads for base in bases.values())
+    first, threads = next(iter(bases.values())), max(base.cores() for base in bases.values())
     place = {} if at is None else {"place": {"name": "local", "cores": at * threads}}
     said = {"space": {}, "seeds": [first.seed], "search": "grid", "pruning": None, **place}
     data: dict[str, Any] = completed(said, Place(SweepConfig), bases)

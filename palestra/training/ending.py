@@ -11,8 +11,10 @@ def end(training: Any) -> None:
     if not training.replica.leads:
         return
     run = training.run
+    training.lockstep.keep_waiting(True)
     unsent = _file_end(training)
     run.conclude(training.progress.now(), with_plot=training.finished and run.signals.received is None)
+    training.lockstep.keep_waiting(False)
     unkept = training.evaluating.unkept_best() if training.finished else None
     if (failure := training.checkpoints.failure or unkept or unsent) is not None:
         raise failure from None

@@ -16,10 +16,13 @@ from palestra.recording.aggregates import Aggregates
 from palestra.runs.evaluating import EvaluationHooks
 from palestra.runtime.signals import Interrupted
 from palestra.scaling.exchange import Exchange, ReplicaFailed
+from palestra.scaling.link import Notice
 from palestra.scaling.means import LockstepError
-from palestra.scaling.replica import Replica, Status
-from palestra.scaling.states import differing, own_part, with_part
+from palestra.scaling.replica import Replica
+from palestra.scaling.states import differing, digests, own_part, with_part
+from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.training.checks import TrainingFailed, branch_hint, telling_failures
+from palestra.training.processes import RowsElsewhere
 
 REPLICAS = "replicas"
 """the entry of a checkpoint's state that holds, for each replica but the first, what is its own"""
@@ -31,43 +34,45 @@ SHARED_OF_PLAYERS = ("nets", "optimizers", "opt_steps", "env_steps", "schedules"
 class Lockstep:
     """What a training does together with the other replicas of its run. Replica 0 leads; a lone one asks nobody.
 
-    replica: its place. followers: the lockstep of the other replicas in this process, once they are made; of the
-    leader alone.
+    replica: its place. head: the lockstep of the first replica in this process. followers: those of the others, once
+    they are made; of the head alone. loaded: the checkpoint that the head has read.
     """
 
     def __init__(self, training: Any, replica: Replica) -> None:
         self.training, self.replica = training, replica
-        self.followers: list[Lockstep] = []
+        self.head, self.followers = self, list[Lockstep]()
+        self.loaded: LoadedCheckpoint | None = None
         self._handed_over: dict[str, Any] = {}
         self._evaluated: list[Mapping[str, Any]] = []
         self._num_means = 0
-        replica.status = self._status
+        replica.notice = self._notice
 
-    def _status(self) -> Status:
+    def _notice(self) -> Notice:
         run = self.training.run
-        return Status(run.signals.received, self.training.end_reason, run.clock.seconds / 60)
+        wants_to_end = run.signals.received is not None or self.training.end_reason is not None
+        return Notice(wants_to_end, run.clock.seconds / 60)
 
     # ---- one fit -------------------------------------------------------------------------------------------
 
     @contextmanager
     def opened(self, *arguments: Any) -> Iterator[None]:
-        """The context of one `fit`: failures are told, and the replicas that this one leads fit along with it.
+        """The context of one `fit`: failures are told, and the other replicas of this process fit along with its head.
 
         arguments: those of `fit`.
         """
         training, replica = self.training, self.replica
-        if not replica.leads:
+        if not replica.heads:
             torch.set_num_threads(training.config.execution.num_threads)  # each thread has a setting of its own
-        with telling_failures(training.run, training.failures) if replica.leads else nullcontext():
-            if replica.is_alone or not replica.leads:
+        with telling_failures(training.run, training.failures) if replica.heads else nullcontext():
+            if replica.is_alone or not replica.heads:
                 yield
                 return
             self._make_followers()
-            exchange = Exchange(replica.num)
+            exchange = Exchange(replica.num_here)
             threads = [threading.Thread(target=each._follow, args=(arguments,), daemon=True) for each in self.followers]
             self.replica.exchange = exchange
             for each in self.followers:
-                each.replica.exchange = exchange
+                each.replica.exchange, each.replica.link = exchange, replica.link
                 each._take_over(training)
             for thread in threads:
                 thread.start()
@@ -89,21 +94,22 @@ class Lockstep:
 
     def _make_followers(self) -> None:
         """Make the other replicas of this process, unless they exist, each with copies of what was handed over."""
-        training, run, num = self.training, self.training.run, self.replica.num
-        if self.followers:
+        training, run, replica = self.training, self.training.run, self.replica
+        if self.followers or replica.num_here == 1:
             return
         callbacks = training.callbacks[len(training.config.callbacks) :]
         quiet = Console(quiet=True)
-        for index in range(1, num):
-            own = deepcopy(callbacks)
-            made = type(training)(training.config, run.place, (), own, quiet, run.origin, Replica(index, num))
+        for place in range(1, replica.num_here):
+            own, at = deepcopy(callbacks), Replica(replica.index + place, replica.num, replica.ranks)
+            made = type(training)(training.config, run.place, (), own, quiet, run.origin, at)
+            made.lockstep.head = self
             for role, given in self._handed_over.items():
                 made.set_model(role, deepcopy(given))
             self.followers.append(made.lockstep)
 
     def keep_copy(self, role: str, given: Any) -> None:
         """Keep a copy of what `set_model` hands over, for the replicas that this one leads. Raises ConfigError."""
-        if self.replica.is_alone or not self.replica.leads:
+        if self.replica.num_here == 1 or not self.replica.heads:
             return
         try:
             self._handed_over[role] = deepcopy(given)
@@ -119,7 +125,7 @@ class Lockstep:
 
     def _follow(self, arguments: Sequence[Any]) -> None:
         """Fit along with the leader, in a thread of one's own."""
-        exchange, place = self.replica.exchange, self.replica.index
+        exchange, place = self.replica.exchange, self.replica.place
         assert exchange is not None
         try:
             exchange.begin(place)
@@ -142,12 +148,13 @@ class Lockstep:
         """Return whether a signal or a reason to end has reached all replicas."""
         if self.replica.is_alone:
             return self.training.run.signals.received is not None or self.training.end_reason is not None
-        return any(each.signal is not None or each.end_reason is not None for each in self.replica.news)
+        return any(each.wants_to_end for each in self.replica.news)
 
     def agree_on_end(self) -> None:
         """Let the first reason to end the run that a replica has be that of all."""
-        self.replica.each("what is due", None)
-        reasons = [each.end_reason for each in self.replica.news if each.end_reason is not None]
+        reasons = [
+            reason for reason in self.replica.each("what is due", self.training.end_reason) if reason is not None
+        ]
         if reasons:
             self.training.end_reason = reasons[0]
 
@@ -207,6 +214,11 @@ class Lockstep:
             other.load_state_dict(state, self.training.device)
             own.join(other)
 
+    def keep_waiting(self, whether: bool) -> None:
+        """Let the other processes wait for the leader, however long it takes, or no more."""
+        if self.replica.leads and self.replica.link is not None:
+            self.replica.link.is_busy = whether
+
     # ---- evaluations ---------------------------------------------------------------------------------------
 
     def hooks(self, hooks: EvaluationHooks) -> EvaluationHooks:
@@ -219,15 +231,23 @@ class Lockstep:
 
         Raises Interrupted in all of them if a signal comes. The evaluations of a test are one piece, which has its own.
         """
-        if self.replica.is_alone or self.training.evaluating.is_final:
+        if self.replica.is_alone:
             yield
+            return
+        if self.training.evaluating.is_final:
+            self.keep_waiting(True)
+            yield
+            self.keep_waiting(False)
             return
         self._evaluated = []
         try:
+            self.keep_waiting(True)
             yield
         except Interrupted:
             self.replica.of_leader("the results of evaluations", None)
             raise
+        finally:
+            self.keep_waiting(False)
         records = self.replica.of_leader("the results of evaluations", self._evaluated)
         if records is None:
             raise Interrupted
@@ -238,17 +258,30 @@ class Lockstep:
 
     def save(self, is_best: bool, is_due: bool) -> Path | None:
         """Write a checkpoint of all replicas, and return its folder; None if the disk refuses."""
-        training, checkpoints, folder = self.training, self.training.checkpoints, None
-        leaves_rows = checkpoints.leaves_out_rows(buffers := self.buffers(), training.finished)
-        leaves_rows = self.replica.of_leader("whether rows are left out", leaves_rows)
-        own = training.without_rows(training.state_dict()) if leaves_rows else training.state_dict()
-        if (state := self.joined(own)) is not None:
-            folder = checkpoints.save(state, training.counts(), None if leaves_rows else buffers, is_best, is_due)
-        return self.replica.of_leader("the folder of a checkpoint", folder)
+        training, checkpoints, replica = self.training, self.training.checkpoints, self.replica
+        buffers, folder, stored = self.buffers(), None, None
+        leaves_rows = checkpoints.leaves_out_rows(buffers, training.finished)
+        leaves_rows = replica.of_leader("whether rows are left out", leaves_rows)
+        state = self.joined(training.without_rows(training.state_dict()) if leaves_rows else training.state_dict())
+        link = None if leaves_rows or not buffers else replica.link
+        rows = None if link is None else RowsElsewhere(link)
+        if state is not None:
+            self.keep_waiting(True)
+            arguments = state, training.counts(), None if leaves_rows else buffers, is_best, is_due
+            folder = checkpoints.save(*arguments, *([] if rows is None else [rows.ask]))
+            if rows is not None and not rows.was_asked:
+                rows.ask(None)
+            self.keep_waiting(False)
+        elif rows is not None and replica.heads:
+            stored = rows.answer(training, buffers)
+        folder = replica.of_leader("the folder of a checkpoint", folder)
+        if rows is not None and replica.heads and not replica.leads:
+            checkpoints.stored.note_stored(None if folder is None else stored)
+        return folder
 
     def write_ahead(self) -> None:
         """Write rows of replay buffers that the next checkpoint will need."""
-        if self.replica.leads:
+        if self.replica.heads:
             self.training.checkpoints.write_ahead(self.buffers())
 
     def joined(self, state: dict[str, Any]) -> dict[str, Any] | None:
@@ -258,26 +291,36 @@ class Lockstep:
         """
         if self.replica.is_alone:
             return state
-        states = self.replica.each("states", state)
-        for index, each in enumerate(states[1:], start=1):
-            if parts := [*differing(shared(each), shared(state))] if self.replica.leads else []:
+        own = unshared(state)
+        of_all = self.replica.to_leader("states", (digests(shared(state)), own))
+        if of_all is None:
+            return None
+        for index, (told, _) in enumerate(of_all):
+            if parts := [*differing(told, of_all[0][0])]:
                 more = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
                 message = f"replica {index} has come to another state than replica 0: {parts[0]}{more}; expected equal"
                 raise TrainingFailed(f"{message} ones, so callbacks and trainers must decide alike in all replicas")
-        if not self.replica.leads:
-            return None
-        return state | {REPLICAS: [own_part(each, state) for each in states[1:]]}
+        return state | {REPLICAS: [own_part(each, own) for _, each in of_all[1:]]}
 
-    def begin(self, state: Mapping[str, Any] | None, is_branch: bool = False) -> tuple[Any, bool]:
+    def begin(self, loaded: LoadedCheckpoint | None, is_branch: bool = False) -> tuple[Any, bool]:
         """Return this replica's state of the checkpoint that the leader has read, and whether the run branches off it.
 
-        The arguments are the leader's. The state is None if there is no checkpoint.
+        The arguments are the leader's. The state is None if there is no checkpoint. The heads of other processes read
+        it again, with their rows.
         """
         if self.replica.is_alone:
-            return state, is_branch
-        whole, is_branch = self.replica.of_leader("the state to begin with", (state, is_branch))
-        if whole is None:
+            return None if loaded is None else loaded.state, is_branch
+        self.loaded = loaded
+        place = None if loaded is None else loaded.folder.resolve()
+        place, is_branch = self.replica.of_leader("the checkpoint to begin with", (place, is_branch))
+        if place is None:
             return None, is_branch
+        checkpoints = self.training.checkpoints
+        if self.replica.heads and not self.replica.leads:
+            self.loaded = checkpoints.stored.load(place, check_rows=False)
+            checkpoints.restore_rows(self.loaded, self.buffers())
+        assert self.head.loaded is not None
+        whole = self.head.loaded.state
         of_leader = {key: value for key, value in whole.items() if key != REPLICAS}
         if self.replica.leads:
             return of_leader, is_branch
@@ -285,9 +328,10 @@ class Lockstep:
 
     def buffers(self) -> dict[str, Any]:
         """Return the replay buffers of all replicas in this process, by their names in checkpoints."""
-        found = dict(self.training.buffers())
-        for each in self.followers:
-            found |= {f"{name}~{each.replica.index}": buffer for name, buffer in each.training.buffers().items()}
+        found: dict[str, Any] = {}
+        for each in (self, *self.followers):
+            suffix = "" if each.replica.leads else f"~{each.replica.index}"
+            found |= {f"{name}{suffix}": buffer for name, buffer in each.training.buffers().items()}
         return found
 
 
@@ -298,6 +342,16 @@ def shared(state: Mapping[str, Any]) -> dict[str, Any]:
         for name, player in state.get("players", {}).items()
     }
     return {part: state[part] for part in SHARED if part in state} | {"players": players}
+
+
+def unshared(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state without the parts that all replicas have in common."""
+    players = {
+        name: {part: value for part, value in player.items() if part not in SHARED_OF_PLAYERS}
+        for name, player in state.get("players", {}).items()
+    }
+    own = {part: value for part, value in state.items() if part not in SHARED}
+    return own | ({"players": players} if "players" in state else {})
 
 
 def without_mean(player: Any, training: Any) -> str:

@@ -1,6 +1,7 @@
 """Trainings of stored runs: loads them, branches off checkpoints, copies them, and restores the state for `fit`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from palestra.storage.disk import RunFolderError
 from palestra.storage.fetching import fetch, is_url
 from palestra.storage.loaded_checkpoint import checkpoint_folder
 from palestra.storage.run_folder import RunFolder
+from palestra.training import processes
 from palestra.training.naming import class_for, named_classes
 
 T = TypeVar("T", bound=TrainerBase)
@@ -125,6 +127,28 @@ def _with_models(training: Any, nets_of: Mapping[str, Nets], name: str) -> Any:
     return training
 
 
+@contextmanager
+def opened(training: Any) -> Iterator[None]:
+    """The context of one `fit`, in which all components of a training are open."""
+    run, replica = training.run, training.replica
+    try:
+        if not replica.leads:
+            with processes.beside(training) if replica.heads else nullcontext():
+                yield
+            return
+        with (
+            run.opened(training._begin_run, training.is_saved),
+            training.checkpoints.opened(training.evaluating.candidates),
+            training.evaluating.opened(),
+            run.timed(),
+        ):
+            if replica.link is not None:
+                processes.share_folder(training, replica.link)
+            yield
+    finally:
+        training._close()
+
+
 def restore_or_begin(training: Any) -> None:
     """Restore the last checkpoint of a training's run; for a branch that has none yet, the one that it branches off."""
     if not training.replica.leads:
@@ -133,7 +157,7 @@ def restore_or_begin(training: Any) -> None:
     if (loaded := checkpoints.load_latest()) is not None:
         with loaded.fitting():
             checkpoints.go_back_to(loaded, buffers)
-            training.load_state_dict(training.lockstep.begin(loaded.state)[0])
+            training.load_state_dict(training.lockstep.begin(loaded)[0])
         for line in [*loaded.warnings, *run.differences(loaded), *training.differences(loaded.state)]:
             run.display.warn(line)
         end = run.finished_line(training.end_reason) if training.finished else "it goes on from there"
@@ -150,7 +174,7 @@ def restore_or_begin(training: Any) -> None:
         with loaded.fitting():
             checkpoints.stored.take_once(loaded)
             checkpoints.restore_rows(loaded, buffers)
-            _begin_branch(training, training.lockstep.begin(loaded.state, is_branch=True)[0])
+            _begin_branch(training, training.lockstep.begin(loaded, is_branch=True)[0])
         note_changes(run.folder, changes_since(origin, run.config), loaded.counters)
         run.has_branched_off = True
         return run.display.log(f"{run.folder.path} branches off {origin}, opt step {training.opt_steps}")

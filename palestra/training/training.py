@@ -30,7 +30,7 @@ from palestra.runtime.intervals import Agenda, Counters, Interval, is_due, read_
 from palestra.runtime.signals import Interrupted
 from palestra.scaling.replica import Replica
 from palestra.storage.run_folder import RunFolder
-from palestra.training import checks, ending, opening
+from palestra.training import checks, ending, opening, processes
 from palestra.training.checks import TrainingEnds, TrainingFailed, Watcher, branch_hint
 from palestra.training.descriptions import own_words
 from palestra.training.lockstep import Lockstep
@@ -99,7 +99,7 @@ class Training(TrainerBase):
         name = Path(config).stem if isinstance(config, str | Path) else "run"
         self.run = Run(read, run, name, console, origin, python_class(type(self), read))
         self.device = self.run.device
-        self.replica = replica or Replica(0, read.count_replicas())
+        self.replica = replica or Replica.heading(read.count_replicas())
         self.lockstep = Lockstep(self, self.replica)
         self.callbacks = [*map(make_callback, read.callbacks), *required_callbacks(callbacks)]
         self.watcher: Watcher | None = None
@@ -137,7 +137,8 @@ class Training(TrainerBase):
         self._asked_for = read_limit(num_steps, max_steps, unit, self.config.units())
         self.require_ready()
         self._has_left, self._num_idle = False, 0
-        with self._opened(), self.train_context(), self.lockstep.opened(num_steps, unit, max_steps):
+        parts = processes.linked(self), opening.opened(self), self.train_context()
+        with parts[0], parts[1], parts[2], self.lockstep.opened(num_steps, unit, max_steps):
             try:
                 self.before_train()
                 while not self.finished:
@@ -212,24 +213,7 @@ class Training(TrainerBase):
             self.evaluate(self.evaluating.due(before, now))
         return done
 
-    @contextmanager
-    def _opened(self) -> Iterator[None]:
-        """The context of one `fit`, in which all components are open."""
-        try:
-            if not self.replica.leads:
-                yield
-                return
-            with (
-                self.run.opened(self._begin_run, self._is_saved),
-                self.checkpoints.opened(self.evaluating.candidates),
-                self.evaluating.opened(),
-                self.run.timed(),
-            ):
-                yield
-        finally:
-            self._close()
-
-    def _is_saved(self) -> bool:
+    def is_saved(self) -> bool:
         """Whether nothing is lost if the process ends now."""
         return self._has_left and self.config.output.save is not None and self.checkpoints.failure is None
 

@@ -789,6 +789,9 @@ def probe_config(kind: str, continuous: bool, **changes: Any) -> dict[str, Any]:
         "execution": {
             "device": "cpu",
             "num_threads": 1,
+            "num_processes": 1,
+            "timeout_s": 600.0,
+            "max_restarts": 0,
             "kernel": "torch",
             "step_within_s": None,
             "gradients": "by_hand",

@@ -347,6 +347,9 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
         "execution": {
             "device": "cpu",
             "num_threads": 1,
+            "num_processes": 1,
+            "timeout_s": 600.0,
+            "max_restarts": 0,
             "kernel": "numba",
             "step_within_s": None,
             "gradients": "by_hand",

@@ -1,0 +1,202 @@
+"""Starts a run in several processes by torchrun's launcher, and starts them again when one is lost."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import typer
+
+LOST = os.EX_TEMPFAIL
+"""the exit code of a process that cannot go on because another one was lost"""
+
+
+class Job(NamedTuple):
+    """What each process does: train the run in a folder, which begins there unless it exists.
+
+    config: as plain data, to begin with. origin: the checkpoint that it branches off. quiet: whether nothing is shown.
+    """
+
+    run: Path
+    name: str
+    config: Mapping[str, Any]
+    origin: Path | None
+    quiet: bool
+
+
+def begun_before(run: Path | None, seeds: str | None) -> Path | None:
+    """Return the run with which a process goes on that torchrun has started again; None if it begins one.
+
+    Raises ConfigError for options of `train` that do not fit what torchrun has started.
+    """
+    from palestra.config import ConfigError
+    from palestra.scaling.ranks import Ranks
+
+    ranks = Ranks.here()
+    if seeds is not None and ranks.num > 1:
+        raise ConfigError.at("--seeds", f"expected no such option in processes of torchrun, got {seeds}")
+    if run is None and ranks.max_restarts:
+        message = f"expected the run's folder, by which torchrun's {ranks.max_restarts} restarts go on, got none"
+        raise ConfigError.at("--run", message)
+    return run if run is not None and ranks.restart and _is_begun(run) else None
+
+
+def launch(trainer: Any, quiet: bool) -> int:
+    """Train in the processes that the config asks for. Returns the exit code of the command.
+
+    trainer: a training that was made by the config, and that did not begin; its run then has the folder and what it
+    has recorded. Raises ConfigError, RunFolderError.
+    """
+    from palestra.runs.run import default_folder
+    from palestra.storage.run_folder import RunFolder
+
+    trainer.require_ready()
+    run, execution = trainer.run, trainer.config.execution
+    folder = run.place if isinstance(run.place, RunFolder) else default_folder(run.place, run.name)
+    job = Job(folder.path, run.name, trainer.config.model_dump(mode="json"), run.origin, quiet)
+    try:
+        code = _run_ranks(job, execution.num_processes)
+        for restart in range(1, execution.max_restarts + 1):
+            if code != LOST:
+                break
+            told = f"its {execution.num_processes} processes are started again, {restart} of {execution.max_restarts}"
+            print(f"{job.run}: {told} times", file=sys.stderr, flush=True)
+            code = _run_ranks(job, execution.num_processes)
+        return 1 if code == LOST else code
+    finally:
+        if _is_begun(folder.path):
+            run.place = RunFolder.open(folder.path)
+            run.records.read_back()
+        else:
+            folder.discard()
+
+
+def _is_begun(path: Path) -> bool:
+    from palestra.storage.disk import RunFolderError
+    from palestra.storage.run_folder import RunFolder
+
+    try:
+        RunFolder.open(path).facts()
+    except RunFolderError:
+        return False
+    return True
+
+
+def _run_ranks(job: Job, num: int) -> int:
+    """Start the processes, and wait for them. Returns the exit code; LOST if one has ended before the others."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    from palestra.runtime.signals import exit_text
+
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # that a store is gone is told in a line of our own
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=num,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",
+        max_restarts=0,
+        start_method="spawn",
+        signals_to_handle="SIGUSR2",  # `_forwarding` handles those that stop a run
+    )
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
+    with _forwarding() as received, _quiet_logs():
+        try:
+            codes = elastic_launch(config, _work)(job)
+        except ChildFailedError as error:
+            if received:
+                return 128 + received[-1]
+            for rank, failure in sorted(error.failures.items()):
+                if failure.exitcode != LOST:
+                    print(f"{job.run}: rank {rank} {exit_text(failure.exitcode)}", file=sys.stderr, flush=True)
+            return LOST
+    return max(codes.values())
+
+
+@contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """Keep the launcher from writing about what is told in a line of our own."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@contextmanager
+def _forwarding() -> Iterator[list[int]]:
+    """A context in which signals go to all processes. Gives the list of those received."""
+    received: list[int] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        for process in multiprocessing.active_children():
+            if process.pid is not None:
+                os.kill(process.pid, number)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _work(job: Job) -> int:
+    """Train in one of the processes. Returns its exit code."""
+    os.setsid()  # signals from a terminal come by the launcher, once
+    from palestra.commands.failures import one_line_errors, silent
+    from palestra.commands.shell import console
+
+    try:
+        with one_line_errors(job.quiet):
+            from palestra.training.processes import ProcessLost
+
+            trainer = _trainer_of(job, silent if job.quiet else console)
+            try:
+                trainer.fit()
+            except ProcessLost as error:
+                _leave(error)
+            return 128 + (trainer.run.signals.received or -128)
+    except typer.Exit as left:
+        return left.exit_code
+    except Exception:
+        traceback.print_exc()
+        return 1
+
+
+def _leave(error: Exception) -> None:
+    """End the process at once, as one that may be started again."""
+    from palestra.commands.failures import errors
+    from palestra.storage.secrets import redacted
+
+    errors.print(redacted(str(error)))
+    sys.stdout.flush()
+    os._exit(LOST)
+
+
+def _trainer_of(job: Job, shown: Any) -> Any:
+    from palestra.config import trusting
+    from palestra.runs.kinds import read_config
+    from palestra.storage.run_folder import RunFolder
+    from palestra.training.naming import named_classes
+    from palestra.training.trainer import Trainer
+
+    if _is_begun(job.run):
+        return Trainer.load(job.run, console=shown, trust=True)
+    with trusting():
+        config = read_config(dict(job.config), [])
+        trainer = named_classes(config)[0](config, console=shown, origin=job.origin)
+    trainer.run.name, trainer.run.place = job.name, RunFolder(job.run)
+    return trainer

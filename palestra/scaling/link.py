@@ -1,0 +1,272 @@
+"""Link: what the processes of one run hand to each other, by torch.distributed, and how a lost one is found.
+
+Every exchange is one message of a fixed size from each process to each: what is exchanged, and its first bytes; a
+second one follows if some value is longer. So processes that come to different places of the program know it at once.
+"""
+
+import hashlib
+import pickle
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
+
+from palestra.scaling.means import LockstepError, Part, common_names, tree_sum
+from palestra.scaling.ranks import Ranks
+
+INLINE_BYTES = 16 << 10
+"""of a value, that go along with the message which announces it"""
+HEADER = struct.Struct("<qqqd")
+FOR_EVER = timedelta(days=3650)
+LOOK_S = 1.0  # between looks at the other processes while one waits
+GRACE_S = 3.0  # for a process that has failed to say why
+
+
+class RankLost(Exception):
+    """Another process of the run has ended or failed, or it is late. has_failed: whether it has said why it failed."""
+
+    def __init__(self, why: str, has_failed: bool = False) -> None:
+        super().__init__(why)
+        self.has_failed = has_failed
+
+
+class Notice(NamedTuple):
+    """What a process says of itself with everything that it hands in.
+
+    wants_to_end: whether one of its replicas was asked to leave. minutes: of training, by its clock.
+    """
+
+    wants_to_end: bool
+    minutes: float
+
+
+class Link:
+    """The connection of this process to the others of its run.
+
+    timeout_s: seconds after which a process is late that has not come to an exchange. doing: says in a few words how
+    far this process is. waited_s: seconds for which it has waited for others. is_busy: whether it does what the others
+    wait for without a time limit.
+    """
+
+    _num_opened = 0
+
+    def __init__(self, ranks: Ranks, timeout_s: float, doing: Callable[[], str]) -> None:
+        self.ranks, self.timeout_s, self._doing = ranks, timeout_s, doing
+        self.waited_s, self.is_busy = 0.0, False
+        self._num, self._what = 0, "the beginning"
+        self._closed = threading.Event()
+
+    # ---- opening and failing ----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Connect to all processes. Raises RankLost if one does not come."""
+        ranks = self.ranks
+        Link._num_opened += 1  # all processes open theirs in the same order
+        name = f"palestra/{ranks.restart}/{Link._num_opened}"
+        store, _, _ = next(rendezvous("env://", ranks.rank, ranks.num))
+        self._store = dist.PrefixStore(name, store.clone())
+        threading.Thread(target=self._beat, args=(dist.PrefixStore(name, store.clone()),), daemon=True).start()
+        self._await_all()
+        self._on_gpu = torch.cuda.is_available() and ranks.num_local <= torch.cuda.device_count()
+        backend = "cpu:gloo,cuda:nccl" if self._on_gpu else "gloo"
+        if not dist.is_initialized():
+            place = dist.PrefixStore(f"{name}/group", store)
+            dist.init_process_group(backend, store=place, rank=ranks.rank, world_size=ranks.num, timeout=FOR_EVER)
+        self._group = dist.new_group(backend=backend, timeout=FOR_EVER)
+
+    def _await_all(self) -> None:
+        began = time.monotonic()
+        keys = [f"beat/{rank}" for rank in range(self.ranks.num)]
+        while missing := [rank for rank, key in enumerate(keys) if not self._store.check([key])]:
+            if time.monotonic() - began > self.timeout_s:
+                raise RankLost(f"{_in_words(missing)} did not begin within execution.timeout_s = {self.timeout_s:g} s")
+            time.sleep(0.05)
+
+    def fail(self, why: str, has_failed: bool) -> None:
+        """Let the others know why this process cannot go on. has_failed: itself, and not because one was lost."""
+        with suppress(RuntimeError):  # the launcher may have ended
+            self._store.compare_set("failed", "", f"{int(has_failed)}{why}")
+        self._closed.set()
+
+    def _beat(self, store: Any) -> None:
+        """Say once a second that this process lives, and what it does."""
+        beat = 0
+        while True:
+            beat += 1
+            state = f"{beat}|{self._num}|{int(self.is_busy)}|{self._what}, {self._doing()}"
+            try:
+                store.set(f"beat/{self.ranks.rank}", state)
+            except RuntimeError:  # the launcher has ended, and ends this process, too
+                return
+            if self._closed.wait(LOOK_S):
+                return
+
+    # ---- exchanges -------------------------------------------------------------------------------------------
+
+    def gather(self, what: str, value: Any, notice: Notice) -> tuple[list[Any], list[Notice]]:
+        """Return the values that all processes hand in, and what they say of themselves, in their order.
+
+        Raises LockstepError if others hand in something else, RankLost if one is late or has ended.
+        """
+        given, notices = self._swap(what, pickle.dumps(value), notice)
+        assert given is not None
+        return [pickle.loads(each) for each in given], notices
+
+    def to_first(self, what: str, value: Any, notice: Notice) -> tuple[list[Any] | None, list[Notice]]:
+        """As `gather`, but rank 0 alone gets the values; the others get None."""
+        given, notices = self._swap(what, pickle.dumps(value), notice, to_first=True)
+        return (None if given is None else [pickle.loads(each) for each in given]), notices
+
+    def sum(self, part: Part, notice: Notice) -> tuple[Part, list[Notice]]:
+        """Return the sum of the parts of a mean over all processes, added in one tree. Raises as `gather`."""
+        gradient = part.gradient
+        is_long = gradient.nbytes > INLINE_BYTES // 2
+        own = part.is_present, part.names, _to_bytes(part.numbers), b"" if is_long else _to_bytes(gradient)
+        given, notices = self.gather(f"a mean of {gradient.numel()} numbers", own, notice)
+        names = common_names([(is_present, names) for is_present, names, _, _ in given])
+        zeros = torch.zeros(1 + len(names), dtype=torch.float64)
+        numbers = tree_sum([_from_bytes(each[2], torch.float64) if each[0] else zeros for each in given])
+        if is_long:
+            total = self._sum_long(gradient)
+        else:
+            total = tree_sum([_from_bytes(each[3], gradient.dtype) for each in given]).to(gradient.device)
+        return Part(any(each[0] for each in given), names, numbers.to(part.numbers.device), total), notices
+
+    def _sum_long(self, gradient: Tensor) -> Tensor:
+        """Add up long tensors: each process adds one part of all of them, and hands it to the others."""
+        num, size = self.ranks.num, gradient.numel()
+        place = gradient.device if self._on_gpu else torch.device("cpu")
+        rows = torch.zeros(num, -(-size // num), dtype=gradient.dtype, device=place)
+        rows.view(-1)[:size] = gradient
+        own = tree_sum(self._all_to_all(rows).unbind())
+        return self._all_to_all(own.expand(num, -1).contiguous()).view(-1)[:size].to(gradient.device)
+
+    def _swap(
+        self, what: str, value: bytes, notice: Notice, to_first: bool = False
+    ) -> tuple[list[bytes] | None, list[Notice]]:
+        self._num, self._what = self._num + 1, what
+        num, kind = self.ranks.num, int.from_bytes(hashlib.sha256(what.encode()).digest()[:8], "little", signed=True)
+        header = HEADER.pack(kind, len(value), notice.wants_to_end, notice.minutes)
+        message = bytearray(HEADER.size + INLINE_BYTES)
+        message[: HEADER.size] = header
+        begin = value[:INLINE_BYTES]
+        message[HEADER.size : HEADER.size + len(begin)] = begin
+        sent = torch.frombuffer(message, dtype=torch.uint8).expand(num, -1).contiguous()
+        received = [bytes(each.numpy()) for each in self._all_to_all(sent)]
+        headers = [HEADER.unpack(each[: HEADER.size]) for each in received]
+        if len({kind for kind, *_ in headers}) > 1:
+            raise LockstepError(self._told_apart(what))
+        sizes = [size for _, size, _, _ in headers]
+        notices = [Notice(bool(wants), minutes) for _, _, wants, minutes in headers]
+        if max(sizes) <= INLINE_BYTES:
+            values = [each[HEADER.size : HEADER.size + size] for each, size in zip(received, sizes, strict=True)]
+            return values if not to_first or self.ranks.rank == 0 else None, notices
+        return self._long(value, sizes, to_first), notices
+
+    def _long(self, value: bytes, sizes: Sequence[int], to_first: bool) -> list[bytes] | None:
+        """Hand bytes of any length to all processes, or to the first."""
+        ranks = self.ranks
+        own = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.zeros(0, dtype=torch.uint8)
+        if to_first:
+            sent, outward = own, [len(value) if rank == 0 else 0 for rank in range(ranks.num)]
+            inward = list(sizes) if ranks.rank == 0 else [0] * ranks.num
+        else:
+            sent, outward, inward = own.repeat(ranks.num), [len(value)] * ranks.num, list(sizes)
+        received = torch.empty(sum(inward), dtype=torch.uint8)
+        self._await(dist.all_to_all_single(received, sent, inward, outward, group=self._group, async_op=True))
+        if to_first and ranks.rank:
+            return None
+        return [bytes(each.numpy()) for each in received.split(inward)]
+
+    def _all_to_all(self, rows: Tensor) -> Tensor:
+        """Hand row k to process k; return the rows that the others hand to this one, in their order."""
+        received = torch.empty_like(rows)
+        self._await(dist.all_to_all_single(received, rows, group=self._group, async_op=True))
+        return received
+
+    def _told_apart(self, what: str) -> str:
+        """Say which process exchanges what, where they differ."""
+        text = what.encode()[:256].ljust(256)
+        sent = torch.frombuffer(bytearray(text), dtype=torch.uint8).expand(self.ranks.num, -1).contiguous()
+        texts = [bytes(each.numpy()).decode(errors="replace").strip() for each in self._all_to_all(sent)]
+        told = ", ".join(f"{each} by {_in_words(_places(texts, each))}" for each in dict.fromkeys(texts))
+        return f"expected the same exchange by all replicas, got {told}"
+
+    # ---- waiting, and who is late ----------------------------------------------------------------------------
+
+    def _await(self, work: Any) -> None:
+        began = time.monotonic()
+        deadline = began + self.timeout_s
+        while True:
+            try:
+                work.wait(timedelta(seconds=LOOK_S))
+                break
+            except RuntimeError as error:
+                if work.is_completed():
+                    raise self._why_broken() from error
+            if failure := self._failure():
+                raise failure
+            if time.monotonic() > deadline and (late := self._late()):
+                raise RankLost(late)
+        self.waited_s += time.monotonic() - began
+
+    def _failure(self) -> RankLost | None:
+        """Return why another process cannot go on; None if none has said so."""
+        if not self._store.check(["failed"]):
+            return None
+        told = self._store.get("failed").decode()
+        return RankLost(told[1:], has_failed=told[0] == "1")
+
+    def _states(self) -> list[list[str]]:
+        """Return what each process has said last: a number that grows, exchanges, whether it is busy, and words."""
+        return [self._store.get(f"beat/{rank}").decode().split("|", 3) for rank in range(self.ranks.num)]
+
+    def _why_broken(self) -> RankLost:
+        """Return which process has ended, once the connection to it is broken."""
+        before, began = self._states(), time.monotonic()
+        while time.monotonic() - began < GRACE_S:
+            if failure := self._failure():
+                return failure
+            time.sleep(0.1)
+        now = self._states()
+        ended = [rank for rank in range(self.ranks.num) if now[rank][0] == before[rank][0]]
+        return RankLost(self._told("has ended", ended, now) if ended else "the connection to another rank is broken")
+
+    def _late(self) -> str | None:
+        """Say which process is late; None if only one is that does what all wait for."""
+        before = self._states()
+        time.sleep(2 * LOOK_S)
+        now = self._states()
+        late = [rank for rank, state in enumerate(now) if int(state[1]) < self._num]
+        is_awaited = any(now[rank][2] == "1" and now[rank][0] != before[rank][0] for rank in late)
+        if not late or is_awaited:
+            return None
+        return self._told(f"did not come within execution.timeout_s = {self.timeout_s:g} s", late, now)
+
+    def _told(self, what: str, ranks: Sequence[int], states: Sequence[Sequence[str]]) -> str:
+        last = "; ".join(f"what rank {rank} did last: {states[rank][3]}" for rank in ranks)
+        return f"{_in_words(ranks)} {what}" + (f" ({last})" if last else "")
+
+
+def _to_bytes(values: Tensor) -> bytes:
+    return bytes(values.detach().cpu().contiguous().view(torch.uint8).numpy())
+
+
+def _from_bytes(content: bytes, dtype: torch.dtype) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=dtype)
+
+
+def _places(texts: Sequence[str], text: str) -> list[int]:
+    return [rank for rank, each in enumerate(texts) if each == text]
+
+
+def _in_words(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks)) or 'unknown'}"

@@ -1,0 +1,74 @@
+"""Processes that believe torchrun has started them, forked from a test: they cost no imports."""
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+from torch.distributed import TCPStore
+
+PATIENCE_S = 120.0
+
+
+class Ranked:
+    """`num` processes, each of which calls `body` with its rank, and prints to FOLDER/RANK.txt.
+
+    An exception ends a process with exit code 1, and its traceback in the file.
+    """
+
+    def __init__(self, num: int, body: Callable[[int], object], folder: Path, restart: int = 0) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.codes = folder, dict[int, int]()
+        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        said = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.store.port), "TORCHELASTIC_RUN_ID": "test"}
+        said |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "LOCAL_WORLD_SIZE": str(num)}
+        said |= {"WORLD_SIZE": str(num), "TORCHELASTIC_RESTART_COUNT": str(restart)}
+        self.pids = [self._fork(rank, body, said | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(num)]
+
+    def _fork(self, rank: int, body: Callable[[int], object], said: dict[str, str]) -> int:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if pid := os.fork():
+            return pid
+        try:
+            file = os.open(self.folder / f"{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(file, 1)
+            os.dup2(file, 2)
+            sys.stdout, sys.stderr = map(_stream, (1, 2))  # pytest has others
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            os.environ.update(said)
+            body(rank)
+            code = 0
+        except SystemExit as left:
+            code = int(left.code or 0)
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    def wait(self) -> list[int]:
+        """Return the exit codes of all, -n for signal n. Kills what has not ended after a while."""
+        deadline = time.monotonic() + PATIENCE_S
+        while len(self.codes) < len(self.pids):
+            for rank, pid in enumerate(self.pids):
+                if rank not in self.codes and (found := os.waitpid(pid, os.WNOHANG))[0]:
+                    self.codes[rank] = os.waitstatus_to_exitcode(found[1])
+                elif rank not in self.codes and time.monotonic() > deadline:
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
+        return [self.codes[rank] for rank in range(len(self.pids))]
+
+    def said(self, rank: int) -> str:
+        """Return what a process has printed."""
+        return (self.folder / f"{rank}.txt").read_text()
+
+
+def _stream(number: int) -> TextIO:
+    return os.fdopen(os.dup(number), "w", buffering=1)

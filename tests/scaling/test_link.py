@@ -1,0 +1,150 @@
+"""What real processes hand to each other: all values, exact sums, and errors that name who is missing or elsewhere."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from palestra.scaling.link import INLINE_BYTES, Link, Notice, RankLost
+from palestra.scaling.means import LockstepError, Share, part_of
+from palestra.scaling.ranks import Ranks
+from tests.ranked import Ranked
+
+NOTICE = Notice(False, 0.0)
+
+
+def opened(timeout_s: float = 60.0) -> Link:
+    link = Link(Ranks.here(), timeout_s, lambda: "opt step 7")
+    link.open()
+    return link
+
+
+def share(index: int, length: int, weight: float | None) -> Share:
+    values = torch.randn(length, generator=torch.Generator().manual_seed(index))
+    return Share(values, {"loss": float(values.sum())}, weight)
+
+
+def test_all_values_reach_all_processes_in_their_order(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        link = opened()
+        values, notices = link.gather("numbers", {"rank": rank}, Notice(rank == 1, 3.0 + rank))
+        assert values == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
+        assert notices == [(False, 3.0), (True, 4.0), (False, 5.0)]
+        long = torch.arange(rank * INLINE_BYTES)  # one is short, and two are longer than one message
+        assert [len(each) for each in link.gather("tensors", long, NOTICE)[0]] == [k * INLINE_BYTES for k in range(3)]
+        given, _ = link.to_first("tensors", long, NOTICE)
+        assert (given is None) == (rank > 0)
+        assert given is None or torch.equal(given[2], torch.arange(2 * INLINE_BYTES))
+
+    assert Ranked(3, body, tmp_path).wait() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("length", [5, INLINE_BYTES + 3])
+@pytest.mark.parametrize("weights", [None, [3.0, 0.0, 1.0, 2.0], [0.0, 0.0, 1.0, 2.0], [0.0] * 4])
+def test_a_sum_has_the_same_bits_in_one_process_and_in_several(
+    length: int, weights: list[float] | None, tmp_path: Path
+) -> None:
+    shares = [share(index, length, None if weights is None else weights[index]) for index in range(4)]
+    whole = part_of(shares)
+
+    def body(rank: int) -> None:
+        link = opened()
+        total, _ = link.sum(part_of(shares[2 * rank : 2 * rank + 2]), NOTICE)
+        assert total[:2] == whole[:2]
+        assert torch.equal(total.numbers, whole.numbers)
+        assert torch.equal(total.gradient, whole.gradient)
+
+    assert Ranked(2, body, tmp_path).wait() == [0, 0]
+
+
+def fails(body: Callable[[int], None], error: type[Exception], expected: str, folder: Path) -> Ranked:
+    """Expect that rank 0 gets an error."""
+
+    def caught(rank: int) -> None:
+        if rank:
+            body(rank)
+            return
+        with pytest.raises(error, match=expected):
+            body(rank)
+
+    ranks = Ranked(2, caught, folder)
+    codes = ranks.wait()
+    assert codes[0] == 0, ranks.said(0)
+    return ranks
+
+
+def test_processes_that_exchange_different_things_are_told_apart(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        opened().gather("an epoch" if rank else "a mean", None, NOTICE)
+
+    ranks = fails(body, LockstepError, "got a mean by rank 0, an epoch by rank 1", tmp_path)
+    assert "got a mean by rank 0, an epoch by rank 1" in ranks.said(1)
+
+
+def test_metrics_that_one_process_alone_has_are_an_error_in_both(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        link, own = opened(), Share(torch.ones(3), {"loss": 1.0, **({"entropy": 2.0} if rank else {})}, None)
+        link.sum(part_of([own]), NOTICE)
+
+    fails(body, LockstepError, "expected the same metrics, got loss; loss, entropy", tmp_path)
+
+
+def test_a_process_that_ends_is_named_with_what_it_did_last(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        link = opened()
+        link.gather("numbers", rank, NOTICE)
+        if rank:
+            time.sleep(1.2)  # until its state is known
+            os.kill(os.getpid(), signal.SIGKILL)
+        link.gather("more numbers", rank, NOTICE)
+
+    fails(body, RankLost, r"rank 1 has ended \(what rank 1 did last: numbers, opt step 7\)", tmp_path)
+
+
+def test_a_process_that_fails_says_why(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        link = opened()
+        if rank:
+            link.fail("the loss is nan", has_failed=True)
+            time.sleep(30.0)
+        link.gather("numbers", rank, NOTICE)
+
+    ranks = Ranked(2, lambda rank: body(rank), tmp_path)
+    os.waitpid(ranks.pids[0], 0)
+    os.kill(ranks.pids[1], signal.SIGKILL)
+    os.waitpid(ranks.pids[1], 0)
+    assert "RankLost: the loss is nan" in ranks.said(0)
+
+
+def test_a_late_process_is_named_unless_the_others_are_to_wait_for_it(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        link = opened(timeout_s=0.5)
+        link.is_busy = bool(rank)
+        time.sleep(1.2 * rank)  # until it is known that this one is busy
+        link.gather("numbers", rank, NOTICE)
+        if rank:
+            time.sleep(5.0)
+        link.gather("more numbers", rank, NOTICE)
+        link.is_busy = False
+        if rank:
+            time.sleep(30.0)
+        link.gather("the rest", rank, NOTICE)
+
+    ranks = Ranked(2, body, tmp_path)
+    os.waitpid(ranks.pids[0], 0)
+    os.kill(ranks.pids[1], signal.SIGKILL)
+    os.waitpid(ranks.pids[1], 0)
+    late = "rank 1 did not come within execution.timeout_s = 0.5 s (what rank 1 did last: more numbers, opt step 7)"
+    assert late in ranks.said(0)
+
+
+def test_a_process_that_never_comes_is_named(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        if rank == 0:
+            opened(timeout_s=0.5)
+
+    fails(body, RankLost, "rank 1 did not begin within execution.timeout_s = 0.5 s", tmp_path)
