@@ -112,6 +112,7 @@ class Profiling:
                 self.time_log.switch("other")
         elif opt_steps - self.timed.opt_steps >= self.num_opt_steps:
             self._conclude(self.first, self.timed)
+            self.trainer.lockstep.dismiss()
             raise TrainingEnds
 
     def _conclude(self, first: Moment, timed: Moment) -> None:

@@ -180,6 +180,7 @@ class Replay:
             self.compare()
         is_saved = self.end is None or self.trainer.checkpoints.number == self.end
         if self.difference is not None or self.num_new > len(self.expected) - is_saved:
+            self.trainer.lockstep.dismiss()
             raise TrainingEnds
 
     def compare(self) -> None:

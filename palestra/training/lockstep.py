@@ -31,6 +31,10 @@ SHARED = ("counters", "epoch_counts", "in_epoch", "finished", "turn", *SHARED_OF
 SHARED_OF_PLAYERS = ("nets", "optimizers", "opt_steps", "env_steps", "schedules", "frozen", "turn_progress")
 
 
+class Dismissed(Exception):
+    """The leader goes on without the other replicas, and ends."""
+
+
 class Lockstep:
     """What a training does together with the other replicas of its run. Replica 0 leads; a lone one asks nobody.
 
@@ -89,7 +93,7 @@ class Lockstep:
                     thread.join()
             if isinstance(exchange.failure, LockstepError):
                 raise TrainingFailed(str(exchange.failure), branch_hint(training.run.folder))
-            if exchange.failure is not None:
+            if exchange.failure is not None and not isinstance(exchange.failure, Dismissed):
                 raise exchange.failure
 
     def _make_followers(self) -> None:
@@ -106,6 +110,11 @@ class Lockstep:
             for role, given in self._handed_over.items():
                 made.set_model(role, deepcopy(given))
             self.followers.append(made.lockstep)
+
+    def dismiss(self) -> None:
+        """Let the other replicas go, before a watcher, whom the leader alone has, ends the training here."""
+        if self.replica.exchange is not None:
+            self.replica.exchange.fail(Dismissed())
 
     def keep_copy(self, role: str, given: Any) -> None:
         """Keep a copy of what `set_model` hands over, for the replicas that this one leads. Raises ConfigError."""

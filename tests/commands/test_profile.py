@@ -37,8 +37,11 @@ def test_the_trace_holds_the_phases_as_ranges(make_config: MakeConfig, in_tmp_pa
     assert "aten::" in result.output
 
 
-def test_the_phases_are_timed_without_the_profiler(make_config: MakeConfig, in_tmp_path: Path) -> None:
-    found = profile_config(make_config(), [], 4, in_tmp_path / "t.json")
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_the_phases_are_timed_without_the_profiler(
+    num_replicas: int, make_config: MakeConfig, in_tmp_path: Path
+) -> None:
+    found = profile_config(make_config({"num_replicas": num_replicas}), [], 4, in_tmp_path / "t.json")
     assert not isinstance(found, int)
     assert (found.counts["opt_steps"], found.profiled_opt_steps) == (4, 4)
     assert set(found.seconds) == set(PHASES)

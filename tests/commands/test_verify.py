@@ -57,7 +57,7 @@ def contents(run: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("changes", [{}, {"output.save": {"every": 7, "unit": "opt_steps"}}])
+@pytest.mark.parametrize("changes", [{}, {"output.save": {"every": 7, "unit": "opt_steps"}}, {"num_replicas": 2}])
 def test_a_run_is_reproduced_from_everywhere(make_config: MakeConfig, tmp_path: Path, changes: dict[str, Any]) -> None:
     numbers = train(make_config, tmp_path / "run", changes)
     before = contents(tmp_path / "run")
