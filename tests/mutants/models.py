@@ -5,6 +5,7 @@ from tests.mutants.mutant import mutants
 USE = "runs/test_models.py"
 STARTS = "runs/test_warm_starts.py"
 SEATS = "runs/test_copied_models.py"
+REPLICAS = "training/test_model_replicas.py"
 
 MODELS = [
     *mutants(
@@ -19,6 +20,46 @@ MODELS = [
         "models/test_learning.py",
         ("if type(part) is list and not is_batch:", "if type(part) is list:"),
         ("if type(part) is list and not is_batch:", "if False:"),
+    ),
+    *mutants(
+        "models/learning.py",
+        f"{REPLICAS} models/test_means.py",
+        ("found.total if self.num_items else 0.0)", "float(self.num_items))"),
+        ("found.total if self.num_items else 0.0)", "found.total)"),
+        ("divisor, {}, self.num_items)", "divisor, {}, 1.0)"),
+    ),
+    *mutants(
+        "models/means.py",
+        "models/test_means.py",
+        ("    with restored_torch_states():\n", "    if True:\n"),
+        ("        vector.unreached = [next(are_unreached) for _ in vector.parameters]\n", ""),
+    ),
+    *mutants(
+        "models/model.py",
+        REPLICAS,
+        ('return self.__dict__ | {"learner": None}', "return self.__dict__"),
+    ),
+    *mutants(
+        "training/model_replicas.py",
+        REPLICAS,
+        ("self.replica.mean(changes, own, self.learner.num_items)", "self.replica.mean(changes, own)"),
+        ("torch.where(now == before, 0.0, now - before)", "now - before"),
+        ("if self.replica.num_means == self._num_means:", "if False:"),
+        ("return next((each for is_finite, each in told if not is_finite), key)", "return key"),
+    ),
+    *mutants(
+        "training/fit.py",
+        REPLICAS,
+        ("self.num_batches + self.replica.index)", "self.opt_steps + self.replica.index)"),
+        ("        self.lockstep.agree_on_end()\n", ""),
+        ("except (TrainingFailed, LockstepError, ReplicaFailed):", "except (TrainingFailed, LockstepError):"),
+        ("        self.lockstep.keep_copy(SEAT, given)\n", ""),
+        ('            "num_batches": self.num_batches,\n', '            "num_batches": 0,\n'),
+    ),
+    *mutants(
+        "data/loading.py",
+        REPLICAS,
+        ("        if start % num:\n            return\n", ""),
     ),
     *mutants(
         "models/metrics.py",
