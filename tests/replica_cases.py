@@ -45,8 +45,9 @@ def _td3() -> Data:
 
 
 def _ppo() -> Data:
+    """Some turns end after their first pass."""
     learner = {"objective": "clip", "body": "two recurrent"}
-    return _combined("ppo", _environments("gymnasium", "discrete", "next_step") | learner, target_kl=0.002)
+    return _combined("ppo", _environments("gymnasium", "discrete", "next_step") | learner, target_kl=1e-5)
 
 
 def _whole_games() -> Data:
@@ -79,7 +80,10 @@ def _frozen(trainer: str) -> Data:
 
 def _dialogue() -> Data:
     """The protocol and the scenario are a user's own, too."""
-    return _example("telegram", num_worlds=4)
+    config = _example("telegram", num_worlds=4)
+    for player in config["players"].values():
+        player["algorithm"]["num_passes"] = 1
+    return config
 
 
 def _own_parts() -> Data:
