@@ -30,7 +30,7 @@ PATIENCE_S = 600.0  # until a run has a record: imports, and kernels that are co
 EXTRAS = {
     "frames": ["table", "run", "--parquet", "records.parquet"],
     "onnx": ["export", "run", "--player", "host", "--onnx"],
-    "optuna": ["sweep", JOB, "players.host.algorithm.gamma=0.9,0.99", "--dry-run"],
+    "optuna": ["sweep", "dqn-nim", "players.player.algorithm.gamma=0.9,0.99", "stop.after=20"],
 }
 """extras, and for each a command that needs it; `run` is a run of the main job"""
 
