@@ -1,5 +1,6 @@
 // The site's search runs in a worker, which browsers do not start for pages that are files. There an empty frame runs
-// the same script, and passes messages on. (Zensical would load such a script from another machine.)
+// the same script, and passes messages on: as copies, since each side changes its own. (Zensical would load such a
+// script from another machine.)
 if (location.protocol === "file:") {
   window.Worker = class {
     constructor(url) {
@@ -7,7 +8,7 @@ if (location.protocol === "file:") {
       this.frame.hidden = true;
       document.body.append(this.frame);
       const inside = this.frame.contentWindow;
-      inside.postMessage = (data) => this.onmessage?.({ data });
+      inside.postMessage = (data) => this.onmessage?.({ data: structuredClone(data) });
       this.ready = new Promise((resolve) => {
         const script = inside.document.createElement("script");
         script.src = new URL(url, location).href;
@@ -17,7 +18,8 @@ if (location.protocol === "file:") {
     }
 
     postMessage(data) {
-      this.ready.then((inside) => inside.onmessage({ data }));
+      const copy = structuredClone(data);
+      this.ready.then((inside) => inside.onmessage({ data: copy }));
     }
 
     terminate() {

@@ -1,5 +1,6 @@
 """An extension of griffe, which mkdocstrings reads Python with: what prose.py finds becomes lists of arguments."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,11 @@ def source(thing: griffe.Object) -> str:
     return f"Source: [`{file}`](../../source/{file}.md#__codelineno-0-{thing.lineno})"
 
 
+def literal(text: str) -> str:
+    """Text in which a star is no emphasis: (*keys.shape, num). In code it is none anyway."""
+    return re.sub(r"(`[^`]*`)|\*", lambda found: found[1] or r"\*", text)
+
+
 def in_sections(prose: Prose, arguments: list[str], source: str) -> str:
     """Google's form: the text, and a section for arguments, attributes and errors, where there are any."""
     sections = {
@@ -50,10 +56,12 @@ def in_sections(prose: Prose, arguments: list[str], source: str) -> str:
         "Attributes": {name: said for name, said in prose.names.items() if name not in arguments},
         "Raises": prose.errors,
     }
-    parts = [prose.text, source]
+    parts = [literal(prose.text), source]
     for title, items in sections.items():
         if items:
             parts.append(
-                "\n".join((f"{title}:", *(f"    {name}: {said or 'see above'}" for name, said in items.items())))
+                "\n".join(
+                    (f"{title}:", *(f"    {name}: {literal(said) or 'see above'}" for name, said in items.items()))
+                )
             )
     return "\n\n".join(filter(None, parts))
