@@ -18,8 +18,8 @@ IMAGES = (".svg", ".png")
 def documents() -> dict[str, str]:
     """The page of each document, by its path in the repository. README is not among them: the site has a home page."""
     found = {f"docs/{path.name}": path.name for path in sorted((ROOT / "docs").glob("*.md"))}
-    found |= {"docs/quickstart.ipynb": "quickstart.md", "CONTRIBUTING.md": "contributing.md"}
-    found |= {"CHANGELOG.md": "changelog.md", "benchmarks/README.md": "benchmarks/index.md"}
+    found |= {"docs/quickstart.ipynb": "quickstart.md", "benchmarks/README.md": "benchmarks/index.md"}
+    found |= {path.name: path.name.lower() for path in sorted(ROOT.glob("*.md")) if path.name != "README.md"}
     results = sorted((ROOT / "benchmarks" / "results").rglob("*.md"))
     return found | {(name := path.relative_to(ROOT).as_posix()): name for path in results}
 
