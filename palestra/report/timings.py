@@ -35,10 +35,12 @@ def time_section(groups: Sequence[Group], figures: Figures) -> Section:
         for name, time in times.items()
     ]
     caption = "Time by phase, in hours, minutes and seconds, and its share of all."
+    waits = [Note(f"{run.name}: {told}") for run in runs if (told := waits_text(run))]
     blocks: list[Block] = [
         Legend([(number, phase) for number, phase in enumerate(PHASES) if phase in phases]),
         FigureGrid([Captioned(drawn)], is_wide=True),
         Table(caption, ["run", *phases, "all"], rows),
+        *waits,
         FigureGrid([_speed(groups, name, figures) for name in _speeds(runs)]),
     ]
     return Section("time", "Where the time went", blocks)
@@ -54,6 +56,16 @@ def _times(run: RunData) -> dict[str, float]:
     """Return the seconds by phase, from the training records."""
     found = {phase: [value for _, value in run.metrics.get(f"clock/time/{phase}", [])] for phase in PHASES}
     return {phase: math.fsum(value for value in values if value > 0) for phase, values in found.items()}
+
+
+def waits_text(run: RunData) -> str:
+    """Say how long each process of a run has waited for the others; "" for a run in one process."""
+    found = {}
+    for name, values in run.metrics.items():
+        if name.startswith("clock/waited_s/"):
+            found[int(name.rpartition("/")[2])] = math.fsum(value for _, value in values)
+    told = ", ".join(f"rank {rank} {_time_text(found[rank])}" for rank in sorted(found))
+    return f"its processes have waited for each other: {told}" if told else ""
 
 
 def _time_text(seconds: float) -> str:

@@ -22,6 +22,7 @@ WORDS: dict[Phase, str] = {
     "update": "updating",
     "evaluation": "evaluating",
     "saving": "saving",
+    "waiting": "waiting for other processes",
     "other": "training",
 }
 

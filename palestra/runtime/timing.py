@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import torch
 
-Phase = Literal["play", "memory", "data", "update", "evaluation", "saving", "other"]
-PHASES: tuple[Phase, ...] = ("play", "memory", "data", "update", "evaluation", "saving", "other")
+Phase = Literal["play", "memory", "data", "update", "evaluation", "saving", "waiting", "other"]
+PHASES: tuple[Phase, ...] = ("play", "memory", "data", "update", "evaluation", "saving", "waiting", "other")
 MOST_UNREAD = 1024  # events
 
 
@@ -17,7 +17,8 @@ class TimeLog:
     """Measures the seconds of every phase. At any moment exactly one phase is on; `other` if none of the others is.
 
     play: roll-outs. memory: storing them (replay buffers), computing advantages, and sampling batches. data:
-    waiting for a batch of a data set. update: opt steps. evaluation. saving. other: records, the display, callbacks.
+    waiting for a batch of a data set. update: opt steps. evaluation. saving. waiting: for other processes of the run.
+    other: records, the display, callbacks.
 
     On a CPU a change of phase reads the clock. On CUDA it records an event, which is read after the GPU has passed it:
     the seconds are those of the GPU's stream, including the time in which it is idle.

@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -53,7 +53,7 @@ class Link:
 
     timeout_s: seconds after which a process is late that has not come to an exchange. doing: says in a few words how
     far this process is. waited_s: seconds for which it has waited for others. is_busy: whether it does what the others
-    wait for without a time limit.
+    wait for without a time limit. waiting: gives the context in which it waits.
     """
 
     _num_opened = 0
@@ -61,6 +61,7 @@ class Link:
     def __init__(self, ranks: Ranks, timeout_s: float, doing: Callable[[], str]) -> None:
         self.ranks, self.timeout_s, self._doing = ranks, timeout_s, doing
         self.waited_s, self.is_busy = 0.0, False
+        self.waiting: Callable[[], AbstractContextManager[object]] = nullcontext
         self._num, self._what = 0, "the beginning"
         self._closed = threading.Event()
 
@@ -203,12 +204,17 @@ class Link:
     # ---- waiting, and who is late ----------------------------------------------------------------------------
 
     def _await(self, work: Any) -> None:
-        began = time.monotonic()
-        deadline = began + self.timeout_s
+        began = time.perf_counter()
+        with self.waiting():
+            self._wait_for(work)
+        self.waited_s += time.perf_counter() - began
+
+    def _wait_for(self, work: Any) -> None:
+        deadline = time.monotonic() + self.timeout_s
         while True:
             try:
                 work.wait(timedelta(seconds=LOOK_S))
-                break
+                return
             except RuntimeError as error:
                 if work.is_completed():
                     raise self._why_broken() from error
@@ -216,7 +222,6 @@ class Link:
                 raise failure
             if time.monotonic() > deadline and (late := self._late()):
                 raise RankLost(late)
-        self.waited_s += time.monotonic() - began
 
     def _failure(self) -> RankLost | None:
         """Return why another process cannot go on; None if none has said so."""

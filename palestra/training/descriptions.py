@@ -7,6 +7,7 @@ from itertools import count
 from palestra.config.errors import enumerated
 from palestra.evaluation.config import EvaluationConfig, UserEvaluationConfig
 from palestra.recording.results import Stage
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.config import RunConfig
 
 
@@ -30,10 +31,16 @@ def shared_turns_in_words(config: RunConfig) -> str:
     return f"{enumerated(names)} update together after each {_roll_out(config, names[0])}"
 
 
+def replicas_in_words(config: BaseRunConfig) -> str:
+    """Say how many replicas there are, and processes if there are several."""
+    processes = config.count_processes()
+    return f"{config.count_replicas()} replicas" + (f" (in {processes} processes)" if processes > 1 else "")
+
+
 def _roll_out(config: RunConfig, player: str) -> str:
     num_worlds, num = config.worlds_of(player), config.num_replicas
     worlds = f"{num_worlds:,} world{'s' * (num_worlds != 1)}"
-    worlds = f"in {worlds}" if num == 1 else f"in {num} replicas of {worlds}, {num * num_worlds:,} in all"
+    worlds = f"in {worlds}" if num == 1 else f"in {replicas_in_words(config)} of {worlds}, {num * num_worlds:,} in all"
     length = getattr(config.players[player].algorithm, "rollout_length", None)  # type: ignore[union-attr]
     if not isinstance(length, int):  # an algorithm of one's own may have no such key
         return f"roll-out {worlds}"

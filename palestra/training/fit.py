@@ -37,6 +37,7 @@ from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
 from palestra.training.async_evaluations import make_evaluating
 from palestra.training.checks import TrainingFailed
+from palestra.training.descriptions import replicas_in_words
 from palestra.training.judging import SetEvaluations
 from palestra.training.model_replicas import ModelReplicas
 from palestra.training.training import Training
@@ -234,7 +235,7 @@ class FitTrainer(Training):
         what = f"in each epoch the model learns from data.{TRAIN}, in {batches}"
         if (num := config.num_replicas) > 1:
             in_all = "" if size is None else f", {num * size:,} items"
-            what += f"; an opt step learns from {num} batches{in_all}, one in each of {num} replicas"
+            what += f"; an opt step learns from {num} batches{in_all}, one in each of {replicas_in_words(config)}"
         return Stage(what, config.stop.after, config.stop.unit)
 
     @classmethod

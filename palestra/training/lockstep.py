@@ -228,6 +228,17 @@ class Lockstep:
         if self.replica.leads and self.replica.link is not None:
             self.replica.link.is_busy = whether
 
+    def waits(self) -> dict[str, Any]:
+        """Return for a record how many seconds each process has waited for others since the last one."""
+        link = self.replica.link
+        if link is None:
+            return {}
+        of_all = self.replica.each("how long each has waited", link.waited_s if self.replica.heads else None)
+        if self.replica.heads:
+            link.waited_s = 0.0
+        heads = of_all[:: self.replica.num_here]
+        return {"waited_s": {str(rank): seconds for rank, seconds in enumerate(heads)}}
+
     # ---- evaluations ---------------------------------------------------------------------------------------
 
     def hooks(self, hooks: EvaluationHooks) -> EvaluationHooks:

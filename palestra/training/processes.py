@@ -75,6 +75,7 @@ def _make_link(training: Any) -> Link:
     ranks, parent = training.replica.ranks, os.getppid()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     link = Link(ranks, training.config.execution.timeout_s, lambda: f"opt step {training.opt_steps}")
+    link.waiting = lambda: training.run.time_log.during("waiting")
     try:
         link.open()
     except RankLost as error:

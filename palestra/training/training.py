@@ -292,11 +292,11 @@ class Training(TrainerBase):
     def record(self, ended: str | None = None) -> None:
         """Write a training record of what came since the last one. ended: why the run ends before its `stop`."""
         self.lockstep.join("notes", self.notes)
-        fields, now = dict(self._record_fields()), self.mark()
+        fields, now, waits = dict(self._record_fields()), self.mark(), self.lockstep.waits()
         if not self.replica.leads:
             return
         rates = {f"{name}_per_s": rate for name, rate in self._recorded.rates(now).items()}
-        clock = {"train_seconds": self.run.clock.seconds, **rates, "time": self.run.time_log.take()}
+        clock = {"train_seconds": self.run.clock.seconds, **rates, "time": self.run.time_log.take(), **waits}
         self._recorded = now
         if notes := self.notes.take():
             fields["notes"] = notes

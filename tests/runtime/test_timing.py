@@ -51,6 +51,7 @@ def test_every_second_counts_for_the_phase_that_is_on(now: list[float]) -> None:
             "update": 34.0,
             "evaluation": 8.0,
             "saving": 0.0,
+            "waiting": 0.0,
             "other": 0.0,
         }
         assert log.take() == took
@@ -132,7 +133,7 @@ def test_a_run_records_where_its_time_went(
     # Warm-up: 2 roll-outs; the second brings its 2 opt steps, and so does each that follows.
     first = {"play": 3.0, "memory": 3 * 0.25 + 4 * 0.25, "update": 12.0, "evaluation": 50.0, "saving": 7.0}
     then = {"play": 2.0, "memory": 2 * 0.25 + 4 * 0.25, "update": 12.0, "evaluation": 50.0, "saving": 0.0}
-    others = {"data": 0.0, "other": 2.0}
+    others = {"data": 0.0, "waiting": 0.0, "other": 2.0}
     assert times == [first | others, then | others]
     seconds = {phase: times[0][phase] + times[1][phase] for phase in PHASES}
     assert trainer.progress.now().time == seconds | {"saving": 14.0}  # the last checkpoint comes after the last record

@@ -18,6 +18,7 @@ from palestra.training import make_trainer
 from palestra.training.checks import TrainingFailed
 from palestra.training.fit import FitTrainer
 from palestra.training.training import Training
+from tests.ranked import Ranked
 
 Data = dict[str, Any]
 NUM_ITEMS = 46
@@ -226,7 +227,7 @@ def test_what_an_opt_step_takes_is_said_before_it_begins() -> None:
 
 @pytest.mark.parametrize("num_replicas", [4, 8])
 def test_a_run_that_was_killed_goes_on_to_the_same_bits(num_replicas: int) -> None:
-    """Also with more replicas than batches in the last opt step of an epoch, or in every one."""
+    """Also with more replicas than batches in the last opt step of an epoch, or in every one; and in processes."""
     config = config_of("Drawing", num_replicas, batch_size=8, num_microbatches=2)
     every = {"interval": {"every": 1, "unit": "epochs"}, "data": "train", "weights": "averaged"}
     config |= {"evaluations": [EVALUATION | every], "best": None, "stop": {"after": 11, "unit": "opt_steps"}}
@@ -235,6 +236,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits(num_replicas: int) -> No
     for number in (6, 9):
         with pytest.raises(Killed), at_call(Training, "safe_point", number, kill):
             (FitTrainer.load("cut") if number > 6 else make_trainer(config, run="cut")).fit()
+    assert Ranked(4, lambda rank: FitTrainer.load("cut").fit(max_steps=8), Path("ranks")).wait() == [0] * 4
     FitTrainer.load("cut").fit()
     assert_same_bits(Path("cut"), Path("whole"))
 

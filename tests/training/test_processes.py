@@ -11,6 +11,9 @@ from combinations import LEARNERS, combinations_of, config_of, pairwise
 from resuming import ask_to_leave, assert_same_bits, at_call, fit
 
 from palestra.config import ConfigError
+from palestra.report.reading import RunData
+from palestra.report.timings import waits_text
+from palestra.storage.records_file import read_records
 from palestra.training import Trainer
 from palestra.training.training import Training
 from tests.ranked import Ranked
@@ -50,6 +53,11 @@ def test_how_many_processes_compute_changes_no_bit(algorithm: str, combination: 
         fit(tmp_path / "run")
     train_in_ranks(2, tmp_path / "run", None)
     assert_same_bits(tmp_path / "run", tmp_path / "whole")
+    times = [
+        record["clock"] for record in read_records(tmp_path / "run" / "records.jsonl") if record["kind"] == "training"
+    ]
+    assert [*times[-1]["waited_s"]] == ["0", "1"]
+    assert waits_text(RunData.read(tmp_path / "run")).startswith("its processes have waited for each other: rank 0 ")
 
 
 @pytest.fixture
