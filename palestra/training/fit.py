@@ -324,8 +324,9 @@ class FitTrainer(Training):
     def train_step(self, batch: Any, index: int) -> Terms:
         """Learn from a batch of the training data, and return what is recorded. index: its number in the epoch.
 
-        The global generator of torch is seeded by the run's seed and the opt step, for dropout and the like. An
-        override may make steps of its own, by `learner.step(loss, weights)`.
+        The global generator of torch is seeded by the run's seed and the number of the batch since the run began, for
+        dropout and the like. An override may make steps of its own, by `learner.step(loss, weights)`. It is called in
+        every replica, and both kinds of steps descend the mean of all.
         """
         return self.learner.opt_step(batch)
 

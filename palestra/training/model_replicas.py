@@ -24,7 +24,7 @@ class ModelReplicas:
 
     def __init__(self, replica: Replica, model: Model, learner: Learner, own_step: str | None) -> None:
         self.replica, self.model, self.learner, self.own_step = replica, model, learner, own_step
-        self._num_means, self._before = 0, torch.zeros(0)
+        self._num_means, self._before = 0, torch.zeros(0, device=learner.device)
         if not replica.is_alone:
             learner.mean = replica.mean
 
@@ -32,7 +32,9 @@ class ModelReplicas:
         """Begin an opt step. num_items: of this replica's batch, as which it counts in means."""
         self.learner.num_items, self.learner.own_loss = num_items, None
         if not self.replica.is_alone:
-            self._num_means, self._before = self.replica.num_means, joined(self._buffers())
+            self._num_means = self.replica.num_means
+            if buffers := self._buffers():
+                self._before = joined(buffers)
 
     @torch.no_grad()
     def end(self, terms: Terms) -> Terms:
@@ -43,9 +45,10 @@ class ModelReplicas:
             expected = "expected steps by `self.learner.opt_step(batch)` or `self.learner.step(loss, weights)`"
             raise TrainingFailed(f"{self.own_step} has made an opt step without the other replicas; {expected}")
         buffers, own = self._buffers(), {} if self.own_step is None else terms
-        if not own and not buffers[1:]:
+        if not own and not buffers:
             return terms
-        now, before = joined(buffers), self._before
+        before = self._before
+        now = joined(buffers) if buffers else before
         changes = torch.where(now == before, 0.0, now - before)  # infinities stay, too
         change, means = self.replica.mean(changes, own, self.learner.num_items)
         for buffer, value in zip(buffers, (before + change).split([each.numel() for each in buffers]), strict=True):
@@ -53,9 +56,8 @@ class ModelReplicas:
         return terms | means
 
     def _buffers(self) -> list[Tensor]:
-        """Return the model's buffers that are numbers, after an empty one."""
-        buffers = [each for each in self.model.buffers() if each.is_floating_point()]
-        return [torch.zeros(0, device=self.learner.device), *buffers]
+        """Return the model's buffers that are numbers."""
+        return [each for each in self.model.buffers() if each.is_floating_point()]
 
     def first_not_finite(self, own_loss: Any, key: Any) -> Any:
         """Return the key of the first replica whose own loss was no finite number, where the mean was none.
