@@ -32,6 +32,7 @@ from palestra.runs.warm_starts import start_model
 from palestra.runtime.counter import Counter, count
 from palestra.runtime.intervals import Counters
 from palestra.scaling.exchange import ReplicaFailed
+from palestra.scaling.link import RankLost
 from palestra.scaling.means import LockstepError
 from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
@@ -284,7 +285,7 @@ class FitTrainer(Training):
             own = {name: term.detach() if isinstance(term, torch.Tensor) else term for name, term in terms.items()}
             self.step_terms = self.replicas.end(own)
             self.terms.add(self.step_terms)
-        except (TrainingFailed, LockstepError, ReplicaFailed):
+        except (TrainingFailed, LockstepError, ReplicaFailed, RankLost):
             raise
         except Exception as error:
             raise told(error, type(self.model).__name__, dealt.key) from error

@@ -57,9 +57,12 @@ TRAINING = [
         "training/lockstep.py",
         LOCKSTEP,
         ("            self.training.end_reason = reasons[0]\n", "            pass\n"),
-        ("each.signal is not None or each.end_reason is not None for each in", "each.signal is not None for each in"),
+        (
+            "wants_to_end = run.signals.received is not None or self.training.end_reason is not None",
+            "wants_to_end = run.signals.received is not None",
+        ),
         ("if self.replica.leads:\n            return of_leader, is_branch\n", "return of_leader, is_branch\n"),
-        ("[*differing(shared(each), shared(state))]", "[]"),
+        ("[*differing(told, of_all[0][0])]", "[]"),
         ("                buffer.copy_(value.view_as(buffer))\n", "                pass\n"),
         ("            raise TrainingFailed(without_mean(player, self.training))\n", "            pass\n"),
         ('if maker.__module__.startswith("palestra."):', "if False:"),
@@ -103,7 +106,7 @@ TRAINING = [
         "training/training.py",
         STAGES,
         ("        with torch.enable_grad():\n", "        with torch.no_grad():\n"),
-        ("self._opened(), self.train_context(), self.lockstep", "self._opened(), self.lockstep"),
+        ("parts[0], parts[1], parts[2], self.lockstep", "parts[0], parts[1], self.lockstep"),
         ("if cls._test is Training._test:", "if True:"),
     ),
     *mutants(

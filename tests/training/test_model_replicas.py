@@ -1,7 +1,9 @@
 """A model that learns in replicas: as from all rows at once, whatever their number; it goes on to the same bits."""
 
 import copy
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +264,25 @@ def test_a_run_with_a_loader_of_ones_own_goes_on_to_the_same_bits(
         run.fit(max_steps=stop)
     FitTrainer.load("cut").fit()
     assert_same_bits(Path("cut"), Path("whole"))
+
+
+def die(*args: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_is_killed_in_an_opt_step_is_named_and_one_process_goes_on_to_the_same_bits() -> None:
+    config = config_of("Drawing", 4, batch_size=8)
+
+    def body(rank: int) -> None:
+        with at_call(FitTrainer, "train_step", 7 if rank else 10_000, die):  # the fourth opt step of two replicas
+            fit(config, "run")
+
+    ranks = Ranked(2, body, Path("ranks"))
+    assert ranks.wait() == [1, -signal.SIGKILL]
+    assert "ProcessLost: rank 1 has ended" in ranks.said(0)
+    FitTrainer.load("run").fit()
+    fit(config, "whole")
+    assert_same_bits(Path("run"), Path("whole"))
 
 
 # ---- a step, a loader and a model of one's own ----------------------------------------------------------
