@@ -1,7 +1,7 @@
 """The states of replicas in one checkpoint: what is equal is stored once, and of each replica what is its own."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ OWN = "own"  # the key of a value that differs from the leader's as a whole
 
 def own_part(state: Any, of_leader: Any) -> dict[str, Any] | None:
     """Return what differs in a state from that of the leader; None if nothing does."""
-    if not (isinstance(state, Mapping) and isinstance(of_leader, Mapping) and list(state) == list(of_leader)):
+    if not (isinstance(state, Mapping) and isinstance(of_leader, Mapping) and state.keys() == of_leader.keys()):
         return None if equal(state, of_leader) else {OWN: state}
     parts = {str(key): own_part(state[key], of_leader[key]) for key in state}
     found = {key: part for key, part in parts.items() if part is not None}
@@ -30,21 +30,8 @@ def with_part(part: Mapping[str, Any] | None, of_leader: Any) -> Any:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Return whether two states are equal to the bit."""
-    if isinstance(one, Tensor):
-        is_alike = isinstance(other, Tensor) and one.dtype == other.dtype and one.shape == other.shape
-        return is_alike and _bytes_of(one) == _bytes_of(other)
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, Mapping):
-        return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, Sequence) and not isinstance(one, str | bytes):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return repr(one) == repr(other)  # of floats, which may be nan or -0.0, their bits
-
-
-def _bytes_of(value: Tensor) -> bytes:
-    return bytes(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()) if value.numel() else b""
+    """Return whether a checkpoint holds the same of two states, to the bit."""
+    return _content(one) == _content(other)
 
 
 def digests(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,13 +43,29 @@ def digests(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _content(value: Any) -> bytes:
-    if isinstance(value, Tensor):
-        return f"{value.dtype} {tuple(value.shape)} ".encode() + _bytes_of(value)
-    if isinstance(value, Mapping):
-        return b"".join(f"{key}: ".encode() + _content(each) for key, each in value.items())
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return b"".join(_content(each) + b"," for each in value)
+    """Return what a checkpoint holds of a value. It sorts the keys of dicts, and of subclasses it keeps the base alone.
+
+    A state that was loaded has lost both, one that was not still has them; they must come to the same.
+    """
+    match value:
+        case Tensor():
+            return f"{value.dtype} {tuple(value.shape)} ".encode() + _bytes_of(value)
+        case Mapping():
+            entries = [f"{key!r}: ".encode() + _content(value[key]) for key in sorted(value, key=repr)]
+            return b"{" + b", ".join(entries) + b"}"
+        case tuple() | list():
+            entries = [_content(each) for each in value]
+            return (b"(" if isinstance(value, tuple) else b"[") + b", ".join(entries) + b"]"
+        case bool():
+            return repr(value).encode()
+        case int() | float() | str():
+            base = next(each for each in (int, float, str) if isinstance(value, each))
+            return repr(base(value)).encode()  # of floats, which may be nan or -0.0, their bits
     return repr(value).encode()
+
+
+def _bytes_of(value: Tensor) -> bytes:
+    return bytes(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()) if value.numel() else b""
 
 
 def differing(state: Mapping[str, Any], of_leader: Mapping[str, Any], path: str = "") -> Iterator[str]:

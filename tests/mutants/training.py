@@ -93,6 +93,13 @@ TRAINING = [
         ("zip(values[::2], values[1::2], strict=True)", "zip(values[: len(values) // 2], values[len(values) // 2 :])"),
     ),
     *mutants(
+        "scaling/states.py",
+        "scaling/test_states.py",
+        ("state.keys() == of_leader.keys()", "list(state) == list(of_leader)"),
+        ("for key in sorted(value, key=repr)]", "for key in value]"),
+        ("repr(base(value))", "repr(value)"),
+    ),
+    *mutants(
         "scaling/replica.py",
         LOCKSTEP,
         ("return mean.clone(), means", "return mean, means"),

@@ -1,13 +1,15 @@
 """The states of replicas: what is equal is kept once, and every state comes back to the bit."""
 
 import math
-from typing import Any
+from collections import OrderedDict
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palestra.scaling.states import differing, equal, own_part, with_part
+from palestra.scaling.states import differing, digests, equal, own_part, with_part
 
 TENSORS = st.sampled_from(
     [
@@ -52,3 +54,22 @@ def test_equal_parts_are_left_out_and_others_named() -> None:
     assert not equal(torch.tensor([0.0]), torch.tensor([0]))
     assert not equal(0.0, -0.0)
     assert not equal(1, True)
+
+
+class Pair(NamedTuple):
+    left: int
+    right: int
+
+
+def test_what_a_checkpoint_does_not_keep_makes_no_difference() -> None:
+    """The order of keys and classes of values: one replica may have loaded what another one has made since."""
+    loaded = {"rows": {"action": torch.ones(2), "reward": torch.ones(2)}, "groups": [{"a": 1, "b": (1, 2)}], "x": 1.5}
+    rows = {"reward": torch.ones(2), "action": torch.ones(2)}
+    made = {"rows": rows, "groups": [OrderedDict(b=Pair(1, 2), a=1)], "x": np.float64(1.5)}
+    for one, other in ((loaded, made), (made, loaded)):
+        assert own_part(one, other) is None
+        assert digests(one) == digests(other)
+    later = made | {"rows": rows | {"reward": torch.zeros(2)}}
+    assert list(own_part(later, loaded)["entries"]["rows"]["entries"]) == ["reward"]  # type: ignore[index]
+    assert not equal([1, 2], (1, 2))
+    assert not equal("1", 1)
