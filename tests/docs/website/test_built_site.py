@@ -11,7 +11,6 @@ import pytest
 from docs.website.layout import ROOT
 from tests.report.browser import CHROMIUM, Page, browser
 
-pytest.importorskip("zensical", reason="make docs installs it")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")]
 
 SITE = ROOT / "build" / "site"
@@ -25,6 +24,7 @@ SHOWN = """(() => {
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    pytest.importorskip("zensical", reason="make docs installs it")
     for arguments in (["docs.website"], ["zensical", "build", "--clean", "--strict"]):
         subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, check=True)
     with browser(tmp_path_factory.mktemp("profile")) as opened:
