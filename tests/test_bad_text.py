@@ -90,6 +90,7 @@ def of_folder(name: str) -> list[str]:
         ([f"{VERIFIER}.imitate.scripted=honset"], f"{VERIFIER}.imitate.scripted: expected one of 'random', 'honest', "),
         ([f"{VERIFIER}.imitate.tuning.groups.0.weights=x"], f"{VERIFIER}.imitate.tuning.groups.0.weights: expected"),
         ([f"{VERIFIER}.algorithm.tuning.groups.0.weights=x"], f"{VERIFIER}.algorithm.tuning.groups.0.weights: exp"),
+        (["num_replicas=2"], "num_replicas: no such key: players that talk learn in one training, not in replicas"),
         ([f"{VERIFIER}.model.num_heads=5"], f"{VERIFIER}.model.num_heads: expected a divisor of 16 / 2, which is half"),
     ],
 )  # fmt: skip
