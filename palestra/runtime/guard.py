@@ -32,6 +32,7 @@ CONSTANT = (bool, int, float, complex, str, bytes, type(None), type(...), *COLLE
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 MEANS_NOTHING = ("annotation", "returns", "type_comment", "type_params", "kind", "ctx", "simple")
 CALL = nn.Module.__call__
+NO_PARTS = (str, int, float, type(None), Tensor, np.ndarray, type, FunctionType)  # in which nothing is followed
 T = TypeVar("T")
 
 
@@ -56,9 +57,12 @@ class Kernel:
     def hashes(self) -> Mapping[str, str]:
         """The SHA-256 of every function, by its name; {} if the file is missing or broken."""
         try:
-            return dict(json.loads(self.file.read_text(encoding="utf-8"))[self.name])
+            return dict(_read(self.file.read_text(encoding="utf-8"))[self.name])
         except (OSError, ValueError, TypeError, KeyError):
             return {}
+
+
+_read = cache(json.loads)
 
 
 class kernel_property(cached_property[T]):  # noqa: N801 (it is used as `property` is)
@@ -85,14 +89,17 @@ def find_edit(kernel: Kernel, owner: object) -> str | None:
         name = method if cls is ModuleType else f"{cls.__name__}.{method}"
         if function is None:
             return f"{name} is no function with a source"
-        where = f"({Path(function.__code__.co_filename).name}, line {function.__code__.co_firstlineno})"
         if name_of(function) not in hashes or function.__code__.co_name != method:
-            return f"{name} differs from palestra's {where}"
+            return f"{name} differs from palestra's {_where(function)}"
         if hashes[name_of(function)] != fingerprint(function, holder):
-            return f"{name}, or a constant that it reads, was edited {where}"
+            return f"{name}, or a constant that it reads, was edited {_where(function)}"
         if isinstance(holder, nn.Module) and (edit := find_other_call(holder)) is not None:
             return edit
     return None
+
+
+def _where(function: FunctionType) -> str:
+    return f"({Path(function.__code__.co_filename).name}, line {function.__code__.co_firstlineno})"
 
 
 def _calls(mirrors: Collection[str], names: Collection[str], owner: object) -> Iterator[tuple[Any, str]]:
@@ -128,7 +135,7 @@ def reachable(owner: object) -> Iterator[Any]:
     found, waiting = set(), [owner]
     while waiting:
         value: Any = waiting.pop()
-        if id(value) in found or isinstance(value, Tensor | np.ndarray | type | FunctionType):
+        if isinstance(value, NO_PARTS) or id(value) in found:
             continue
         found.add(id(value))
         if isinstance(value, dict):
