@@ -614,7 +614,7 @@ def test_a_run_with_rows_in_its_resumable_checkpoints_ends_in_the_same_bits(
     assert_same_bits(tmp_path / "run", uninterrupted)
 
 
-@pytest.mark.parametrize("stop", range(2, 34, 3))
+@pytest.mark.parametrize("stop", range(2, 34, 6))
 def test_a_run_without_rows_in_its_checkpoints_goes_on_with_empty_buffers_and_says_so(
     stop: int, make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
