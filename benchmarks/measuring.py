@@ -102,10 +102,15 @@ def markdown(rows: list[Row]) -> str:
 
 def tell(rows: list[Row], file: Path | None) -> None:
     """Print machine, versions and the table, and write every measured value to a file, if there is one."""
+    tell_table(markdown(rows), [row.to_json() for row in rows], file)
+
+
+def tell_table(table: str, rows: list[dict[str, Any]], file: Path | None) -> None:
+    """Do `tell` for a table of another form. table: in Markdown. rows: for the file."""
     facts = run_facts()
-    print(f"{facts['machine']}\n{facts['versions']}\n\n{markdown(rows)}")
+    print(f"{facts['machine']}\n{facts['versions']}\n\n{table}")
     if file is not None:
-        file.write_text(json.dumps(facts | {"rows": [row.to_json() for row in rows]}, indent=1) + "\n")
+        file.write_text(json.dumps(facts | {"rows": rows}, indent=1) + "\n")
 
 
 def _number(value: float) -> str:

@@ -81,7 +81,7 @@ def compare_groups(groups: Sequence[Group]) -> Comparison:
     """Compare the last evaluations of groups, in the pairings in which a player learns."""
     rows = [row for name in evaluation_names(groups) for row in _rows(groups, name)]
     overall = [
-        _improvement(
+        estimate_improvement(
             [
                 pair
                 for row in rows
@@ -127,7 +127,7 @@ def _rows(groups: Sequence[Group], name: str) -> Iterator[ScoreRow]:
                 if by_run := _by_run(group, name, seats, measure):
                     both = None if group is groups[0] else _pair(by_run, first, is_high_good)
                     mean = mean_score([score for _, score in by_run])
-                    improvement = _improvement([both]) if both else None
+                    improvement = estimate_improvement([both]) if both else None
                     found.append(GroupScore(group.label, by_run, mean, _iqm(by_run), improvement))
             yield ScoreRow(name, pairing_text(seats), measure, is_high_good, pair.is_share(measure), tuple(found))
 
@@ -165,7 +165,11 @@ def _pair(ours: ByRun, theirs: ByRun, is_high_good: bool | None) -> Pair | None:
     return pair if min(map(len, pair)) > 1 and bool(torch.cat(pair).isfinite().all()) else None
 
 
-def _improvement(pairs: Sequence[Pair]) -> Estimate | None:
+def estimate_improvement(pairs: Sequence[Pair]) -> Estimate | None:
+    """Estimate the probability that a run of ours is better than one of theirs, as the mean over pairs of groups.
+
+    pairs: the scores of our runs and of theirs, of which more is better. None without any.
+    """
     if not pairs:
         return None
     estimate = estimate_probability_of_improvement(pairs, NUM_RESAMPLES_OF_PAIRS, seed=0)
