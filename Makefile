@@ -55,7 +55,7 @@ docs: .venv/docs
 docs-serve: .venv/docs
 	$(BIN)/python -m docs.website --serve
 
-# Builds wheel and sdist into dist/, and tries both in new environments, as strangers do; takes ten minutes.
+# Builds wheel and sdist into dist/, and tries both in new environments, as strangers do; takes up to 20 minutes.
 release: .venv/ready
 	$(BIN)/python tests/release.py
 

@@ -1,6 +1,6 @@
 """A release: where its version comes from, what it says of itself, and what `make release` refuses before it installs.
 
-How it is installed and tried takes ten minutes: `make release`.
+How it is installed and tried takes up to 20 minutes: `make release`.
 """
 
 import re
