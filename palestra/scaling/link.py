@@ -22,8 +22,10 @@ from torch.distributed.rendezvous import rendezvous
 from palestra.scaling.means import LockstepError, Part, common_names, tree_sum
 from palestra.scaling.ranks import Ranks
 
-INLINE_BYTES = 16 << 10
-"""of a value, that go along with the message which announces it"""
+MOST_INLINE_BYTES = 16 << 10
+"""of a value, that go along with the message which announces it, among few processes"""
+MOST_SENT_BYTES = 1 << 20
+"""of such messages, by each of many processes in one exchange"""
 HEADER = struct.Struct("<qqqd")
 FOR_EVER = timedelta(days=3650)
 LOOK_S = 1.0  # between looks at the other processes while one waits
@@ -63,6 +65,7 @@ class Link:
         self.waited_s, self.is_busy = 0.0, False
         self.waiting: Callable[[], AbstractContextManager[object]] = nullcontext
         self._num, self._what = 0, "the beginning"
+        self._inline = max(256, min(MOST_INLINE_BYTES, MOST_SENT_BYTES // ranks.num))
         self._closed = threading.Event()
 
     # ---- opening and failing ----------------------------------------------------------------------------------
@@ -129,7 +132,7 @@ class Link:
     def sum(self, part: Part, notice: Notice) -> tuple[Part, list[Notice]]:
         """Return the sum of the parts of a mean over all processes, added in one tree. Raises as `gather`."""
         gradient = part.gradient
-        is_long = gradient.nbytes > INLINE_BYTES // 2
+        is_long = gradient.nbytes > self._inline // 2
         own = part.is_present, part.names, _to_bytes(part.numbers), b"" if is_long else _to_bytes(gradient)
         given, notices = self.gather(f"a mean of {gradient.numel()} numbers", own, notice)
         names = common_names([(is_present, names) for is_present, names, _, _ in given])
@@ -156,9 +159,9 @@ class Link:
         self._num, self._what = self._num + 1, what
         num, kind = self.ranks.num, int.from_bytes(hashlib.sha256(what.encode()).digest()[:8], "little", signed=True)
         header = HEADER.pack(kind, len(value), notice.wants_to_end, notice.minutes)
-        message = bytearray(HEADER.size + INLINE_BYTES)
+        message = bytearray(HEADER.size + self._inline)
         message[: HEADER.size] = header
-        begin = value[:INLINE_BYTES]
+        begin = value[:self._inline]
         message[HEADER.size : HEADER.size + len(begin)] = begin
         sent = torch.frombuffer(message, dtype=torch.uint8).expand(num, -1).contiguous()
         received = [bytes(each.numpy()) for each in self._all_to_all(sent)]
@@ -167,7 +170,7 @@ class Link:
             raise LockstepError(self._told_apart(what))
         sizes = [size for _, size, _, _ in headers]
         notices = [Notice(bool(wants), minutes) for _, _, wants, minutes in headers]
-        if max(sizes) <= INLINE_BYTES:
+        if max(sizes) <= self._inline:
             values = [each[HEADER.size : HEADER.size + size] for each, size in zip(received, sizes, strict=True)]
             return values if not to_first or self.ranks.rank == 0 else None, notices
         return self._long(value, sizes, to_first), notices

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from palestra.scaling.link import INLINE_BYTES, Link, Notice, RankLost
+from palestra.scaling.link import MOST_INLINE_BYTES as INLINE_BYTES
+from palestra.scaling.link import Link, Notice, RankLost
 from palestra.scaling.means import LockstepError, Share, part_of
 from palestra.scaling.ranks import Ranks
 from tests.ranked import Ranked
