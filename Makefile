@@ -26,6 +26,7 @@ slow: .venv/ready
 chaos: .venv/ready
 	$(BIN)/python tests/chaos.py --kills 200
 	$(BIN)/python tests/chaos_servers.py --kills 200
+	$(BIN)/python tests/chaos_ranks.py --kills 50
 
 # Do the tests notice what a careful engineer fears? Each of the mistakes in tests/mutants is made in a copy of the tree.
 mutants: .venv/ready
