@@ -27,7 +27,7 @@ from palestra.training import Trainer
 from tests.forked import Forked
 from tests.ranked import Ranked
 
-PATIENCE_S, TIMEOUT_S = 40.0, 2.0
+PATIENCE_S, TIMEOUT_S = 120.0, 3.0
 SAVE_INTERVAL, NUM_SAVES = 4, 30
 KILLS_OF_A_RUN = 5
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
 from palestra.scaling.means import LockstepError, Part, common_names, tree_sum
@@ -81,10 +82,16 @@ class Link:
         self._await_all()
         self._on_gpu = torch.cuda.is_available() and ranks.num_local <= torch.cuda.device_count()
         backend = "cpu:gloo,cuda:nccl" if self._on_gpu else "gloo"
-        if not dist.is_initialized():
-            place = dist.PrefixStore(f"{name}/group", store)
-            dist.init_process_group(backend, store=place, rank=ranks.rank, world_size=ranks.num, timeout=FOR_EVER)
-        self._group = dist.new_group(backend=backend, timeout=FOR_EVER)
+        limit, place = timedelta(seconds=self.timeout_s), dist.PrefixStore(f"{name}/group", store)
+        try:
+            if dist.is_initialized():
+                self._group = dist.new_group(backend=backend, timeout=limit)
+            else:
+                dist.init_process_group(backend, timeout=limit, world_size=ranks.num, rank=ranks.rank, store=place)
+                self._group = dist.group.WORLD
+        except RuntimeError as error:  # one has ended since it has said that it is there
+            raise RankLost(f"the processes did not connect within execution.timeout_s: {error}") from error
+        _set_pg_timeout(FOR_EVER, self._group)  # exchanges have a limit of their own
 
     def _await_all(self) -> None:
         began = time.monotonic()
@@ -161,7 +168,7 @@ class Link:
         header = HEADER.pack(kind, len(value), notice.wants_to_end, notice.minutes)
         message = bytearray(HEADER.size + self._inline)
         message[: HEADER.size] = header
-        begin = value[:self._inline]
+        begin = value[: self._inline]
         message[HEADER.size : HEADER.size + len(begin)] = begin
         sent = torch.frombuffer(message, dtype=torch.uint8).expand(num, -1).contiguous()
         received = [bytes(each.numpy()) for each in self._all_to_all(sent)]

@@ -137,7 +137,7 @@ def config(in_tmp_path: Path) -> Iterator[dict[str, Any]]:
     """That of a run of 12 rounds, also in run.yml."""
     (in_tmp_path / "rounds.py").write_text(ROUNDS)
     found = copy.deepcopy({key: TINY_FIT[key] for key in ("seed", "callbacks", "execution", "output")})
-    found["execution"].pop("loading")
+    found["execution"] = {key: found["execution"][key] for key in ("device", "num_threads")}
     found["output"] |= {"record": EVERY, "save": EVERY, "mirror": None}
     found |= {"trainer": {"name": "rounds:Rounds"}, "num_rounds": 5, "pace": 2, "evaluators": None}
     found["evaluations"] = [{"name": "main", "interval": EVERY, "at_start": True}]
