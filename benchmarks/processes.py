@@ -224,7 +224,7 @@ def main() -> None:
         train_ours(a.work, int(a.steps), Path(a.folder), int(a.replicas), int(a.number))
     else:
         with tempfile.TemporaryDirectory() as folder:
-            rows = [r for name in WORKS for r in rows_of(name, Path(folder), 1 if a.quick else 5, a.quick)]
+            rows = [r for name in WORKS for r in rows_of(name, Path(folder), 1 if a.quick else 3, a.quick)]
         tell(rows, a.json)
 
 
