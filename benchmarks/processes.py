@@ -28,8 +28,9 @@ from benchmarks.peers.bare import NUM_INPUTS, forward, initial_weights, ppo_loss
 from benchmarks.replicas import QUIET, WORKS
 from palestra.training import make_trainer
 
-LAYOUTS = ((2, 1), (2, 2), (4, 1), (4, 2), (4, 4))  # replicas, processes
 PPO_WORK, DDP = next(iter(WORKS)), "2 processes, bare script with DDP"
+LAYOUTS = dict.fromkeys(WORKS, ((2, 1), (2, 2)))  # replicas, processes
+LAYOUTS |= {name: (*LAYOUTS[name], (4, 1), (4, 2), (4, 4)) for name in WORKS if name != PPO_WORK}
 HYPERPARAMETERS = PPO(
     num_envs=4096,
     rollout_length=64,
@@ -88,16 +89,24 @@ class Workers:
 def rows_of(name: str, folder: Path, num_repeats: int, is_quick: bool) -> Iterator[Row]:
     """The rows of one work: every layout beside as many trainings that share nothing."""
     num_steps = WORKS[name][2] if is_quick else {"PPO": 16, "DQN": 2048, "SAC": 256}[name.split(",")[0]]
-    for number in sorted({num for num, _ in LAYOUTS}):
+    for number in sorted({num for num, _ in LAYOUTS[name]}):
         alone = f"{number} trainings that share nothing"
         made: dict[str, Workers] = {}
 
         def make(title: str, arguments: list[str], num: int, are_ranks: bool) -> None:
-            given = ["--work", name, "--steps", str(num_steps), "--folder", str(folder / title), *arguments]
+            given = [
+                "--work",
+                name,
+                "--steps",
+                str(num_steps),
+                "--folder",
+                str(folder / name.split(",")[0] / title),
+                *arguments,
+            ]
             made[title] = Workers(given, num, are_ranks, number, num_steps)  # noqa: B023 (called in this pass)
 
         make(alone, ["--replicas", "1"], number, are_ranks=False)
-        for num_replicas, num in LAYOUTS:
+        for num_replicas, num in LAYOUTS[name]:
             if num_replicas == number:
                 make(f"{number} replicas in {num}", ["--replicas", str(number)], num, are_ranks=num > 1)
         if name == PPO_WORK and number == 2:

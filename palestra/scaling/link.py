@@ -57,13 +57,14 @@ class Link:
     timeout_s: seconds after which a process is late that has not come to an exchange. doing: says in a few words how
     far this process is. waited_s: seconds for which it has waited for others. is_busy: whether it does what the others
     wait for without a time limit. waiting: gives the context in which it waits.
+    prints_apart: whether what it prints goes to a file.
     """
 
     _num_opened = 0
 
     def __init__(self, ranks: Ranks, timeout_s: float, doing: Callable[[], str]) -> None:
         self.ranks, self.timeout_s, self._doing = ranks, timeout_s, doing
-        self.waited_s, self.is_busy = 0.0, False
+        self.waited_s, self.is_busy, self.prints_apart = 0.0, False, False
         self.waiting: Callable[[], AbstractContextManager[object]] = nullcontext
         self._num, self._what = 0, "the beginning"
         self._inline = max(256, min(MOST_INLINE_BYTES, MOST_SENT_BYTES // ranks.num))

@@ -108,14 +108,20 @@ def beside(training: Any) -> Iterator[None]:
     """The context of one `fit` in the head of a process that does not lead: it prints to a file in the run's folder."""
     run, link = training.run, training.replica.link
     share_folder(training, link)
-    log = run.folder.root.below("ranks").make().path / f"{training.replica.ranks.rank}.log"
+    if not link.prints_apart:
+        _print_to(run.folder.root.below("ranks").make().path / f"{training.replica.ranks.rank}.log")
+        link.prints_apart = True
+    training.checkpoints.open_beside()
+    with run.computing(training.is_saved):
+        yield
+
+
+def _print_to(log: Path) -> None:
+    """Let all that this process prints go to the end of a file."""
     with log.open("ab", buffering=0) as file:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())
-    training.checkpoints.open_beside()
-    with run.computing(training.is_saved):
-        yield
 
 
 def share_folder(training: Any, link: Link) -> None:
