@@ -29,7 +29,7 @@ from benchmarks.replicas import QUIET, WORKS
 from palestra.training import make_trainer
 
 PPO_WORK, DDP = next(iter(WORKS)), "2 processes, bare script with DDP"
-LAYOUTS = dict.fromkeys(WORKS, ((2, 1), (2, 2)))  # replicas, processes
+LAYOUTS: dict[str, tuple[tuple[int, int], ...]] = dict.fromkeys(WORKS, ((2, 1), (2, 2)))  # replicas, processes
 LAYOUTS |= {name: (*LAYOUTS[name], (4, 1), (4, 2), (4, 4)) for name in WORKS if name != PPO_WORK}
 HYPERPARAMETERS = PPO(
     num_envs=4096,

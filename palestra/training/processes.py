@@ -54,6 +54,7 @@ def linked(training: Any) -> Iterator[None]:
         failed = TrainingFailed if error.has_failed else ProcessLost
         raise failed(str(error), *_hints(training)) from error
     except LockstepError as error:
+        link.fail(str(error), has_failed=True)
         raise TrainingFailed(str(error), *_hints(training)) from error
     except BaseException as error:
         why = error.why if isinstance(error, TrainingFailed) else f"{type(error).__name__}: {error}"
