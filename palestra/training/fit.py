@@ -23,7 +23,7 @@ from palestra.models.model import SEAT, Model, Terms
 from palestra.nets.modes import evaluation_mode, in_evaluation, set_in_evaluation
 from palestra.randomness import base_key, fold_number, seeded_global_state
 from palestra.recording.aggregates import Aggregates
-from palestra.recording.results import Stage, Task
+from palestra.recording.results import Task
 from palestra.runs.copied_modules import read_given, write_given
 from palestra.runs.fit import FitConfig
 from palestra.runs.models import make_model, spaces_to_store
@@ -38,7 +38,7 @@ from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
 from palestra.training.async_evaluations import make_evaluating
 from palestra.training.checks import TrainingFailed
-from palestra.training.descriptions import replicas_in_words
+from palestra.training.descriptions import stage_of_fit, test_of_fit
 from palestra.training.judging import SetEvaluations
 from palestra.training.model_replicas import ModelReplicas
 from palestra.training.training import Training
@@ -229,20 +229,8 @@ class FitTrainer(Training):
 
     # ---- the stages of a run -----------------------------------------------------------------------------
 
-    @classmethod
-    def train_stage(cls, config: FitConfig) -> Stage:
-        size = config.learning.batch_size
-        batches = "the batches of its loader" if size is None else f"batches of {size} items"
-        what = f"in each epoch the model learns from data.{TRAIN}, in {batches}"
-        if (num := config.num_replicas) > 1:
-            in_all = "" if size is None else f", {num * size:,} items"
-            what += f"; an opt step learns from {num} batches{in_all}, one in each of {replicas_in_words(config)}"
-        return Stage(what, config.stop.after, config.stop.unit)
-
-    @classmethod
-    def test_stage(cls, config: FitConfig) -> Stage:
-        names = ", ".join(each.name for each in config.evaluations)
-        return Stage(f"the final evaluations: {names}" if names else "no evaluation", None, "")
+    train_stage = classmethod(stage_of_fit)  # type: ignore[var-annotated]
+    test_stage = classmethod(test_of_fit)  # type: ignore[var-annotated]
 
     @contextmanager
     def train_context(self) -> Iterator[None]:
