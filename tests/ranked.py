@@ -12,6 +12,7 @@ from typing import TextIO
 from torch.distributed import TCPStore
 
 PATIENCE_S = 120.0
+PORT_LENGTH = 8
 
 
 class Ranked:
@@ -20,16 +21,21 @@ class Ranked:
     An exception ends a process with exit code 1, and its traceback in the file.
     """
 
-    def __init__(self, num: int, body: Callable[[int], object], folder: Path, restart: int = 0) -> None:
+    def __init__(self, num: int, body: Callable[[int], object], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.codes = folder, dict[int, int]()
+        said = {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        said |= {"WORLD_SIZE": str(num), "LOCAL_WORLD_SIZE": str(num)}
+        begins, begin = os.pipe()
+        self.pids = [self._fork(rank, body, said, begins) for rank in range(num)]
+        # only now: its thread may hold a lock of the C library while it serves one, which a process forked then would
+        # find locked for ever
         self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        said = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.store.port), "TORCHELASTIC_RUN_ID": "test"}
-        said |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "LOCAL_WORLD_SIZE": str(num)}
-        said |= {"WORLD_SIZE": str(num), "TORCHELASTIC_RESTART_COUNT": str(restart)}
-        self.pids = [self._fork(rank, body, said | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(num)]
+        os.write(begin, f"{self.store.port:{PORT_LENGTH}}".encode() * num)
+        os.close(begin)
+        os.close(begins)
 
-    def _fork(self, rank: int, body: Callable[[int], object], said: dict[str, str]) -> int:
+    def _fork(self, rank: int, body: Callable[[int], object], said: dict[str, str], begins: int) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         if pid := os.fork():
@@ -41,7 +47,8 @@ class Ranked:
             sys.stdout, sys.stderr = map(_stream, (1, 2))  # pytest has others
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
-            os.environ.update(said)
+            os.environ.update(said | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            os.environ["MASTER_PORT"] = os.read(begins, PORT_LENGTH).decode().strip()
             body(rank)
             code = 0
         except SystemExit as left:

@@ -56,8 +56,8 @@ class Link:
 
     timeout_s: seconds after which a process is late that has not come to an exchange. doing: says in a few words how
     far this process is. waited_s: seconds for which it has waited for others. is_busy: whether it does what the others
-    wait for without a time limit. waiting: gives the context in which it waits.
-    prints_apart: whether what it prints goes to a file.
+    wait for without a time limit. waiting: gives the context in which it waits. prints_apart: whether what it prints
+    goes to a file.
     """
 
     _num_opened = 0

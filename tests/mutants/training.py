@@ -100,6 +100,28 @@ TRAINING = [
         ("repr(base(value))", "repr(value)"),
     ),
     *mutants(
+        "scaling/link.py",
+        "scaling/test_link.py",
+        ("        if len({kind for kind, *_ in headers}) > 1:\n", "        if False:\n"),
+        ("numbers = tree_sum([_from_bytes(each[2], torch.float64) if each[0] else zeros", "numbers = tree_sum([zeros"),
+        (
+            "        own = tree_sum(self._all_to_all(rows).unbind())\n",
+            "        own = self._all_to_all(rows).sum(dim=0)\n",
+        ),
+        ("        if not late or is_awaited:\n", "        if not late:\n"),
+        ('        if not self._store.check(["failed"]):\n', "        if True:\n"),
+    ),
+    *mutants(
+        "training/processes.py",
+        "training/test_processes.py",
+        ("        for change in tree_differences(of_all[0], each):\n", "        for change in ():\n"),
+        (
+            '        self.link.gather("the rows", stored if why is None else why, NOTHING)\n',
+            '        self.link.gather("the rows", {}, NOTHING)\n',
+        ),
+        ('        link.fail(f"rank {replica.ranks.rank} has failed: {why}", has_failed=True)\n', "        pass\n"),
+    ),
+    *mutants(
         "scaling/replica.py",
         LOCKSTEP,
         ("return mean.clone(), means", "return mean, means"),

@@ -44,22 +44,23 @@ def test_all_values_reach_all_processes_in_their_order(tmp_path: Path) -> None:
     assert Ranked(3, body, tmp_path).wait() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("length", [5, INLINE_BYTES + 3])
+@pytest.mark.parametrize(("length", "num"), [(5, 2), (INLINE_BYTES + 3, 4)])
 @pytest.mark.parametrize("weights", [None, [3.0, 0.0, 1.0, 2.0], [0.0, 0.0, 1.0, 2.0], [0.0] * 4])
 def test_a_sum_has_the_same_bits_in_one_process_and_in_several(
-    length: int, weights: list[float] | None, tmp_path: Path
+    length: int, num: int, weights: list[float] | None, tmp_path: Path
 ) -> None:
     shares = [share(index, length, None if weights is None else weights[index]) for index in range(4)]
     whole = part_of(shares)
 
     def body(rank: int) -> None:
         link = opened()
-        total, _ = link.sum(part_of(shares[2 * rank : 2 * rank + 2]), NOTICE)
+        num_here = len(shares) // num
+        total, _ = link.sum(part_of(shares[num_here * rank : num_here * (rank + 1)]), NOTICE)
         assert total[:2] == whole[:2]
         assert torch.equal(total.numbers, whole.numbers)
         assert torch.equal(total.gradient, whole.gradient)
 
-    assert Ranked(2, body, tmp_path).wait() == [0, 0]
+    assert Ranked(num, body, tmp_path).wait() == [0] * num
 
 
 def fails(body: Callable[[int], None], error: type[Exception], expected: str, folder: Path) -> Ranked:
