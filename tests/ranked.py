@@ -1,5 +1,6 @@
 """Processes that believe torchrun has started them, forked from a test: they cost no imports."""
 
+import faulthandler
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ PORT_LENGTH = 8
 class Ranked:
     """`num` processes, each of which calls `body` with its rank, and prints to FOLDER/RANK.txt.
 
-    An exception ends a process with exit code 1, and its traceback in the file.
+    An exception ends a process with exit code 1, and its traceback in the file. One that does not end says where it is.
     """
 
     def __init__(self, num: int, body: Callable[[int], object], folder: Path) -> None:
@@ -45,6 +46,7 @@ class Ranked:
             os.dup2(file, 1)
             os.dup2(file, 2)
             sys.stdout, sys.stderr = map(_stream, (1, 2))  # pytest has others
+            faulthandler.dump_traceback_later(PATIENCE_S - 10.0, file=sys.stderr)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             os.environ.update(said | {"RANK": str(rank), "LOCAL_RANK": str(rank)})

@@ -2,7 +2,9 @@
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import scipy.linalg.cython_blas  # noqa: F401 (kernels multiply with its BLAS, whose threads can be limited once it is loaded)
@@ -34,6 +36,18 @@ def limited_threads(num_threads: int) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
+
+
+def join_all(threads: Iterable[threading.Thread]) -> None:
+    """Wait until threads have ended, for the operating system too, where it tells (Linux).
+
+    A thread is over for Python before its libraries have cleaned up after it, and what is forked meanwhile finds their
+    locks locked for ever: those of MKL's memory, for instance, without which no matrices are multiplied.
+    """
+    for thread in threads:
+        thread.join()
+        while os.path.exists(f"/proc/self/task/{thread.native_id}"):
+            time.sleep(0.0001)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from palestra.config import ConfigError, failure
 from palestra.recording.aggregates import Aggregates
 from palestra.runs.evaluating import EvaluationHooks
 from palestra.runtime.signals import Interrupted
+from palestra.runtime.threads import join_all
 from palestra.scaling.exchange import Exchange, ReplicaFailed
 from palestra.scaling.link import Notice
 from palestra.scaling.means import LockstepError
@@ -89,8 +90,7 @@ class Lockstep:
                 exchange.fail(error)
                 raise
             finally:
-                for thread in threads:
-                    thread.join()
+                join_all(threads)
             if isinstance(exchange.failure, LockstepError):
                 raise TrainingFailed(str(exchange.failure), branch_hint(training.run.folder))
             if exchange.failure is not None and not isinstance(exchange.failure, Dismissed):
