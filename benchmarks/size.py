@@ -27,7 +27,7 @@ from palestra.scaling.states import digests
 from palestra.storage.disk import Folder
 from palestra.storage.stored_files import tensors_to_bytes
 from palestra.training import make_trainer
-from palestra.training.lockstep import unshared
+from palestra.training.lockstep import common_states, unshared
 
 NODES, PER_NODE = (1, 16, 128, 1024), 8
 NOTICE = Notice(False, 0.0)
@@ -117,7 +117,7 @@ def work_of(config: str) -> Work:
         state = trainer.state_dict()
         players: Any = trainer.learners
         num = sum(value.numel() for player in players for net in player.nets.values() for value in net.parameters())
-        own = _size_of(unshared(state))
+        own = _size_of(unshared(state, common_states(trainer)))
         return Work(num, _size_of(state) - own, own)
 
 

@@ -31,6 +31,9 @@ class Algorithm(ABC):
     Call `begin_run`, `may_run` and `kernels_in_use`, but do not override them.
     """
 
+    common_state: ClassVar[tuple[str, ...]] = ()
+    """The entries of `state_dict` that are the same in all replicas of a run; a save compares them."""
+
     def __init__(self, config: Any, player: Player) -> None:
         self._edits: dict[str, str] = {}
         self.config = config

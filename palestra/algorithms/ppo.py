@@ -243,6 +243,7 @@ class ProximalLoss:
 
 class PPO(ProximalLoss, passes.LearnsInPasses):
     config: PPOConfig
+    common_state = ("kl_coefficient",)
 
     def __init__(self, config: PPOConfig, player: Player) -> None:
         head = action_heads.make_head(config.box_actions, player)

@@ -229,6 +229,7 @@ def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
 
 class SAC(replay.LearnsByReplay, PlaysByPolicy):
     config: SACConfig
+    common_state = ("log_entropy_coefficient",)
 
     def __init__(self, config: SACConfig, player: Player) -> None:
         super().__init__(config, player)

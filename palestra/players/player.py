@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ class Learner(Protocol):
     """What a player uses of its algorithm (palestra.algorithms.algorithm.Algorithm)."""
 
     config: Any
+    common_state: ClassVar[tuple[str, ...]]
 
     def policy(self, explore: bool) -> Policy: ...
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from torch import nn
 
 from palestra.config import ConfigError, failure
+from palestra.players.player import Player
 from palestra.recording.aggregates import Aggregates
 from palestra.runs.evaluating import EvaluationHooks
 from palestra.runtime.signals import Interrupted
@@ -311,8 +312,9 @@ class Lockstep:
         """
         if self.replica.is_alone:
             return state
-        own = unshared(state)
-        of_all = self.replica.to_leader("states", (digests(shared(state)), own))
+        common = common_states(self.training)
+        own = unshared(state, common)
+        of_all = self.replica.to_leader("states", (digests(shared(state, common)), own))
         if of_all is None:
             return None
         for index, (told, _) in enumerate(of_all):
@@ -355,19 +357,27 @@ class Lockstep:
         return found
 
 
-def shared(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a state that all replicas have in common."""
+def common_states(training: Any) -> dict[str, Sequence[str]]:
+    """Return, for each player that learns, what the state of its algorithm has in common in all replicas."""
+    algorithms = {each.name: each.algorithm for each in training.learners if isinstance(each, Player)}
+    return {name: algorithm.common_state for name, algorithm in algorithms.items() if algorithm is not None}
+
+
+def shared(state: Mapping[str, Any], common: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return the parts of a state that all replicas have in common. common: those of each player's algorithm."""
     players = {
         name: {part: player[part] for part in SHARED_OF_PLAYERS if part in player}
+        | {"algorithm": {part: player["algorithm"][part] for part in common[name]}}
         for name, player in state.get("players", {}).items()
     }
     return {part: state[part] for part in SHARED if part in state} | {"players": players}
 
 
-def unshared(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state without the parts that all replicas have in common."""
+def unshared(state: Mapping[str, Any], common: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return a state without the parts that all replicas have in common. common: those of each player's algorithm."""
     players = {
         name: {part: value for part, value in player.items() if part not in SHARED_OF_PLAYERS}
+        | {"algorithm": {part: value for part, value in player["algorithm"].items() if part not in common[name]}}
         for name, player in state.get("players", {}).items()
     }
     own = {part: value for part, value in state.items() if part not in SHARED}

@@ -14,6 +14,7 @@ from replica_cases import CASES, NUM_REPLICAS, OWN_CLASSES, case
 from resuming import ask_to_leave, assert_same_bits, at_call, fit, records
 
 from palestra.algorithms.dqn import DQN
+from palestra.algorithms.sac import SAC
 from palestra.callbacks import Callback
 from palestra.config import ConfigError
 from palestra.optimizers import Optimizer
@@ -247,6 +248,14 @@ class DiffersInOne(Callback):
             next(player.nets["q"].parameters()).data.add_(1.0)
 
 
+class CoolsInOne(Callback):
+    """Lowers the temperature of SAC in one replica alone."""
+
+    def after_step(self, trainer: Any, player: Any, metrics: Any) -> None:
+        if trainer.replica.index == 1 and isinstance(player.algorithm, SAC):
+            player.algorithm.log_alpha.data.sub_(1.0)
+
+
 class AsksInOne(Callback):
     """Asks for the values of all replicas in one of them alone."""
 
@@ -294,6 +303,13 @@ def test_replicas_that_come_to_other_weights_fail_at_the_next_save(config: Data,
     message = r"replica 1 has come to another state than replica 0: players\.(host|agent)\.nets\.q\.\S+ and \d+ more"
     with pytest.raises(TrainingFailed, match=message):
         Trainer(config, run=tmp_path / "run", callbacks=[DiffersInOne(None)]).fit()
+
+
+def test_replicas_that_come_to_another_temperature_fail_at_the_next_save(tmp_path: Path) -> None:
+    config = config_of("sac", pairwise(combinations_of("sac"))[0]) | {"num_replicas": NUM}
+    message = r"replica 1 .* players\.\w+\.algorithm\.log_entropy_coefficient; expected equal ones"
+    with pytest.raises(TrainingFailed, match=message):
+        Trainer(config, run=tmp_path / "run", callbacks=[CoolsInOne(None)]).fit()
 
 
 def test_an_algorithm_that_learns_without_the_others_fails_at_its_first_opt_step(
