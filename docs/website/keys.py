@@ -190,7 +190,7 @@ def section(model: Model, stands_at: list[str], page: str) -> str:
         ]
         read_by = ", ".join(files[:MOST_READERS]) + (", ..." if len(files) > MOST_READERS else "")
         rows.append(f"| {mark}`{key}` | {expected} | {cell(comment_of(model, key) or '')} | {read_by} |")
-    parts.append("\n".join(rows))
+    parts.append("\n".join(['<div class="keys" markdown>', "", *rows, "", "</div>"]))
     return "\n\n".join(parts)
 
 
