@@ -1,6 +1,7 @@
 """palestra as a wheel installs it: its command, typed in an empty folder that has no checkout above it."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -23,9 +24,30 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     installed = folder / "wheel"
     with FileLock(folder / "wheel.lock"):
         if not (installed / "bin" / "palestra").exists():
-            pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
+            pip = [
+                sys.executable,
+                "-m",
+                "pip",
+                "--disable-pip-version-check",
+                "install",
+                "--quiet",
+                "--no-deps",
+                "--no-compile",
+            ]
             subprocess.run([*pip, "--no-build-isolation", "--no-index", "--target", installed, ROOT], check=True)
+            _take_compiled_code_along(installed / "palestra")
     return installed
+
+
+def _take_compiled_code_along(package: Path) -> None:
+    """Give a copy of the checkout's package its bytecode and kernels, which are found by the times of the files."""
+    for path in (ROOT / "palestra").rglob("*.*"):
+        copy = package / path.relative_to(ROOT / "palestra")
+        if path.suffix in (".pyc", ".nbi", ".nbc"):
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, copy)
+        elif path.suffix == ".py":
+            shutil.copystat(path, copy)
 
 
 @dataclass
