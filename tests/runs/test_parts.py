@@ -21,7 +21,8 @@ def callers(name: str) -> set[str]:
     """The files of palestra in which something of that name is called."""
     found = set()
     for path in HOUSE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if name in text else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == name:
                 found.add(path.relative_to(HOUSE).as_posix())
     return found
