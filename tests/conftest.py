@@ -18,10 +18,16 @@ from typing import Any
 
 import pytest
 from forked import reading_once
+from hypothesis import settings
 
 # Before torch is imported, here or in a test's processes: tests run side by side, where the threads of one that wait
 # for work, spinning, take the cores from another's. Runs of two threads take a sixth of the processor if they sleep.
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+# Beside other work everything takes many times as long: no example fails by its time.
+settings.register_profile("patient", settings(), deadline=None)
+settings.load_profile("patient")
 
 
 # A worker that holds little is forked fast. What is large goes back to the system as soon as it is freed: this is

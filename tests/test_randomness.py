@@ -65,7 +65,6 @@ def test_bits_are_those_of_splitmix64(seed: int) -> None:
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1))
-@settings(deadline=None)
 def test_a_number_is_folded_as_a_tensor_is(key: int, data: int) -> None:
     assert fold_number(key, data) == int(fold(torch.tensor([key]), data))
 
@@ -85,7 +84,7 @@ def test_numpy_and_torch_give_the_same_integers(monkeypatch: pytest.MonkeyPatch)
     assert all(torch.equal(a, b) for a, b in zip(by_numpy, drawn(keys), strict=True))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**31), cuts=st.lists(st.integers(0, 40), max_size=4))
 def test_numbers_do_not_depend_on_how_a_batch_is_split(seed: int, cuts: list[int]) -> None:
     keys = world_keys(base_key(seed, "split"), 40, CPU)

@@ -361,7 +361,7 @@ def random_sequences(seed: int, T: int = 7, W: int = 5) -> Sequences:
     return Sequences(reward, value, next_value, kind == 0, kind == 1, kind != 2)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 10**6), gamma=st.floats(0, 1), bootstrap=st.booleans())
 def test_reward_to_go_is_the_discounted_sum_of_what_follows_in_the_game(
     seed: int, gamma: float, bootstrap: bool
@@ -387,7 +387,7 @@ def test_reward_to_go_is_the_discounted_sum_of_what_follows_in_the_game(
             assert float(advantage[t, w]) == pytest.approx(expected - float(sequences.value[t, w]), abs=1e-4)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), gamma=st.floats(0, 1), factor=st.floats(0, 1))
 def test_lambda_returns_are_mixtures_of_n_step_returns(seed: int, gamma: float, factor: float) -> None:
     """Sutton & Barto 2018, eq. 12.3, of one episode that goes on after its last row."""
@@ -434,7 +434,7 @@ def stream(seed: int, T: int, W: int) -> Transitions:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 4), W=st.integers(1, 3))
 def test_every_row_of_a_game_that_ends_comes_once_and_with_its_game(seed: int, length: int, W: int) -> None:
     turns = 4

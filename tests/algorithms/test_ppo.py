@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import PLAIN
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch import distributions as theirs
@@ -133,7 +133,6 @@ def defined_advantage(s: Sequences, t: int, w: int, gamma: float, gae_lambda: fl
     return total
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.integers(1, 9), st.integers(1, 4), st.integers(0, 1000), st.floats(0, 1), st.floats(0, 1))
 def test_advantages_are_the_sums_that_define_them(steps: int, num: int, seed: int, gamma: float, decay: float) -> None:
     s = random_sequences(steps, num, seed)

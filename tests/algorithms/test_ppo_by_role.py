@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -87,7 +87,6 @@ def some_rows(num: int, num_roles: int, seed: int) -> Experience:
     return Experience({}, {}, start, none, none, *numbers[1:3], advantage, numbers[3], weight, role)
 
 
-@settings(deadline=None)
 @given(st.integers(2, 40), st.integers(2, 4), st.integers(0, 1000))
 def test_the_advantages_of_each_role_have_mean_0_and_deviation_1(num: int, num_roles: int, seed: int) -> None:
     experience = some_rows(num, num_roles, seed)

@@ -114,7 +114,7 @@ def streams(draw: st.DrawFn) -> tuple[int, list[tuple[Rows, Tensor]]]:
 
 
 @pytest.mark.parametrize("name", ["uniform", "prioritized"])
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(stream=streams(), cut=st.integers(0, 9), on_disk=st.booleans())
 def test_every_batch_is_that_of_a_buffer_of_whole_rows(
     name: str,
@@ -165,7 +165,7 @@ def test_rows_that_are_loaded_over_others_let_their_frames_go() -> None:
     assert store.num_frames == 4
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_a_store_holds_a_frame_as_long_as_a_place_shows_it(data: st.DataObject) -> None:
     store, model = FrameStore(12, 3, None), dict[int, bytes]()

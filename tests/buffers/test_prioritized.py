@@ -44,7 +44,7 @@ def fill(buffer: PrioritizedReplay, numbers: range) -> None:
 SETS = st.lists(st.tuples(st.integers(0, 299), st.sampled_from([0.0, 0.5, 1.0, 3.0, 1e-6])), min_size=1, max_size=60)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(num=st.sampled_from([1, 5, 16, 17, 256, 300]), sets=SETS, on_cpu=st.booleans())
 def test_the_tree_finds_what_a_running_sum_finds(num: int, sets: list[tuple[int, float]], on_cpu: bool) -> None:
     tree, plain = SumTree(num, CPU), np.zeros(num)
@@ -157,7 +157,7 @@ def test_the_loop_of_a_cpu_draws_what_tensor_operations_draw() -> None:
     assert samples[0] == samples[1]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(num=st.integers(1, 12), later=st.integers(0, 7), seed=st.integers(0, 100))
 def test_a_restored_buffer_goes_on_to_the_bit(num: int, later: int, seed: int) -> None:
     def go_on(buffer: PrioritizedReplay) -> tuple[list[list[int]], list[float]]:

@@ -71,7 +71,7 @@ def add(buffer: ReplayBuffer, numbers: list[int], valid: list[bool], on_gpu_path
     buffer.add(rows_of(numbers), torch.tensor(valid, dtype=torch.bool))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data(), capacity=st.integers(1, 9), on_gpu_path=st.booleans())
 def test_buffer_holds_what_a_plain_list_holds(data: st.DataObject, capacity: int, on_gpu_path: bool) -> None:
     buffer, model = make_buffer(capacity), ListModel(capacity)
@@ -88,7 +88,7 @@ def test_buffer_holds_what_a_plain_list_holds(data: st.DataObject, capacity: int
                 buffer.sample(1)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(batches=st.lists(st.lists(st.booleans(), max_size=5), min_size=1, max_size=8), cut=st.integers(0, 8))
 def test_a_restored_buffer_goes_on_with_the_same_samples(batches: Batches, cut: int) -> None:
     buffer, model = make_buffer(5), ListModel(5)

@@ -950,7 +950,7 @@ def typed(data: dict[str, Any]) -> str:
     return json.dumps(data, sort_keys=True)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(label=texts, boxes=boxes)
 @example(label="", boxes={"a" * 128: []})
 def test_printed_config_reads_back_equal_by_our_reader_and_by_any_other(label: str, boxes: dict[str, Any]) -> None:
@@ -964,7 +964,7 @@ WORD_LIKE = st.from_regex(re.compile(r"[A-Za-z_][\w./-]{0,9}(:[\w./-]{1,5}){0,2}
 OF_YAML = ("null", "NULL", "Null", "true", "True", "yes", "NO", "on", "Off", "y", "e5", "_1", "a:1", "x.inf", "z:=")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.one_of(WORD_LIKE, st.sampled_from(OF_YAML), st.text(max_size=12)))
 def test_a_text_without_quotes_is_one_that_any_reader_takes_for_this_text(text: str) -> None:
     printed = scalar(text)

@@ -23,7 +23,7 @@ def indices(config: OrderConfig, num: int, seed: int, epoch: int, **data: Any) -
     return config.build(held, num, seed).indices(epoch).tolist()
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(num=st.integers(1, 40), seed=st.integers(0, 10**6), epoch=st.integers(0, 1000))
 def test_an_epoch_has_every_item_once_and_the_same_order_whenever_it_is_asked(num: int, seed: int, epoch: int) -> None:
     for config in CONFIGS:

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 from torch import Tensor
@@ -286,7 +286,6 @@ def _in_a_kernel(x: float) -> Any:
 
 
 @given(st.floats(-3e6, 3e6))
-@settings(deadline=None)  # the kernel is compiled at first
 def test_sine_and_cosine_are_right_and_the_same_in_kernels(x: float) -> None:
     sin, cos = (value.item() for value in sin_cos(torch.tensor([x], dtype=torch.float64)))
     assert abs(sin - math.sin(x)) <= 4e-16

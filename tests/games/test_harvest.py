@@ -35,7 +35,7 @@ def test_it_keeps_the_promises_of_a_game() -> None:
     assert try_game(harvest(2, 2, 1, 0.0), 10) == []
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(2, 4), st.integers(2, 4), st.integers(1, 3), st.integers(0, 99))
 def test_rewards_are_those_of_a_plain_loop(num_farmers: int, num_kinds: int, num_rounds: int, seed: int) -> None:
     game = harvest(num_farmers, num_kinds, num_rounds, luck=3.0)

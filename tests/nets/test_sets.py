@@ -55,7 +55,7 @@ COMPUTATIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("computation", COMPUTATIONS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(points=padded_points())
 def test_packed_and_padded_sets_give_the_same_numbers_and_gradients(computation: str, points: Tensor) -> None:
     found = []
@@ -69,7 +69,7 @@ def test_packed_and_padded_sets_give_the_same_numbers_and_gradients(computation:
         assert torch.allclose(packed, padded, rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(points=padded_points())
 def test_a_packed_set_has_its_present_rows_in_their_order(points: Tensor) -> None:
     sets, present = PackedSets(points), is_present(points)
@@ -78,7 +78,7 @@ def test_a_packed_set_has_its_present_rows_in_their_order(points: Tensor) -> Non
     assert torch.equal(sets.starts.diff(), present.sum(1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(points=padded_points())
 def test_pooling_is_the_maximum_and_the_mean_of_each_set(points: Tensor) -> None:
     sets, present = PackedSets(points), is_present(points)

@@ -271,7 +271,7 @@ def test_a_run_that_is_not_whole_is_reported_and_what_lacks_is_said(kind: str, r
 @pytest.mark.parametrize(
     "name", ["records.jsonl", "config.yml", "run.json", "checkpoints/latest", "evaluations/a.json"]
 )
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(damage=DAMAGES)
 def test_whatever_happens_to_a_file_there_is_a_report_or_one_clear_error(
     name: str, damage: Damage, original: Path, tmp_path_factory: pytest.TempPathFactory

@@ -335,7 +335,7 @@ def test_the_way_of_a_gpu_plays_the_same_games(
     assert equal(results[0][1], results[1][1])
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(
     seed=st.integers(0, 2**32), num_worlds=st.integers(1, 6), num_roles=st.integers(1, 3), num_actions=st.integers(1, 4)
 )

@@ -149,7 +149,7 @@ def assert_equal(found: Told, expected: Told) -> None:
         assert found[number] == pytest.approx(row, rel=1e-5, abs=1e-5)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(data=roll_outs(), steps=st.integers(1, 4), reload=st.booleans())
 def test_n_step_rows_are_those_of_a_plain_reference(data: dict[str, Any], steps: int, reload: bool) -> None:
     """Every decision is told once, as soon as its sum is complete, also by a builder that was loaded in between."""
@@ -166,7 +166,7 @@ def test_n_step_rows_are_those_of_a_plain_reference(data: dict[str, Any], steps:
             builder.load_state_dict(state)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(data=roll_outs())
 def test_one_step_rows_are_those_of_the_roll_out(data: dict[str, Any]) -> None:
     one_step = OneStepConfig(name="one_step").build(GAMMA, data["num_rounds"], data["moves"], CPU)

@@ -62,7 +62,7 @@ def numbered(numbers: list[int]) -> Transitions:
     return replace(rows, action=index, observation={"seen": index.float()})
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 @given(
     moves=st.lists(st.sampled_from("ab"), min_size=1, max_size=4),
     num_worlds=st.integers(1, 5),

@@ -119,7 +119,7 @@ STATES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(state=st.dictionaries(KEYS, STATES, max_size=4))
 def test_any_nested_state_comes_back_exactly(state: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     checkpoints = Checkpoints(RunFolder.create(tmp_path_factory.mktemp("runs"), "run"), keep_last=1, keep_every=None)

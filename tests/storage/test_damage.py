@@ -83,7 +83,7 @@ def assert_whole_or_told(folder: Path, which: str, saved: Saved, file: str) -> N
     assert number == {"latest": 2, "best": 1}[which] or is_pointer or Path(file).name in " ".join(warnings)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(data=st.data(), damage=DAMAGES)
 def test_any_damage_to_any_file_is_passed_over_and_named(
     saved: Saved, data: st.DataObject, damage: Damage, tmp_path_factory: pytest.TempPathFactory
@@ -261,7 +261,7 @@ def mutated(data: st.DataObject, document: Any) -> Any:
             return document
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(data=st.data(), file=st.sampled_from(["manifest.json", "state.json"]))
 def test_any_forged_document_loads_or_is_refused(
     saved: Saved, data: st.DataObject, file: str, tmp_path_factory: pytest.TempPathFactory
@@ -320,7 +320,7 @@ AWKWARD = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_rows_in_a_signed_manifest_are_those_that_were_saved_or_are_named_as_the_fault(
     saved: Saved, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from palestra.storage import fetching
@@ -122,7 +122,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(
     content=st.binary()
     | JSON.map(json.dumps).map(str.encode)

@@ -241,7 +241,7 @@ def test_a_store_that_fails_from_any_call_on_keeps_a_checkpoint_from_which_the_r
     assert set(reached) == {-1, 0, 1, 2, 3, 4, 5}
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     keep_last=st.integers(1, 3),
     keep_every=st.none() | st.integers(2, 4),

@@ -35,7 +35,7 @@ def restored(checkpoints: Checkpoints, capacity: int, which: int | str = "latest
     return ring
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     capacity=st.integers(1, 30),
     segment_rows=st.integers(1, 12),

@@ -43,7 +43,7 @@ KINDS = st.sampled_from(["due", "best", "stop"])
 RULES = st.fixed_dictionaries({"keep_last": st.integers(1, 4), "keep_every": st.none() | st.integers(1, 5)})
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(rules=RULES, kinds=st.lists(KINDS, min_size=1, max_size=12), in_use=st.sets(st.integers(0, 12)))
 def test_exactly_what_the_config_names_is_kept_and_loads(
     rules: dict[str, Any], kinds: list[str], in_use: set[int], tmp_path_factory: pytest.TempPathFactory
@@ -89,7 +89,7 @@ def killed_at(number: int) -> Iterator[None]:
         yield
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @example(rules={"keep_last": 1, "keep_every": 1}, kinds=["due"] * 3, kills=[15, 7, 1], goes_back=True)
 @example(rules={"keep_last": 1, "keep_every": None}, kinds=["due"], kills=[4, 1, 1], goes_back=False)
 @example(rules={"keep_last": 1, "keep_every": None}, kinds=["due", "stop", "due"], kills=[60, 1, 1], goes_back=False)

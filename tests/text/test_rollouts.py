@@ -9,7 +9,7 @@ from tests.text.rows import dialogue, row
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 3), TEXTS, st.sampled_from([None, 0, 1]), st.floats(-9, 9)), max_size=6))
 def test_rollouts_come_back_from_a_file_as_they_were(drawn: list[tuple[int, str, int | None, float]]) -> None:
     rows = [

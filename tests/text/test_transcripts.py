@@ -14,7 +14,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(TEXTS, TEXTS, TEXTS)
 def test_a_reader_of_yaml_gets_the_texts_as_they_were_written(about: str, read: str, answer: str) -> None:
     prompt = (Message("system", read), Message("user", "é"))

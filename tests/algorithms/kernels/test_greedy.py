@@ -13,7 +13,7 @@ EPSILON_GREEDY = EpsilonGreedyConfig.model_validate(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     rows=st.lists(st.lists(st.tuples(st.sampled_from([-1.0, 0.0, 2.0]), st.booleans()), min_size=3, max_size=3)),
     epsilon=st.sampled_from([0.0, 0.3, 1.0]),

@@ -56,7 +56,7 @@ def plainly_projected(probabilities: list[float], values: list[float], low: floa
     return result
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     num=st.integers(2, 9),
     low=st.integers(-6, 3),
@@ -126,7 +126,7 @@ def plain_quantile_loss(predicted: list[float], fractions: list[float], target: 
     return total
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     num=st.integers(1, 5),
     num_targets=st.integers(1, 4),

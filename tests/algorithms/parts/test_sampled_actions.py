@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest
 from torch import distributions as theirs
@@ -67,7 +67,6 @@ def test_critics_see_actions_in_half_widths() -> None:
 
 
 @given(st.lists(st.floats(-20, 20), min_size=4, max_size=4), st.lists(st.booleans(), min_size=4, max_size=4))
-@settings(deadline=None)
 def test_weights_of_discrete_actions_are_the_softmax_over_legal_ones(logits: list[float], legal: list[bool]) -> None:
     flags, outputs = torch.tensor([legal]), torch.tensor([logits], requires_grad=True)
     actions = DiscreteHead(DISCRETE).sample_actions(outputs, flags, torch.zeros(1, 0))

@@ -73,7 +73,7 @@ def test_a_protocol_keeps_the_promises_of_a_game(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 10**6), shared=st.booleans())
 def test_random_dialogues_go_as_in_a_plain_loop(name: str, seed: int, shared: bool) -> None:
     game = dialogue(PROTOCOLS[name], go_on=-0.25, prover=2.0, shared=shared)

@@ -64,7 +64,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", [*PROTOCOLS, "two judges"])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 10**6), shared=st.booleans(), prover=st.sampled_from([-2.0, 0.0, 1.5]))
 def test_loops_play_as_torch_does(name: str, seed: int, shared: bool, prover: float) -> None:
     by_loops, by_torch = both(name, go_on=-0.3, prover=prover, shared=shared)

@@ -85,7 +85,7 @@ def rows_of(game: DialogueGame, held_out: bool) -> set[int]:
 # ---- what is drawn -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     labels=st.lists(st.integers(0, 1), min_size=8, max_size=40),
     share=st.floats(0.05, 0.95),

@@ -71,7 +71,7 @@ def test_vertices_agree_with_linear_programming(n: int) -> None:
     assert torch.equal(newton_vertices(points), margins > 0)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(
     st.integers(2, 4).flatmap(
         lambda n: st.lists(st.lists(st.integers(-1, 6), min_size=n, max_size=n), min_size=1, max_size=7)

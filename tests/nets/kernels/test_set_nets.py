@@ -62,7 +62,7 @@ def shared_by_equals(values: torch.Tensor, points: torch.Tensor) -> torch.Tensor
     return same @ values.float() / same.sum(dim=2, keepdim=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     name=st.sampled_from(["deep_sets", "newton_sets"]),
     num=st.integers(1, 40),

@@ -80,7 +80,7 @@ class Walk:
         return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sampled_from(["nip", "nip, side drawn", "debate", "debate in sequence", "mnip", "adp", "merlin_arthur"]),
     st.integers(2, 3),

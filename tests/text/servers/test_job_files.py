@@ -32,7 +32,7 @@ def lines(content: bytes) -> list[Any]:
     return [json.loads(line) for line in content.splitlines()]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.builds(Decision, PROMPTS, TEXTS), min_size=1), st.lists(st.builds(Pair, PROMPTS, TEXTS, TEXTS)))
 def test_what_is_written_is_read_again(decisions: list[Decision], pairs: list[Pair]) -> None:
     assert list(read_supervised(supervised_file(decisions))) == decisions

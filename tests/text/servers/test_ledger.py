@@ -53,7 +53,7 @@ class Bank:
         self.owed = self.owed.plus(usage.cost(self.at))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(limits=budgets, at=prices, schedule=steps)
 def test_no_schedule_of_calls_kills_and_usages_passes_the_budget(
     limits: tuple[int | None, float | None], at: PricesConfig, schedule: list[tuple[str, int, int]]
