@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore
 
-from palestra.scaling.link import MOST_INLINE_BYTES, MOST_SENT_BYTES, Link, Notice
+from palestra.scaling.link import INLINE_BYTES, MOST_SENT_BYTES, Link, Notice
 from palestra.scaling.means import Share, part_of
 from palestra.scaling.ranks import Ranks
 from palestra.scaling.states import digests
@@ -129,16 +129,26 @@ def _size_of(value: Any) -> int:
     return sum(map(_size_of, value)) if isinstance(value, list | tuple) else 8
 
 
+def message_bytes(w: Work, num: int) -> int:
+    """The length of each message of an exchange among `num` processes, where one mean is of all parameters."""
+    most = max(256, MOST_SENT_BYTES // num)
+    return 4 * w.parameters if INLINE_BYTES < 4 * w.parameters <= most else min(INLINE_BYTES, most)
+
+
+def mean_s(w: Work, c: Constants, num: int) -> float:
+    """The seconds of a mean of all parameters: one exchange if they fit into it, else three."""
+    exchange_s, length = c.exchange_s + c.peer_s * num, message_bytes(w, num)
+    if 4 * w.parameters <= length:
+        return exchange_s + (num - 1) * length / c.send_bytes_s
+    return 3 * exchange_s + 8 * w.parameters * (num - 1) / num / c.send_bytes_s
+
+
 def lines_of(name: str, w: Work, c: Constants) -> Iterator[str]:
     """A line for each cost, with what it comes to on so many nodes."""
     for what, formula, unit in (
         ("an exchange", lambda W: 1e3 * (c.exchange_s + c.peer_s * W), "ms"),
-        (
-            "its messages, of each process",
-            lambda W: W * max(256, min(MOST_INLINE_BYTES, MOST_SENT_BYTES // W)) / 1e6,
-            "MB",
-        ),
-        ("a mean", lambda W: 1e3 * (3 * (c.exchange_s + c.peer_s * W) + 8 * w.parameters / c.send_bytes_s), "ms"),
+        ("its messages, of each process", lambda W: W * message_bytes(w, W) / 1e6, "MB"),
+        ("a mean", lambda W: 1e3 * mean_s(w, c, W), "ms"),
         ("a save: states compared", lambda W: w.shared_bytes / c.digest_bytes_s, "s"),
         ("a save: states to rank 0", lambda W: W * w.own_bytes / c.send_bytes_s, "s"),
         ("a save: written", lambda W: (w.shared_bytes + W * w.own_bytes) / c.write_bytes_s, "s"),

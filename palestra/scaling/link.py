@@ -1,7 +1,8 @@
 """Link: what the processes of one run hand to each other, by torch.distributed, and how a lost one is found.
 
-Every exchange is one message of a fixed size from each process to each: what is exchanged, and its first bytes; a
-second one follows if some value is longer. So processes that come to different places of the program know it at once.
+Every exchange is one message from each process to each, of a size that all know: what is exchanged, and the first bytes
+of the value; a second one follows if some value is longer. So processes that come to different places of the program
+know it at once.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -23,10 +25,12 @@ from torch.distributed.rendezvous import rendezvous
 from palestra.scaling.means import LockstepError, Part, common_names, tree_sum
 from palestra.scaling.ranks import Ranks
 
-MOST_INLINE_BYTES = 16 << 10
-"""of a value, that go along with the message which announces it, among few processes"""
+INLINE_BYTES = 4 << 10
+"""of a value, that go along with the message which announces it, until a mean is longer"""
 MOST_SENT_BYTES = 1 << 20
-"""of such messages, by each of many processes in one exchange"""
+"""of such messages, by each process in one exchange"""
+OTHER_BYTES = 1 << 10
+"""of a mean's message, beside the gradient"""
 HEADER = struct.Struct("<qqqd")
 FOR_EVER = timedelta(days=3650)
 LOOK_S = 1.0  # between looks at the other processes while one waits
@@ -67,7 +71,8 @@ class Link:
         self.waited_s, self.is_busy, self.prints_apart = 0.0, False, False
         self.waiting: Callable[[], AbstractContextManager[object]] = nullcontext
         self._num, self._what = 0, "the beginning"
-        self._inline = max(256, min(MOST_INLINE_BYTES, MOST_SENT_BYTES // ranks.num))
+        self._most_inline = max(256, MOST_SENT_BYTES // ranks.num)
+        self._inline = min(INLINE_BYTES, self._most_inline)
         self._closed = threading.Event()
 
     # ---- opening and failing ----------------------------------------------------------------------------------
@@ -140,9 +145,12 @@ class Link:
     def sum(self, part: Part, notice: Notice) -> tuple[Part, list[Notice]]:
         """Return the sum of the parts of a mean over all processes, added in one tree. Raises as `gather`."""
         gradient = part.gradient
-        is_long = gradient.nbytes > self._inline // 2
+        needed = gradient.nbytes + OTHER_BYTES
+        is_long = needed > self._most_inline
         own = part.is_present, part.names, _to_bytes(part.numbers), b"" if is_long else _to_bytes(gradient)
         given, notices = self.gather(f"a mean of {gradient.numel()} numbers", own, notice)
+        if not is_long:  # all have come to this mean; the next such one is one message
+            self._inline = max(self._inline, needed)
         names = common_names([(is_present, names) for is_present, names, _, _ in given])
         zeros = torch.zeros(1 + len(names), dtype=torch.float64)
         numbers = tree_sum([_from_bytes(each[2], torch.float64) if each[0] else zeros for each in given])
@@ -165,21 +173,18 @@ class Link:
         self, what: str, value: bytes, notice: Notice, to_first: bool = False
     ) -> tuple[list[bytes] | None, list[Notice]]:
         self._num, self._what = self._num + 1, what
-        num, kind = self.ranks.num, int.from_bytes(hashlib.sha256(what.encode()).digest()[:8], "little", signed=True)
-        header = HEADER.pack(kind, len(value), notice.wants_to_end, notice.minutes)
+        begin = HEADER.pack(_number_of(what), len(value), notice.wants_to_end, notice.minutes) + value[: self._inline]
         message = bytearray(HEADER.size + self._inline)
-        message[: HEADER.size] = header
-        begin = value[: self._inline]
-        message[HEADER.size : HEADER.size + len(begin)] = begin
-        sent = torch.frombuffer(message, dtype=torch.uint8).expand(num, -1).contiguous()
-        received = [bytes(each.numpy()) for each in self._all_to_all(sent)]
-        headers = [HEADER.unpack(each[: HEADER.size]) for each in received]
+        message[: len(begin)] = begin
+        sent = torch.frombuffer(message, dtype=torch.uint8).expand(self.ranks.num, -1).contiguous()
+        received = [memoryview(each) for each in self._all_to_all(sent).numpy()]
+        headers = [HEADER.unpack_from(each) for each in received]
         if len({kind for kind, *_ in headers}) > 1:
             raise LockstepError(self._told_apart(what))
         sizes = [size for _, size, _, _ in headers]
         notices = [Notice(bool(wants), minutes) for _, _, wants, minutes in headers]
         if max(sizes) <= self._inline:
-            values = [each[HEADER.size : HEADER.size + size] for each, size in zip(received, sizes, strict=True)]
+            values = [bytes(each[HEADER.size :][:size]) for each, size in zip(received, sizes, strict=True)]
             return values if not to_first or self.ranks.rank == 0 else None, notices
         return self._long(value, sizes, to_first), notices
 
@@ -270,6 +275,11 @@ class Link:
     def _told(self, what: str, ranks: Sequence[int], states: Sequence[Sequence[str]]) -> str:
         last = "; ".join(f"what rank {rank} did last: {states[rank][3]}" for rank in ranks)
         return f"{_in_words(ranks)} {what}" + (f" ({last})" if last else "")
+
+
+@cache
+def _number_of(what: str) -> int:
+    return int.from_bytes(hashlib.sha256(what.encode()).digest()[:8], "little", signed=True)
 
 
 def _to_bytes(values: Tensor) -> bytes:

@@ -5,12 +5,13 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from palestra.scaling.link import MOST_INLINE_BYTES as INLINE_BYTES
-from palestra.scaling.link import Link, Notice, RankLost
+from palestra.scaling.link import INLINE_BYTES, MOST_SENT_BYTES, Link, Notice, RankLost
 from palestra.scaling.means import LockstepError, Share, part_of
 from palestra.scaling.ranks import Ranks
 from tests.ranked import Ranked
@@ -44,10 +45,20 @@ def test_all_values_reach_all_processes_in_their_order(tmp_path: Path) -> None:
     assert Ranked(3, body, tmp_path).wait() == [0, 0, 0]
 
 
-@pytest.mark.parametrize(("length", "num"), [(5, 2), (INLINE_BYTES + 3, 4)])
+# messages: of the first mean, and of the next one of its length
+@pytest.mark.parametrize(
+    ("length", "num", "messages"),
+    [(5, 2, [1, 1]), (INLINE_BYTES // 4 + 3, 2, [2, 1]), (MOST_SENT_BYTES // 16 + 3, 4, [3, 3])],
+    ids=["short", "longer", "long"],
+)
 @pytest.mark.parametrize("weights", [None, [3.0, 0.0, 1.0, 2.0], [0.0, 0.0, 1.0, 2.0], [0.0] * 4])
 def test_a_sum_has_the_same_bits_in_one_process_and_in_several(
-    length: int, num: int, weights: list[float] | None, tmp_path: Path
+    length: int,
+    num: int,
+    messages: list[int],
+    weights: list[float] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shares = [share(index, length, None if weights is None else weights[index]) for index in range(4)]
     whole = part_of(shares)
@@ -55,10 +66,15 @@ def test_a_sum_has_the_same_bits_in_one_process_and_in_several(
     def body(rank: int) -> None:
         link = opened()
         num_here = len(shares) // num
-        total, _ = link.sum(part_of(shares[num_here * rank : num_here * (rank + 1)]), NOTICE)
-        assert total[:2] == whole[:2]
-        assert torch.equal(total.numbers, whole.numbers)
-        assert torch.equal(total.gradient, whole.gradient)
+        for num_messages in messages:
+            with monkeypatch.context() as patch:
+                send = Mock(wraps=dist.all_to_all_single)
+                patch.setattr("torch.distributed.all_to_all_single", send)
+                total, _ = link.sum(part_of(shares[num_here * rank : num_here * (rank + 1)]), NOTICE)
+            assert send.call_count == num_messages
+            assert total[:2] == whole[:2]
+            assert torch.equal(total.numbers, whole.numbers)
+            assert torch.equal(total.gradient, whole.gradient)
 
     assert Ranked(num, body, tmp_path).wait() == [0] * num
 
