@@ -135,6 +135,47 @@ def run(
     return done
 
 
+# ---- processes of a run, in one that the server has forked ------------------------------------------------
+
+# programs for `-c`, whose arguments are those of the command
+PALESTRA_OF_FORKED_RANKS = (
+    "from tests.forked import fork_spawned; fork_spawned(); from palestra.__main__ import main; main()"
+)
+TORCHRUN_OF_FORKED_RANKS = (
+    "from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler; "
+    "from tests.forked import Forked; subprocess_handler.Popen = Forked; from torch.distributed.run import main; main()"
+)
+
+
+def fork_spawned() -> None:
+    """Let the server fork what multiprocessing spawns in this process. It does not end if this process is killed."""
+    from multiprocessing import util
+    from multiprocessing.popen_spawn_posix import Popen
+
+    spawn, poll, forked = util.spawnv_passfds, Popen.poll, dict[int, Forked]()
+
+    def fork_instead(path: bytes, command: list[str], fds: tuple[int, ...]) -> int:
+        if "--multiprocessing-fork" not in command:
+            return spawn(path, command, fds)
+        process = Forked(command, pass_fds=fds)
+        forked[process.pid] = process
+        return process.pid
+
+    def poll_forked(self: Popen, flag: int = os.WNOHANG) -> int | None:
+        if self.pid not in forked:
+            return poll(self, flag)
+        self.returncode = forked[self.pid].poll() if flag == os.WNOHANG else forked[self.pid].wait()
+        return self.returncode
+
+    util.spawnv_passfds, Popen.poll = fork_instead, poll_forked
+
+
+def living() -> list[int]:
+    """The processes that the servers of this one have forked and that live, in their order."""
+    found = [Path(f"/proc/{pid}/task/{pid}/children").read_text().split() for pid in PIDS]
+    return sorted(int(each) for pids in found for each in pids)
+
+
 # to take the place of the module in one of palestra's
 FORKING = types.SimpleNamespace(**{**vars(subprocess), "Popen": Forked, "run": run})
 

@@ -25,7 +25,7 @@ def one_line_errors(quiet: bool = True) -> Iterator[None]:
 
     quiet: do not show that palestra is importing; for commands that only print an answer.
     """
-    with importing(silent if quiet else errors):
+    with _telling_ranks(), importing(silent if quiet else errors):
         import palestra.training  # noqa: F401 (it imports nearly all that the commands do)
         from palestra.data.reading import DataFailed
         from palestra.games.world import EnvironmentFailed
@@ -35,16 +35,32 @@ def one_line_errors(quiet: bool = True) -> Iterator[None]:
         from palestra.storage.checkpoints import CheckpointError
         from palestra.storage.stored_files import MissingCheckpointError
         from palestra.training.checks import TrainingFailed
+        from palestra.training.processes import ProcessLost
 
     failed: tuple[type[Exception], ...] = (TrainingFailed, EvaluationFailed, EnvironmentFailed, CheckpointError)
     failed += (DataFailed, ModelFailed, PredictionFailed)
     with one_line_errors_of_reading():
         try:
-            yield
+            with _telling_ranks(typer.Exit, ProcessLost):
+                yield
         except MissingCheckpointError as error:
             raise _told(error, 2) from None
         except failed as error:
             raise _told(error, 1) from None
+
+
+@contextmanager
+def _telling_ranks(*known: type[Exception]) -> Iterator[None]:
+    """Let the other processes of a run, who may wait for this one to begin, know why it fails. known: need no word."""
+    try:
+        yield
+    except known:
+        raise
+    except Exception as error:
+        from palestra.scaling.ranks import Ranks
+
+        Ranks.here().tell_failure(error)
+        raise
 
 
 @contextmanager

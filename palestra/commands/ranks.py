@@ -5,15 +5,19 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import traceback
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
 import typer
+
+from palestra.runtime.signals import STOPPING, exit_text, exiting_on_signals
 
 LOST = os.EX_TEMPFAIL
 """the exit code of a process that cannot go on because another one was lost"""
@@ -95,8 +99,6 @@ def _run_ranks(job: Job, num: int) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from palestra.runtime.signals import exit_text
-
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # that a store is gone is told in a line of our own
     config = LaunchConfig(
         min_nodes=1,
@@ -113,11 +115,13 @@ def _run_ranks(job: Job, num: int) -> int:
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     with _forwarding() as received, _quiet_logs():
         try:
-            codes = elastic_launch(config, _work)(job)
+            codes = elastic_launch(config, _work)(job, received)
         except ChildFailedError as error:
             if received:
                 return 128 + received[-1]
             for rank, failure in sorted(error.failures.items()):
+                if failure.exitcode - 128 in STOPPING:  # one of them alone was asked to leave
+                    return failure.exitcode
                 if failure.exitcode != LOST:
                     print(f"{job.run}: rank {rank} {exit_text(failure.exitcode)}", file=sys.stderr, flush=True)
             return LOST
@@ -136,7 +140,10 @@ def _quiet_logs() -> Iterator[None]:
 
 @contextmanager
 def _forwarding() -> Iterator[list[int]]:
-    """A context in which signals go to all processes. Gives the list of those received."""
+    """A context in which signals go to all processes. Gives the list of those received.
+
+    Processes begin with signals blocked, until their imports are done and they can leave in order.
+    """
     received: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
@@ -145,17 +152,31 @@ def _forwarding() -> Iterator[list[int]]:
             if process.pid is not None:
                 os.kill(process.pid, number)
 
-    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, forward) for number in STOPPING}
+    resource_tracker.ensure_running()  # which unblocks signals when it starts
+    is_over = threading.Event()
+    threading.Thread(target=is_over.wait, daemon=True).start()  # takes signals, now that this thread blocks them
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         yield received
     finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        is_over.set()
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _work(job: Job) -> int:
-    """Train in one of the processes. Returns its exit code."""
+def _work(job: Job, received: Sequence[int]) -> int:
+    """Train in one of the processes. Returns its exit code. received: signals that came before it was started."""
     os.setsid()  # signals from a terminal come by the launcher, once
+    with exiting_on_signals():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        for number in received:
+            os.kill(os.getpid(), number)
+        return _train(job)
+
+
+def _train(job: Job) -> int:
     from palestra.commands.failures import one_line_errors, silent
     from palestra.commands.shell import console
 

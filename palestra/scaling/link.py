@@ -5,6 +5,7 @@ of the value; a second one follows if some value is longer. So processes that co
 know it at once.
 """
 
+import atexit
 import hashlib
 import pickle
 import struct
@@ -20,10 +21,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import _set_pg_timeout
-from torch.distributed.rendezvous import rendezvous
 
 from palestra.scaling.means import LockstepError, Part, common_names, tree_sum
-from palestra.scaling.ranks import Ranks
+from palestra.scaling.ranks import Ranks, fail
 
 INLINE_BYTES = 4 << 10
 """of a value, that go along with the message which announces it, until a mean is longer"""
@@ -78,17 +78,20 @@ class Link:
     # ---- opening and failing ----------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Connect to all processes. Raises RankLost if one does not come."""
+        """Connect to all processes. Raises RankLost if one does not come, or fails before it does."""
         ranks = self.ranks
         Link._num_opened += 1  # all processes open theirs in the same order
-        name = f"palestra/{ranks.restart}/{Link._num_opened}"
-        store, _, _ = next(rendezvous("env://", ranks.rank, ranks.num))
-        self._store = dist.PrefixStore(name, store.clone())
-        threading.Thread(target=self._beat, args=(dist.PrefixStore(name, store.clone()),), daemon=True).start()
-        self._await_all()
+        try:
+            self._store = ranks.store(Link._num_opened, self.timeout_s)
+            beating = threading.Thread(target=self._beat, args=(self._store.clone(),), daemon=True)
+            beating.start()
+            atexit.register(self._end_beating, beating)
+            self._await_all()
+        except RuntimeError as error:
+            raise RankLost(f"the launcher of rank 0 is not there: {error}") from error
         self._on_gpu = torch.cuda.is_available() and ranks.num_local <= torch.cuda.device_count()
         backend = "cpu:gloo,cuda:nccl" if self._on_gpu else "gloo"
-        limit, place = timedelta(seconds=self.timeout_s), dist.PrefixStore(f"{name}/group", store)
+        limit, place = timedelta(seconds=self.timeout_s), dist.PrefixStore("group", self._store.clone())
         try:
             if dist.is_initialized():
                 self._group = dist.new_group(backend=backend, timeout=limit)
@@ -103,6 +106,8 @@ class Link:
         began = time.monotonic()
         keys = [f"beat/{rank}" for rank in range(self.ranks.num)]
         while missing := [rank for rank, key in enumerate(keys) if not self._store.check([key])]:
+            if failure := self._failure():
+                raise failure
             if time.monotonic() - began > self.timeout_s:
                 raise RankLost(f"{_in_words(missing)} did not begin within execution.timeout_s = {self.timeout_s:g} s")
             time.sleep(0.05)
@@ -110,7 +115,7 @@ class Link:
     def fail(self, why: str, has_failed: bool) -> None:
         """Let the others know why this process cannot go on. has_failed: itself, and not because one was lost."""
         with suppress(RuntimeError):  # the launcher may have ended
-            self._store.compare_set("failed", "", f"{int(has_failed)}{why}")
+            fail(self._store, why, has_failed)
         self._closed.set()
 
     def _beat(self, store: Any) -> None:
@@ -125,6 +130,11 @@ class Link:
                 return
             if self._closed.wait(LOOK_S):
                 return
+
+    def _end_beating(self, beating: threading.Thread) -> None:
+        """Let the thread end before the interpreter does, which aborts the process if it finds it inside a store."""
+        self._closed.set()
+        beating.join(GRACE_S)
 
     # ---- exchanges -------------------------------------------------------------------------------------------
 

@@ -51,8 +51,7 @@ def linked(training: Any) -> Iterator[None]:
         link.gather("the end of a fit", None, NOTHING)
     except RankLost as error:
         link.fail(str(error), error.has_failed)
-        failed = TrainingFailed if error.has_failed else ProcessLost
-        raise failed(str(error), *_hints(training)) from error
+        raise _failed(error, training) from error
     except LockstepError as error:
         link.fail(str(error), has_failed=True)
         raise TrainingFailed(str(error), *_hints(training)) from error
@@ -72,6 +71,10 @@ def _hints(training: Any) -> list[str]:
     return [resume_hint(training.run.folder)] if isinstance(training.run.place, RunFolder) else []
 
 
+def _failed(error: RankLost, training: Any) -> TrainingFailed:
+    return (TrainingFailed if error.has_failed else ProcessLost)(str(error), *_hints(training))
+
+
 def _make_link(training: Any) -> Link:
     ranks, parent = training.replica.ranks, os.getppid()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
@@ -80,7 +83,9 @@ def _make_link(training: Any) -> Link:
     try:
         link.open()
     except RankLost as error:
-        raise ProcessLost(str(error), *_hints(training)) from error
+        if error.has_failed and ranks.local_rank:  # one process of each machine says it
+            _print_to(Path(os.devnull))
+        raise _failed(error, training) from error
     return link
 
 

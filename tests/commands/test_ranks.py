@@ -15,15 +15,11 @@ from resuming import assert_same_bits, fit
 from palestra.commands.ranks import begun_before
 from palestra.config import ConfigError
 from palestra.training import Trainer
-from tests.forked import Forked
+from tests.forked import PALESTRA_OF_FORKED_RANKS, Forked, living
 
 PATIENCE_S = 120.0
 
-
-def children(pid: int) -> list[int]:
-    """The processes that train, by their ranks."""
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(each) for each in found if b"spawn_main" in Path(f"/proc/{each}/cmdline").read_bytes()]
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are found in /proc")
 
 
 def wait_until(condition: Any) -> None:
@@ -38,35 +34,107 @@ def records(run: Path) -> list[Any]:
     return list(map(json.loads, path.read_text().splitlines())) if path.exists() else []
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are found in /proc")
-def test_a_lost_process_is_started_again_a_signal_stops_all_and_one_process_goes_on(
-    make_config: Any, tmp_path: Path
-) -> None:
+class Launched:
+    """A command that trains a run in two processes, as it is asked by the words that follow."""
+
+    def __init__(self, config: Any, folder: Path, *words: str) -> None:
+        self.run, file = folder / "run", folder / "config.yml"
+        file.write_text(json.dumps(config))
+        command = [sys.executable, "-c", PALESTRA_OF_FORKED_RANKS, "train", str(file), "--run", str(self.run), *words]
+        ways = {"stderr": subprocess.PIPE, "text": True, "env": os.environ | {"PYTHONPATH": str(folder)}}
+        self.launcher = Forked([*command, "execution.num_processes=2"], **ways)
+
+    def ranks(self) -> list[int]:
+        """The processes that train, by their ranks."""
+        return [pid for pid in living() if pid != self.launcher.pid]
+
+    def await_records(self, num: int) -> None:
+        """Wait until there are so many more."""
+        number = len(records(self.run))
+        wait_until(lambda: len(records(self.run)) >= number + num)
+
+    def end(self, code: int) -> str:
+        """Return what was said, once all processes have ended, the command with this exit code."""
+        with self.launcher:
+            _, said = self.launcher.communicate(timeout=PATIENCE_S)
+        assert self.launcher.returncode == code, said
+        wait_until(lambda: not living())
+        return said
+
+
+@pytest.fixture
+def config(make_config: Any) -> Any:
     changes = {"num_replicas": 2, "stop.after": 100_000, "output.record.every": 10, "output.save.every": 10}
-    config = make_config({**changes, "evaluations": [], "best": None})
-    run, file = tmp_path / "run", tmp_path / "config.yml"
-    file.write_text(json.dumps(config))
-    ways = ["execution.num_processes=2", "execution.max_restarts=1"]
-    command = [sys.executable, "-m", "palestra", "train", str(file), *ways, "--run", str(run)]
-    with Forked(command, stderr=subprocess.PIPE, text=True) as launcher:
-        wait_until(lambda: len(records(run)) > 2)
-        ranks = children(launcher.pid)
-        assert len(ranks) == 2
-        os.kill(ranks[1], signal.SIGKILL)
-        wait_until(lambda: len(children(launcher.pid)) == 2 and ranks[0] not in children(launcher.pid))
-        number = len(records(run))
-        wait_until(lambda: len(records(run)) > number + 2)
-        launcher.send_signal(signal.SIGTERM)
-        _, said = launcher.communicate(timeout=PATIENCE_S)
-    assert launcher.returncode == 128 + signal.SIGTERM
-    assert f"{run}: rank 1 ended with SIGKILL" in said
-    assert f"{run}: its 2 processes are started again, 1 of 1 times" in said
-    end = records(run)[-1]["opt_steps"] + 5
-    fit(tmp_path / "whole", config | {"stop": {"after": end, "unit": "opt_steps"}})
+    return make_config({**changes, "evaluations": [], "best": None, "execution.timeout_s": 10 * PATIENCE_S})
+
+
+def assert_goes_on_in_one_process(run: Path, config: Any) -> None:
+    """Expect the bits of a run that nobody has stopped."""
     trainer = Trainer.load(run, overrides=["execution.num_processes=1"])
+    end = records(run)[-1]["opt_steps"] + 30  # a record is every 10 opt steps
     trainer.extend([f"stop.after={end}"])
     trainer.fit()
-    assert_same_bits(run, tmp_path / "whole")
+    whole = run.parent / "whole"
+    fit(whole, config | {"stop": {"after": end, "unit": "opt_steps"}})
+    assert_same_bits(run, whole)
+
+
+@linux
+def test_a_lost_process_is_started_again_a_signal_stops_all_and_one_process_goes_on(
+    config: Any, tmp_path: Path
+) -> None:
+    command = Launched(config, tmp_path, "execution.max_restarts=1")
+    command.await_records(3)
+    first = command.ranks()
+    assert len(first) == 2
+    os.kill(first[1], signal.SIGKILL)
+    wait_until(lambda: len(command.ranks()) == 2 and first[0] not in command.ranks())
+    command.await_records(3)
+    command.launcher.send_signal(signal.SIGTERM)
+    said = command.end(128 + signal.SIGTERM)
+    assert f"{command.run}: rank 1 ended with SIGKILL" in said
+    assert f"{command.run}: its 2 processes are started again, 1 of 1 times" in said
+    assert_goes_on_in_one_process(command.run, config)
+
+
+EARLY = """
+import os, signal, time
+from pathlib import Path
+from palestra.callbacks import Callback
+from palestra.config import UserConfig
+
+class Early(Callback):
+    Config = UserConfig
+
+if os.environ.get("RANK") == "1":
+    {deed}
+"""
+
+
+@linux
+@pytest.mark.parametrize(
+    ("deed", "code", "line"),
+    [
+        ("raise ImportError('no such library')", 2, "rank 1 has failed: ConfigError: callbacks.0.name: "),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 1, "run: rank 1 ended with SIGKILL"),
+        ("os.kill(os.getpid(), signal.SIGINT)", 128 + signal.SIGINT, ""),
+        ("(Path(__file__).parent / 'waits').touch(); time.sleep(3600.0)", 128 + signal.SIGTERM, ""),
+    ],
+    ids=["import", "SIGKILL", "SIGINT", "SIGTERM of the launcher"],
+)
+def test_a_process_that_ends_before_it_is_connected_keeps_nobody_waiting(
+    deed: str, code: int, line: str, config: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "early.py").write_text(EARLY.format(deed=deed))
+    config["callbacks"] = [{"name": "early:Early"}]
+    command = Launched(config, tmp_path)
+    if "waits" in deed:
+        wait_until((tmp_path / "waits").exists)
+        command.launcher.send_signal(signal.SIGTERM)
+    said = command.end(code)
+    assert line in said
+    assert "Traceback" not in said
+    assert not command.run.exists()
 
 
 def test_what_torchrun_starts_again_goes_on_in_the_folder_that_it_names(

@@ -1,7 +1,9 @@
 """What real processes hand to each other: all values, exact sums, and errors that name who is missing or elsewhere."""
 
+import atexit
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -158,6 +160,42 @@ def test_a_late_process_is_named_unless_the_others_are_to_wait_for_it(tmp_path: 
     os.waitpid(ranks.pids[1], 0)
     late = "rank 1 did not come within execution.timeout_s = 0.5 s (what rank 1 did last: more numbers, opt step 7)"
     assert late in ranks.said(0)
+
+
+def test_a_process_that_fails_before_it_begins_says_why(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        if rank:
+            Ranks.here().tell_failure(ValueError("no such game"))
+            os._exit(0)
+        with pytest.raises(RankLost) as caught:
+            opened()
+        assert str(caught.value) == "rank 1 has failed: ValueError: no such game"
+        assert caught.value.has_failed
+
+    ranks = Ranked(2, body, tmp_path)
+    assert ranks.wait() == [0, 0], ranks.said(0)
+
+
+def test_a_launcher_that_is_not_there_is_told(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        os.environ["MASTER_PORT"] = "1"
+        opened(timeout_s=0.5)
+
+    assert Ranked(1, body, tmp_path).wait() == [1]
+    assert "RankLost: the launcher of rank 0 is not there: " in (tmp_path / "0.txt").read_text()
+
+
+def test_no_thread_is_inside_a_store_when_the_interpreter_ends(tmp_path: Path) -> None:
+    def body(rank: int) -> None:
+        atexit._clear()
+        before = threading.enumerate()
+        opened()
+        assert len(threading.enumerate()) > len(before)
+        atexit._run_exitfuncs()
+        assert threading.enumerate() == before
+
+    ranks = Ranked(1, body, tmp_path)
+    assert ranks.wait() == [0], ranks.said(0)
 
 
 def test_a_process_that_never_comes_is_named(tmp_path: Path) -> None:
