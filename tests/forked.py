@@ -49,7 +49,7 @@ MOVED = 1000  # file descriptors of a new process lie above, until it has closed
 
 
 class Forked(subprocess.Popen):  # type: ignore[type-arg]
-    """A process of `[sys.executable, (-P | -B)..., -m MODULE | -c PROGRAM | SCRIPT, ...]`. It knows no `shell`,
+    """A process of `[sys.executable, (-P | -B | -u)..., -m MODULE | -c PROGRAM | SCRIPT, ...]`. It knows no `shell`,
     `preexec_fn` and the like."""
 
     imported = PALESTRA
@@ -332,7 +332,7 @@ def reading_once() -> Callable[..., yaml.Node | None]:
 
 def execute(arguments: list[str]) -> None:
     flags = set()
-    while arguments[0] in ("-P", "-B"):
+    while arguments[0] in ("-P", "-B", "-u"):  # output is buffered all the same
         flags.add(arguments.pop(0))
     sys.dont_write_bytecode = "-B" in flags
     how, what, *rest = arguments if arguments[0] in ("-m", "-c") else ["script", *arguments]

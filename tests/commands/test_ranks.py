@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from resuming import assert_same_bits, fit
 from palestra.commands.ranks import begun_before
 from palestra.config import ConfigError
 from palestra.training import Trainer
-from tests.forked import PALESTRA_OF_FORKED_RANKS, Forked, living
+from tests.forked import PALESTRA_OF_FORKED_RANKS, TORCHRUN_OF_FORKED_RANKS, Forked, living
 
 PATIENCE_S = 120.0
 
@@ -35,18 +36,28 @@ def records(run: Path) -> list[Any]:
 
 
 class Launched:
-    """A command that trains a run in two processes, as it is asked by the words that follow."""
+    """Commands that train a run in two processes: one of palestra, or several of torchrun, each for a machine."""
 
-    def __init__(self, config: Any, folder: Path, *words: str) -> None:
+    def __init__(self, program: str, config: Any, folder: Path, *words: str) -> None:
         self.run, file = folder / "run", folder / "config.yml"
         file.write_text(json.dumps(config))
-        command = [sys.executable, "-c", PALESTRA_OF_FORKED_RANKS, "train", str(file), "--run", str(self.run), *words]
-        ways = {"stderr": subprocess.PIPE, "text": True, "env": os.environ | {"PYTHONPATH": str(folder)}}
-        self.launcher = Forked([*command, "execution.num_processes=2"], **ways)
+        self.given = ["train", str(file), "--run", str(self.run)]
+        self.commands = list[Forked]()
+        if program == PALESTRA_OF_FORKED_RANKS:
+            self._start(program, folder, *self.given, "execution.num_processes=2", *words)
+            return
+        port = free_port()
+        for _ in range(int(words[words.index("--nnodes") + 1])):
+            way = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}")
+            self._start(program, folder, *way, *words, "-m", "palestra", "--", *self.given)
+
+    def _start(self, program: str, folder: Path, *words: str) -> None:
+        options = {"stderr": subprocess.PIPE, "text": True, "env": os.environ | {"PYTHONPATH": str(folder)}}
+        self.commands.append(Forked([sys.executable, "-c", program, *words], **options))
 
     def ranks(self) -> list[int]:
         """The processes that train, by their ranks."""
-        return [pid for pid in living() if pid != self.launcher.pid]
+        return [pid for pid in living() if pid not in [each.pid for each in self.commands]]
 
     def await_records(self, num: int) -> None:
         """Wait until there are so many more."""
@@ -54,12 +65,20 @@ class Launched:
         wait_until(lambda: len(records(self.run)) >= number + num)
 
     def end(self, code: int) -> str:
-        """Return what was said, once all processes have ended, the command with this exit code."""
-        with self.launcher:
-            _, said = self.launcher.communicate(timeout=PATIENCE_S)
-        assert self.launcher.returncode == code, said
+        """Return what was said, once all processes have ended, the commands with this exit code."""
+        said = ""
+        for each in self.commands:
+            with each:
+                said += each.communicate(timeout=PATIENCE_S)[1]
+            assert each.returncode == code, said
         wait_until(lambda: not living())
         return said
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 @pytest.fixture
@@ -83,14 +102,14 @@ def assert_goes_on_in_one_process(run: Path, config: Any) -> None:
 def test_a_lost_process_is_started_again_a_signal_stops_all_and_one_process_goes_on(
     config: Any, tmp_path: Path
 ) -> None:
-    command = Launched(config, tmp_path, "execution.max_restarts=1")
+    command = Launched(PALESTRA_OF_FORKED_RANKS, config, tmp_path, "execution.max_restarts=1")
     command.await_records(3)
     first = command.ranks()
     assert len(first) == 2
     os.kill(first[1], signal.SIGKILL)
     wait_until(lambda: len(command.ranks()) == 2 and first[0] not in command.ranks())
     command.await_records(3)
-    command.launcher.send_signal(signal.SIGTERM)
+    command.commands[0].send_signal(signal.SIGTERM)
     said = command.end(128 + signal.SIGTERM)
     assert f"{command.run}: rank 1 ended with SIGKILL" in said
     assert f"{command.run}: its 2 processes are started again, 1 of 1 times" in said
@@ -127,14 +146,37 @@ def test_a_process_that_ends_before_it_is_connected_keeps_nobody_waiting(
 ) -> None:
     (tmp_path / "early.py").write_text(EARLY.format(deed=deed))
     config["callbacks"] = [{"name": "early:Early"}]
-    command = Launched(config, tmp_path)
+    command = Launched(PALESTRA_OF_FORKED_RANKS, config, tmp_path)
     if "waits" in deed:
         wait_until((tmp_path / "waits").exists)
-        command.launcher.send_signal(signal.SIGTERM)
+        command.commands[0].send_signal(signal.SIGTERM)
     said = command.end(code)
     assert line in said
     assert "Traceback" not in said
     assert not command.run.exists()
+
+
+@linux
+def test_two_launchers_of_torchrun_come_to_the_bits_of_one_process(make_config: Any, tmp_path: Path) -> None:
+    config = make_config({"num_replicas": 2})
+    torchrun = Launched(TORCHRUN_OF_FORKED_RANKS, config, tmp_path, "--nnodes", "2", "--nproc-per-node", "1")
+    torchrun.end(0)
+    fit(tmp_path / "whole", config)
+    assert_same_bits(torchrun.run, tmp_path / "whole")
+
+
+@linux
+def test_torchrun_starts_a_run_again_that_has_lost_a_process(config: Any, tmp_path: Path) -> None:
+    config["stop"]["after"] = 300
+    words = ("--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", "1")
+    torchrun = Launched(TORCHRUN_OF_FORKED_RANKS, config, tmp_path, *words)
+    torchrun.await_records(3)
+    first = torchrun.ranks()
+    os.kill(first[1], signal.SIGKILL)
+    wait_until(lambda: len(torchrun.ranks()) == 2 and first[0] not in torchrun.ranks())
+    torchrun.end(0)
+    fit(tmp_path / "whole", config)
+    assert_same_bits(torchrun.run, tmp_path / "whole")
 
 
 def test_what_torchrun_starts_again_goes_on_in_the_folder_that_it_names(
