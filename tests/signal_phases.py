@@ -1,10 +1,10 @@
 """SIGINT and SIGTERM in every phase of `palestra train` and `palestra resume`, each in a process of its own.
 
-    python tests/signal_phases.py [--both]
+    python tests/signal_phases.py [--both] [--ranks] [PHASE...]
 
 Each child sends itself the signal in that phase; a phase that is "stuck" never comes to a safe point. Whatever was
 left is resumed and compared with an uninterrupted run. Prints a JSON object per child. Children are forked, so that
-each costs a fraction of a second.
+each costs a fraction of a second. With --ranks, two processes train the run, and one of them gets the signal.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from palestra.evaluation.evaluations import Evaluations
 from palestra.games.polyhedra.game import PolyhedraConfig
 from palestra.runs.run_checkpoints import RunCheckpoints
 from palestra.training.trainer import Trainer
+from tests.ranked import Ranked
 
 Stop = Callable[[Callable[..., None]], AbstractContextManager[Any]]
 
@@ -50,7 +51,10 @@ PHASES: dict[str, Stop] = {
     "stuck after the last save": lambda deed: at_call(palestra.runs.run.Run, "conclude", 1, deed),
     "stuck, and a second signal": lambda deed: at_call(Trainer, "_roll_out", 9, deed),
 }
+OF_RANK_0 = {"first evaluation", "first save", "evaluation", "save", "restoring", "stuck in a save"}
+OF_RANK_0 |= {"stuck after the last save"}
 BOUND_S, LONG_S = 0.3, 600.0
+TIMEOUT_S = 5.0  # of a process that waits for one which has ended before it began
 
 
 def deed(phase: str, number: int) -> Callable[..., None]:
@@ -62,6 +66,18 @@ def deed(phase: str, number: int) -> Callable[..., None]:
                 os.kill(os.getpid(), number)
 
     return do
+
+
+def in_ranks(phase: str, number: int, arguments: list[str], folder: Path) -> list[int]:
+    """The exit statuses of two processes of one run: of the one that gets a signal in a phase, and of the other."""
+    receiver = 0 if phase in OF_RANK_0 else 1
+
+    def body(rank: int) -> None:
+        with PHASES[phase](deed(phase, number)) if rank == receiver else nullcontext():
+            main(arguments)
+
+    codes = Ranked(2, body, folder / "said").wait()
+    return [codes[receiver], codes[1 - receiver]]
 
 
 def in_a_child(phase: str, number: int, arguments: list[str]) -> int:
@@ -78,9 +94,9 @@ def in_a_child(phase: str, number: int, arguments: list[str]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def try_phase(phase: str, number: int, folder: Path, uninterrupted: Path) -> dict[str, Any]:
-    """One child, and what became of its run."""
-    config, run = copy.deepcopy(TINY), folder / "run"
+def try_phase(phase: str, number: int, config: dict[str, Any], folder: Path, uninterrupted: Path) -> dict[str, Any]:
+    """One child, or two of one run, and what became of the run."""
+    config, run = copy.deepcopy(config), folder / "run"
     config["output"]["stop_within_s"] = BOUND_S if phase.startswith("stuck") and "second" not in phase else LONG_S
     arguments = ["train", str(folder / "run.yml"), "--run", str(run), "--quiet"]
     (folder / "run.yml").write_text(json.dumps(config))
@@ -89,25 +105,33 @@ def try_phase(phase: str, number: int, folder: Path, uninterrupted: Path) -> dic
             fit(run, config)
         arguments = ["resume", str(run), "--quiet"]
     started = time.monotonic()
-    status = in_a_child(phase, number, arguments)
+    if config["num_replicas"] > 1:
+        status, other = in_ranks(phase, number, arguments, folder)
+    else:
+        status, other = in_a_child(phase, number, arguments), None
     seconds = time.monotonic() - started
     num_saved = len(all_checkpoints(run)) if run.exists() else 0
     if (run / "config.yml").exists():
         assert fit(run).finished
         assert_same_bits(run, uninterrupted)
-    return {"phase": phase, "signal": number, "status": status, "seconds": seconds, "checkpoints": num_saved}
+    found = {"phase": phase, "signal": number, "status": status, "seconds": seconds, "checkpoints": num_saved}
+    return found | ({} if other is None else {"other": other})
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("phases", nargs="*", metavar="PHASE", help="[all]")
     parser.add_argument("--both", action="store_true", help="both signals in every phase, not one or the other")
-    both = parser.parse_args().both
+    parser.add_argument("--ranks", action="store_true", help="two processes train the run")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads
     palestra.runs.run.plot_scores = lambda *_: None
-    signals = [signal.SIGINT, signal.SIGTERM]
+    signals, config = [signal.SIGINT, signal.SIGTERM], copy.deepcopy(TINY)
+    if arguments.ranks:
+        config |= {"num_replicas": 2, "execution": config["execution"] | {"timeout_s": TIMEOUT_S}}
     with tempfile.TemporaryDirectory(prefix="palestra-signals-") as whole:
-        fit(uninterrupted := Path(whole) / "run", copy.deepcopy(TINY))
-        for index, phase in enumerate(PHASES):
-            for number in signals if both else [signals[index % 2]]:
+        fit(uninterrupted := Path(whole) / "run", config)
+        for index, phase in enumerate(arguments.phases or PHASES):
+            for number in signals if arguments.both else [signals[index % 2]]:
                 with tempfile.TemporaryDirectory(prefix="palestra-signals-") as folder:
-                    print(json.dumps(try_phase(phase, number, Path(folder), uninterrupted)), flush=True)
+                    print(json.dumps(try_phase(phase, number, config, Path(folder), uninterrupted)), flush=True)

@@ -168,9 +168,23 @@ class Lockstep:
         if reasons:
             self.training.end_reason = reasons[0]
 
-    def agree_to_leave(self, save_is_due: bool, leaving: bool) -> tuple[bool, bool]:
-        """Return whether the leader has to save, and whether any replica was asked to leave."""
-        return self.replica.of_leader("whether to save", save_is_due), any(self.replica.each("who leaves", leaving))
+    def agree_to_leave(self, save_is_due: bool, pauses: bool, received: int | None) -> tuple[bool, bool]:
+        """Return whether the leader has to save, and whether all leave.
+
+        pauses: whether this replica has made the steps of one `fit`. received: the signal that has asked it to leave,
+        which all processes then leave by.
+        """
+        save_is_due = self.replica.of_leader("whether to save", save_is_due)
+        of_all = self.replica.each("who leaves", (pauses, received))
+        numbers = [number for _, number in of_all if number is not None]
+        if numbers:
+            self._leave_by(numbers[0])
+        return save_is_due, bool(numbers) or any(pauses for pauses, _ in of_all)
+
+    def _leave_by(self, received: int) -> None:
+        """Let the signal that has reached one process be that of this one."""
+        if self.replica.heads:
+            self.training.run.signals.received = received
 
     def due_once(self) -> Mapping[str, float]:
         """Return the counts at which results of the leader's evaluations count."""
@@ -265,12 +279,13 @@ class Lockstep:
             self.keep_waiting(True)
             yield
         except Interrupted:
-            self.replica.of_leader("the results of evaluations", None)
+            self.replica.of_leader("the results of evaluations", self.training.run.signals.received)
             raise
         finally:
             self.keep_waiting(False)
         records = self.replica.of_leader("the results of evaluations", self._evaluated)
-        if records is None:
+        if isinstance(records, int):
+            self._leave_by(records)
             raise Interrupted
         for record in records:
             self.training.after_evaluation(record)

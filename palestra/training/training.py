@@ -195,9 +195,9 @@ class Training(TrainerBase):
             save_is_due = done or must_save or is_due(output.save, before, now)
         except Interrupted:
             save_is_due = False
-        leaving = self.run.signals.received is not None  # read once, so that a run that leaves has saved
-        leaving = leaving or (self._pause is not None and self._pause.share(now) >= 1.0)
-        save_is_due, leaving = self.lockstep.agree_to_leave(save_is_due, leaving)
+        received = self.run.signals.received  # read once, so that a run that leaves has saved
+        pauses = self._pause is not None and self._pause.share(now) >= 1.0
+        save_is_due, leaving = self.lockstep.agree_to_leave(save_is_due, pauses, received)
         if output.save is not None and (save_is_due or leaving):
             self.save(save_is_due)
         elif output.save is not None:

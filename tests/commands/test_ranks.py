@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ class Launched:
             self._start(program, folder, *way, *words, "-m", "palestra", "--", *self.given)
 
     def _start(self, program: str, folder: Path, *words: str) -> None:
-        options = {"stderr": subprocess.PIPE, "text": True, "env": os.environ | {"PYTHONPATH": str(folder)}}
+        options = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+        options["env"] = os.environ | {"PYTHONPATH": str(folder)}
         self.commands.append(Forked([sys.executable, "-c", program, *words], **options))
 
     def ranks(self) -> list[int]:
@@ -114,6 +116,53 @@ def test_a_lost_process_is_started_again_a_signal_stops_all_and_one_process_goes
     assert f"{command.run}: rank 1 ended with SIGKILL" in said
     assert f"{command.run}: its 2 processes are started again, 1 of 1 times" in said
     assert_goes_on_in_one_process(command.run, config)
+
+
+def signalled() -> list[Any]:
+    """Who gets which signals one after the other, and the exit code that they lead to; the first ones are quick."""
+    found = [("rank", ["SIGTERM"], 128 + signal.SIGTERM), ("group", ["SIGINT"], 128 + signal.SIGINT)]
+    found += [("rank", ["SIGKILL"], 1), ("rank", ["SIGINT"], 128 + signal.SIGINT)]
+    found += [(whom, ["SIGTERM"] * 2, 128 + signal.SIGTERM) for whom in ("launcher", "rank", "group")]
+    found += [("launcher", ["SIGINT"], 128 + signal.SIGINT), ("group", ["SIGTERM"], 128 + signal.SIGTERM)]
+    return [
+        pytest.param(
+            *each, id=f"{' and '.join(each[1])} to the {each[0]}", marks=[pytest.mark.slow] if place > 1 else []
+        )
+        for place, each in enumerate(found)
+    ]
+
+
+@linux
+@pytest.mark.parametrize(("whom", "signals", "code"), signalled())
+def test_a_signal_to_any_process_stops_all_and_the_run_goes_on(
+    whom: str, signals: list[str], code: int, config: Any, tmp_path: Path
+) -> None:
+    command = Launched(PALESTRA_OF_FORKED_RANKS, config, tmp_path)
+    command.await_records(3)
+    launcher = command.commands[0].pid
+    pid = {"launcher": launcher, "rank": command.ranks()[1], "group": -launcher}[whom]
+    for each in signals:
+        with suppress(ProcessLookupError):  # of a second one, if the first has sufficed
+            os.kill(pid, signal.Signals[each])
+        time.sleep(0.02)  # else the two may become one
+    command.end(code)
+    assert_goes_on_in_one_process(command.run, config)
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["launcher", "group"])
+def test_processes_end_with_their_launcher(whom: str, config: Any, tmp_path: Path) -> None:
+    run, file = tmp_path / "run", tmp_path / "config.yml"
+    file.write_text(json.dumps(config))
+    command = [sys.executable, "-m", "palestra", "train", str(file), "--run", str(run), "execution.num_processes=2"]
+    with subprocess.Popen(command, start_new_session=True) as launcher:
+        wait_until(lambda: len(records(run)) > 2)
+        ranks = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+        assert len(ranks) >= 2
+        os.kill(-launcher.pid if whom == "group" else launcher.pid, signal.SIGKILL)
+    wait_until(lambda: not any(Path("/proc", pid).exists() for pid in ranks))
+    assert_goes_on_in_one_process(run, config)
 
 
 EARLY = """

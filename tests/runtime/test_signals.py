@@ -43,6 +43,22 @@ def test_a_signal_in_any_phase_leaves_within_the_bound_and_a_resume_gives_the_sa
     assert "a second signal; left without saving" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "phases", [["warm-up", "evaluation"], pytest.param(["--both"], marks=pytest.mark.slow)], ids=["two", "all"]
+)
+def test_a_signal_to_one_of_two_processes_lets_both_leave_by_it(phases: list[str]) -> None:
+    command = [sys.executable, "tests/signal_phases.py", "--ranks", *phases]
+    done = run_forked(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    tried = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(tried) in (2, 2 * 15)
+    for line in tried:
+        is_alone = line["phase"].startswith(("building", "stuck"))  # before the other knows it, or without a safe point
+        assert line["status"] == 128 + line["signal"], line
+        assert line["other"] == (1 if is_alone else line["status"]), line
+        assert line["checkpoints"] > 0 or line["phase"] in ("building", "first evaluation"), line
+
+
 @pytest.mark.slow
 def test_a_signal_while_the_update_is_compiled_leaves_and_the_run_goes_on(
     make_config: MakeConfig, tmp_path: Path
