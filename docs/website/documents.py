@@ -13,6 +13,11 @@ LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^()\s]+)\)")
 HEADING = re.compile(r"^(#{1,6}) (.+?)$", re.M)
 CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 IMAGES = (".svg", ".png")
+HEADS = {
+    "index.md": "---\nhide: [navigation, toc]\n---\n\n",
+    "changelog.md": "---\nsearch:\n  exclude: true\n---\n\n",  # its long lists have all words, also of what is gone
+}
+"""what Zensical reads at the head of a page"""
 
 
 def documents() -> dict[str, str]:
@@ -72,8 +77,7 @@ class Site:
             text = LINK.sub(lambda found: f"{found[1]}({self.link(found[2], document, page)})", text)
             return "".join(self.with_names(piece, is_plain, page, named) for piece, is_plain in pieces(text))
 
-        head = "---\nhide: [navigation, toc]\n---\n\n" if page == "index.md" else ""
-        return head + outside_code(text_of(document), change)
+        return HEADS.get(page, "") + outside_code(text_of(document), change)
 
     def link(self, target: str, document: str, page: str) -> str:
         """The link of a page in place of that of its document."""

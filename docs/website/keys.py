@@ -21,7 +21,11 @@ Model = type[BaseModel]
 MOST_READERS = 4
 MOST_PLACES = 3
 INDEX = "reference/keys.md"
-HEAD = """# Keys of YAML files
+HEAD = """---
+hide: [toc]
+---
+
+# Keys of YAML files
 
 No key has a default. `palestra config` prints a complete file with a comment on each key, and `palestra check` says
 what is wrong with one. In the tables of these pages, the last column names the files of palestra that read a key, as
@@ -139,10 +143,10 @@ def pages() -> Pages:
 
 
 def index(known: dict[Model, list[str]]) -> str:
-    """The list of files and of all keys."""
+    """The list of files and of all keys: each has a heading, because the search finds headings first."""
     lines = [HEAD]
     lines += [f"| {said} | {link(model, INDEX)} |" for model, said in FILES.items()]
-    lines += ["", "## All keys", "", "| key | of |", "|---|---|"]
+    lines += ["", "## All keys", ""]
     by_key: dict[str, list[Model]] = defaultdict(list)
     for model, keys in known.items():
         for key in keys:
@@ -150,8 +154,10 @@ def index(known: dict[Model, list[str]]) -> str:
     for key, owners in sorted(by_key.items()):
         if key == "name":
             continue
-        links = [link(model, INDEX, key) for model in sorted(owners, key=lambda each: each.__name__)]
-        lines.append(f'| <span id="{key}"></span>`{key}` | {", ".join(links)} |')
+        lines += [f"### `{key}` {{#{key}}}", ""]
+        for model in sorted(owners, key=lambda each: each.__name__):
+            lines.append(f"- {link(model, INDEX, key)}: {(comment_of(model, key) or '').replace('<', '&lt;')}")
+        lines.append("")
     return "\n".join(lines) + "\n"
 
 
