@@ -4,6 +4,7 @@ Without replay rows, the run can only be looked at.
 """
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from palestra.storage.checkpoints import OUR_FILE
 from palestra.storage.contents import CONTENTS, EVALUATION, RUN_FILES, Contents, evaluations_in, folders_in, number_of
 from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.manifest import GROWING, MANIFEST, ONCE, training_reads
+from palestra.storage.migrations import require_our_format
 from palestra.storage.remote import MissingError, Remote
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.secrets import may_hold_secret, redacted, where_secrets_lie, where_users_stand
@@ -47,6 +49,8 @@ def fetch(url: str, into: Path | None, with_rows: bool = True) -> tuple[RunFolde
     there = remote.files()
     if "run.json" not in there:
         raise RunFolderError(f"there is no run at {url}")
+    with suppress(ValueError, RecursionError):  # damage shows where the checkpoint's own copy is read
+        require_our_format(url, json.loads(remote.read("run.json")))
     unfinished = path.with_name(f".{path.name}.fetched")
     _remove(unfinished)  # a fetch that was killed may have left one
     try:

@@ -36,10 +36,16 @@ class Migrated(NamedTuple):
     number: int
 
 
-def require_our_format(path: Path, facts: Any) -> None:
+def was_url(path: Path) -> bool:
+    """Whether a path was meant as a URL, such as s3://bucket/runs/mine."""
+    return bool(path.parts) and path.parts[0].endswith(":")
+
+
+def require_our_format(path: Path | str, facts: Any) -> None:
     """Raise RunFolderError, which says what reads it, for a run of another format than ours.
 
-    facts: the content of its run.json. What is damaged there shows when it is needed.
+    path: of its folder, or the URL of its mirror. facts: the content of its run.json. What is damaged there shows when
+    it is needed.
     """
     number = _format_in(facts)
     if number is None or number == RUN_FORMAT:
@@ -49,6 +55,10 @@ def require_our_format(path: Path, facts: Any) -> None:
     remedy = "use the version that wrote it"
     if number > RUN_FORMAT:
         remedy += ", or a later one"
+    elif isinstance(path, str):
+        remedy += f", which brings it back into a folder by palestra resume {shlex.quote(path)}"
+        if _steps_from(number) is not None:
+            remedy += "; palestra migrate copies that folder into our format"
     elif _steps_from(number) is not None:
         remedy = f"palestra migrate {shlex.quote(str(path))} makes a copy in that format"
     raise RunFolderError(
@@ -150,7 +160,10 @@ def _copy_files(source: Folder, target: Folder, without: set[str]) -> None:
 def _read_facts(run: Folder) -> dict[str, Any]:
     """The content of run.json, of whatever format. Raises RunFolderError if there is no run."""
     if not run.path.is_dir() or run.kind(FACTS) is None:
-        raise RunFolderError(f"{run.path} is not a run: {run.path / FACTS} is missing")
+        why = f"{run.path / FACTS} is missing"
+        if was_url(run.path):
+            why = "expected a folder, got a URL; the version that wrote the run brings it back by palestra resume URL"
+        raise RunFolderError(f"{run.path} is not a run: {why}")
     return _read_object(run, FACTS)
 
 

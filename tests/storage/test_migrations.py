@@ -192,6 +192,24 @@ def test_links_in_a_run_are_not_followed(run: Path, with_migrations: None, tmp_p
     assert not Path("run-format-2").exists()
 
 
+def test_a_mirror_of_an_older_format_is_brought_back_by_the_version_that_wrote_it(
+    in_tmp_path: Path, with_migrations: None
+) -> None:
+    Path("mirror/run").mkdir(parents=True)
+    Path("mirror/run/run.json").write_text(json.dumps({"format": 1, "versions": {"palestra": "0.9.1"}}))
+    url = Path("mirror/run").resolve().as_uri()
+    line = palestra("resume", url, code=2)
+    assert line.endswith(
+        f"{url} is a run of format 1, written by palestra 0.9.1; this palestra reads format 2: use the version that "
+        f"wrote it, which brings it back into a folder by palestra resume {url}; palestra migrate copies that folder "
+        "into our format"
+    )
+    assert "expected a folder, got a URL; the version that wrote the run brings it back" in palestra(
+        "migrate", url, code=2
+    )
+    assert sorted(path.name for path in Path().iterdir()) == ["mirror"]
+
+
 def test_a_new_format_of_checkpoints_is_a_new_format_of_runs() -> None:
     """Whoever raises the one raises the other, which alone names the migrations, and writes both here."""
     assert (RUN_FORMAT, FORMAT) == (2, 5)
