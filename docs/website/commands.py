@@ -22,9 +22,8 @@ WORDS: dict[Any, str] = {str: "text", int: "an integer", float: "a number", Path
 BREAK = "\n\n"
 HEAD = """# Commands
 
-`palestra COMMAND --help` says the same in a terminal.
-
-Exit codes: 0 done, 1 the run failed, 2 bad input, 128 + n stopped by signal n (Ctrl-C and SIGTERM save, then stop).
+`palestra COMMAND --help` says the same in a terminal. [At a glance](../commands.md), commands have a line each;
+[questions](../questions.md#what-do-exit-codes-mean) has the exit codes.
 """
 
 
