@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from palestra.commands.export_check import Act, Decision, ExportError, compare, decisions_of
 from palestra.commands.export_files import entry_of, example_of, free_names, write_onnx, write_program
@@ -93,12 +94,12 @@ def _write(
     batch = torch.export.Dim("batch", min=1)
     shapes = tuple({name: {0: batch} for name in each} if isinstance(each, dict) else {0: batch} for each in example)
     path, description = folder / "policy.pt2", _description(player, role, outside, decisions[0])
-    loaded = write_program(program_module, example, shapes, path)
+    program, loaded = write_program(program_module, example, shapes, path)
     checked = {path.name: compare(lambda made: _outputs(loaded(*_inputs(made))), decisions, space, outside, path)}
     if onnx:
         path = folder / "policy.onnx"
         tell(f"writing {path} with torch's ONNX exporter; this takes some ten seconds")
-        act, names = _write_onnx(program_module, example, shapes, path)
+        act, names = _write_onnx(program, example, path)
         description |= names
         checked[path.name] = compare(act, decisions, space, outside, path)
     write_bytes(folder / "policy.json", to_json(description).encode())
@@ -118,7 +119,7 @@ def _outputs(found: tuple[Any, ...]) -> tuple[Tensor, Tensor, Memory]:
 # ---- ONNX ------------------------------------------------------------------------------------------------
 
 
-def _write_onnx(module: nn.Module, example: Any, shapes: Any, path: Path) -> tuple[Act, dict[str, Any]]:
+def _write_onnx(program: ExportedProgram, example: Any, path: Path) -> tuple[Act, dict[str, Any]]:
     """Write an ONNX file; returns how it acts, and what policy.json says of its inputs and outputs.
 
     What an action does not depend on is no input.
@@ -127,8 +128,7 @@ def _write_onnx(module: nn.Module, example: Any, shapes: Any, path: Path) -> tup
     entries = onnx_names(example[0], [f"memory_{name}" for name in remembered])
     inputs = [*entries.values(), "legal", *(f"memory_{name}" for name in remembered)]
     outputs = [*OUTPUTS, *(f"memory_{name}_after" for name in remembered)]
-    arguments = (*example, {})  # the exporter takes a dict at the end for named arguments
-    session, names = write_onnx(module, arguments, shapes, inputs, outputs, path, num_movable=len(entries))
+    session, names = write_onnx(program, inputs, outputs, path, num_movable=len(entries))
     wanted = [entry.name for entry in session.get_inputs()]
 
     def act(made: Decision) -> tuple[Tensor, Tensor, Memory]:

@@ -8,12 +8,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from palestra.commands.export_check import ExportError
 
 
-def write_program(module: nn.Module, example: tuple[Any, ...], shapes: Any, path: Path) -> Callable[..., Any]:
-    """Write a torch.export program; returns the module that is loaded from the file.
+def write_program(
+    module: nn.Module, example: tuple[Any, ...], shapes: Any, path: Path
+) -> tuple[ExportedProgram, Callable[..., Any]]:
+    """Write a torch.export program; returns it, and the module that is loaded from the file.
 
     example: what the module is called with. shapes: which sizes may differ, as torch.export.export has them.
     """
@@ -22,23 +25,16 @@ def write_program(module: nn.Module, example: tuple[Any, ...], shapes: Any, path
     with open(path, "wb") as file:  # torch aborts for a path that is no UTF-8
         torch.export.save(program, file)
     with open(path, "rb") as file:
-        return torch.export.load(file).module()
+        return program, torch.export.load(file).module()
 
 
 def write_onnx(
-    module: nn.Module,
-    arguments: tuple[Any, ...],
-    shapes: Any,
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    path: Path,
-    num_movable: int,
+    program: ExportedProgram, inputs: Sequence[str], outputs: Sequence[str], path: Path, num_movable: int
 ) -> tuple[Any, list[str]]:
-    """Write an ONNX file; returns a session of ONNX Runtime, and the names of its inputs.
+    """Write a program as an ONNX file; returns a session of ONNX Runtime, and the names of its inputs.
 
-    What the outputs do not depend on is no input of the file. arguments, shapes: as for `write_program`. inputs: their
-    names; of the first `num_movable`, one that the file needs for something else gets another name. Raises ExportError
-    without the extra.
+    What the outputs do not depend on is no input of the file. inputs: their names; of the first `num_movable`, one that
+    the file needs for something else gets another name. Raises ExportError without the extra.
     """
     try:
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of operators that are not used
@@ -46,15 +42,7 @@ def write_onnx(
         import onnxscript  # noqa: F401 (torch's exporter needs it, and says so less clearly)
     except ImportError as error:
         raise ExportError(f"{error}; ONNX needs an extra: pip install 'palestra[onnx]'") from error
-    written: Any = torch.onnx.export(
-        module,
-        arguments,
-        input_names=inputs,
-        output_names=outputs,
-        dynamic_shapes=shapes,
-        dynamo=True,
-        verbose=False,
-    )
+    written: Any = torch.onnx.export(program, input_names=inputs, output_names=outputs, dynamo=True, verbose=False)
     graph = written.model.graph
     inner = {value.name for node in graph for value in node.outputs} | {*graph.initializers}
     names = list(inputs)

@@ -114,8 +114,8 @@ def _write(
     sizes = [_sizes(each) for each in zip(*map(pytree.tree_leaves, batches), strict=True)]
     path = folder / "model.pt2"
     with redirect_stderr(io.StringIO()):  # to which torch prints the graph of what it cannot export
-        program = write_program(module, (example,), shapes, path)
-    checked = {path.name: _compare(program, module, batches, path)}
+        program, written = write_program(module, (example,), shapes, path)
+    checked = {path.name: _compare(written, module, batches, path)}
     assert loaded.config.model is not None, "a model of a script cannot be loaded"
     description = {
         "model": loaded.config.model.name,
@@ -131,7 +131,7 @@ def _write(
         path = folder / "model.onnx"
         tell(f"writing {path} with torch's ONNX exporter; this takes some ten seconds")
         names = list(free_names(inputs, outputs).values())
-        session, names = write_onnx(module, (example, {}), shapes, names, list(outputs), path, num_movable=len(names))
+        session, names = write_onnx(program, names, list(outputs), path, num_movable=len(names))
         wanted = [entry.name for entry in session.get_inputs()]
 
         def run(batch: Any) -> list[Tensor]:

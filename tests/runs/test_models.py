@@ -278,7 +278,7 @@ def test_a_forward_pass_that_cannot_be_exported_is_told(here: Path, monkeypatch:
 def test_a_file_that_gives_other_outputs_is_removed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = palestra.load_model("pairs")
     near = lambda batch: tuple(each + 0.01 for each in loaded.model(batch))  # noqa: E731
-    monkeypatch.setattr("palestra.commands.export_model.write_program", lambda *arguments: near)
+    monkeypatch.setattr("palestra.commands.export_model.write_program", lambda *arguments: (None, near))
     with pytest.raises(ExportError, match=r"model.pt2: expected the model's outputs, got others, up to 0.01"):
         export_model(loaded, Path("other"), onnx=False)
     assert not Path("other").exists()
