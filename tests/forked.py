@@ -40,7 +40,9 @@ IS_LINUX = sys.platform == "linux"
 PIDS: list[int] = []  # of the servers that this process has started
 SOCKET = "PALESTRA_TESTS_FORKED"  # the environment variable that names the server's, in processes that it has forked
 LIBRARIES = ("gymnasium", "numba", "numpy", "pydantic", "rich.console", "safetensors.torch", "scipy", "torch", "typer")
-PALESTRA = ("palestra.cli", "palestra.training", "palestra.evaluation", "palestra.sweeps.sweep")
+OF_STUDIES = ("alembic", "sqlalchemy")  # of studies in databases, as most are that tests of sweeps begin
+COMMANDS = ("palestra.commands.named_configs", "palestra.commands.tournament")
+PALESTRA = ("palestra.cli", *COMMANDS, "palestra.training", "palestra.evaluation", "palestra.sweeps.sweep", *OF_STUDIES)
 SERVING = ("palestra.serving.app", "palestra.serving.computing", "uvicorn", "transformers.models.llama.modeling_llama")
 MOVED = 1000  # file descriptors of a new process lie above, until it has closed those of the server
 
