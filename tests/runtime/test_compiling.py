@@ -2,10 +2,10 @@
 
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,12 @@ def copied(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(place: Path, **options: Any) -> tuple[int, int, str]:
+def run(
+    place: Path, before: str = "", start: Callable[..., Any] = run_without_palestra, **options: Any
+) -> tuple[int, int, str]:
     """Of the one legal action, drawn by chance, the number; how often its kernel came from the cache; and stderr."""
-    start = subprocess.run if options else run_without_palestra
-    ran = start([sys.executable, "-c", CHILD], cwd=place, capture_output=True, text=True, check=True, **options)
+    command = [sys.executable, "-c", before + CHILD]
+    ran = start(command, cwd=place, capture_output=True, text=True, check=True, **options)
     action, hits = ran.stdout.split()
     return int(action), int(hits), ran.stderr
 
@@ -80,11 +82,12 @@ def test_without_a_folder_for_kernels_they_run_and_one_line_names_the_variable(c
     action, hits, told = run(copied, env=environ)
     assert (action, hits, told.count("\n")) == (1, 0, 1)
     assert told.startswith("compiled kernels are not kept: no folder for them can be written to; NUMBA_CACHE_DIR ")
-    assert run(copied, env=environ | {"NUMBA_CACHE_DIR": str(copied / "kernels")}) == (1, 0, "")
+    environ["NUMBA_CACHE_DIR"] = str(copied / "kernels")  # which numba reads as it is imported
+    assert run(copied, start=subprocess.run, env=environ) == (1, 0, "")
 
 
 def test_kernels_run_although_the_disk_refuses_them(copied: Path) -> None:
-    action, hits, told = run(copied, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
+    action, hits, told = run(copied, "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))")
     assert (action, hits, told.count("\n")) == (1, 0, 1)
     assert "refuses them: File too large; NUMBA_CACHE_DIR names a folder that can be written to" in told
 
