@@ -3,8 +3,7 @@
     python -m benchmarks.replicas_learning [--configs NAME ...] [--seeds 0..4] [--folder FOLDER] [--json FILE]
 
 Four replicas of a shipped config stand beside one training of it with four times the worlds, the memory and the batch;
-everything else is as in the file, but for `stop` where STOPS shortens it. Finished trainings in the folder are not done
-again. README.md says what is compared.
+everything else is as in the file. Finished trainings in the folder are not done again. README.md says what is compared.
 """
 
 import argparse
@@ -38,12 +37,6 @@ LARGE = {
         f"{ALGORITHM}.replay_buffer.capacity=800000",
     ],
 }
-# PPO's is that of its file; the others are a third of that of DQN, and two fifths of that of SAC.
-STOPS = {
-    "ppo-cartpole": (100_000, "env_steps"),
-    "dqn-cartpole": (8192, "opt_steps"),
-    "sac-pendulum": (8000, "env_steps"),
-}
 REPLICAS, ONE = "replicas", "one training"
 QUIET = ["best=null", "output.save=null", "output.recorders=[]"]
 
@@ -62,9 +55,7 @@ def train(config: str, contender: str, seed: int, folder: Path) -> Trained:
         unfinished = path.with_name(f"{path.name}.unfinished")
         if unfinished.exists():
             raise SystemExit(f"{unfinished} is in the way: remove it, or wait for who trains there")
-        after, unit = STOPS[config]
-        changes = [f"stop.after={after}", f"stop.unit={unit}"]
-        changes += LARGE[config] if contender == ONE else [f"num_replicas={NUM}"]
+        changes = LARGE[config] if contender == ONE else [f"num_replicas={NUM}"]
         command = [sys.executable, "-m", "palestra", "train", config, f"seed={seed}", *changes, *QUIET]
         subprocess.run([*command, "--run", str(unfinished), "--quiet"], check=True, cwd=ROOT)
         unfinished.rename(path)
@@ -86,14 +77,13 @@ def rows_of(config: str, found: dict[str, list[Trained]]) -> Iterator[dict[str, 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     lines = [
-        f"| config | stop | score | seeds | {NUM} replicas | one training of their size | P(replicas better) |",
-        "|---|---|---|---|---|---|---|",
+        f"| config | score | seeds | {NUM} replicas | one training of their size | P(replicas better) |",
+        "|---|---|---|---|---|---|",
     ]
     for row in rows:
         means = [_cell(estimate_mean_of_few(row["values"][name])) for name in (REPLICAS, ONE)]
         seeds = str(len(row["values"][ONE]))
-        after, unit = STOPS[row["config"]]
-        cells = [row["config"], f"{after:,} {unit.replace('_', ' ')}", row["score"], seeds, *means]
+        cells = [row["config"], row["score"], seeds, *means]
         lines.append(f"| {' | '.join([*cells, _cell(row['improvement'])])} |")
     return "\n".join(lines)
 

@@ -1,5 +1,6 @@
 """Processes that believe torchrun has started them, forked from a test: they cost no imports."""
 
+import atexit
 import faulthandler
 import os
 import signal
@@ -42,6 +43,7 @@ class Ranked:
         if pid := os.fork():
             return pid
         try:
+            atexit._clear()  # what is to be done when pytest ends
             file = os.open(self.folder / f"{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(file, 1)
             os.dup2(file, 2)
@@ -58,21 +60,26 @@ class Ranked:
         except BaseException:
             traceback.print_exc()
             code = 1
+        atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
-    def wait(self) -> list[int]:
-        """Return the exit codes of all, -n for signal n. Kills what has not ended after a while."""
-        deadline = time.monotonic() + PATIENCE_S
-        while len(self.codes) < len(self.pids):
-            for rank, pid in enumerate(self.pids):
+    def wait(self, num: int | None = None) -> list[int]:
+        """Return the exit codes of all or of the first ones, -n for signal n. Kills what does not end for a while."""
+        deadline, pids = time.monotonic() + PATIENCE_S, self.pids[:num]
+        while any(rank not in self.codes for rank in range(len(pids))):
+            for rank, pid in enumerate(pids):
                 if rank not in self.codes and (found := os.waitpid(pid, os.WNOHANG))[0]:
                     self.codes[rank] = os.waitstatus_to_exitcode(found[1])
                 elif rank not in self.codes and time.monotonic() > deadline:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.005)
-        return [self.codes[rank] for rank in range(len(self.pids))]
+        return [self.codes[rank] for rank in range(len(pids))]
+
+    def kill(self, rank: int) -> None:
+        os.kill(self.pids[rank], signal.SIGKILL)
+        self.wait()
 
     def said(self, rank: int) -> str:
         """Return what a process has printed."""

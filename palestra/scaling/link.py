@@ -33,6 +33,8 @@ OTHER_BYTES = 1 << 10
 """of a mean's message, beside the gradient"""
 HEADER = struct.Struct("<qqqd")
 FOR_EVER = timedelta(days=3650)
+GROUPS: list[Any] = []
+"""of all links that this process has opened; nothing else holds them, so that they end when this list is cleared"""
 LOOK_S = 1.0  # between looks at the other processes while one waits
 GRACE_S = 3.0  # for a process that has failed to say why
 
@@ -94,13 +96,20 @@ class Link:
         limit, place = timedelta(seconds=self.timeout_s), dist.PrefixStore("group", self._store.clone())
         try:
             if dist.is_initialized():
-                self._group = dist.new_group(backend=backend, timeout=limit)
+                GROUPS.append(dist.new_group(backend=backend, timeout=limit))
             else:
                 dist.init_process_group(backend, timeout=limit, world_size=ranks.num, rank=ranks.rank, store=place)
-                self._group = dist.group.WORLD
+                GROUPS.append(dist.group.WORLD)
         except RuntimeError as error:  # one has ended since it has said that it is there
             raise RankLost(f"the processes did not connect within execution.timeout_s: {error}") from error
+        self._place = len(GROUPS) - 1
+        if self._place == 0:
+            atexit.register(_end_groups)
         _set_pg_timeout(FOR_EVER, self._group)  # exchanges have a limit of their own
+
+    @property
+    def _group(self) -> Any:
+        return GROUPS[self._place]
 
     def _await_all(self) -> None:
         began = time.monotonic()
@@ -231,8 +240,12 @@ class Link:
 
     def _await(self, work: Any) -> None:
         began = time.perf_counter()
-        with self.waiting():
-            self._wait_for(work)
+        try:
+            with self.waiting():
+                self._wait_for(work)
+        except BaseException:
+            atexit.unregister(_end_groups)  # a thread waits for somebody who may never come
+            raise
         self.waited_s += time.perf_counter() - began
 
     def _wait_for(self, work: Any) -> None:
@@ -285,6 +298,13 @@ class Link:
     def _told(self, what: str, ranks: Sequence[int], states: Sequence[Sequence[str]]) -> str:
         last = "; ".join(f"what rank {rank} did last: {states[rank][3]}" for rank in ranks)
         return f"{_in_words(ranks)} {what}" + (f" ({last})" if last else "")
+
+
+def _end_groups() -> None:
+    """End the threads of all groups: one that is still at work when the interpreter has ended aborts the process."""
+    GROUPS.clear()
+    if dist.is_initialized():  # whoever has done it may have ended it
+        dist.destroy_process_group()
 
 
 @cache

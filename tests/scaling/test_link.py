@@ -3,6 +3,7 @@
 import atexit
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -134,9 +135,9 @@ def test_a_process_that_fails_says_why(tmp_path: Path) -> None:
         link.gather("numbers", rank, NOTICE)
 
     ranks = Ranked(2, lambda rank: body(rank), tmp_path)
-    os.waitpid(ranks.pids[0], 0)
-    os.kill(ranks.pids[1], signal.SIGKILL)
-    os.waitpid(ranks.pids[1], 0)
+    codes = ranks.wait(1)
+    ranks.kill(1)
+    assert codes == [1]
     assert "RankLost: the loss is nan" in ranks.said(0)
 
 
@@ -151,13 +152,14 @@ def test_a_late_process_is_named_unless_the_others_are_to_wait_for_it(tmp_path: 
         link.gather("more numbers", rank, NOTICE)
         link.is_busy = False
         if rank:
-            time.sleep(30.0)
+            time.sleep(1.2)  # until it is known what it did last
+            os.kill(os.getpid(), signal.SIGSTOP)
         link.gather("the rest", rank, NOTICE)
 
     ranks = Ranked(2, body, tmp_path)
-    os.waitpid(ranks.pids[0], 0)
-    os.kill(ranks.pids[1], signal.SIGKILL)
-    os.waitpid(ranks.pids[1], 0)
+    codes = ranks.wait(1)
+    ranks.kill(1)
+    assert codes == [1]
     late = "rank 1 did not come within execution.timeout_s = 0.5 s (what rank 1 did last: more numbers, opt step 7)"
     assert late in ranks.said(0)
 
@@ -204,3 +206,20 @@ def test_a_process_that_never_comes_is_named(tmp_path: Path) -> None:
             opened(timeout_s=0.5)
 
     fails(body, RankLost, "rank 1 did not begin within execution.timeout_s = 0.5 s", tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which threads of a process there are")
+def test_threads_of_a_link_end_before_the_interpreter_which_they_would_abort(tmp_path: Path) -> None:
+    def names() -> set[str]:
+        return {file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")}
+
+    def body(rank: int) -> None:
+        before = names()
+        links = [opened(), opened()]
+        for link in links:
+            link.gather("numbers", rank, NOTICE)
+        assert any("gloo" in name for name in names())
+        atexit._run_exitfuncs()
+        assert names() <= before
+
+    assert Ranked(2, body, tmp_path).wait() == [0, 0]
