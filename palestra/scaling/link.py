@@ -11,6 +11,7 @@ import pickle
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
@@ -85,9 +86,10 @@ class Link:
         Link._num_opened += 1  # all processes open theirs in the same order
         try:
             self._store = ranks.store(Link._num_opened, self.timeout_s)
-            beating = threading.Thread(target=self._beat, args=(self._store.clone(),), daemon=True)
+            heart = weakref.ref(self), self._store.clone(), self._closed  # a training is not kept because it has beaten
+            beating = threading.Thread(target=_beat, args=heart, daemon=True)
             beating.start()
-            atexit.register(self._end_beating, beating)
+            atexit.register(_end_beating, self._closed, beating)
             self._await_all()
         except RuntimeError as error:
             raise RankLost(f"the launcher of rank 0 is not there: {error}") from error
@@ -127,23 +129,10 @@ class Link:
             fail(self._store, why, has_failed)
         self._closed.set()
 
-    def _beat(self, store: Any) -> None:
-        """Say once a second that this process lives, and what it does."""
-        beat = 0
-        while True:
-            beat += 1
-            state = f"{beat}|{self._num}|{int(self.is_busy)}|{self._what}, {self._doing()}"
-            try:
-                store.set(f"beat/{self.ranks.rank}", state)
-            except RuntimeError:  # the launcher has ended, and ends this process, too
-                return
-            if self._closed.wait(LOOK_S):
-                return
-
-    def _end_beating(self, beating: threading.Thread) -> None:
-        """Let the thread end before the interpreter does, which aborts the process if it finds it inside a store."""
-        self._closed.set()
-        beating.join(GRACE_S)
+    @property
+    def state(self) -> str:
+        """How many exchanges there were, whether others wait for this process, and what it does."""
+        return f"{self._num}|{int(self.is_busy)}|{self._what}, {self._doing()}"
 
     # ---- exchanges -------------------------------------------------------------------------------------------
 
@@ -298,6 +287,26 @@ class Link:
     def _told(self, what: str, ranks: Sequence[int], states: Sequence[Sequence[str]]) -> str:
         last = "; ".join(f"what rank {rank} did last: {states[rank][3]}" for rank in ranks)
         return f"{_in_words(ranks)} {what}" + (f" ({last})" if last else "")
+
+
+def _beat(of: "weakref.ref[Link]", store: Any, closed: threading.Event) -> None:
+    """Say once a second that this process lives, and what it does."""
+    beat = 0
+    while (link := of()) is not None:
+        beat += 1
+        try:
+            store.set(f"beat/{link.ranks.rank}", f"{beat}|{link.state}")
+        except RuntimeError:  # the launcher has ended, and ends this process, too
+            return
+        del link
+        if closed.wait(LOOK_S):
+            return
+
+
+def _end_beating(closed: threading.Event, beating: threading.Thread) -> None:
+    """Let the thread end before the interpreter does, which aborts the process if it finds it inside a store."""
+    closed.set()
+    beating.join(GRACE_S)
 
 
 def _end_groups() -> None:

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
@@ -187,19 +188,6 @@ def test_a_launcher_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert "RankLost: the launcher of rank 0 is not there: " in (tmp_path / "0.txt").read_text()
 
 
-def test_no_thread_is_inside_a_store_when_the_interpreter_ends(tmp_path: Path) -> None:
-    def body(rank: int) -> None:
-        atexit._clear()
-        before = threading.enumerate()
-        opened()
-        assert len(threading.enumerate()) > len(before)
-        atexit._run_exitfuncs()
-        assert threading.enumerate() == before
-
-    ranks = Ranked(1, body, tmp_path)
-    assert ranks.wait() == [0], ranks.said(0)
-
-
 def test_a_process_that_never_comes_is_named(tmp_path: Path) -> None:
     def body(rank: int) -> None:
         if rank == 0:
@@ -214,12 +202,20 @@ def test_threads_of_a_link_end_before_the_interpreter_which_they_would_abort(tmp
         return {file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")}
 
     def body(rank: int) -> None:
-        before = names()
-        links = [opened(), opened()]
-        for link in links:
-            link.gather("numbers", rank, NOTICE)
+        before = names(), threading.enumerate()
+        link, forgotten = opened(), opened()
+        for each in (link, forgotten):
+            each.gather("numbers", rank, NOTICE)
         assert any("gloo" in name for name in names())
+        known = weakref.ref(forgotten)
+        del each, forgotten
+        for _ in range(100):  # its thread has it in its hands once a second
+            if known() is not None:
+                time.sleep(0.05)
+        assert known() is None
         atexit._run_exitfuncs()
-        assert names() <= before
+        assert names() <= before[0]
+        assert threading.enumerate() == before[1]
 
-    assert Ranked(2, body, tmp_path).wait() == [0, 0]
+    ranks = Ranked(2, body, tmp_path)
+    assert ranks.wait() == [0, 0], ranks.said(0)
