@@ -370,6 +370,13 @@ def plots(no_plots: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("palestra.runs.run.plot_scores", plot_scores)
 
 
+@pytest.fixture
+def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report has one figure of a run's metrics, and two pictures of a game; many take most of a report's time."""
+    monkeypatch.setattr("palestra.report.learning.MOST_FIGURES", 1)
+    monkeypatch.setattr("palestra.report.samples.MOST_PICTURES", 2)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def texts_read_once() -> Iterator[None]:
     """To read YAML takes longer than all else that loads a tiny run, and the tests load their runs again and again."""

@@ -233,6 +233,7 @@ def test_a_run_of_another_palestra_with_other_keys_says_so(stopped: Path, change
     ],
     ids=lambda value: str(value),
 )
+@pytest.mark.usefixtures("few_figures")
 @pytest.mark.parametrize("command", ["resume", "verify", "evaluate", "report"])
 def test_a_forged_run_json_is_one_line(
     stopped: Path, change: dict[str, Any], fault: str, command: str, capsys: pytest.CaptureFixture[str]

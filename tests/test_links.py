@@ -126,6 +126,7 @@ def test_a_file_that_is_none_of_its_own_is_refused_and_stays(
     assert target.read_bytes() == content
 
 
+@pytest.mark.usefixtures("few_figures")
 @pytest.mark.parametrize("name", ["config.yml", "run.json", "records.jsonl", "changes.jsonl", "lock"])
 @pytest.mark.parametrize("command", ["report", "compare", "verify", "evaluate"])
 def test_no_command_waits_for_a_pipe_or_follows_a_link_to_a_file(

@@ -181,11 +181,11 @@ def test_python_refuses_as_the_commands_do(strangers: Path) -> None:
         palestra.Trainer.branch("run/checkpoints/00000001", ["seed=3"])
 
 
+@pytest.mark.usefixtures("few_figures")
 @pytest.mark.parametrize("place", [place for place in PLACES if place != "callbacks"])
 def test_a_report_imports_nothing_of_theirs_and_says_what_it_left_out(
     place: str, strangers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("palestra.report.learning.MOST_FIGURES", 1)
     monkeypatch.setattr("gymnasium.make", lambda *args, **kwargs: pytest.fail("an environment is built"))
     names(strangers / "run", PLACES[place])
     text = write_report([Path("run")], None).read_text()
@@ -194,18 +194,16 @@ def test_a_report_imports_nothing_of_theirs_and_says_what_it_left_out(
     invoke("compare", "run", code=0)
 
 
-def test_a_report_plays_where_only_callbacks_are_their_own(strangers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palestra.report.learning.MOST_FIGURES", 1)
+@pytest.mark.usefixtures("few_figures")
+def test_a_report_plays_where_only_callbacks_are_their_own(strangers: Path) -> None:
     names(strangers / "run", PLACES["callbacks"])
     assert "A game of middle length" in write_report([Path("run")], None).read_text()
 
 
-def test_an_environment_is_not_built_by_a_report_if_it_is_trusted_either(
-    strangers: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("few_figures")
+def test_an_environment_is_not_built_by_a_report_if_it_is_trusted_either(strangers: Path) -> None:
     from palestra.config.own_modules import enter_trusted, find_sources
 
-    monkeypatch.setattr("palestra.report.learning.MOST_FIGURES", 1)
     enter_trusted(find_sources("theirs"))
     names(strangers / "run", PLACES["game.id"])
     assert "No game is shown: game is the environment theirs:" in write_report([Path("run")], None).read_text()

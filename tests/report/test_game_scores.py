@@ -23,11 +23,6 @@ from tests.report.parsing import Parsed
 pytestmark = pytest.mark.usefixtures("few_figures")
 
 
-@pytest.fixture
-def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palestra.report.learning.MOST_FIGURES", 1)
-
-
 def evaluated(run: Path, pairing: str) -> list[dict[str, Any]]:
     """The entries of a pairing in the records of all evaluations."""
     evaluations = [record for record in read_records(run / "records.jsonl") if record["kind"] == "evaluation"]

@@ -53,12 +53,6 @@ def run(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(original, tmp_path / "tiny"))
 
 
-@pytest.fixture
-def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of the metrics in place of many, which take most of a report's time."""
-    monkeypatch.setattr("palestra.report.learning.MOST_FIGURES", 1)
-
-
 def reported(*runs: Path, out: Path | None = None) -> Parsed:
     return Parsed(write_report(runs, out))
 

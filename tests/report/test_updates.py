@@ -23,11 +23,6 @@ ALTERNATING = [
 pytestmark = pytest.mark.usefixtures("few_figures")
 
 
-@pytest.fixture
-def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palestra.report.learning.MOST_FIGURES", 1)
-
-
 def test_the_epochs_of_each_player_are_those_in_which_it_learned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
