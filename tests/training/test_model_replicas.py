@@ -243,6 +243,15 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits(num_replicas: int) -> No
     assert_same_bits(Path("cut"), Path("whole"))
 
 
+@pytest.mark.parametrize("num", [pytest.param(2, marks=pytest.mark.slow), 4])
+def test_how_many_processes_compute_changes_no_bit(num: int) -> None:
+    config = config_of("Drawing", 4, batch_size=8, num_microbatches=2)  # in an epoch, 6 batches for 4 replicas
+    fit(config, "whole")
+    ranks = Ranked(num, lambda rank: fit(config, "run"), Path("ranks"))
+    assert ranks.wait() == [0] * num, ranks.said(0)
+    assert_same_bits(Path("run"), Path("whole"))
+
+
 @pytest.mark.parametrize(
     ("name", "num_replicas", "num_batches", "num_steps"),
     [("generated", 2, None, 4), ("Stream", 4, None, 2), ("Stream", 2, 5, 3)],

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from combinations import LEARNERS, combinations_of, config_of, pairwise
+from replica_cases import CASES, OWN_CLASSES, case
 from resuming import ask_to_leave, assert_same_bits, at_call, fit
 
 from palestra.config import ConfigError
@@ -58,6 +59,25 @@ def test_how_many_processes_compute_changes_no_bit(algorithm: str, combination: 
     ]
     assert [*times[-1]["waited_s"]] == ["0", "1"]
     assert waits_text(RunData.read(tmp_path / "run")).startswith("its processes have waited for each other: rank 0 ")
+
+
+QUICK = "algorithm, trainer and callback of one's own"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[] if each == QUICK else [pytest.mark.slow]) for each in CASES]
+)
+def test_runs_of_every_kind_have_the_same_bits_in_one_process_two_and_four(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(OWN_CLASSES)
+    fit(tmp_path / "whole", case(name))
+    train_in_ranks(2, tmp_path / "two", case(name))
+    train_in_ranks(4, tmp_path / "four", case(name), stop_at=6)
+    assert RunData.read(tmp_path / "four").state.startswith("stopped")
+    train_in_ranks(4, tmp_path / "four", None)
+    for run in ("two", "four"):
+        assert_same_bits(tmp_path / run, tmp_path / "whole")
 
 
 @pytest.fixture
