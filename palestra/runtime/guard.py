@@ -135,21 +135,27 @@ def reachable(owner: object) -> Iterator[Any]:
     found, waiting = set(), [owner]
     while waiting:
         value: Any = waiting.pop()
-        if isinstance(value, NO_PARTS) or id(value) in found:
+        kind = _kind(value.__class__)
+        if kind is None or id(value) in found:
             continue
         found.add(id(value))
-        if isinstance(value, dict):
+        if kind is dict:
             waiting += value.values()
-        elif isinstance(value, list | tuple | set):
+        elif kind is list:
             waiting += value
-        elif hasattr(value, "__dict__") and _is_ours(value.__class__):
+        elif hasattr(value, "__dict__"):
             yield value
             waiting += vars(value).values()
 
 
 @cache
-def _is_ours(cls: Any) -> bool:
-    return any(base is nn.Module or _library(base.__module__) == PACKAGE for base in cls.__mro__)
+def _kind(cls: Any) -> type | None:
+    """Say how to find what objects of a class hold: as in a dict, a list, or an object of ours; None for others."""
+    if issubclass(cls, NO_PARTS):
+        return None
+    if issubclass(cls, dict | list | tuple | set):
+        return dict if issubclass(cls, dict) else list
+    return object if any(base is nn.Module or _library(base.__module__) == PACKAGE for base in cls.__mro__) else None
 
 
 # ---- what a function is ------------------------------------------------------------------------------
