@@ -7,7 +7,7 @@ palestra.games.gymnasium.outside.
 import copy
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,16 @@ points[:, :2] = torch.tensor([[0.0, 0.2, 1.0], [1.0, 0.1, 0.0]])
 action, values = policy({"points": points}, torch.ones(3, 4, dtype=torch.bool))
 print(action.tolist(), values.shape)
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def operators_read_once() -> Iterator[None]:
+    """For each file torch's exporter reads the sources of all operators of ONNX: a quarter of its time."""
+    from torch.onnx._internal.exporter._registration import onnxscript_apis
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnxscript_apis, "get_torchlib_ops", cache(onnxscript_apis.get_torchlib_ops))
+        yield
 
 
 @pytest.fixture(scope="module")
