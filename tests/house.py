@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from palestra.runtime.starting import without_garbage_collection
+
 T = TypeVar("T")
 HOUSE = Path(__file__).parent.parent / "palestra"
 # Who may know whom: a room knows itself and those after it. A file at the root is a room of its own.
@@ -65,7 +67,8 @@ class PerModule(Mapping[str, T]):
 
 
 def parsed(module: str) -> ast.Module:
-    return ast.parse(PATHS[module].read_text())
+    with without_garbage_collection():  # it would search all trees so far, again and again
+        return ast.parse(PATHS[module].read_text())
 
 
 TREES = PerModule(parsed)  # those that were asked for stay in memory, 90 MB of them, until `forget`
