@@ -124,7 +124,10 @@ class Bins:
             return
         self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
         self._coarsen(self._exponent())
-        places = np.floor(np.ldexp(values, -self.exponent)).astype(np.int64)
+        scaled = np.ldexp(values, -self.exponent)
+        places = np.floor(scaled).astype(np.int64) - (
+            (scaled == 0) & (values < 0)
+        )  # the nearest to 0 are rounded to it
         first, end = int(places.min()), int(places.max()) + 1
         if len(self.counts):
             first, end = min(first, self.first), max(end, self.first + len(self.counts))

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from palestra.recording.aggregates import Aggregates, Statistic
@@ -242,6 +242,7 @@ def test_what_was_gathered_for_other_statistics_is_dropped() -> None:
 
 
 @given(parts=st.lists(st.lists(st.floats(-1e3, 1e3), max_size=5), min_size=2, max_size=4))
+@example(parts=[[64.0], [-5e-324]])
 def test_what_several_have_gathered_is_joined_as_if_one_had(parts: list[list[float]]) -> None:
     whole, joined = Aggregates(ALL), Aggregates(ALL)
     for part in parts:
