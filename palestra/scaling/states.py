@@ -1,13 +1,37 @@
 """The states of replicas in one checkpoint: what is equal is stored once, and of each replica what is its own."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+SHARED_OF_MODELS = ("batch", "num_batches", "loader", "epoch_is_over", "model", "in_evaluation", "learner")
+SHARED = ("counters", "epoch_counts", "in_epoch", "finished", "turn", *SHARED_OF_MODELS)
+SHARED_OF_PLAYERS = ("nets", "optimizers", "opt_steps", "env_steps", "schedules", "frozen", "turn_progress")
 OWN = "own"  # the key of a value that differs from the leader's as a whole
+
+
+def shared(state: Mapping[str, Any], common: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return the parts of a state that all replicas have in common. common: those of each player's algorithm."""
+    players = {
+        name: {part: player[part] for part in SHARED_OF_PLAYERS if part in player}
+        | {"algorithm": {part: player["algorithm"][part] for part in common[name]}}
+        for name, player in state.get("players", {}).items()
+    }
+    return {part: state[part] for part in SHARED if part in state} | {"players": players}
+
+
+def unshared(state: Mapping[str, Any], common: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return a state without the parts that all replicas have in common. common: those of each player's algorithm."""
+    players = {
+        name: {part: value for part, value in player.items() if part not in SHARED_OF_PLAYERS}
+        | {"algorithm": {part: value for part, value in player["algorithm"].items() if part not in common[name]}}
+        for name, player in state.get("players", {}).items()
+    }
+    own = {part: value for part, value in state.items() if part not in SHARED}
+    return own | ({"players": players} if "players" in state else {})
 
 
 def own_part(state: Any, of_leader: Any) -> dict[str, Any] | None:

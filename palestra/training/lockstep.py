@@ -21,16 +21,13 @@ from palestra.scaling.exchange import Exchange, ReplicaFailed
 from palestra.scaling.link import Notice
 from palestra.scaling.means import LockstepError
 from palestra.scaling.replica import Replica
-from palestra.scaling.states import differing, digests, own_part, with_part
+from palestra.scaling.states import differing, digests, own_part, shared, unshared, with_part
 from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.training.checks import TrainingFailed, branch_hint, telling_failures
 from palestra.training.processes import RowsElsewhere
 
 REPLICAS = "replicas"
 """the entry of a checkpoint's state that holds, for each replica but the first, what is its own"""
-SHARED_OF_MODELS = ("batch", "num_batches", "loader", "epoch_is_over", "model", "in_evaluation", "learner")
-SHARED = ("counters", "epoch_counts", "in_epoch", "finished", "turn", *SHARED_OF_MODELS)
-SHARED_OF_PLAYERS = ("nets", "optimizers", "opt_steps", "env_steps", "schedules", "frozen", "turn_progress")
 
 
 class Dismissed(Exception):
@@ -376,27 +373,6 @@ def common_states(training: Any) -> dict[str, Sequence[str]]:
     """Return, for each player that learns, what the state of its algorithm has in common in all replicas."""
     algorithms = {each.name: each.algorithm for each in training.learners if isinstance(each, Player)}
     return {name: algorithm.common_state for name, algorithm in algorithms.items() if algorithm is not None}
-
-
-def shared(state: Mapping[str, Any], common: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return the parts of a state that all replicas have in common. common: those of each player's algorithm."""
-    players = {
-        name: {part: player[part] for part in SHARED_OF_PLAYERS if part in player}
-        | {"algorithm": {part: player["algorithm"][part] for part in common[name]}}
-        for name, player in state.get("players", {}).items()
-    }
-    return {part: state[part] for part in SHARED if part in state} | {"players": players}
-
-
-def unshared(state: Mapping[str, Any], common: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return a state without the parts that all replicas have in common. common: those of each player's algorithm."""
-    players = {
-        name: {part: value for part, value in player.items() if part not in SHARED_OF_PLAYERS}
-        | {"algorithm": {part: value for part, value in player["algorithm"].items() if part not in common[name]}}
-        for name, player in state.get("players", {}).items()
-    }
-    own = {part: value for part, value in state.items() if part not in SHARED}
-    return own | ({"players": players} if "players" in state else {})
 
 
 def without_mean(player: Any, training: Any) -> str:

@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "which-algorithm.md").read_text()
 ALGORITHMS = ("ppo", "dqn", "sac", "td3")
 ACTIONS = {
-    "one of some (Discrete)": (Walk, {}),
+    "discrete: one of some (Discrete)": (Walk, {}),
     "several choices at once (MultiDiscrete, MultiBinary)": (Acts, {"actions": "bits"}),
-    "numbers within bounds (Box)": (Acts, {"actions": "matrix"}),
-    "numbers without bounds (Box)": (Acts, {"actions": "unbounded"}),
+    "continuous actions, within bounds (Box)": (Acts, {"actions": "matrix"}),
+    "continuous, without bounds (Box)": (Acts, {"actions": "unbounded"}),
 }
 TABLE = {
     row[0]: [cell.strip() == "yes" for cell in row[1].split("|")]
