@@ -3,7 +3,8 @@
     python -m benchmarks.replicas_learning [--configs NAME ...] [--seeds 0..4] [--folder FOLDER] [--json FILE]
 
 Four replicas of a shipped config stand beside one training of it with four times the worlds, the memory and the batch;
-everything else is as in the file. Finished trainings in the folder are not done again. README.md says what is compared.
+everything else is as in the file, but for `stop` where STOPS shortens it. Finished trainings in the folder are not done
+again. README.md says what is compared.
 """
 
 import argparse
@@ -37,6 +38,7 @@ LARGE = {
         f"{ALGORITHM}.replay_buffer.capacity=800000",
     ],
 }
+STOPS = {"sac-pendulum": (8000, "env_steps")}  # two fifths of that of its file
 REPLICAS, ONE = "replicas", "one training"
 QUIET = ["best=null", "output.save=null", "output.recorders=[]"]
 
@@ -56,6 +58,9 @@ def train(config: str, contender: str, seed: int, folder: Path) -> Trained:
         if unfinished.exists():
             raise SystemExit(f"{unfinished} is in the way: remove it, or wait for who trains there")
         changes = LARGE[config] if contender == ONE else [f"num_replicas={NUM}"]
+        if config in STOPS:
+            after, unit = STOPS[config]
+            changes = [*changes, f"stop.after={after}", f"stop.unit={unit}"]
         command = [sys.executable, "-m", "palestra", "train", config, f"seed={seed}", *changes, *QUIET]
         subprocess.run([*command, "--run", str(unfinished), "--quiet"], check=True, cwd=ROOT)
         unfinished.rename(path)
