@@ -846,6 +846,7 @@ def test_a_model_of_another_kind_works_or_is_one_line(
     import transformers
 
     tokens = {"vocab_size": 260, "bos_token_id": None, "eos_token_id": 256, "pad_token_id": None}
+    torch.manual_seed(0)  # of two tokens that are almost as probable, bfloat16 may take the other
     if kind == "GPT2":
         made = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**tokens, **sizes}))
     else:
