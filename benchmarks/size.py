@@ -117,7 +117,7 @@ def work_of(config: str) -> Work:
         state = trainer.state_dict()
         players: Any = trainer.learners
         num = sum(value.numel() for player in players for net in player.nets.values() for value in net.parameters())
-        own = _size_of(unshared(state, common_states(trainer)))
+        own = _size_of(unshared(state, common_states(trainer, state)))
         return Work(num, _size_of(state) - own, own)
 
 

@@ -125,9 +125,8 @@ class Bins:
         self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
         self._coarsen(self._exponent())
         scaled = np.ldexp(values, -self.exponent)
-        places = np.floor(scaled).astype(np.int64) - (
-            (scaled == 0) & (values < 0)
-        )  # the nearest to 0 are rounded to it
+        is_rounded_to_0 = (scaled == 0) & (values < 0)  # such numbers lie in the bin below 0
+        places = np.floor(scaled).astype(np.int64) - is_rounded_to_0
         first, end = int(places.min()), int(places.max()) + 1
         if len(self.counts):
             first, end = min(first, self.first), max(end, self.first + len(self.counts))

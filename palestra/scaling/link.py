@@ -86,8 +86,8 @@ class Link:
         Link._num_opened += 1  # all processes open theirs in the same order
         try:
             self._store = ranks.store(Link._num_opened, self.timeout_s)
-            heart = weakref.ref(self), self._store.clone(), self._closed  # a training is not kept because it has beaten
-            beating = threading.Thread(target=_beat, args=heart, daemon=True)
+            arguments = weakref.ref(self), self._store.clone(), self._closed  # weak: a training that is over is freed
+            beating = threading.Thread(target=_beat, args=arguments, daemon=True)
             beating.start()
             atexit.register(_end_beating, self._closed, beating)
             self._await_all()
@@ -289,10 +289,10 @@ class Link:
         return f"{_in_words(ranks)} {what}" + (f" ({last})" if last else "")
 
 
-def _beat(of: "weakref.ref[Link]", store: Any, closed: threading.Event) -> None:
+def _beat(link_ref: "weakref.ref[Link]", store: Any, closed: threading.Event) -> None:
     """Say once a second that this process lives, and what it does."""
     beat = 0
-    while (link := of()) is not None:
+    while (link := link_ref()) is not None:
         beat += 1
         try:
             store.set(f"beat/{link.ranks.rank}", f"{beat}|{link.state}")

@@ -324,7 +324,7 @@ class Lockstep:
         """
         if self.replica.is_alone:
             return state
-        common = common_states(self.training)
+        common = common_states(self.training, state)
         own = unshared(state, common)
         of_all = self.replica.to_leader("states", (digests(shared(state, common)), own))
         if of_all is None:
@@ -369,10 +369,23 @@ class Lockstep:
         return found
 
 
-def common_states(training: Any) -> dict[str, Sequence[str]]:
-    """Return, for each player that learns, what the state of its algorithm has in common in all replicas."""
+def common_states(training: Any, state: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    """Return, for each player that learns, what the state of its algorithm has in common in all replicas.
+
+    state: of the training. Raises TrainingFailed if an algorithm names an entry that its state lacks.
+    """
     algorithms = {each.name: each.algorithm for each in training.learners if isinstance(each, Player)}
-    return {name: algorithm.common_state for name, algorithm in algorithms.items() if algorithm is not None}
+    found = dict[str, Sequence[str]]()
+    for name, algorithm in algorithms.items():
+        found[name] = () if algorithm is None else algorithm.common_state
+        own = state["players"][name]["algorithm"]
+        if missing := [entry for entry in found[name] if entry not in own]:
+            kind = type(algorithm)
+            message = f"players.{name}: {kind.__module__}.{kind.__qualname__} has {missing[0]!r} in common_state"
+            raise TrainingFailed(
+                f"{message}; expected an entry of its state_dict ({', '.join(own) or 'which is empty'})"
+            )
+    return found
 
 
 def without_mean(player: Any, training: Any) -> str:

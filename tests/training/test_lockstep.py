@@ -312,6 +312,15 @@ def test_replicas_that_come_to_another_temperature_fail_at_the_next_save(tmp_pat
         Trainer(config, run=tmp_path / "run", callbacks=[CoolsInOne(None)]).fit()
 
 
+def test_a_common_state_that_is_not_there_is_told(
+    config: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DQN, "common_state", ("temperature",))
+    message = r"DQN has 'temperature' in common_state; expected an entry of its state_dict"
+    with pytest.raises(TrainingFailed, match=message):
+        Trainer(config, run=tmp_path / "run").fit()
+
+
 def test_an_algorithm_that_learns_without_the_others_fails_at_its_first_opt_step(
     config: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
