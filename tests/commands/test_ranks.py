@@ -190,6 +190,7 @@ def test_a_process_that_ends_before_it_is_connected_keeps_nobody_waiting(
 ) -> None:
     (tmp_path / "early.py").write_text(EARLY.format(deed=deed))
     config["callbacks"] = [{"name": "early:Early"}]
+    config["execution"]["timeout_s"] = 60.0  # after which the others would say something else
     command = Launched(PALESTRA_OF_FORKED_RANKS, config, tmp_path)
     if "waits" in deed:
         wait_until((tmp_path / "waits").exists)
