@@ -31,6 +31,7 @@ OUR_FOLDERS = (
     "rollouts",
     "transcripts",
     "calls",
+    "ranks",
     "tensorboard",
     "csv",
     "wandb",

@@ -84,7 +84,7 @@ def _make_link(training: Any) -> Link:
         link.open()
     except RankLost as error:
         if error.has_failed and ranks.local_rank:  # one process of each machine says it
-            _print_to(Path(os.devnull))
+            _print_to(os.open(os.devnull, os.O_WRONLY))
         raise _failed(error, training) from error
     return link
 
@@ -115,19 +115,21 @@ def beside(training: Any) -> Iterator[None]:
     run, link = training.run, training.replica.link
     share_folder(training, link)
     if not link.prints_apart:
-        _print_to(run.folder.root.below("ranks").make().path / f"{training.replica.ranks.rank}.log")
+        log = run.folder.root.below("ranks").make().append(f"{training.replica.ranks.rank}.log")
+        os.lseek(log.descriptor, 0, os.SEEK_END)
+        _print_to(log.descriptor)
+        log.close()
         link.prints_apart = True
     training.checkpoints.open_beside()
     with run.computing(training.is_saved):
         yield
 
 
-def _print_to(log: Path) -> None:
-    """Let all that this process prints go to the end of a file."""
-    with log.open("ab", buffering=0) as file:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-            os.dup2(file.fileno(), stream.fileno())
+def _print_to(descriptor: int) -> None:
+    """Let all that this process prints go to an open file."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(descriptor, stream.fileno())
 
 
 def share_folder(training: Any, link: Link) -> None:

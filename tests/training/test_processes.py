@@ -151,6 +151,18 @@ def test_a_folder_that_one_process_does_not_see_is_told_by_all(
     assert all("rank 1 does not see the run's folder: " in each for each in failing(config, tmp_path, body))
 
 
+def test_a_log_of_a_process_that_is_a_link_is_refused_and_what_it_leads_to_stays(config: Data, tmp_path: Path) -> None:
+    with at_call(Training, "safe_point", 4, ask_to_leave):
+        fit(tmp_path / "run", config)
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "run" / "ranks").mkdir()
+    (tmp_path / "run" / "ranks" / "1.log").symlink_to(tmp_path / "precious")
+    ranks = Ranked(2, lambda rank: fit(tmp_path / "run"), tmp_path / "ranks")
+    assert ranks.wait() == [1, 1]
+    assert "1.log is a symbolic link, which palestra neither follows nor changes" in ranks.said(0)
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
 def test_processes_that_nobody_has_started_are_asked_for_in_a_line(config: Data, tmp_path: Path) -> None:
     config["execution"]["num_processes"] = 2
     with pytest.raises(ConfigError, match="expected 1 in a program that torchrun has not started, got 2; `palestra"):
