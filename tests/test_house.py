@@ -196,6 +196,10 @@ def changes_files(tree: ast.Module) -> Iterator[str]:
                 mode = [a.value for a in node.args[1:2] if isinstance(a, ast.Constant)]
                 if any(isinstance(m, str) and set(m) & set("wax+") for m in mode):
                     yield f"open, line {node.lineno}"
+            case ast.Attribute(attr="open"):  # of a Path, whose first argument is the mode
+                mode = [a.value for a in node.args[:1] if isinstance(a, ast.Constant)]
+                if any(isinstance(m, str) and set(m) <= set("rwax+bt") and set(m) & set("wax+") for m in mode):
+                    yield f"open, line {node.lineno}"
 
 
 def test_files_are_changed_through_one_door() -> None:
