@@ -72,7 +72,7 @@ def _whole_time(seconds: Sequence[float], plan: Plan, num_trials: int, num_at_on
 
 
 def _unless_pruned(config: SweepConfig) -> str:
-    return "" if config.pruning is None else " at most, for trials are pruned"
+    return "" if config.pruning is None else " at most, because trials are pruned"
 
 
 class RunTime(NamedTuple):

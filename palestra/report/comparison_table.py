@@ -61,17 +61,19 @@ def _overall_lines(comparison: Comparison) -> list[str]:
 def _legend(groups: Sequence[Group], iqm: bool) -> str:
     counted = counted_in_runs(groups)
     sentences = [
-        f"A run alone has the 95% interval over its {counted}." if any(len(g.runs) == 1 for g in groups) else ""
+        f"A single run has the 95% interval over its {counted}." if any(len(g.runs) == 1 for g in groups) else ""
     ]
     if any(len(group.runs) > 1 for group in groups):
         sentences.append("" if iqm else "Means over runs have 95% t intervals.")
         resampled = [*(["IQM"] if iqm else []), *(["P"] if groups[1:] else [])]
         if resampled:
             have = f"{' and '.join(resampled)} {'have 95% intervals' if resampled[1:] else 'has a 95% interval'}"
-            sentences.append(f"Of {FEWEST_OF_A_BAND} runs or more, {have} over runs.")
+            sentences.append(f"With {FEWEST_OF_A_BAND} runs or more, {have} over runs.")
     if len(groups) > 1:
-        whose = "by scores that learning players want, and not the contrary of each other"
-        sentences.append(f"P(better): that a run of the group is better than one of {groups[0].label}, {whose}.")
+        better = f"P(better): the share of pairs in which a run of the group is better than one of {groups[0].label}"
+        sentences.append(
+            f"{better}; a score that learning players want in opposite directions, or not at all, has none."
+        )
     sentences += unequal_samples(groups)
     return " ".join([*filter(None, sentences), "* learns."])
 
