@@ -102,6 +102,15 @@ def test_a_folder_that_is_a_link_is_refused_and_what_it_leads_to_stays(
     assert tree(elsewhere) == before
 
 
+def test_nothing_is_exported_through_a_link(stopped: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (stopped / "export").symlink_to(elsewhere)
+    before = tree(elsewhere)
+    assert left_with("export", stopped, "--player", "host") == 2
+    told = capsys.readouterr().err.replace("\n", " ")
+    assert f"{stopped / 'export'}: expected a folder of the run, got a symbolic link" in told
+    assert tree(elsewhere) == before
+
+
 @pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "folder"])
 @pytest.mark.parametrize("name", OUR_FILES)
 def test_a_file_that_is_none_of_its_own_is_refused_and_stays(

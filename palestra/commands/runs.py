@@ -237,8 +237,10 @@ def export(
         from palestra.runs.stored import config_of
         from palestra.runs.text import TextConfig
         from palestra.storage.disk import RunFolderError
+        from palestra.storage.run_folder import RunFolder
 
         config = config_of(run, trust)
+        RunFolder(run).require_plain()  # export/ may be no link
         ways: dict[type[BaseRunConfig], Callable[[], list[str]]] = {
             RunConfig: lambda: _export_player(run, player, checkpoint, onnx, role, trust),
             FitConfig: lambda: _export_model(run, checkpoint, weights or "latest", onnx, trust),

@@ -32,6 +32,7 @@ OUR_FOLDERS = (
     "transcripts",
     "calls",
     "ranks",
+    "export",
     "tensorboard",
     "csv",
     "wandb",
