@@ -1,7 +1,8 @@
 """Every algorithm in every kind of game, stopped again and again and resumed, ends in the bits of an uninterrupted run.
 
-Pairwise: any two levels of any two factors (tests/combinations.py) occur together; `pytest -m slow` tries the full
-product. Whoever adds an algorithm adds it to LEARNERS there, which is all that this proof asks.
+Pairwise: any two levels of any two factors (tests/combinations.py) occur together, and the algorithm is one of these
+factors; `pytest -m slow` tries the full product. Whoever adds an algorithm adds it to LEARNERS there, which is all that
+this proof asks.
 """
 
 import os
@@ -9,6 +10,7 @@ import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from itertools import combinations as subsets
 from pathlib import Path
 from typing import Any
 
@@ -49,20 +51,19 @@ STOPS = {
 }
 
 
-def label(algorithm: str, combination: Combination) -> str:
-    return f"{algorithm}: {', '.join(combination.values())}"
+ALGORITHM = "algorithm"  # the factor beside those of a combination
+CANDIDATES = [{ALGORITHM: algorithm, **each} for algorithm in LEARNERS for each in combinations_of(algorithm)]
+FEW = pairwise(CANDIDATES)
+
+
+def label(candidate: Combination) -> str:
+    algorithm, *levels = candidate.values()
+    return f"{algorithm}: {', '.join(levels)}"
 
 
 def cases() -> list[Any]:
     """Pairwise, and the rest as slow."""
-    found = []
-    for algorithm in LEARNERS:
-        candidates = combinations_of(algorithm)
-        quick = pairwise(candidates)
-        for combination in candidates:
-            marks = [] if combination in quick else [pytest.mark.slow]
-            found.append(pytest.param(algorithm, combination, id=label(algorithm, combination), marks=marks))
-    return found
+    return [pytest.param(each, id=label(each), marks=[] if each in FEW else [pytest.mark.slow]) for each in CANDIDATES]
 
 
 def test_every_algorithm_that_a_config_can_ask_for_takes_part() -> None:
@@ -70,19 +71,14 @@ def test_every_algorithm_that_a_config_can_ask_for_takes_part() -> None:
 
 
 def test_every_pair_of_levels_occurs() -> None:
-    for algorithm in LEARNERS:
-        candidates = combinations_of(algorithm)
-        few = pairwise(candidates)
-        assert len(few) < len(candidates)
-        for one, other in {(a, b) for c in candidates for a in c.items() for b in c.items() if a[0] != b[0]}:
-            assert any(one in c.items() and other in c.items() for c in few)
+    assert len(FEW) < len(CANDIDATES)
+    for pair in {frozenset(pair) for each in CANDIDATES for pair in subsets(each.items(), 2)}:
+        assert any(pair <= each.items() for each in FEW)
 
 
-@pytest.mark.parametrize(("algorithm", "combination"), cases())
-def test_a_run_stopped_in_three_phases_ends_in_the_same_bits(
-    algorithm: str, combination: Combination, tmp_path: Path
-) -> None:
-    config, run, rng = config_of(algorithm, combination), tmp_path / "run", random.Random(label(algorithm, combination))
+@pytest.mark.parametrize("candidate", cases())
+def test_a_run_stopped_in_three_phases_ends_in_the_same_bits(candidate: Combination, tmp_path: Path) -> None:
+    config, run, rng = config_of(candidate[ALGORITHM], candidate), tmp_path / "run", random.Random(label(candidate))
     num_stops = 0
     with ExitStack() as stack:
         calls = {phase: stack.enter_context(stop.counted()) for phase, stop in STOPS.items()}
