@@ -58,7 +58,8 @@ def require_printable(config: BaseRunConfig) -> None:
 def _plan(config: BaseRunConfig) -> list[str]:
     trainer = named_classes(config)[0]
     stages = {"train": trainer.train_stage(config), "test": trainer.test_stage(config)}
-    return [*(stage_text(name, stage) for name, stage in stages.items()), *config.plan(), *trainer.bounds(config)]
+    lines = [*(stage_text(name, stage) for name, stage in stages.items()), *config.plan(), *trainer.bounds(config)]
+    return lines + config.notes()
 
 
 def dry_tournament(file: Path, overrides: Sequence[str]) -> Checked:

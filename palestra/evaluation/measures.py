@@ -12,7 +12,7 @@ from pydantic import AfterValidator
 from palestra.config import Config, ConfigErrorItem, NonEmptyStr, NonNegativeInt, admitted_function, load_function
 from palestra.config.errors import listed, nearest
 from palestra.evaluation.config import AnyEvaluationConfig
-from palestra.runtime.scores import return_of
+from palestra.runtime.scores import DeclaredScore, return_of
 
 STATISTICS = ("std", "min", "max", "median", "iqm")  # of palestra.runtime.statistics.describe, besides the mean
 
@@ -57,13 +57,20 @@ class BestConfig(Config):
         return [self.measure] if ":" in self.measure else []
 
 
+class GoalKeys(MeasureKeys, Protocol):
+    """The keys with which a config says what is measured, and whether more or less of it is better."""
+
+    @property
+    def goal(self) -> Literal["max", "min"]: ...
+
+
 class GameMeasures(NamedTuple):
     """What a game adds to the record of an evaluation.
 
-    scores: the names of those that it declares. info: the recorded fields of the environments' info.
+    scores: those that it declares. info: the recorded fields of the environments' info.
     """
 
-    scores: Sequence[str]
+    scores: Sequence[DeclaredScore]
     info: Sequence[str]
 
 
@@ -72,7 +79,7 @@ def paths_of_measures(roles: Sequence[str], of_game: GameMeasures) -> dict[str, 
 
     roles: of the game. The bare name of what has a distribution is the mean.
     """
-    found: dict[str, tuple[str, ...]] = {name: ("scores", name) for name in of_game.scores}
+    found: dict[str, tuple[str, ...]] = {score.name: ("scores", score.name) for score in of_game.scores}
     found["length"] = ("statistics", "episode_length", "mean")
     if len(roles) == 2:
         found |= {f"won/{role}": ("won", role) for role in roles}
@@ -192,6 +199,37 @@ def _measure_fault(keys: MeasureKeys, evaluation: AnyEvaluationConfig, known: Co
         hint = "; output.info names the fields of the environments' info that are recorded"
     statistics = f"with one of /{', /'.join(STATISTICS)} after return/ROLE, length and fields of info"
     return f"expected one of {listed(bare)} ({statistics}), {own}, got {keys.measure!r}{hint}"
+
+
+def contrary_note(
+    path: str,
+    keys: GoalKeys,
+    evaluations: Sequence[AnyEvaluationConfig],
+    of_games: Mapping[str, GameMeasures],
+    learners: Collection[str],
+) -> str | None:
+    """Return a line for the user if a goal is the contrary of what the players that learn want; else None.
+
+    path: the dotted key of `keys`. of_games, learners: as in `measure_errors`.
+    """
+    if keys.pairing is None:
+        return None
+    [evaluation] = [each for each in evaluations if each.name == keys.evaluation]
+    name, _, statistic = keys.measure.rpartition("/")
+    of_name = name if statistic in STATISTICS and statistic != "std" else keys.measure
+    wishes = [
+        (player, score.wish_of(role))
+        for score in of_games[keys.evaluation].scores
+        if score.name == of_name
+        for role, player in evaluation.pairings[keys.pairing].items()
+        if player in learners and score.wish_of(role)
+    ]
+    contrary, superlative = ("low", "highest") if keys.goal == "max" else ("high", "lowest")
+    if {wish for _, wish in wishes} != {contrary}:
+        return None
+    players = list(dict.fromkeys(player for player, _ in wishes))
+    want = f"{' and '.join(players)} {'want' if players[1:] else 'wants'} {contrary}"
+    return f"{path}.goal={keys.goal} looks for the {superlative} {keys.measure}, which {want}"
 
 
 def best_errors(

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import model_validator
 
 from palestra.callbacks import AnyCallbackConfig
+from palestra.callbacks.plateau import EvaluationMeasureConfig, PlateauConfig
 from palestra.config import (
     ByName,
     Config,
@@ -23,7 +24,16 @@ from palestra.config import (
 )
 from palestra.config.errors import listed
 from palestra.evaluation.config import Delay, EvaluatorsConfig
-from palestra.evaluation.measures import BestConfig, GameMeasures, Measure, MeasureKeys, best_errors, measure_errors
+from palestra.evaluation.measures import (
+    BestConfig,
+    GameMeasures,
+    GoalKeys,
+    Measure,
+    MeasureKeys,
+    best_errors,
+    contrary_note,
+    measure_errors,
+)
 from palestra.runs.sections import MachineConfig, RunOutputConfig
 from palestra.runtime.intervals import Interval, Limit
 
@@ -269,6 +279,18 @@ class BaseRunConfig(Config):
     def limit_note(self) -> str | None:
         """Return a line for the user if it may be that nothing ends what is played; else None."""
         return None
+
+    def contrary_note(self, path: str, keys: GoalKeys) -> str | None:
+        """Return a line for the user if a goal is the contrary of what the players that learn want; else None."""
+        return contrary_note(path, keys, self.measured(), self.measures_of_games(), self.learners())
+
+    def notes(self) -> list[str]:
+        """Return lines for the user about what may not be meant: goals of `best` and callbacks that nobody wants."""
+        goals: dict[str, GoalKeys] = {} if (best := self.decisive()) is None else {"best": best}
+        for index, each in enumerate(self.callbacks):
+            if isinstance(each, PlateauConfig) and isinstance(each.of, EvaluationMeasureConfig):
+                goals[f"callbacks.{index}"] = BestConfig(goal=each.goal, **each.of.model_dump(exclude={"name"}))
+        return [note for path, keys in goals.items() if (note := self.contrary_note(path, keys))]
 
     def environments(self) -> list[str]:
         """Return the ids of the environments that are stepped, each once."""

@@ -161,8 +161,7 @@ class RunConfig(EvaluatedRunConfig):
         found = {}
         for each in self.evaluations:
             game = each.game or self.game
-            scores = [score.name for score in game.declared_scores()]
-            found[each.name] = GameMeasures(scores, self.output.info if game.has_info else ())
+            found[each.name] = GameMeasures(game.declared_scores(), self.output.info if game.has_info else ())
         return found
 
     def limit_note(self) -> str | None:
@@ -233,8 +232,12 @@ class RunConfig(EvaluatedRunConfig):
         return overrides
 
     def plan(self) -> list[str]:
-        """Who acts when in the game, and what ends its episodes."""
-        return [*self.game.describe_turns(), *filter(None, [self.limit_note()])]
+        """Who acts when in the game."""
+        return self.game.describe_turns()
+
+    def notes(self) -> list[str]:
+        """What may not be meant: episodes that nothing ends, and goals that nobody wants."""
+        return [*filter(None, [self.limit_note()]), *super().notes()]
 
     def count_replicas(self) -> int:
         return self.num_replicas

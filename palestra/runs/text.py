@@ -288,8 +288,8 @@ class TextConfig(EvaluatedRunConfig):
         return self.game.declared_roles()
 
     def measures_of_games(self) -> dict[str, GameMeasures]:
-        names = [score.name for score in text_scores(self.game.protocol.build())]
-        return {each.name: GameMeasures(names, ()) for each in self.evaluations}
+        scores = text_scores(self.game.protocol.build())
+        return {each.name: GameMeasures(scores, ()) for each in self.evaluations}
 
     def prompts(self) -> list[str]:
         with below("game"):

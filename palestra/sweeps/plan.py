@@ -63,9 +63,12 @@ class Plan:
     def notes(self) -> list[str]:
         """Say what a user should know before the sweep starts.
 
-        That is whether bases train for different times, and whether no trial can be pruned.
+        That is whether bases train for different times, whether no trial can be pruned, and whether the objective is
+        the contrary of what the players that learn want.
         """
-        notes = []
+        corners = [corner for corners in self._corners.values() for corner in corners]
+        contrary = [corner.contrary_note("objective", self.config.objective) for corner in corners]
+        notes = list(dict.fromkeys(filter(None, contrary)))
         stops = {
             name: " or ".join(dict.fromkeys(f"{corner.stop.after:g} {corner.stop.unit}" for corner in corners))
             for name, corners in self._corners.items()

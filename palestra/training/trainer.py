@@ -238,7 +238,7 @@ class Trainer(Training):
         for player in self.learners if self.config.output.layer_norms else ():
             for optimizer in player.optimizers.values():
                 optimizer.layers = layers_of(optimizer.weights, player.nets)
-        if (note := self.config.limit_note()) is not None and not any(self.counts().values()):
+        for note in () if any(self.counts().values()) else self.config.notes():
             self.log(note)
         super().before_train()
 

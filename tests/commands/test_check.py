@@ -7,6 +7,7 @@ palestra.training.trainable.
 import copy
 import io
 import re
+import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -224,6 +225,49 @@ def test_train_tells_what_check_tells_of_episodes_that_nothing_ends(limit: str) 
     assert told == (limit == "null")
 
 
+PLATEAU = "{name: early_stopping, of: %s, goal: %s, min_delta: 0, patience: 1}"
+OF_RETURNS = "{name: evaluation, evaluation: main, pairing: 0, measure: return/agent/median}"
+OF_TRAINING = "{name: training_returns, role: agent, interval: {every: 1, unit: epochs}}"
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "expected"),
+    [
+        ("ppo-cartpole", [], []),
+        (
+            "ppo-cartpole",
+            ["best.goal=min"],
+            ["best.goal=min looks for the lowest return/agent, which agent wants high"],
+        ),
+        ("ppo-cartpole", ["best.goal=min", "best.measure=length"], []),  # nobody says who wants it
+        ("ppo-cartpole", ["best.goal=min", "best.measure=return/agent/std"], []),  # nor this
+        (
+            "ppo-cartpole",
+            [f"callbacks=[{PLATEAU % (OF_TRAINING, 'max')}, {PLATEAU % (OF_RETURNS, 'min')}]"],
+            ["callbacks.1.goal=min looks for the lowest return/agent/median, which agent wants high"],
+        ),
+        ("dqn-polyhedra", ["best.pairing=5"], ["best.goal=max looks for the highest rho, which agent wants low"]),
+        ("dqn-polyhedra", ["best.pairing=5", "best.goal=min"], []),
+        ("dqn-polyhedra", ["best.pairing=0", "best.goal=min"], []),  # one learner wants it, the other the contrary
+        (
+            "supervised-claims",
+            ["best.goal=min"],
+            ["best.goal=min looks for the lowest accuracy, which verifier wants high"],
+        ),
+    ],
+)
+def test_a_goal_that_no_learning_player_wants_is_told(name: str, overrides: list[str], expected: list[str]) -> None:
+    assert [line for line in dry_run(CONFIGS / f"{name}.yml", overrides).plan if " looks for the " in line] == expected
+
+
+def test_train_tells_what_check_tells_of_goals() -> None:
+    changes = ["best.goal=min", "output.display=plain", "output.recorders=[]"]
+    shown = Console(file=io.StringIO(), width=200)
+    with pytest.raises(Started):
+        Trainer(CONFIGS / "ppo-cartpole.yml", overrides=changes, callbacks=[StopAtOnce()], console=shown).fit()
+    assert "best.goal=min looks for the lowest return/agent" in shown.file.getvalue()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("env_id", SPACES)
 def test_declared_spaces_are_those_of_the_environment(env_id: str) -> None:
     config = gymnasium_config(env_id)
@@ -418,9 +462,15 @@ def test_who_speaks_when_is_said_of_a_tournament(in_tmp_path: Path) -> None:
     assert told("cup.yml") == (0, ["cup.yml: complete and consistent", *turns])
 
 
-def test_check_says_when_each_player_learns() -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["dqn-polyhedra", "host.updates={name: contiguous_periodic, period: 10, first: 0, last: 3}"],
+        ["ppo-cartpole", "best.goal=min"],
+    ],
+)
+def test_check_says_what_the_page_shows(command: list[str]) -> None:
     page = (EXAMPLES.parent / "config.md").read_text()
-    updates = "host.updates={name: contiguous_periodic, period: 10, first: 0, last: 3}"
-    code, lines = told("dqn-polyhedra", updates)
+    code, lines = told(*command)
     assert code == 0
-    assert "\n".join([f"$ palestra check dqn-polyhedra '{updates}'", *lines, "```"]) in page
+    assert "\n".join([f"$ palestra check {shlex.join(command)}", *lines, "```"]) in page

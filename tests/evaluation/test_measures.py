@@ -39,7 +39,7 @@ DECLARED = (
     *rho.SCORES,
     *(DeclaredScore(name, "", "share", ("host",), (), shown=True) for name in ("accuracy", "precision")),
 )
-OF_GAME = GameMeasures([score.name for score in DECLARED], info=["x", "a/std"])
+OF_GAME = GameMeasures(DECLARED, info=["x", "a/std"])
 
 
 def keys(measure: str, pairing: int | None = 1) -> BestConfig:

@@ -254,6 +254,12 @@ def test_bases_that_train_for_different_times_are_named(base: Path) -> None:
     assert Plan(read_sweep(SWEEP | {"base": ["ppo", "dqn"], "space": space}, []), bases).notes() == []
 
 
+def test_an_objective_that_no_learning_player_wants_is_told(base: Path) -> None:
+    contrary = SWEEP | {"objective": SWEEP["objective"] | {"goal": "min"}}
+    [note] = Plan(read_sweep(contrary, []), {"ppo": read_config(base)}).notes()
+    assert note == "objective.goal=min looks for the lowest return/agent, which agent wants high"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
