@@ -238,8 +238,6 @@ class Trainer(Training):
         for player in self.learners if self.config.output.layer_norms else ():
             for optimizer in player.optimizers.values():
                 optimizer.layers = layers_of(optimizer.weights, player.nets)
-        for note in () if any(self.counts().values()) else self.config.notes():
-            self.log(note)
         super().before_train()
 
     def choose_kernels(self) -> None:

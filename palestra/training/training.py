@@ -332,6 +332,8 @@ class Training(TrainerBase):
         """Restore the last checkpoint, or evaluate and write checkpoint 0; a second `fit` needs neither."""
         run = self.run
         if is_fresh := not any(self.counts().values()):
+            for note in self.config.notes():
+                self.log(note)
             opening.restore_or_begin(self)
             self._recorded = self.mark()
         self.progress.begin({"train": self.train_stage(self.config), "test": self.test_stage(self.config)})
