@@ -355,6 +355,22 @@ def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_run_in_the_repository() -> Iterator[None]:
+    """A run without a folder of its own lands in runs/ of the working directory; a test has one of its own."""
+    from palestra.storage.run_folder import RunFolder
+
+    create, of_the_repository = RunFolder.create, Path(__file__).parents[1] / "runs"
+
+    def refuse(runs: Path, name: str) -> RunFolder:
+        assert runs.resolve() != of_the_repository, "this test trains without a folder: it needs in_tmp_path"
+        return create(runs, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunFolder, "create", refuse)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_plots() -> Iterator[None]:
     """Runs end without their plot, which takes longer than a tiny run. A test of the plot asks for `plots`."""
     with pytest.MonkeyPatch.context() as patch:

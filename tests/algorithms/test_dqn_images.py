@@ -1,6 +1,7 @@
 """DQN on real images learns what plain torch learns: loss, clipped gradient, Adam and copies, opt step by opt step."""
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ def pong() -> dict[str, Any]:
     return config | {"stop": {"after": NUM_OPT_STEPS, "unit": "opt_steps"}}
 
 
-def test_opt_steps_on_images_are_those_of_plain_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opt_steps_on_images_are_those_of_plain_torch(in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = palestra.Trainer(pong())
     dqn = trainer.player_of("agent").algorithm
     assert isinstance(dqn, DQN)

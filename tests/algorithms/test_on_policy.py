@@ -107,7 +107,7 @@ def test_what_stands_in_ppo_is_what_the_plug_in_learns() -> None:
     assert PPOLoss.adapt_kl_coefficient is palestra.algorithms.ppo.PPO.adapt_kl_coefficient
 
 
-def test_it_learns_what_was_drawn_not_what_was_clipped_and_clips_values_as_ppo(tmp_path: Path) -> None:
+def test_it_learns_what_was_drawn_not_what_was_clipped_and_clips_values_as_ppo(in_tmp_path: Path) -> None:
     wide = {"box_actions": {"name": "clipped_gaussian", "initial_log_std": 1.5}}  # most of what it draws is clipped
     body = {"body": {"name": "separate", "policy": MLP, "value": MLP}}
     weights = []

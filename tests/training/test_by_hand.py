@@ -1,6 +1,7 @@
 """What a `_train` of one's own may call, and what it may not do. Covers palestra.runtime.counter."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,7 +106,7 @@ def test_opt_steps_that_nobody_counts_are_told(make_config: MakeConfig, monkeypa
     assert all(map(torch.equal, before, trainer.host_net.parameters()))
 
 
-def test_a_train_that_yields_is_told_and_not_played_for_ever(make_config: MakeConfig) -> None:
+def test_a_train_that_yields_is_told_and_not_played_for_ever(make_config: MakeConfig, in_tmp_path: Path) -> None:
     class Yielding(Trainer):
         def _train(self) -> Any:  # type: ignore[override]
             yield self.give_turn(self.learners[0])
@@ -116,7 +117,7 @@ def test_a_train_that_yields_is_told_and_not_played_for_ever(make_config: MakeCo
         Yielding(make_config()).fit()
 
 
-def test_a_train_that_does_nothing_is_told_and_not_called_for_ever(make_config: MakeConfig) -> None:
+def test_a_train_that_does_nothing_is_told_and_not_called_for_ever(make_config: MakeConfig, in_tmp_path: Path) -> None:
     class Idle(Trainer):
         num = 0
 
