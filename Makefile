@@ -1,18 +1,26 @@
-# Each target sets up .venv/ in the checkout first.
+# Each target sets up .venv/ in the checkout first: `demo` with what the main job needs, the others with all extras.
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 PEERS ?= .venv-peers
 
-.PHONY: demo test slow chaos mutants kernels lint check docs docs-serve bits speed bench peers release
+.PHONY: demo extras test slow chaos mutants kernels lint check docs docs-serve bits speed bench peers release
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(INSTALL) .
+	touch $@
+
+.venv/ready: .venv/demo
+	$(INSTALL) '.[dev]'
 	touch $@
 
 # The main job: host and agent learn the polyhedra game; the result lies in runs/.
-demo: .venv/ready
+demo: .venv/demo
 	$(BIN)/palestra train configs/dqn-polyhedra.yml
+
+# All extras: every environment, recorder, network and model of the documents, and what the tests need.
+extras: .venv/ready
 
 # Side by side on all cores, the tests of a file in one process: they share what is slow to make.
 test: .venv/ready
@@ -44,7 +52,7 @@ lint: .venv/ready
 check: lint test
 
 .venv/docs: .venv/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(INSTALL) '.[docs]'
 	touch $@
 
 # The site: open build/site/index.html. Needs no network once the extra `docs` is installed.
