@@ -156,7 +156,6 @@ WRITERS = {
     "palestra.storage.run_folder": "makes the folders that lead to a new run",
     "palestra.sweeps.folder": "makes the folders of new sweeps and of runs side by side",
     "palestra.storage.fetching": "gives a fetched run its name",
-    "palestra.storage.migrations": "makes the folder of a copy, and gives it its name or removes it",
     "palestra.commands.export": "makes a new folder that the user names",
     "palestra.commands.export_files": "torch writes into a file of that folder",
     "palestra.commands.export_model": "makes a new folder that the user names",

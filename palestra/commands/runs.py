@@ -1,7 +1,4 @@
-"""The commands that look at runs, or use what learned there: report, compare, table, plot, verify, export, predict.
-
-And the one that brings runs of older formats to the present one: migrate.
-"""
+"""The commands that look at runs, or use what learned there: report, compare, table, plot, verify, export, predict."""
 
 import sys
 from collections.abc import Callable
@@ -10,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from palestra.commands.failures import errors, one_line_errors, one_line_errors_of_reading
+from palestra.commands.failures import errors, one_line_errors
 from palestra.commands.shell import Checkpoint, Run, Trust, Weights, console, refuse_others, say, with_runs_of_sweeps
 from palestra.runtime.console import VisibleFile
 
@@ -196,24 +193,6 @@ def verify(
         say(f"{run}, from {verdict.start}: {verdict.num_records} records{state} reproduced to the bit")
         if verdict.damage is not None:
             raise typer.Exit(1)
-
-
-@commands.command()
-def migrate(
-    run: Run,
-    place: Annotated[
-        Path | None, typer.Option("--run", help="the copy's folder, which must not exist [RUN-format-N]")
-    ] = None,
-) -> None:
-    """Copy a run of an older palestra, whose format this one no longer reads, into a format that it reads.
-
-    The run itself stays as it is.
-    """
-    with one_line_errors_of_reading():
-        from palestra.storage.migrations import RUN_FORMAT, migrate
-
-        copy = migrate(run, place)
-        say(f"{copy.place}: a copy of {run}, in format {RUN_FORMAT} instead of {copy.number}")
 
 
 @commands.command()

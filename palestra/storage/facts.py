@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Annotated, Any, Literal, Self
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from palestra.storage.disk import RunFolderError
 from palestra.storage.secrets import redacted
 
 RUN_FORMAT: Literal[2] = 2  # of all that a run's folder holds; since 2 records say what their scores are
@@ -68,6 +70,23 @@ class RunFacts(Entry):
     def of_now(cls, **facts: Any) -> Self:
         """The facts of a run that this process begins now."""
         return cls(**run_facts(), format=RUN_FORMAT, ended=None, **facts)
+
+
+def require_our_format(path: Path | str, facts: Any) -> None:
+    """Raise RunFolderError, which says what reads it, for a run of another format than ours.
+
+    path: of its folder, or the URL of its mirror. facts: the content of its run.json. What is damaged there shows when
+    it is needed.
+    """
+    number = facts.get("format", 0) if isinstance(facts, Mapping) else None
+    if type(number) is not int or number == RUN_FORMAT:
+        return
+    versions = facts.get("versions")
+    version = versions.get("palestra") if isinstance(versions, Mapping) else None
+    raise RunFolderError(
+        f"{path} is a run of format {number}, written by palestra {version}; this palestra reads format {RUN_FORMAT}: "
+        f"use the version that wrote it{', or a later one' if number > RUN_FORMAT else ''}"
+    )
 
 
 def run_facts() -> dict[str, Any]:

@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 from palestra.storage.checkpoints import OUR_FILE
 from palestra.storage.contents import CONTENTS, EVALUATION, RUN_FILES, Contents, evaluations_in, folders_in, number_of
 from palestra.storage.disk import Folder, RunFolderError, writing
+from palestra.storage.facts import require_our_format
 from palestra.storage.manifest import GROWING, MANIFEST, ONCE, training_reads
-from palestra.storage.migrations import require_our_format
 from palestra.storage.remote import MissingError, Remote
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.secrets import may_hold_secret, redacted, where_secrets_lie, where_users_stand

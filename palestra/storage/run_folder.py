@@ -13,9 +13,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from palestra.storage.disk import WORDS, Folder, RunFolderError, plain_path, written_name
-from palestra.storage.facts import RunFacts, fault_in_words, to_json
+from palestra.storage.facts import RunFacts, fault_in_words, require_our_format, to_json
 from palestra.storage.lock import Lock, in_use
-from palestra.storage.migrations import require_our_format, was_url
 from palestra.storage.secrets import redacted
 from palestra.storage.ways_on import WaysOn
 
@@ -133,7 +132,8 @@ class RunFolder:
             why = "expected the folder of a run, got a file" if path.is_file() else error
             raise RunFolderError(f"{path} is not a run: {why}") from None
         if kind is None:
-            remedy = "; palestra resume URL brings a run back from its mirror, into a folder" if was_url(path) else ""
+            is_url = bool(path.parts) and path.parts[0].endswith(":")
+            remedy = "; palestra resume URL brings a run back from its mirror, into a folder" if is_url else ""
             raise RunFolderError(f"{path} is not a run: {folder.config} is missing{remedy}")
         try:
             plain_path(folder.root, folder.config.name)

@@ -105,7 +105,7 @@ def renewed(listing: Listing, number: int, now: Models, release: str) -> Listing
         raise ValueError(
             f"Release {release} has runs of format {number} that this palestra cannot read:\n  "
             + "\n  ".join(lines)
-            + "\nRaise RUN_FORMAT, and let `palestra migrate` bring such runs along (palestra/storage/migrations.py)."
+            + "\nRaise RUN_FORMAT: such runs are then refused with the version that reads them."
             + "\nIf only a class was renamed, which changes no file, rename it in the listing, too."
         )
     return Listing(number, listing.release, now)

@@ -91,7 +91,6 @@ FINDS = {
     "unknown key": "questions.html#a-key-is-missing-or-unknown",
     "expected 1 in a program that torchrun has not started": "questions.html#expected-1-in-a-program-that-torchrun",
     "the run was written by another palestra": "continue.html#a-run-of-another-version",
-    "migrate old run": "reference/commands.html#palestra-migrate",
     "install": "questions.html#how-do-i-install-palestra",
     "exists already; a new run needs a folder that does not exist": "questions.html#the-folder-exists-already",
     "is in use by process": "questions.html#the-run-is-in-use-by-a-process",
