@@ -96,9 +96,8 @@ class TextGame:
         with below("prompts"):
             self.templates = Templates(config.prompts, *names, self.roles, fields, copied)
             self.prompts = Prompts(self.templates, self.protocol, self.scenario, self.grammar)
-            for dialogue in dialogues:
-                for role in dialogue.turns():
-                    self.prompts.write(dialogue, role, [("?", Fault("empty", "The answer is empty."))])
+            failed = [("?", Fault("empty", "The answer is empty."))]
+            self.prompts.write([(dialogue, role, failed) for dialogue in dialogues for role in dialogue.turns()])
         self.files = {**self.scenario.files, **self.templates.hashes()}
 
     def questions(self, keys: torch.Tensor, held_out: bool, first: int = 0) -> list[Question]:
@@ -117,7 +116,7 @@ class TextGame:
 
     def prompt(self, dialogue: TextDialogue, role: str, failed: Failed = ()) -> Prompt:
         """Return what a role reads at its turn. failed: its answers of this turn that must be asked for again."""
-        return self.prompts.write(dialogue, role, failed)
+        return self.prompts.write([(dialogue, role, failed)])[0]
 
     def read(self, turn: Turn, answer: str) -> Move | Fault:
         """Say what an answer means in a turn, or why it must be asked for again."""

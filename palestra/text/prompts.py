@@ -1,14 +1,15 @@
 """What a role reads before it answers: messages made of the parts of its prompts, and of what was said."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from palestra.games.dialogue.protocol import Protocol
 from palestra.text.chat import Message, Prompt
 from palestra.text.dialogue import TextDialogue
 from palestra.text.grammar import Fault, Grammar
+from palestra.text.sandbox import in_step
 from palestra.text.scenarios.scenario import TextScenario
-from palestra.text.templates import Templates
+from palestra.text.templates import Part, Templates
 
 Failed = Sequence[tuple[str, Fault]]  # answers of this turn that were asked for again, with the reasons
 
@@ -25,25 +26,32 @@ class Prompts:
     def __init__(self, templates: Templates, protocol: Protocol, scenario: TextScenario, grammar: Grammar) -> None:
         self.templates, self.protocol, self.scenario, self.grammar = templates, protocol, scenario, grammar
 
-    def write(self, dialogue: TextDialogue, role: str, failed: Failed = ()) -> Prompt:
-        """Return what a role reads at its turn in this round. failed: its answers so far, if it is asked again."""
+    def write(self, turns: Sequence[tuple[TextDialogue, str, Failed]]) -> list[Prompt]:
+        """Return what roles read at their turns.
+
+        turns: each a dialogue, the role, and its answers so far in this round if it is asked again.
+        """
+        return in_step(self.templates.render, (self._write(*turn) for turn in turns))
+
+    def _write(self, dialogue: TextDialogue, role: str, failed: Failed) -> Generator[Part, str, Prompt]:
+        """Return a prompt. Yields the parts that are to be rendered."""
         values = self._values(dialogue, role)
-        system = self.templates.render(role, "system", values)
+        system = yield role, "system", values
         messages = [Message("system", system)] if system.strip() else []
-        news = [self.templates.render(role, "opening", values)]
+        news = [(yield role, "opening", values)]
         for number, moves in enumerate(dialogue.rounds):
             if role in moves and (answer := moves[role].answer) is not None:
                 messages += [_joined(news), Message("assistant", answer)]
                 news = []
             for said in dialogue.heard(role, number):
                 told = {"name": said.role, "channel": said.channel, "text": said.text, "round": number}
-                news.append(self.templates.render(role, "heard", values | told))
+                news.append((yield role, "heard", values | told))
         if dialogue.is_last_chance(role):
-            news.append(self.templates.render(role, "last_chance", values | {"round": dialogue.round}))
+            news.append((yield role, "last_chance", values | {"round": dialogue.round}))
         messages.append(_joined(news))
         for answer, fault in failed:
             told = {"fault": fault.message, "round": dialogue.round}
-            messages += [Message("assistant", answer), _joined([self.templates.render(role, "retry", values | told)])]
+            messages += [Message("assistant", answer), _joined([(yield role, "retry", values | told)])]
         return tuple(messages)
 
     def _values(self, dialogue: TextDialogue, role: str) -> dict[str, Any]:

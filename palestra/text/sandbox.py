@@ -1,188 +1,160 @@
-"""The sandbox of templates that others have written: none runs on and on, or puts together a huge text.
+"""The sandbox of templates that others have written: a process in which they are parsed and rendered, within limits.
 
-Jinja's sandbox keeps a template from palestra's objects. This one also counts what a template makes: the characters of
-its outputs and of what its operators, filters and calls return, and TURN for each turn of a loop, each call of a macro
-and each file that is included. Where a text could become huge in one step, its length is estimated first.
+There is one for each process of palestra, from the first text on. It has no more than MOST_BYTES of memory, and
+MOST_SECONDS of processor time for each text; the operating system sees to both, and a new process follows on one that
+has reached them. It ends with the process that has started it.
 """
 
-import re
-import time
-from collections.abc import Callable, Mapping
-from functools import partial, wraps
-from math import prod
-from typing import Any
+import atexit
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
 
-from jinja2 import TemplateError, nodes
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-MOST_CHARACTERS = 100_000_000
-MOST_SECONDS = 10.0  # of one text; a template takes a thousandth of a second
-MOST_BITS = 10_000  # of an integer
-TURN = 1000  # characters for which a turn of a loop counts
-RANDOM = ("random", "lipsum")  # equal prompts must be equal
-# Filters and methods whose result may be as long as the product of their arguments.
-GROWING = {"batch", "center", "expandtabs", "indent", "ljust", "rjust", "round", "slice", "to_bytes", "tojson"}
-GROWING |= {"translate", "urlize", "wordwrap", "zfill"}
+MOST_SECONDS = 10  # of processor time for a text; a template takes a thousandth of a second
+MOST_BYTES = 512 << 20  # of the address space of the process
+MOST_CHARACTERS = 4_000_000  # of a text
+MOST_TOGETHER = 64  # texts of one answer
+MOST_KNOWN = 64  # sandboxes whose templates one process keeps
 
 
-class Sandbox(ImmutableSandboxedEnvironment):
-    """An environment whose templates raise TemplateError where they would make more than MOST_CHARACTERS.
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+_to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
-    `begin` must be called before a template is rendered, and `count_filters` once the filters are complete.
+
+class SandboxError(Exception):
+    """A template is none, fails, or reaches a limit. index: of the first job that does. name, line: in which file."""
+
+    def __init__(self, told: str, index: int, name: str | None = None, line: int | None = None) -> None:
+        super().__init__(told)
+        self.index, self.name, self.line = index, name, line
+
+
+class Sandbox:
+    """Templates that are rendered together.
+
+    kind: "chat" for what transformers shows chat templates. sources: by name. shared: values that all texts have.
     """
 
-    intercepted_binops = frozenset(("*", "**", "%", "+"))
+    def __init__(self, kind: Literal["prompts", "chat"], sources: Mapping[str, str], shared: Mapping[str, Any]) -> None:
+        self._definition = _to_json({"kind": kind, "sources": sources, "shared": shared})
+        self._key = hashlib.sha256(self._definition.encode("utf-8", "surrogatepass")).hexdigest()
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(finalize=self.sized, optimized=False, **options)
-        self._num_made, self._end_s = 0, float("inf")
+    def render(self, jobs: Sequence[tuple[str, Mapping[str, Any] | None]]) -> list[Any]:
+        """Render templates, each given by its name and values. Raises SandboxError.
 
-    def count_filters(self) -> None:
-        """Let the filters be counted, and leave out what is random."""
-        filters = {name: self._counted(name, each) for name, each in self.filters.items() if name not in RANDOM}
-        self.filters = {**filters, "turn": self._turn, "sized": self.sized}
-        self.globals = {name: each for name, each in self.globals.items() if name not in RANDOM}
-
-    def begin(self) -> None:
-        """Begin to count anew, for a text that is rendered next."""
-        self._num_made, self._end_s = 0, time.monotonic() + MOST_SECONDS
-
-    def spend(self, num: int) -> None:
-        """Count some characters. Raises TemplateError if they are too many."""
-        self._num_made += num
-        if self._num_made > MOST_CHARACTERS:
-            raise TemplateError(f"it makes more than {MOST_CHARACTERS:,} characters, or loops too long")
-
-    def sized(self, value: Any) -> Any:
-        """Count the characters of a value, and return it."""
-        self.spend(len(value) if type(value) is str else size(value))  # most are
-        return value
-
-    def _turn(self, value: Any, num: int) -> Any:
-        self.spend(TURN + num)
-        if time.monotonic() > self._end_s:
-            raise TemplateError(f"it takes longer than {MOST_SECONDS:.0f} s")
-        return value
-
-    def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        def counted(*args: Any, **named: Any) -> Any:
-            self.spend(expected_size(name, args, named))
-            return self.sized(function(*args, **named))
-
-        return counted
-
-    # ---- what jinja asks -------------------------------------------------------------------------------------
-
-    def call(self, context: Any, function: Any, /, *args: Any, **named: Any) -> Any:
-        """Call an object, which may be a method of a text."""
-        method = getattr(function, "__wrapped__", function)
-        owner = getattr(method, "__self__", None)
-        if isinstance(owner, str | bytes | int | float):
-            self.spend(expected_size(method.__name__, (owner, *args), named))
-        return self.sized(super().call(context, function, *args, **named))
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Compute an operator."""
-        if isinstance(left, int) and isinstance(right, int):
-            bits = {"*": left.bit_length() + right.bit_length(), "**": left.bit_length() * abs(right)}
-            if bits.get(operator, 0) > MOST_BITS:
-                raise TemplateError(f"it makes a number of more than {MOST_BITS:,} bits")
-        elif operator == "*":
-            one, other = (left, right) if isinstance(right, int) else (right, left)
-            self.spend(size(one) * abs(other) if isinstance(other, int) else 0)
-        elif operator == "%" and isinstance(left, str):
-            self.spend(expected_size("format", (left, right), {}))
-        return self.sized(super().call_binop(context, operator, left, right))
-
-    def _generate(self, source: nodes.Template, *args: Any, **named: Any) -> str:
-        _count_turns(source)
-        _count_values(source)
-        return super()._generate(source, *args, **named)
+        Without values: say which variables a template uses, with their first `lines`, and which other `files`.
+        """
+        lines = [_to_json(job) for job in jobs]
+        unique = list(dict.fromkeys(lines))
+        done: list[Any] = []
+        most = MOST_TOGETHER
+        while len(done) < len(unique):
+            sizes = accumulate(map(len, unique[len(done) : len(done) + most]))
+            asked = unique[len(done) :][: max(1, sum(size <= MOST_CHARACTERS for size in sizes))]
+            reply = _PROCESS.ask(self._key, self._definition, asked)
+            if isinstance(reply, int) and most > 1 and (len(asked) > 1 or reply != -signal.SIGXCPU):
+                most = 1  # whichever it is by which the process has ended, if it was one
+                continue
+            if isinstance(reply, int):
+                is_long = reply == -signal.SIGXCPU
+                told = f"it computes for longer than {MOST_SECONDS} s" if is_long else f"it ends its process ({reply})"
+                reply = {"done": [], "fault": {"told": told, "name": None, "line": None}}
+            done += reply["done"]
+            if (fault := reply["fault"]) is not None:
+                index = lines.index(unique[len(done)])
+                raise SandboxError(fault["told"], index, fault["name"], fault["line"])
+        found = dict(zip(unique, done, strict=True))
+        return [found[line] for line in lines]
 
 
-# ---- sizes -----------------------------------------------------------------------------------------------
+def in_step(render: Callable[[list[Job]], list[str]], works: Iterable[Generator[Job, str, Result]]) -> list[Result]:
+    """Return what generators return, each of which yields one job after the other, and is sent its text.
+
+    The first jobs of all are rendered together, then the second ones, and so on.
+    """
+    running, results = list(works), {}
+    texts: dict[int, Any] = dict.fromkeys(range(len(running)))
+    while texts:
+        asked: dict[int, Job] = {}
+        for number, text in texts.items():
+            try:
+                asked[number] = running[number].send(text)
+            except StopIteration as ended:
+                results[number] = ended.value
+        texts = dict(zip(asked, render(list(asked.values())), strict=True))
+    return [results[number] for number in range(len(running))]
 
 
-def size(value: Any) -> int:
-    """Return the number of characters of a text, and of all in a collection, or some number above MOST_CHARACTERS."""
-    total, waiting = 0, [value]
-    while waiting and total <= MOST_CHARACTERS:
-        each = waiting.pop()
-        if isinstance(each, str | bytes):
-            total += len(each)
-        elif isinstance(each, Mapping):
-            total += TURN
-            waiting += [*each.keys(), *each.values()]
-        elif isinstance(each, range):
-            total += len(each)
-        elif isinstance(each, list | tuple | set | frozenset):
-            total += TURN + len(each)
-            waiting += each
-        else:
-            total += 1
-    return total
+class _Process:
+    """The process that renders, for all threads."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.running: subprocess.Popen[bytes] | None = None
+        self.known: set[str] = set()
+
+    def ask(self, key: str, definition: str, jobs: Sequence[str]) -> dict[str, Any] | int:
+        """Return its answer, or its exit code if it has ended."""
+        with self.lock:
+            if self.running is None or self.running.poll() is not None or len(self.known) > MOST_KNOWN:
+                self.stop()
+                self._start()
+            told = "null" if key in self.known else definition
+            self.known.add(key)
+            reply: dict[str, Any] | int | None = None
+            try:
+                reply = self._exchange(f'{{"key": "{key}", "definition": {told}, "jobs": [{", ".join(jobs)}]}}\n')
+            finally:  # also after a KeyboardInterrupt: what it then answers would be to the wrong question
+                if not isinstance(reply, dict) or (reply["fault"] or {}).get("is_spent"):
+                    self.stop()
+            return reply
+
+    def _start(self) -> None:
+        limits = (str(MOST_SECONDS), str(MOST_BYTES), str(MOST_CHARACTERS))
+        command = [sys.executable, "-P", str(Path(__file__).with_name("sandbox_worker.py")), *limits]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.running = subprocess.Popen(command, **pipes, bufsize=0, start_new_session=True)  # Ctrl-C is not for it
+        self.replies, self.known = io.BufferedReader(cast(io.RawIOBase, self.running.stdout)), set()
+
+    def _exchange(self, line: str) -> dict[str, Any] | int:
+        process = cast("subprocess.Popen[bytes]", self.running)
+        rest = memoryview(line.encode("utf-8", "surrogatepass"))
+        with suppress(BrokenPipeError):
+            while rest:
+                rest = rest[cast(io.RawIOBase, process.stdin).write(rest) :]
+            if (reply := self.replies.readline(16 * MOST_CHARACTERS)).endswith(b"\n"):  # two of the longest texts
+                found: dict[str, Any] = json.loads(reply)
+                return found
+            if reply:
+                process.kill()
+        return process.wait()
+
+    def stop(self) -> None:
+        if self.running is not None:
+            self.running.kill()
+            self.running.wait()
+            cast(io.RawIOBase, self.running.stdin).close()
+            self.replies.close()
+        self.running = None
+
+    def forget(self) -> None:
+        """Begin anew in a forked child: the process is the parent's."""
+        if self.running is not None:
+            self.running.returncode = 0  # so that nobody waits for it
+        self.__init__()  # type: ignore[misc]
 
 
-def expected_size(name: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> int:
-    """Return how long the result of a filter or method may be, where its arguments alone do not bound it; else 0."""
-    values = [*args, *named.values()]
-    texts = [each for each in values if isinstance(each, str)]
-    match name:
-        case "replace" if len(texts) == 3:
-            text, old, new = texts
-            return text.count(old) * len(new)
-        case "join":
-            return sum(map(len, texts)) * sum(len(each) for each in values if isinstance(each, list | tuple))
-        case "format" | "format_map" if texts:
-            return _formatted_size(texts[0], values)
-        case _ if name in GROWING:
-            numbers = [abs(each) for each in values if isinstance(each, int)]
-            return prod(max(1, size(each)) for each in values if not isinstance(each, int)) * max([1, *numbers])
-    return 0
-
-
-def _formatted_size(text: str, values: list[Any]) -> int:
-    """Return how long a text with fields may become. Widths that stand elsewhere are refused."""
-    if re.search(r"%[^%a-zA-Z]*\*|\{[^{}]*\{[^{]", text):
-        raise TemplateError("it formats a text by a width that is computed")
-    widths = sum(min(int(digits[:10]), 10**10) for digits in re.findall(r"\d+", text))
-    return widths + (text.count("%") + text.count("{")) * size(values)
-
-
-# ---- what is added to a template -------------------------------------------------------------------------
-
-
-def _count_turns(tree: nodes.Template) -> None:
-    """Let each turn of a loop, call of a macro, block and file be counted, with the text that stands there."""
-    bodies: list[Any] = [tree]
-    bodies += tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block))
-    for node in bodies:
-        written = sum(len(each.data) for each in node.find_all(nodes.TemplateData))
-        turn = partial(_filtered, name="turn", args=[nodes.Const(written)], lineno=node.lineno)
-        if isinstance(node, nodes.For) and node.test is not None:
-            node.test = nodes.And(turn(nodes.Const(True)), node.test, lineno=node.lineno)
-        node.body.insert(0, nodes.ExprStmt(turn(nodes.Const(None)), lineno=node.lineno))
-
-
-def _count_values(node: nodes.Node) -> None:
-    """Let each text and collection that the template puts together be counted."""
-    for field, value in node.iter_fields():
-        if isinstance(value, list):
-            for place, each in enumerate(value):
-                if isinstance(each, nodes.Node):
-                    _count_values(each)
-                    value[place] = _counted_value(each)
-        elif isinstance(value, nodes.Node):
-            _count_values(value)
-            setattr(node, field, _counted_value(value))
-
-
-def _counted_value(node: nodes.Node) -> nodes.Node:
-    is_made = isinstance(node, nodes.Concat | nodes.List | nodes.Dict)
-    is_made = is_made or (isinstance(node, nodes.Tuple) and node.ctx == "load")
-    return _filtered(node, "sized", [], node.lineno) if is_made else node
-
-
-def _filtered(node: nodes.Node, name: str, args: list[nodes.Expr], lineno: int) -> nodes.Filter:
-    return nodes.Filter(node, name, args, [], None, None, lineno=lineno)
+_PROCESS = _Process()
+os.register_at_fork(after_in_child=lambda: _PROCESS.forget())
+atexit.register(lambda: _PROCESS.stop())

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, Literal
 
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonEmptyStr
 from palestra.config.errors import listed, nearest
+from palestra.text.sandbox import Sandbox, SandboxError
 
 SUFFIX = ".jinja"
 SHIPPED = "prompts"  # the folder of this package
@@ -21,6 +21,7 @@ PARTS: dict[str, tuple[str, ...]] = {  # each with what it is told besides COMMO
     "last_chance": ("round",),
     "retry": ("fault", "round"),
 }
+Part = tuple[str, str, Mapping[str, Any]]  # a role, the part's name and its values
 
 
 class ShippedPromptsConfig(Config):
@@ -86,14 +87,8 @@ class Templates:
             self._read(config, config.folders(protocol, scenario), roles)
         else:
             self._take(copied, roles)
-        from jinja2 import FunctionLoader, StrictUndefined  # here, because most runs have no templates
-
-        from palestra.text.sandbox import Sandbox
-
-        loader = FunctionLoader(lambda name: self._source(name))
-        self.environment = Sandbox(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-        self.environment.globals = {name: self.environment.globals[name] for name in ("range", "namespace")}
-        self.environment.count_filters()
+        self._sandbox = Sandbox("prompts", self.files, {})
+        self._used: dict[str, set[str] | None] = {}  # variables by file; None: any, because it includes others
         ConfigError.require_none(ConfigErrorItem(self.path, fault) for fault in self._faults(roles, fields))
 
     def _read(
@@ -133,9 +128,6 @@ class Templates:
         self._places[file.name] = str(file)
         return file.name
 
-    def _source(self, name: str) -> tuple[str, str, Any] | None:
-        return (self.files[name], self._places[name], lambda: True) if name in self.files else None
-
     def hashes(self) -> dict[str, str]:
         """Return the SHA-256 of every file, by its place in a run's folder."""
         return {f"{SHIPPED}/{name}": hashlib.sha256(text.encode()).hexdigest() for name, text in self.files.items()}
@@ -144,59 +136,56 @@ class Templates:
 
     def _faults(self, roles: Sequence[str], fields: Sequence[str]) -> Iterator[str]:
         every = {*COMMON, *fields, *(name for told in PARTS.values() for name in told)}
-        for name, text in self.files.items():
+        for name in self.files:
             role, _, part = name.removesuffix(SUFFIX).rpartition(".")
             if part in PARTS and role and role not in roles:
                 yield f"{self._places[name]}: expected one of the roles {', '.join(roles)}, got {role!r}"
             if role in roles and part not in PARTS:
                 yield f"{self._places[name]}: expected one of the parts {', '.join(PARTS)}, got {part!r}"
             known = {*COMMON, *fields, *PARTS[part]} if part in PARTS else every
-            yield from self._faults_of_file(name, text, known)
+            yield from self._faults_of_file(name, known)
 
-    def _faults_of_file(self, name: str, text: str, known: set[str]) -> Iterator[str]:
-        from jinja2 import TemplateSyntaxError, meta, nodes
-
+    def _faults_of_file(self, name: str, known: set[str]) -> Iterator[str]:
         try:
-            tree = self.environment.parse(text, name)
-        except TemplateSyntaxError as error:
-            yield f"{self._places[name]}, line {error.lineno}: {error.message}"
+            [found] = self._sandbox.render([(name, None)])
+        except SandboxError as error:
+            yield f"{self._place(error, name)}: {error}"
             return
-        for unknown in sorted(meta.find_undeclared_variables(tree) - known - self.environment.globals.keys()):
-            line = min(each.lineno for each in tree.find_all(nodes.Name) if each.name == unknown)
+        self._used[name] = None if found["files"] else set(found["lines"])
+        for unknown in sorted(found["lines"].keys() - known):
             near = nearest(unknown, known)
             hint = f"did you mean {near!r}?" if near else f"known ones are {listed(sorted(known))}"
-            yield f"{self._places[name]}, line {line}: unknown field {unknown!r}; {hint}"
-        for used in meta.find_referenced_templates(tree):
+            yield f"{self._places[name]}, line {found['lines'][unknown]}: unknown field {unknown!r}; {hint}"
+        for used in found["files"]:
             if used is not None and used not in self.files:
                 yield f"{self._places[name]}: expected a file {used!r} beside it, got none"
 
     # ---- rendering -------------------------------------------------------------------------------------------
 
-    def render(self, role: str, part: str, values: Mapping[str, Any]) -> str:
-        """Render a part of a role's prompts. The values are inserted as they are. Raises ConfigError in one line."""
-        from jinja2 import TemplateError, TemplateSyntaxError
+    def render(self, jobs: Sequence[Part]) -> list[str]:
+        """Render parts of prompts, each given by its role, its name and its values, which are inserted as they are.
 
-        name = self.names[role, part]
-        self.environment.begin()
+        Raises ConfigError in one line.
+        """
+        names = [self.names[role, part] for role, part, _ in jobs]
         try:
-            return self.environment.get_template(name).render(values)
-        except Exception as error:  # a template may do arithmetic
-            is_told = isinstance(error, TemplateError) and not isinstance(error, TemplateSyntaxError)
-            kind = "" if is_told else f"{type(error).__name__}: "
-            place = f"{self._places[name]}{_line(error.__traceback__, set(self._places.values()))}"
-            raise ConfigError.at(self.path, f"{place}: for the role {role!r}: {kind}{error}") from error
+            return self._sandbox.render(
+                [(name, self._needed(name, job[2])) for name, job in zip(names, jobs, strict=True)]
+            )
+        except SandboxError as error:
+            place = self._place(error, names[error.index])
+            message = f"{place}: for the role {jobs[error.index][0]!r}: {error}"
+            raise ConfigError.at(self.path, message) from error
+
+    def _needed(self, name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        used = self._used[name]
+        return values if used is None else {each: values[each] for each in values if each in used}
+
+    def _place(self, error: SandboxError, name: str) -> str:
+        place = self._places[error.name or name]
+        return place if error.line is None else f"{place}, line {error.line}"
 
 
 def _names_of(role: str, part: str) -> list[str]:
     """Return the names that the file of a part may have, the first one first."""
     return [f"{role}.{part}{SUFFIX}", f"{part}{SUFFIX}"]
-
-
-def _line(trace: TracebackType | None, places: set[str]) -> str:
-    """Say in which line of a template something was raised, as ", line 3"; "" if that is not known."""
-    found = ""
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename in places:
-            found = f", line {trace.tb_lineno}"
-        trace = trace.tb_next
-    return found

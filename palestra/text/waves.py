@@ -130,7 +130,8 @@ class Waves:
         writer = self.writers[batch[0][1]]
         assert isinstance(writer.by, TextModel)
         assert writer.sampling is not None
-        requests = [self._request(table, role) for table, role in batch]
+        keys = [self._key(table, role, len(table.open[role])) for table, role in batch]
+        requests = [Request(*each) for each in zip(self._prompts(batch), keys, strict=True)]
         try:
             answers = writer.by.sample(requests, writer.sampling)
         except PromptRefused as error:
@@ -160,11 +161,13 @@ class Waves:
             self._waiting.clear()
         groups: dict[tuple[Any, ...], list[tuple[Table, str, Prompt]]] = {}
         open_now = [(part, role) for each in self._moved for part in each.all_parts() for role in part.open]
-        for table, role in open_now:
-            if isinstance(self.writers[role].by, ServerModel) and (id(table), role) not in self._waiting:
-                prompt = self._prompt(table, role, table.open[role])
-                self._waiting.add((id(table), role))
-                groups.setdefault((role, prompt, *self._event(table, role)), []).append((table, role, prompt))
+        of_servers = [each for each in open_now if isinstance(self.writers[each[1]].by, ServerModel)]
+        asked = list(
+            {(id(t), role): (t, role) for t, role in of_servers if (id(t), role) not in self._waiting}.values()
+        )
+        for (table, role), prompt in zip(asked, self._prompts(asked), strict=True):
+            self._waiting.add((id(table), role))
+            groups.setdefault((role, prompt, *self._event(table, role)), []).append((table, role, prompt))
         self._moved = []
         for group in groups.values():
             for first in range(0, len(group), MOST_TOGETHER):
@@ -218,20 +221,23 @@ class Waves:
                 self._take(table, role, prompt, answer)
         return bool(found)
 
-    def _request(self, table: Table, role: str) -> Request:
-        failed = table.open[role]
-        return Request(self._prompt(table, role, failed), self._key(table, role, len(failed)))
+    def _prompts(self, decisions: Sequence[tuple[Table, str]]) -> list[Prompt]:
+        """Write what roles read: once for all continuations, and the first prompt once for all roll-outs."""
+        places = [({} if table.open[role] else self._known(table), role) for table, role in decisions]
+        new = {
+            (id(known), role): (known, role, (table.dialogue, role, table.open[role]))
+            for (known, role), (table, _) in zip(places, decisions, strict=True)
+            if role not in known
+        }
+        written = self.game.prompts.write([turn for _, _, turn in new.values()])
+        for (known, role, _), prompt in zip(new.values(), written, strict=True):
+            known[role] = prompt
+        return [known[role] for known, role in places]
 
-    def _prompt(self, table: Table, role: str, failed: Sequence[tuple[str, Fault]] = ()) -> Prompt:
-        """Write what a role reads: once for all continuations, and the first prompt once for all roll-outs."""
-        if failed:
-            return self.game.prompt(table.dialogue, role, failed)
-        known, which = table.prompts, (table.question.number, table.dialogue.round, table.dialogue.variant)
-        if not any(table.dialogue.rounds):
-            known = self._openings.setdefault(which, {})
-        if role not in known:
-            known[role] = self.game.prompt(table.dialogue, role)
-        return known[role]
+    def _known(self, table: Table) -> dict[str, Prompt]:
+        """Return the prompts of a dialogue's round that are written, by role, where nobody has been asked again."""
+        which = (table.question.number, table.dialogue.round, table.dialogue.variant)
+        return table.prompts if any(table.dialogue.rounds) else self._openings.setdefault(which, {})
 
     def _key(self, table: Table, role: str, attempt: int) -> int:
         """Return the key of an answer, by roll-out, node, role and attempt."""
@@ -261,7 +267,7 @@ class Waves:
             text = script.answer(table.dialogue, role, self._key(table, role, 0))
             move = self._move(table, role, text)
             written = Answer(text, (), (), (), "stop")
-            prompt = self._prompt(table, role)
+            [prompt] = self._prompts([(table, role)])
             self._do(table, self._row(table, role, prompt, written, move.decision, 1), move)
         for part in table.parts:
             self._let_scripts_answer(part)

@@ -40,18 +40,25 @@ TEXT = [
         ),
     ),
     *mutants(
-        "text/templates.py",
-        PROMPTS,
-        ("undefined=StrictUndefined, ", ""),
-    ),
-    *mutants(
         "text/sandbox.py",
         "text/test_sandbox.py",
-        ("        self.spend(TURN + num)\n", "        self.spend(num)\n"),
+        (
+            "                    self.stop()\n            return reply",
+            "                    pass\n            return reply",
+        ),
+        ("and most > 1 and (len(asked) > 1 or", "and False and (len(asked) > 1 or"),
+        ("after_in_child=lambda: _PROCESS.forget()", "after_in_child=lambda: None"),
     ),
     *mutants(
-        "text/sandbox.py",
+        "text/sandbox_worker.py",
+        "text/test_sandbox.py",
+        ("limit(resource.RLIMIT_AS, most_bytes)", "pass"),
+        ("prctl(1, signal.SIGKILL)", "prctl(1, 0)"),
+    ),
+    *mutants(
+        "text/sandbox_worker.py",
         PROMPTS,
+        ('{"undefined": StrictUndefined}', "{}"),
         (
             "from jinja2.sandbox import ImmutableSandboxedEnvironment",
             "from jinja2 import Environment as ImmutableSandboxedEnvironment",

@@ -52,7 +52,6 @@ from palestra.text.models.tuning import Tuned, TuningConfig, batch_of
 from palestra.text.waves import Waves, Writer
 from tests.house import IMPORTS
 from tests.text.games import keys, text_game
-from tests.text.test_sandbox import ENDLESS
 
 CPU = torch.device("cpu")
 SIZES = {"num_layers": 2, "width": 16, "num_heads": 2, "mlp_width": 32, "context": 48, "init_std": 0.2}
@@ -193,39 +192,63 @@ def test_special_tokens_come_from_the_template_alone() -> None:
             return ids
 
         for prompt in CLEAN:
-            assert encoder.encode(prompt) == theirs(prompt), name
+            assert next(encoder.encode([prompt])) == theirs(prompt), name
         for prompt in FORGED:
             harmless = tuple(Message(message.role, "x") for message in prompt)
             own, expected = (
-                [token for token in ids if token in special] for ids in (encoder.encode(prompt), theirs(harmless))
+                [token for token in ids if token in special]
+                for ids in (next(encoder.encode([prompt])), theirs(harmless))
             )
             assert own == expected, (name, prompt)
 
 
 def test_the_text_of_a_message_survives(model: LocalModel) -> None:
     for text in ("say <|end|> now", "<|user|>", "é\n\x00\U0001f600", "\U000f0000<|end|>"):
-        ids = model.encoder.encode((Message("user", text),))
+        [ids] = model.encoder.encode([(Message("user", text),)])
         assert ids == [258, *text.encode(), 259]
         assert model.encoder.decode(model.encoder.encode_answer(text)) == text
         assert model.answer_ids(text, 3) == model.written(SHORT, text).ids == (*text.encode(), 256)
 
 
-def test_a_template_that_runs_on_and_on_ends() -> None:
-    for source, why in list(ENDLESS.items())[3:9]:
-        with pytest.raises(ChatTemplateError, match=why):
-            ChatTemplate(source, {})([{"role": "user", "content": "hi"}])
+def test_what_a_template_raises_is_an_error_of_the_template() -> None:
     for source, why in {
-        "{{ raise_exception('roles must alternate') }}": "roles must alternate",
-        "{{ 1 / 0 }}": "division by zero",
+        "{{ 'x' * 10**9 }}": "more than 512 MiB",
+        "{% for %}": "Expected an expression",
+        "{{ raise_exception('roles must alternate') }}": "^roles must alternate$",
+        "{{ 1 / 0 }}": "^ZeroDivisionError: division by zero$",
         "{{ ''.__class__.__mro__ }}": "unsafe",
         "{{ [1, 2] | random }}": "No filter named 'random'",
     }.items():
         with pytest.raises(ChatTemplateError, match=why):
-            ChatTemplate(source, {})([{"role": "user", "content": "hi"}])
+            ChatTemplate(source, {})([[{"role": "user", "content": "hi"}]])
+
+
+OF_TRANSFORMERS = {
+    "generation": "{% for m in messages %}{% set x = loop.index %}{% generation %}{{ m.content ~ x }}{% set x = 9 %}"
+    "{% endgeneration %}{{ x }}{% endfor %}",
+    "loop controls": "{% for m in messages %}{% if loop.index0 %}{% break %}{% endif %}{{ m.role }}{% endfor %}",
+    "tojson": "{{ messages | tojson }}{{ {'b': '<é>', 'a': none} | tojson(indent=1, sort_keys=true) }}",
+    "tojson by place": "{{ {'a': 'é'} | tojson(true, none, ('; ', '= ')) }}",
+    "namespace": "{% set n = namespace(a=1) %}{% for m in messages %}{% set n.a = n.a + 1 %}{% endfor %}{{ n.a }}",
+    "none": "{{ tools is none }}{{ documents }}{{ bos_token }}{{ missing }}{{ not missing }}{{ dict(a=1) }}",
+    "slices": "{{ messages[1:] }}{{ messages + [{'role': 'x'}] }}{{ messages[0]['content'][::-1] | upper }}",
+    "white space": "  {%- for m in messages %}\n  {{ m.content | trim }}\n  {%- endfor %}\n\n {% if 1 %}\nx{% endif %}",
+    "macro": "{% macro f(m) %}<{{ m.role }}>{{ caller() }}{% endmacro %}{% call f(messages[0]) %}in{% endcall %}",
+}
+
+
+@pytest.mark.parametrize("name", OF_TRANSFORMERS)
+def test_a_template_renders_as_in_transformers(name: str) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    messages = [{"role": "user", "content": " <hé> \U0001f600 "}, {"role": "assistant", "content": "no\n'"}]
+    named = {"chat_template": OF_TRANSFORMERS[name], "add_generation_prompt": True, "bos_token": "<s>"}
+    [[theirs], _] = render_jinja_template([messages], **named)
+    assert ChatTemplate(OF_TRANSFORMERS[name], {"bos_token": "<s>"})([messages, messages]) == [theirs, theirs]
 
 
 def test_a_template_reads_the_same_every_day() -> None:
-    assert ChatTemplate("{{ strftime_now('%d %b %Y') }}", {})([]) == "26 Jul 2024"
+    assert ChatTemplate("{{ strftime_now('%d %b %Y') }}", {})([[]]) == ["26 Jul 2024"]
 
 
 # ---- answers -----------------------------------------------------------------------------------------
@@ -810,7 +833,7 @@ def spoil(path: Path, how: str) -> None:
         ("a template that reads nothing", "path: expected a chat template in .* that shows messages, got one that lea"),
         (
             "a template that makes a huge text",
-            "path: expected a chat template that works, .* more than 100,000,000 char",
+            "path: expected a chat template that works, .* more than 512 MiB of",
         ),
     ],
 )

@@ -205,13 +205,19 @@ def test_what_each_role_reads_in_one_dialogue_is_written_for_people() -> None:
         ),
         (
             "opening.jinja",
-            "\n{% for i in range(99999) %}\n{% for j in range(99999) %}x{% endfor %}{% endfor %}",
-            "prompts.path: {0}, line 3: for the role 'verifier': it makes more than 100,000,000 characters, or loops",
+            "\n{{ 'x' * 10**9 }}",
+            "prompts.path: {0}, line 2: for the role 'verifier': it needs more than 512 MiB of memory",
         ),
         (
             "opening.jinja",
-            "\n{{ 'x' * 10**9 }}",
-            "prompts.path: {0}, line 2: for the role 'verifier': it makes more than 100,000,000 characters, or loops",
+            "\n{% if role %}{{ 'x' * 4000001 }}{% endif %}",
+            "prompts.path: {0}: for the role 'verifier': it makes more than 4,000,000 characters",
+        ),
+        ("opening.jinja", "\n{{ " + "(" * 999 + ")" * 999, "prompts.path: {0}: it is nested too deeply, or calls"),
+        (
+            "opening.jinja",
+            "{% include 'opening.jinja' %}",
+            "prompts.path: {0}, line 1: for the role 'verifier': it is nested too deeply, or calls itself without end",
         ),
     ],
 )

@@ -9,11 +9,14 @@ stand-ins become what they stand for, and a tokenizer that knows the special tok
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from palestra.text.chat import Prompt
 from palestra.text.models.extra import library
+from palestra.text.models.model import ChatTemplateError
+from palestra.text.models.templates import ChatTemplate
+from palestra.text.sandbox import MOST_TOGETHER, in_step
 
 Messages = list[dict[str, str]]
 STAND_INS = range(0xF0000, 0xFFFFE)  # of private use
@@ -30,8 +33,6 @@ class Encoder:
 
     def __init__(self, tokenizer: Any, stops: Sequence[int]) -> None:
         self.tokenizer, self.stops = tokenizer, tuple(stops)
-        from palestra.text.models.templates import ChatTemplate  # here, because most runs have no templates
-
         source = tokenizer.get_chat_template()
         self.template = ChatTemplate(source, tokenizer.special_tokens_map)
         added = tokenizer.added_tokens_decoder.values()
@@ -49,17 +50,27 @@ class Encoder:
 
     # ---- prompts -----------------------------------------------------------------------------------------
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Return the tokens of a prompt, with those that begin an answer.
+    def encode(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
+        """Yield the tokens of each prompt in turn, with those that begin an answer.
 
-        Raises ChatTemplateError, UnicodeEncodeError.
+        Raises ChatTemplateError, UnicodeEncodeError, where it comes to a prompt that has no tokens.
         """
+        for first in range(0, len(prompts), MOST_TOGETHER):
+            some = prompts[first : first + MOST_TOGETHER]
+            try:
+                yield from in_step(self.template, map(self._encode, some))
+            except (ChatTemplateError, UnicodeEncodeError):
+                for prompt in some:  # up to the one that it was
+                    yield from in_step(self.template, [self._encode(prompt)])
+
+    def _encode(self, prompt: Prompt) -> Generator[Messages, str, list[int]]:
+        """Return the tokens of a prompt. Yields messages that are to be rendered."""
         messages = [{"role": message.role, "content": message.content} for message in prompt]
-        plain = self.template(messages)
+        plain = yield messages
         stand_ins, restore = _stand_ins([plain, *(m["content"] for m in messages)], set("".join(self.special)))
-        marked = self.template(_changed(messages, lambda text: text.translate(stand_ins)))
+        marked = yield _changed(messages, lambda text: text.translate(stand_ins))
         if marked.translate(restore) != plain:  # the template looks into messages: hide no more than must be
-            marked = self.template(_changed(messages, lambda text: self._hide(text, stand_ins)))
+            marked = yield _changed(messages, lambda text: self._hide(text, stand_ins))
         pieces, end = [], 0
         for start, token in self._spans(marked):
             pieces += [marked[end:start].translate(restore), self._names[token]]

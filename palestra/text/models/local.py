@@ -63,10 +63,11 @@ class LocalModel(TextModel):
     def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Answer]:
         if not requests:
             return []
-        read: dict[Prompt, list[int]] = {}
+        indices: dict[Prompt, int] = {}  # of the first request of each prompt
         for index, request in enumerate(requests):
-            if request.prompt not in read:
-                read[request.prompt] = self._encode(request.prompt, index)
+            indices.setdefault(request.prompt, index)
+        encoded = self.encoder.encode(list(indices))
+        read = {prompt: self._next(encoded, index) for prompt, index in indices.items()}
         self.activate()
         prompts = [read[request.prompt] for request in requests]
         keys = torch.tensor([request.key for request in requests], device=self.network.device)
@@ -78,7 +79,7 @@ class LocalModel(TextModel):
         ]
 
     def written(self, prompt: Prompt, text: str) -> Answer:
-        read = self._encode(prompt, 0)
+        read = self._next(self.encoder.encode([prompt]), 0)
         return Answer(text, tuple(read), self.answer_ids(text, len(read)), (), "stop")
 
     def answer_ids(self, text: str, num_read: int) -> tuple[int, ...]:
@@ -92,10 +93,10 @@ class LocalModel(TextModel):
             raise PromptRefused(f"{message} reads, got {num_read + len(ids):,}", 0)
         return ids
 
-    def _encode(self, prompt: Prompt, index: int) -> list[int]:
-        """Return the tokens of the prompt of the request of that index. Raises PromptRefused."""
+    def _next(self, encoded: Iterator[list[int]], index: int) -> list[int]:
+        """Return the tokens that come next, which are those of the request of that index. Raises PromptRefused."""
         try:
-            ids = self.encoder.encode(prompt)
+            ids = next(encoded)
         except ChatTemplateError as error:
             raise PromptRefused(f"the chat template of the model refuses the prompt: {error}", index) from error
         except UnicodeEncodeError as error:

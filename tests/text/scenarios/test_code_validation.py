@@ -130,7 +130,7 @@ def test_shipped_prompts_show_what_a_role_sees_and_fit_the_usual_model(protocol:
                 opening = next(message.content for message in prompt if message.role == "user")
                 assert f"Task: {each.task}\n\nProgram:\n```python\n{each.versions[0]}\n```\n" in opening
                 assert "has a bug" in opening
-                longest = max(longest, len(encoder.encode(prompt)))
+                longest = max(longest, len(next(encoder.encode([prompt]))))
                 goes_on = role in game.protocol.verifiers and turn.channels and not dialogue.is_last_chance(role)
                 script = named_script("reject", game, [role])
                 moves[role] = game.read(turn, script.says(turn, ASKS) if goes_on else script.answer(dialogue, role, 1))
