@@ -123,8 +123,10 @@ class _Process:
     def _start(self) -> None:
         limits = (str(MOST_SECONDS), str(MOST_BYTES), str(MOST_CHARACTERS))
         command = [sys.executable, "-P", str(Path(__file__).with_name("sandbox_worker.py")), *limits]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self.running = subprocess.Popen(command, **pipes, bufsize=0, start_new_session=True)  # Ctrl-C is not for it
+        pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+        self.running = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=nowhere, bufsize=0, start_new_session=True
+        )  # Ctrl-C is not for it
         self.replies, self.known = io.BufferedReader(cast(io.RawIOBase, self.running.stdout)), set()
 
     def _exchange(self, line: str) -> dict[str, Any] | int:

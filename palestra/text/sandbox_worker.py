@@ -33,7 +33,7 @@ class Environment(ImmutableSandboxedEnvironment):
         if kind == "chat":
             options = {"extensions": [Generation, loopcontrols]}
         super().__init__(loader=DictLoader(sources), trim_blocks=True, lstrip_blocks=True, **options)
-        self.sources, self.shared = sources, shared
+        self.sources, self.always = sources, shared
         self.filters = {name: each for name, each in self.filters.items() if name not in RANDOM}
         if kind == "chat":
             self.filters["tojson"] = to_json
@@ -50,7 +50,7 @@ class Environment(ImmutableSandboxedEnvironment):
         template = self.get_template(name)
         if values is not None:
             roles = {"roles": tuple(values["roles"])} if "roles" in values else {}  # which JSON has made a list
-            return template.render(self.shared | values | roles)
+            return template.render(self.always | values | roles)
         tree = self.parse(self.sources[name], name)
         lines = {each.name: each.lineno for each in sorted(tree.find_all(nodes.Name), key=lambda each: -each.lineno)}
         used = meta.find_undeclared_variables(tree) - self.globals.keys()

@@ -12,6 +12,7 @@ from palestra.config.errors import listed, nearest
 from palestra.text.sandbox import Sandbox, SandboxError
 
 SUFFIX = ".jinja"
+MOST_BYTES = 1 << 20  # of a file
 SHIPPED = "prompts"  # the folder of this package
 COMMON = ("role", "roles", "side", "accept", "reject", "headers", "fields", "min_rounds", "max_rounds")
 PARTS: dict[str, tuple[str, ...]] = {  # each with what it is told besides COMMON and the fields
@@ -122,6 +123,8 @@ class Templates:
 
     def _add(self, file: Traversable) -> str:
         try:
+            if isinstance(file, Path) and (not file.is_file() or file.stat().st_size > MOST_BYTES):
+                raise OSError(f"no plain file of at most {MOST_BYTES:,} bytes")
             self.files[file.name] = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError.at(self.path, f"expected a text file in UTF-8 at {file}, got: {error}") from error

@@ -14,7 +14,10 @@ import copy
 import itertools
 import json
 import math
+import os
+import resource
 import shutil
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -844,6 +847,80 @@ def test_a_bad_folder_is_one_line(folder: Path, tmp_path: Path, how: str, messag
         folder_model(tmp_path / "bad", None)
     assert str(error.value).count("\n") == 0
     assert error.value.errors[0].path == "path"
+
+
+READ_BY_TRANSFORMERS = [
+    *("model.safetensors", "model.safetensors.index.json", "config.json", "generation_config.json", "tokenizer.json"),
+    *("tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
+    *("merges.txt", "tokenizer.model", "processor_config.json", "additional_chat_templates/more.jinja"),
+]
+
+
+def make_huge(place: Path) -> None:
+    with place.open("wb") as file:
+        file.truncate(1 << 30)
+
+
+@pytest.fixture
+def no_hang() -> Iterator[None]:
+    """Interrupts a test that waits for a pipe."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("no_hang")
+@pytest.mark.parametrize("name", READ_BY_TRANSFORMERS)
+def test_pipes_links_devices_and_huge_files_of_a_folder_are_refused_unread(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    shutil.copytree(folder, tmp_path / "bad")
+    place = tmp_path / "bad" / name
+    place.parent.mkdir(exist_ok=True)
+    for how, make in {
+        "no regular file": lambda: os.mkfifo(place),
+        r"a symbolic link; copy .* \(cp -RL\)": lambda: place.symlink_to("/dev/zero"),
+        "a symbolic link": lambda: place.symlink_to("nowhere"),
+        "a symbolic link;": lambda: place.symlink_to(folder / "config.json"),
+        "expected at most .* bytes in": lambda: make_huge(place),
+    }.items():
+        if how.startswith("expected") and name == "model.safetensors":
+            continue  # models are large
+        place.unlink(missing_ok=True)
+        make()
+        with pytest.raises(ConfigError, match=f"^path: .*{how}") as caught:
+            folder_model(tmp_path / "bad", None)
+        assert str(caught.value).count("\n") == 0
+
+
+@pytest.mark.usefixtures("no_hang")
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("num_hidden_layers", 10**7, "at most 1,024 as num_hidden_layers in config.json, .* got 10,000,000"),
+        ("num_labels", 10**9, "at most 1,024 as num_labels"),
+        ("text_config", {"num_hidden_layers": 10**9}, "at most 1,024 as num_hidden_layers"),
+        ("vocab_size", 10**10, "expected a config in .* that fits its weights of"),
+        ("intermediate_size", 10**8, "expected a config in .* that fits its weights of"),
+        ("hidden_size", 1 << 60, "expected a causal language model that transformers loads"),
+    ],
+)
+def test_a_config_of_a_larger_model_than_its_weights_is_refused_before_it_is_made(
+    folder: Path, tmp_path: Path, key: str, value: Any, message: str
+) -> None:
+    shutil.copytree(folder, tmp_path / "bad")
+    changed_json(tmp_path / "bad", "config.json", **{key: value})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ConfigError, match=f"^path: .*{message}") as caught:
+        folder_model(tmp_path / "bad", None)
+    assert str(caught.value).count("\n") == 0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10
 
 
 GPT2 = {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 12, "tie_word_embeddings": True}

@@ -3,6 +3,8 @@
 Covers palestra.text.templates.
 """
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +250,22 @@ def test_a_missing_folder_and_a_file_that_is_no_text_are_one_line(folder: Path) 
     with pytest.raises(ConfigError) as caught:
         of_folder()
     assert str(caught.value).startswith("prompts.path: expected a text file in UTF-8 at mine/heard.jinja, got: ")
+
+
+def make_huge(place: Path) -> None:
+    with place.open("wb") as file:
+        file.truncate(1 << 30)
+
+
+def test_pipes_and_devices_and_huge_files_of_a_folder_are_refused_unread(folder: Path) -> None:
+    place = folder / "heard.jinja"
+    makes: list[Callable[[], object]] = [
+        lambda: os.mkfifo(place),
+        lambda: place.symlink_to("/dev/zero"),
+        lambda: make_huge(place),
+    ]
+    for make in makes:
+        place.unlink(missing_ok=True)
+        make()
+        with pytest.raises(ConfigError, match=r"mine/heard.jinja, got: no plain file of at most 1,048,576 bytes$"):
+            of_folder()

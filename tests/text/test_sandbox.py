@@ -134,7 +134,13 @@ def test_the_first_template_that_fails_is_told_and_long_texts_come_in_several_an
     both = Sandbox("prompts", {"a": "{{ x * n }}", "b": "{{ y }}"}, {"n": 70_000})
     texts = [chr(97 + number % 26) + str(number) for number in range(150)]
     assert both.render([("a", {"x": text}) for text in texts]) == [text * 70_000 for text in texts]
-    jobs = [("a", {"x": "x", "n": 1}), ("a", {"x": "x", "n": 1}), ("b", {"y": (1, 2)}), ("b", {}), ("a", {})]
+    jobs: list[tuple[str, dict[str, object]]] = [
+        ("a", {"x": "x", "n": 1}),
+        ("a", {"x": "x", "n": 1}),
+        ("b", {"y": (1, 2)}),
+        ("b", {}),
+        ("a", {}),
+    ]
     with pytest.raises(SandboxError, match="'y' is undefined") as caught:
         both.render(jobs)
     assert (caught.value.index, caught.value.name, caught.value.line) == (3, "b", 1)
@@ -158,7 +164,8 @@ def pid_of_the_process() -> int:
 
 
 def test_a_process_that_is_suspended_or_killed_or_whose_thread_has_ended_makes_no_error() -> None:
-    starter = threading.Thread(target=lambda: (sandbox._PROCESS.stop(), rendered("a")))
+    sandbox._PROCESS.stop()
+    starter = threading.Thread(target=rendered, args=["a"])
     starter.start()
     starter.join()
     assert rendered("b") == "b"

@@ -2,23 +2,31 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from palestra.config import ConfigError
+from palestra.storage.disk import MAX_BYTES, MAX_CONFIG_BYTES, WORDS, Folder
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER_CONFIG = "adapter_config.json"
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+CHAT_TEMPLATES = "additional_chat_templates"  # the one folder in it that transformers reads
+READ = (".json", ".jinja", ".txt", ".model")  # files that it reads whole
+LONG = ("tokenizer", "vocab", "merges")  # of these the long ones
+COUNTED = re.compile(r"(layers?|blocks?|depths?|stages?|experts?|heads?|labels|groups?|codebooks?)$")
+MOST_PARTS = 1024  # of a model with few tensors: heads, experts
 
 
 def check_folder(path: Path) -> None:
     """Raise ConfigError, at the key `path`, for a folder that holds no model, or one that would run code of its own."""
     if not path.is_dir():
         raise _error(f"expected a folder with a model, got {str(path)!r}, which is none")
-    names = sorted(file.name for file in path.iterdir())
+    names = Folder(path).names()
+    _require_plain(Folder(path), names)
     if ADAPTER_CONFIG in names:
         remedy = "merge it into its model first (peft: merge_and_unload, save_pretrained)"
         raise _error(f"expected a whole model in {str(path)!r}, got an adapter ({ADAPTER_CONFIG}); {remedy}")
@@ -33,11 +41,45 @@ def check_folder(path: Path) -> None:
         if key := next(_foreign(_read(path / name)), None):
             remedy = "remove the key if transformers itself knows the model"
             raise _error(f"expected a model without code of its own, got {key} in {str(path / name)!r}; {remedy}")
-    for name in weight_files(path):
+    weights = weight_files(path)
+    for name in weights:
         if "/" in name or "\\" in name or not name.endswith(".safetensors"):
             raise _error(f"expected safetensors in {str(path / INDEX)!r}, got {name!r}")
         if name not in names:
             raise _error(f"expected {name} in {str(path)!r}, as its index says, got none")
+    _require_few(_read(path / CONFIG), max(MOST_PARTS, sum(_num_tensors(path / name) for name in weights)))
+
+
+def _require_plain(folder: Folder, names: Sequence[str]) -> None:
+    """Raise ConfigError for what transformers might read, but a stranger's pipe, device, link or huge file is."""
+    for name in names:
+        kind = folder.kind(name)
+        if kind == "folder" and name == CHAT_TEMPLATES:
+            _require_plain(folder.below(name), folder.below(name).names())
+        if kind in ("link", "other"):
+            remedy = "; copy the model with what its links lead to (cp -RL)" if kind == "link" else ""
+            raise _error(f"expected plain files in {str(folder.path)!r}, got {name}, which is {WORDS[kind]}{remedy}")
+        most = MAX_BYTES if name.startswith(LONG) else MAX_CONFIG_BYTES
+        if kind == "file" and name.endswith(READ) and (size := (folder.path / name).stat().st_size) > most:
+            raise _error(f"expected at most {most:,} bytes in {str(folder.path / name)!r}, got {size:,}")
+
+
+def _num_tensors(path: Path) -> int:
+    """Return how many tensors a file of safetensors says that it has; 0 for one that is none."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            return len(json.loads(file.read(min(length, MAX_CONFIG_BYTES))))
+        except (ValueError, RecursionError, TypeError):
+            return 0  # which the library tells
+
+
+def _require_few(data: Any, most: int) -> None:
+    """Raise ConfigError for a config that counts more layers, heads or the like than there are tensors."""
+    for key, value in data.items() if isinstance(data, dict) else ():
+        if isinstance(value, int) and COUNTED.search(key) and value > most:
+            raise _error(f"expected at most {most:,} as {key} in {CONFIG}, as many tensors as there are, got {value:,}")
+        _require_few(value, most)
 
 
 def weight_files(path: Path) -> list[str]:
@@ -71,7 +113,7 @@ def _foreign(data: Any) -> Iterator[str]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(Folder(path.parent).read(path.name, MAX_CONFIG_BYTES).decode())
     except (OSError, ValueError, RecursionError) as error:
         raise _error(f"expected JSON in {str(path)!r}, got a file that cannot be read: {error!s:.200}") from error
     if not isinstance(data, dict):

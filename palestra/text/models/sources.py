@@ -14,7 +14,7 @@ from palestra.text.chat import Message
 from palestra.text.models.byte_tokens import byte_tokenizer
 from palestra.text.models.encode import Encoder
 from palestra.text.models.extra import library
-from palestra.text.models.folder import check_folder, sha256_of
+from palestra.text.models.folder import check_folder, sha256_of, weight_files
 from palestra.text.models.local import AllWeights, LocalModel
 from palestra.text.models.lora import Adapter, LoRAConfig, SharedNetwork
 from palestra.text.models.losses import SupervisedConfig
@@ -63,6 +63,7 @@ class FolderConfig(Config):
         auto = library("transformers").AutoModelForCausalLM
         options = {**OFFLINE, "use_safetensors": True, "dtype": getattr(torch, self.dtype), "output_loading_info": True}
         failed: Exception | None = None
+        self._require_weights(path, auto)
         for attention in ("sdpa", "eager"):  # said, because a folder might name one of another machine
             try:
                 with seeded_global_state(0):
@@ -85,6 +86,20 @@ class FolderConfig(Config):
             return network
         message = f"expected a causal language model that transformers loads from {self.path!r}"
         raise ConfigError.at("path", f"{message}, got {type(failed).__name__}: {failed!s:.300}") from failed
+
+    def _require_weights(self, path: Path, auto: Any) -> None:
+        """Raise ConfigError for a config of a larger model than the weights are, before there is memory for it."""
+        try:
+            config = library("transformers").AutoConfig.from_pretrained(path, **OFFLINE)
+            with torch.device("meta"), seeded_global_state(0):
+                made = auto.from_config(config, trust_remote_code=False, attn_implementation="eager")
+        except Exception:
+            return  # loading it fails alike, and tells why
+        num = sum(each.numel() for each in (*made.parameters(), *made.buffers()))
+        num_bytes = sum((path / name).stat().st_size for name in weight_files(path))
+        if num > 2 * num_bytes + BUFFERS:  # a byte holds two numbers at most
+            message = f"expected a config in {self.path!r} that fits its weights of {num_bytes:,} bytes"
+            raise ConfigError.at("path", f"{message}, got one of {num:,} numbers")
 
     def _require_agreement(self, network: Network) -> None:
         """Raise ConfigError for a network whose answers have other probabilities when they are learned than when drawn.
@@ -146,6 +161,7 @@ class FolderConfig(Config):
 
 
 MOST_DIFFERENCE = {"float32": 1e-3, "bfloat16": 0.2}  # of log-probabilities, by the type of the weights
+BUFFERS = 1 << 26  # numbers that a model may have beside its weights, such as masks
 OFFLINE = {"local_files_only": True, "trust_remote_code": False}
 _shared_networks: weakref.WeakValueDictionary[tuple[str, str, str], SharedNetwork] = weakref.WeakValueDictionary()
 
