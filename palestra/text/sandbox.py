@@ -150,13 +150,11 @@ class _Process:
             self.replies.close()
         self.running = None
 
-    def forget(self) -> None:
-        """Begin anew in a forked child: the process is the parent's."""
-        if self.running is not None:
-            self.running.returncode = 0  # so that nobody waits for it
-        self.__init__()  # type: ignore[misc]
+    def unlock(self) -> None:
+        """In a forked child, whose parent's other threads are gone; `poll` says there that the process has ended."""
+        self.lock = threading.Lock()
 
 
 _PROCESS = _Process()
-os.register_at_fork(after_in_child=lambda: _PROCESS.forget())
+os.register_at_fork(after_in_child=lambda: _PROCESS.unlock())
 atexit.register(lambda: _PROCESS.stop())

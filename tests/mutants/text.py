@@ -47,7 +47,7 @@ TEXT = [
             "                    pass\n            return reply",
         ),
         ("and most > 1 and (len(asked) > 1 or", "and False and (len(asked) > 1 or"),
-        ("after_in_child=lambda: _PROCESS.forget()", "after_in_child=lambda: None"),
+        ("after_in_child=lambda: _PROCESS.unlock()", "after_in_child=lambda: None"),
     ),
     *mutants(
         "text/sandbox_worker.py",

@@ -182,18 +182,21 @@ def test_a_process_that_is_suspended_or_killed_or_whose_thread_has_ended_makes_n
 def test_a_forked_process_has_one_of_its_own() -> None:
     assert rendered("a") == "a"
     mine, (reading, writing) = pid_of_the_process(), os.pipe()
+    sandbox._PROCESS.lock.acquire()  # as another thread may have it
     if (child := os.fork()) == 0:
+        signal.alarm(20)
         os.write(writing, f"{rendered('b')} {pid_of_the_process() != mine}".encode())
         os._exit(0)
+    sandbox._PROCESS.lock.release()
     os.waitpid(child, 0)
+    os.close(writing)
     assert os.read(reading, 99) == b"b True"
     assert rendered("c") == "c"
     assert pid_of_the_process() == mine
     os.close(reading)
-    os.close(writing)
 
 
-def test_what_interrupts_an_answer_leaves_none_for_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_interrupts_an_answer_leaves_none_for_the_next_question() -> None:
     class Interrupted(BaseException):
         pass
 
