@@ -73,9 +73,11 @@ def load_config(path: str | Path, overrides: tuple[str, ...] = ()) -> RunConfig:
     """
     from pathlib import Path
 
+    from palestra.config import checking
     from palestra.runs.kinds import read_config
 
-    return read_config(Path(path), overrides)
+    with checking():
+        return read_config(Path(path), overrides)
 
 
 def load_player(

@@ -26,7 +26,10 @@ def print_version(is_asked: bool) -> None:
 
 
 class Command(TyperCommand):
-    """A command whose help shows its texts as they are: a default in brackets, as [latest], is no markup of rich."""
+    """A command in which no module is imported that is not trusted, unless it says that a config is the user's own.
+
+    Its help shows its texts as they are: a default in brackets, as [latest], is no markup of rich.
+    """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -34,6 +37,12 @@ class Command(TyperCommand):
         for each in explained:
             if each.help is not None:
                 each.help = escape(each.help)
+
+    def invoke(self, ctx: Any) -> Any:
+        from palestra.config.own_modules import saying_nothing
+
+        with saying_nothing():
+            return super().invoke(ctx)
 
 
 app = typer.Typer(

@@ -21,6 +21,7 @@ from palestra.config import (
     UserConfig,
     apply_overrides,
     check,
+    checking,
     failure,
     list_of_overrides,
     trusting,
@@ -67,7 +68,7 @@ class _Asked(Config):
 
 def read_analysis(name: str, overrides: Sequence[str]) -> Any:
     """Return the config of an analysis by its name and by keys that differ from the usual ones. Raises ConfigError."""
-    with _naming_keys():
+    with checking(), _naming_keys():
         data: dict[str, Any] = {"analysis": {"name": name}}
         others = []
         for override in list_of_overrides(overrides):

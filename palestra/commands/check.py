@@ -30,6 +30,7 @@ class Checked(NamedTuple):
     unchecked: list[str]
 
 
+@checking()
 def dry_run(config: str | Path | BaseRunConfig, overrides: Sequence[str], with_prompts: bool = False) -> Checked:
     """Raise ConfigError for everything that `train` would refuse on a machine that has what the config asks for.
 
@@ -62,6 +63,7 @@ def _plan(config: BaseRunConfig) -> list[str]:
     return lines + config.notes()
 
 
+@checking()
 def dry_tournament(file: Path, overrides: Sequence[str]) -> Checked:
     """Check the config of a tournament, as `dry_run` does that of a run."""
     config = read_tournament(file, overrides)
@@ -76,8 +78,7 @@ def dry_tournament(file: Path, overrides: Sequence[str]) -> Checked:
         return Checked(
             [], lacks, [f"the environment {environment}, which is not made here, and whether the players fit it"]
         )
-    with checking():
-        Tournament(config)
+    Tournament(config)
     return Checked(config.game.describe_turns(), lacks, [])
 
 

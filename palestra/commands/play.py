@@ -7,7 +7,7 @@ from torch import Tensor
 
 from palestra.commands.ask import begin_match, legal_moves, read_legal_action
 from palestra.commands.match import Match, Position, advise, check_role
-from palestra.config import ConfigError, below
+from palestra.config import ConfigError, below, checking
 from palestra.games.game import TensorGame
 from palestra.games.policy import Memory, Policy
 from palestra.players import SCRIPTED, make_script, script_error
@@ -125,9 +125,9 @@ def seat(stored: StoredRun, name: str, role: str) -> Seated:
     if name not in SCRIPTED and not {":", "/"} & {*name}:
         known = f"expected a player of the run ({', '.join(stored.players)}), a scripted one ({', '.join(SCRIPTED)})"
         raise ConfigError.at(role, f"{known} or a class of your own as 'package.module:Class', got {name!r}")
-    if (error := script_error(name, stored.config.game, role)) is not None:
-        raise ConfigError.at(role, error)
-    with below(role):
+    with checking(), below(role):  # the person has typed it
+        if (error := script_error(name, stored.config.game, role)) is not None:
+            raise ConfigError.at("", error)
         return Seated(name, make_script(name, game, role))
 
 

@@ -7,7 +7,7 @@ import torch
 
 from palestra.commands.match import check_role
 from palestra.commands.play import Left, Say
-from palestra.config import ConfigError, ConfigErrorItem, admits
+from palestra.config import ConfigError, ConfigErrorItem, admits, checking
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.randomness import base_key, world_keys
 from palestra.runs.stored import failures_filed
@@ -111,9 +111,10 @@ def _writer(training: Any, name: str, option: str) -> Writer:
     if seat is None and name not in SCRIPTS and ":" not in name:
         known = f"a player of the run ({', '.join(training.seats)}), a scripted one ({', '.join(SCRIPTS)})"
         raise ConfigError.at(option, f"expected {known} or a class of your own as 'package.module:Class', got {name!r}")
-    if ":" in name:
-        admits(name)  # the person has typed it
     try:
+        if ":" in name:
+            with checking():  # the person has typed it
+                admits(name)
         return Writer(name, named_script(name, training.game, training.game.roles) if seat is None else seat)
     except ConfigError as error:
         raise ConfigError([ConfigErrorItem(option, each.message) for each in error.errors]) from error

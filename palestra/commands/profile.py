@@ -15,6 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from palestra.config import reading_own
 from palestra.recording.results import count_text, label
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
@@ -138,7 +139,8 @@ def profile_config(
     num_opt_steps: of the timed and of the profiled stretch, at least. Gives the profile, or the number of the signal if
     one has asked to leave. Raises ConfigError, TrainingFailed, and OSError if the trace cannot be written.
     """
-    run_config = read_config(config, tuple(overrides)).in_one_process()
+    with reading_own():
+        run_config = read_config(config, tuple(overrides)).in_one_process()
     output: dict[str, Any] = {"display": "quiet", "record": None, "recorders": [], "save": None, "mirror": None}
     changes: dict[str, Any] = {"stop": NEVER, "output": run_config.output.model_copy(update=output)}
     was_there = trace.exists()

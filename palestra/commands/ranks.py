@@ -208,7 +208,7 @@ def _leave(error: Exception) -> None:
 
 
 def _trainer_of(job: Job, shown: Any) -> Any:
-    from palestra.config import trusting
+    from palestra.config import reading_own
     from palestra.runs.kinds import read_config
     from palestra.storage.run_folder import RunFolder
     from palestra.training.naming import named_classes
@@ -216,7 +216,7 @@ def _trainer_of(job: Job, shown: Any) -> Any:
 
     if _is_begun(job.run):
         return Trainer.load(job.run, console=shown, trust=True)
-    with trusting():
+    with reading_own():
         config = read_config(dict(job.config), [])
         trainer = named_classes(config)[0](config, console=shown, origin=job.origin)
     trainer.run.name, trainer.run.place = job.name, RunFolder(job.run)

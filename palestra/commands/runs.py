@@ -77,6 +77,8 @@ def compare(
         named = with_runs_of_sweeps(runs)
         with local_folders(named) as folders:
             moments = read_moments(folders, checkpoint)
+            for line in dict.fromkeys(fault for run, _ in moments for fault in run.faults):
+                errors.print(line)
             found = [run for run, _ in moments] if games is None else play_afresh(moments, games, errors.print)
         comparison = compare_groups(group_runs(found))
         render_comparison(console, comparison, iqm)

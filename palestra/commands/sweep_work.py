@@ -11,8 +11,9 @@ from rich.console import Console
 from palestra.commands.named_configs import find_config, naming_remedies
 from palestra.commands.seeds import parse_seeds
 from palestra.commands.shell import refuse, say
-from palestra.config import ConfigError, load_yaml, render, trusting
+from palestra.config import ConfigError, load_yaml, reading_own, render
 from palestra.config.files import full_key
+from palestra.config.own_modules import reading_file
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
 from palestra.storage.disk import plain_path
@@ -44,7 +45,7 @@ def open_sweep(
     if is_sweep_folder(path):
         refuse({"--run": run, "--seeds": seeds, "--at": at}, f"{path} is a sweep already")
         return Sweep.open(path, overrides, display, trust)
-    with trusting():  # the file is the user's own
+    with reading_own(), reading_file(path):
         config, bases, name = read_new(file, overrides, seeds, at)
         folder = run or default_path(name)
         if not is_sweep_folder(folder):

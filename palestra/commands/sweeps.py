@@ -50,12 +50,13 @@ def _dry_run(file: str, overrides: list[str], seeds: str | None, at: int | None)
     from palestra.commands.dry_sweep import dry_run
     from palestra.commands.sweep_work import read_new
     from palestra.config import ConfigError, checking
+    from palestra.config.own_modules import reading_file
     from palestra.sweeps.folder import is_sweep_folder
 
     if is_sweep_folder(Path(file)):
         message = f"expected a sweep's file or a config, got {file}, a sweep that has begun"
         raise ConfigError.at("--dry-run", message)
-    with checking():
+    with checking(), reading_file(Path(file)):
         config, bases, _ = read_new(file, overrides, seeds, at)
         for line in dry_run(config, bases):
             say(line)

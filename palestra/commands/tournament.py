@@ -7,7 +7,7 @@ from rich.console import Console
 
 from palestra.commands.evaluate import ShownEvaluations
 from palestra.commands.shell import say
-from palestra.config import ConfigError, load_yaml, trusting
+from palestra.config import ConfigError, load_yaml, reading_own, trusting
 from palestra.config.validation import load_stored_config
 from palestra.recording.display import make_display
 from palestra.recording.display.scores import ratings_table, score_table
@@ -44,7 +44,9 @@ def play_tournament(
 
     Raises ConfigError, RunFolderError, EvaluationFailed.
     """
-    _play(Tournament(read_tournament(file, overrides, pairings)), run, file.stem, console)
+    with reading_own():
+        config = read_tournament(file, overrides, pairings)
+    _play(Tournament(config), run, file.stem, console)
 
 
 def is_tournament_folder(path: Path) -> bool:

@@ -85,10 +85,10 @@ def _train_seeds(found: "NamedConfig", run: Path | None, seeds: Sequence[int], s
 def _train_side_by_side(found: "NamedConfig", run: Path | None, seeds: Sequence[int], at: int, shown: Console) -> None:
     from palestra.commands.named_configs import naming_remedies
     from palestra.commands.side_by_side import train_side_by_side
-    from palestra.config import trusting
+    from palestra.config import reading_own
     from palestra.runs.kinds import read_config
 
-    with naming_remedies(found), trusting():  # the file is the user's own
+    with naming_remedies(found), reading_own():
         config = read_config(found.source, found.overrides)
     train_side_by_side(config, found.name, run, seeds, at, shown)
 

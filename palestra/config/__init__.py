@@ -38,6 +38,7 @@ from palestra.config.own_modules import (
     checking,
     import_own,
     importing_no_others,
+    reading_own,
     trusting,
 )
 from palestra.config.places import find_defaults, find_undescribed

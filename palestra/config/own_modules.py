@@ -3,7 +3,8 @@
 A config names them as `package.module:Class`, or as `module:Name-v0` for a Gymnasium environment. The user's own config
 files may name any module. A stored run may come from another person: of the modules that it names, only those are
 imported whose sources are listed in a file of the user's state folder, by module, file and SHA-256. `palestra train`
-and the option `--trust` add to that list.
+and the option `--trust` add to that list. All commands begin in `saying_nothing`: what they read is another person's,
+unless `reading_own` or `checking` says that it is the user's own.
 """
 
 import fcntl
@@ -16,10 +17,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Literal
@@ -113,17 +115,20 @@ def _file_error(done: str, error: OSError) -> UntrustedError:
 class Imports:
     """The rule for the modules that a config names, while the config is read.
 
-    all: they are imported, because the config is the user's own. trust: they are imported, and trusted from now on.
-    check: they are imported, but not trusted, because the config is only checked. trusted: the trusted ones are
-    imported, and the others noted in `refused`. no_others: only the trusted ones are imported.
+    all: they are imported, because the config comes from the user's own Python. unsaid: nobody has said whose config it
+    is, so all that is neither trusted nor imported already raises UntrustedError. own: they are imported, and trusted
+    from now on, because the config is the user's own. trust: so they are for a stored config, too. check: they are
+    imported, but not trusted, because the user's own config is only checked. trusted: the trusted ones are imported,
+    and the others noted in `refused`. no_others: only the trusted ones are imported.
     """
 
-    kind: Literal["all", "trust", "check", "trusted", "no_others"]
+    kind: Literal["all", "unsaid", "own", "trust", "check", "trusted", "no_others"]
     refused: list[str] = field(default_factory=list)
 
 
-ALL = Imports("all")
 STRICT = ("trusted", "no_others")  # nothing that is entered inside them lets another module in
+STORED = ("run.json", "sweep.json", "seeds.yml")  # in the folder of a run, of a sweep, of the runs of several seeds
+ALL = Imports("all")
 _imports: ContextVar[Imports] = ContextVar("imports", default=ALL)
 _uses_outside: ContextVar[bool] = ContextVar("uses_outside", default=True)
 _admitted: set[Source] = set()  # what this process may import
@@ -138,20 +143,41 @@ def _entered(imports: Imports) -> Iterator[None]:
         _imports.reset(token)
 
 
+def saying_nothing() -> AbstractContextManager[None]:
+    """A context in which no module is imported that is not trusted, unless another context inside it allows that."""
+    return _entered(Imports("unsaid"))
+
+
+def as_now() -> Callable[[], AbstractContextManager[None]]:
+    """What makes contexts with the rule of the present one, for later."""
+    return partial(_entered, _imports.get())
+
+
 @contextmanager
 def trusting(trust: bool = True) -> Iterator[None]:
-    """A context in which the sources that configs name become trusted, for good.
+    """A context in which the sources that configs name become trusted, for good: those of stored ones, too (`--trust`).
 
     None do with trust=False, inside `checking`, and while a stored config is read.
     """
     outside = _imports.get()
-    with _entered(Imports("trust") if trust and outside.kind in ("all", "trust") else outside):
+    with _entered(Imports("trust") if trust and outside.kind in ("all", "unsaid", "own") else outside):
+        yield
+
+
+@contextmanager
+def reading_own() -> Iterator[None]:
+    """A context for configs of the user's own, and for what the user types: the sources that they name become trusted.
+
+    None do inside `checking`, and while a stored config is read.
+    """
+    outside = _imports.get()
+    with _entered(Imports("own") if outside.kind in ("all", "unsaid") else outside):
         yield
 
 
 @contextmanager
 def checking() -> Iterator[None]:
-    """A context in which the modules that configs name are imported, but do not become trusted.
+    """A context for configs of the user's own that are only checked: modules are imported, but do not become trusted.
 
     While a stored config is read, only the trusted ones are imported here, too.
     """
@@ -175,7 +201,7 @@ def reading_stored(path: Path) -> Iterator[None]:
     it names such sources.
     """
     outside = _imports.get()
-    imports = Imports("trusted") if outside.kind in ("all", "check") else outside
+    imports = outside if outside.kind in ("trust", *STRICT) else Imports("trusted")
     try:
         with _entered(imports):
             yield
@@ -187,10 +213,26 @@ def reading_stored(path: Path) -> Iterator[None]:
         raise UntrustedError("\n".join(f"{path}: {line}" for line in lines))
 
 
+def is_stored(path: Path) -> bool:
+    """Whether another person may have written a file, because it lies in the folder of a run or a sweep.
+
+    It may lie there by its path, or by where links lead.
+    """
+    places = (Path(os.path.abspath(path)), Path(os.path.realpath(path)))
+    # the farthest is SWEEP/trials/0003/config.yml
+    return any(os.path.lexists(above / mark) for place in places for above in place.parents[:3] for mark in STORED)
+
+
+def reading_file(path: Path) -> AbstractContextManager[None]:
+    """A context for reading a file that the user names: `reading_stored` if it is a stored one, else as outside."""
+    return reading_stored(path) if is_stored(path) else nullcontext()
+
+
 def admit(module_name: str) -> bool:
     """Whether a module that a config names may be imported.
 
-    True for a module that does not exist: importing it fails with a message.
+    True for a module that does not exist: importing it fails with a message. Raises UntrustedError in place of False if
+    nobody has said whose config it is.
     """
     imports = _imports.get()
     try:
@@ -199,11 +241,13 @@ def admit(module_name: str) -> bool:
         return imports.kind != "no_others"
     if imports.kind == "no_others":
         return not _untrusted(sources)
-    if imports.kind == "trust":
+    if imports.kind in ("own", "trust"):
         enter_trusted(sources)
     if imports.kind == "trusted" and (untrusted := _untrusted(sources)):
         imports.refused.extend(untrusted)
         return False
+    if imports.kind == "unsaid" and module_name not in sys.modules:
+        _require_admitted(sources)
     _admitted.update(sources)
     return True
 
@@ -217,11 +261,13 @@ def admit_outside(place: str, why: str) -> bool:
     if not _uses_outside.get():
         return True
     imports, source = _imports.get(), Source(why, place, "")
-    if imports.kind == "trust":
+    if imports.kind in ("own", "trust"):
         enter_trusted([source])
-    if imports.kind not in ("trusted", "no_others") or source in read_trusted():
+    if imports.kind not in ("unsaid", *STRICT) or source in read_trusted():
         return True
     imports.refused.append(f"{place} is not trusted, and was not used {why}; if you know it, trust it by --trust")
+    if imports.kind == "unsaid":
+        raise UntrustedError(imports.refused[-1])
     return False
 
 
@@ -243,6 +289,11 @@ def admitted() -> frozenset[Source]:
 def admit_sources(sources: Iterable[Source]) -> None:
     """Let this process import the sources that the process which started it may import."""
     _admitted.update(sources)
+
+
+def _require_admitted(sources: Sequence[Source]) -> None:
+    if not _admitted.issuperset(sources) and (untrusted := _untrusted(sources)):
+        raise UntrustedError("\n".join(untrusted))
 
 
 def _untrusted(sources: Sequence[Source]) -> list[str]:
@@ -319,9 +370,7 @@ def import_own(module_name: str) -> ModuleType:
     finder = None
     try:
         sources = find_sources(module_name)
-        untrusted = [] if _admitted.issuperset(sources) else _untrusted(sources)
-        if untrusted:
-            raise UntrustedError("\n".join(untrusted))
+        _require_admitted(sources)
         outermost = module_name.partition(".")[0]
         if here not in sys.path and importlib.machinery.PathFinder.find_spec(outermost, [here]) is not None:
             sys.path.append(here)  # the module may import its neighbours; installed packages take precedence

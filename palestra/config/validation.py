@@ -1,6 +1,6 @@
 """Checks plain data: gives the config, or all errors in the form "expected X, got Y"."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
 
@@ -20,7 +20,7 @@ from palestra.config.errors import (
 )
 from palestra.config.files import apply_overrides, list_of_overrides, load_yaml
 from palestra.config.other_names import ours_of
-from palestra.config.own_modules import reading_stored
+from palestra.config.own_modules import is_stored, reading_stored
 from palestra.config.places import Place, describe, place_of
 from palestra.config.usual import completed, lacking
 from palestra.config.variants import ByKey, members_of
@@ -34,8 +34,16 @@ UNKNOWN_KEY = ("extra_forbidden", "invalid_key")
 OUT_OF_RANGE = ("greater_than", "less_than", "multiple_of", "too_short", "too_long", "pattern_mismatch")
 
 
-def load_config(path: str | Path, overrides: Iterable[str], model: Model[M]) -> M:
-    """The config in a YAML file, with overrides `dotted.key=value`, checked. Raises ConfigError with all errors."""
+def load_config(path: str | Path, overrides: Sequence[str], model: Model[M]) -> M:
+    """The config in a YAML file, with overrides `dotted.key=value`, checked. Raises ConfigError with all errors.
+
+    A file in the folder of a run or a sweep is first read without the overrides, which are the user's own, as
+    `load_stored_config` reads it.
+    """
+    if is_stored(Path(path)):
+        config = load_stored_config(Path(path), model)
+        if not overrides:
+            return config
     return check_overridden(load_yaml(Path(path)), overrides, model)
 
 
@@ -46,7 +54,7 @@ def load_stored_config(path: Path, model: Model[M]) -> M:
     others.
     """
     with reading_stored(path):
-        return load_config(path, (), model)
+        return check_overridden(load_yaml(path), (), model)
 
 
 def check_overridden(data: dict[str, Any], overrides: Iterable[str], model: Model[M]) -> M:

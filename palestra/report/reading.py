@@ -96,6 +96,7 @@ class RunData:
         changes = list(_undamaged(folder.changes, faults))
         evaluations = [record for record in records if record.get("kind") == "evaluation"]
         config: dict[str, Any] = _or_fault(lambda: load_yaml(folder.config), {}, faults)
+        kind_of_stored(config, faults.append)
         return cls(
             path=path,
             name=run_name(path),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, check_overridden, trusting
+from palestra.config import Config, ConfigError, ConfigErrorItem, check_overridden, reading_own
 from palestra.evaluation.config import AnyEvaluationConfig, EvaluationConfig, UserEvaluationConfig, evaluation_errors
 from palestra.games import AnyGameConfig
 from palestra.players import scripts_in
@@ -101,7 +101,7 @@ def changed_stored_config(folder: RunFolder, overrides: Sequence[str]) -> Change
         raise ConfigError.at(overrides[0], f"expected no change, because the run is {config.in_words}")
     data, notes = config.begin_change(overrides)
     marks = {key: None for key in ("best", "evaluators") if key in data}  # nothing is marked any more
-    with trusting():  # the modules that overrides name, because the user typed them
+    with reading_own():  # the modules that overrides name, because the user typed them
         changed = check_overridden(data | marks, overrides, type(config))
     expected = f"expected a change of {', '.join(config.changeable)} alone, because the run has learned by its config"
     before = config.model_copy(update=marks)

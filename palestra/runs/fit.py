@@ -21,7 +21,7 @@ from palestra.config import (
     has_unread,
     import_path,
     load_class,
-    trusting,
+    reading_own,
     under,
 )
 from palestra.config.errors import shown
@@ -301,7 +301,7 @@ class FitConfig(EvaluatedRunConfig):
         if not isinstance(named, LabelledConfig):
             with suppress(ValueError):
                 path = import_path(type(model))
-            with trusting():
+            with reading_own():
                 named = None if path is None else check({"model": {**named.model_dump(), "name": path}}, _Holder).model
         config = self.model_copy(update={"model": named})
         config._given = type(model)

@@ -3,7 +3,7 @@
 To register one, add the names of its trainers to KINDS.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,13 +13,15 @@ from palestra.config import (
     admit_modules,
     admits,
     check_overridden,
+    importing_no_others,
     load_class,
     load_config,
+    load_stored_config,
     load_yaml,
-    trusting,
+    reading_own,
+    under,
 )
 from palestra.config.errors import listed, nearest
-from palestra.config.own_modules import reading_stored
 from palestra.runs.base import BaseRunConfig, TrainerBase
 from palestra.runs.config import RunConfig
 from palestra.runs.fit import FitConfig
@@ -72,12 +74,17 @@ def kind_of_run(data: Any) -> type[BaseRunConfig]:
     return RunConfig
 
 
-def kind_of_stored(data: Any) -> type[BaseRunConfig]:
+def kind_of_stored(data: Any, tell: Callable[[str], object] = lambda line: None) -> type[BaseRunConfig]:
     """The kind of run whose records a folder holds, by its config as plain data.
 
-    RunConfig if they are those of a tournament, or name a trainer that cannot be imported.
+    RunConfig if they are those of a tournament, or name a trainer that is not trusted or cannot be imported. tell:
+    called with a line if the trainer's module is not trusted.
     """
-    with suppress(ConfigError):
+    with suppress(ConfigError), importing_no_others():
+        name = under(data, "trainer", "name")
+        if isinstance(name, str) and not admits(name):
+            why = "is of a module that is not here or that you do not trust, and was not imported"
+            tell(f"trainer.name: {name} {why}; the run is read as {RunConfig.in_words}")
         return kind_of_run(data)
     return RunConfig
 
@@ -112,14 +119,12 @@ def read_stored_config(path: Path, overrides: Sequence[str] = ()) -> Any:
     """
     if overrides:
         read_stored_config(path)
-        with trusting():
+        with reading_own():
             return load_config(path, overrides, kind_of_run)
     try:
-        data = load_yaml(path)
-        if is_tournament(data):
+        if is_tournament(load_yaml(path)):
             raise RunFolderError(f"expected a run in which a player learns, got a tournament: {path.parent}")
-        with reading_stored(path):
-            return check_overridden(data, (), kind_of_run)
+        return load_stored_config(path, kind_of_run)
     except ConfigError as error:
         other = _other_palestra(path) if any(each.is_about_a_key for each in error.errors) else None
         raise RunFolderError(f"{path} {other or 'differs from what was written'}:\n{error}") from error

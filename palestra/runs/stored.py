@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 
-from palestra.config import Config, check, trusting
+from palestra.config import Config, check, checking, reading_own, trusting
 from palestra.config.own_modules import using_nothing_outside
 from palestra.evaluation.config import EvaluationConfig
 from palestra.evaluation.evaluations import Evaluations
@@ -185,7 +185,7 @@ class StoredRun(Stored):
 
     def change_evaluations(self, changes: Changes) -> None:
         """Let other evaluations be played from now on. Raises ConfigError if they do not fit the players."""
-        with errors_at(changes.asked_path):
+        with reading_own(), errors_at(changes.asked_path):  # the user typed them
             self.evaluations = build_evaluations(self.parts, changes.evaluations(self.config))
         self.changes = changes
 
@@ -239,7 +239,7 @@ class StoredRun(Stored):
             "game": game,
             "pairings": [run.roles | dict(pairing)],
         }
-        with errors_at(lambda path: path.removeprefix("evaluations.0.").replace("pairings.0", "pairing")):
+        with checking(), errors_at(lambda path: path.removeprefix("evaluations.0.").replace("pairings.0", "pairing")):
             evaluation = check(data, EvaluationConfig)
             require_fitting([evaluation], run)
             evaluations = build_evaluations(self.parts, [evaluation])

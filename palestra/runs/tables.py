@@ -68,7 +68,7 @@ def rows_of_runs(paths: Sequence[Path], tell: Callable[[str], None]) -> Rows:
     """
     paths = list({path.resolve(): path for path in paths}.values())
     runs = [(RunFolder.open(path), name) for path, name in zip(paths, run_names(paths), strict=True)]
-    axes = dict.fromkeys(axis for folder, _ in runs for axis in kind_of_stored(load_yaml(folder.config)).axes)
+    axes = dict.fromkeys(axis for folder, _ in runs for axis in kind_of_stored(load_yaml(folder.config), tell).axes)
     return Rows(tuple(axes), (row for folder, name in runs for row in rows_of_run(folder, name, tell)))
 
 

@@ -23,6 +23,7 @@ from palestra.config import (
     render,
     user_class_hashes,
 )
+from palestra.config.own_modules import reading_file
 from palestra.evaluation.config import EvaluationConfig, pairing_errors
 from palestra.evaluation.evaluator import Watch, nobody_watches
 from palestra.games import AnyGameConfig
@@ -138,7 +139,8 @@ def read_tournament(
     if not is_tournament(data) and "trainer" in data:
         message = "expected a tournament, in which nobody learns, got a config that trains; to train it: "
         raise ConfigError.at(str(path), f"{message}palestra train {path}")
-    return check_overridden(data | ({"pairings": pairings} if pairings else {}), overrides, TournamentConfig)
+    with reading_file(path):
+        return check_overridden(data | ({"pairings": pairings} if pairings else {}), overrides, TournamentConfig)
 
 
 # ---- how it is played -------------------------------------------------------------------------------------

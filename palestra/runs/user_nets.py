@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from palestra.config import Config, ConfigError, import_path, replaced, trusting
+from palestra.config import Config, ConfigError, import_path, reading_own, replaced
 from palestra.config.errors import nearest
 from palestra.nets import UserNets, is_net_config
 from palestra.players.player import Player
@@ -77,7 +77,7 @@ def use_builders(player: Player, run: RunConfig, nets: Nets) -> RunConfig:
             for key in above:
                 part = part[key]
             part[last] = {"name": path}
-    with trusting():
+    with reading_own():
         named: RunConfig = read_config(data)
     return named
 

@@ -4,14 +4,14 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 from optuna.trial import FrozenTrial
 
 from palestra.config import ConfigError, ConfigErrorItem, check_overridden, render, trusting
-from palestra.config.own_modules import reading_stored
+from palestra.config.own_modules import as_now, reading_stored
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
 from palestra.runtime.signals import StopSignals
@@ -63,14 +63,17 @@ class Sweep:
 
     @classmethod
     def create(cls, path: Path, config: SweepConfig, bases: dict[str, BaseRunConfig], display: SweepDisplay) -> Self:
-        """Make a new sweep in a folder that does not exist. Raises ConfigError, RunFolderError."""
+        """Make a new sweep in a folder that does not exist. Raises ConfigError, RunFolderError.
+
+        Its trials are read by the rule for imports that holds now.
+        """
         plan = Plan(config, bases)
         plan.config.place.build()
         stored = plan.config.model_copy(update={"base": [f"base/{name}.yml" for name in bases]})
         texts = {name: render(base, type(base)) for name, base in bases.items()}
         folder = SweepFolder.create(path, render(stored, SweepConfig), texts)
         try:
-            return cls(folder, plan, display, nullcontext)  # the user's own
+            return cls(folder, plan, display, as_now())
         except BaseException:  # for instance the storage holds another sweep, or does not answer
             folder.remove_unused()
             raise

@@ -13,7 +13,7 @@ from palestra.algorithms.ppo import PPOConfig
 from palestra.algorithms.sac import SACConfig
 from palestra.algorithms.td3 import TD3Config
 from palestra.callbacks import Callback
-from palestra.config import trusting
+from palestra.config import reading_own
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
 from palestra.storage.run_folder import RunFolder
@@ -74,7 +74,7 @@ def make_trainer(
 
     The arguments are those of Trainer. Raises ConfigError with every fault of the config at once.
     """
-    with trusting():
+    with reading_own():
         read = read_config(config, overrides)
     trainer: Any = named_classes(read)[0](read, run=run, callbacks=callbacks, console=console)
     if isinstance(config, str | Path):

@@ -4,7 +4,7 @@ The subclass `palestra.training.trainer.Trainer` trains players in games.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from rich.console import Console
 
 from palestra.buffers.replay import ReplayBuffer
 from palestra.callbacks import Callback, make_callback, required_callbacks
-from palestra.config import trusting
+from palestra.config import reading_own
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage
 from palestra.recording.values import Recordable
@@ -94,7 +94,7 @@ class Training(TrainerBase):
         replica: Replica | None = None,
     ) -> None:
         # users who train by their own config trust what it names
-        with trusting(not isinstance(run, RunFolder) and origin is None):
+        with nullcontext() if isinstance(run, RunFolder) or origin is not None else reading_own():
             read: BaseRunConfig = read_config(config, overrides)
         name = Path(config).stem if isinstance(config, str | Path) else "run"
         self.run = Run(read, run, name, console, origin, python_class(type(self), read))

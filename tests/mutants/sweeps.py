@@ -209,7 +209,7 @@ SWEEPS = [
         "sweeps/test_strangers_sweeps.py",
         ('outside if outside.kind in STRICT else Imports("check")', 'Imports("check")'),
         (
-            'if trust and outside.kind in ("all", "trust") else outside',
+            'if trust and outside.kind in ("all", "unsaid", "own") else outside',
             'if trust and outside.kind != "check" else outside',
         ),
     ),
