@@ -283,3 +283,31 @@ def test_no_command_imports_a_module_that_a_stored_file_names(
                 assert f"trainer.name: {NAME} is of a module" in result.output + Path("run/report.html").read_text()
     CliRunner().invoke(app, ["resume" if kind == "tournament" else "verify", "run", "--trust"])
     assert canary.exists()  # they do name it
+
+
+def test_python_reads_a_stored_file_as_strictly(trained: Path, canary: Path) -> None:
+    make_folders(trained, of_a_stranger(TINY, "trainer"), {})
+    for file in FILES:
+        for call in (palestra.load_config, palestra.make_trainer, palestra.Trainer):
+            with pytest.raises(UntrustedError, match="theirs"):
+                call(file)
+    assert not canary.exists()
+
+
+OF_FILES = ["train FILE", "check FILE", "profile FILE", "config sweep FILE", "sweep FILE seed=1,2"]
+OF_FILES += ["train FILE --seeds 0 --at 1 --run new", "sweep FILE seed=1,2 --dry-run"]
+
+
+@pytest.mark.parametrize("line", OF_FILES)
+def test_a_file_of_ones_own_may_name_any_module(line: str, canary: Path) -> None:
+    Path("own.yml").write_text(json.dumps(of_a_stranger(TINY, "trainer")))
+    result = CliRunner().invoke(app, line.replace("FILE", "own.yml").split())
+    assert "expected a class of module 'theirs' (none), got 'Thing'" in result.stderr
+    assert canary.exists()
+
+
+def test_a_tournament_of_ones_own_may_name_any_module(canary: Path) -> None:
+    Path("own.yml").write_text(json.dumps(of_a_stranger(configs(canary.parent)["tournament"], "outer")))
+    for command in ("evaluate", "check"):
+        assert "expected a class of module 'theirs'" in CliRunner().invoke(app, [command, "own.yml"]).stderr
+        assert canary.exists()

@@ -24,15 +24,13 @@ from palestra.config import (
     checking,
     failure,
     list_of_overrides,
-    trusting,
 )
 from palestra.config.files import values_of
-from palestra.config.own_modules import using_nothing_outside
 from palestra.config.places import Place
 from palestra.config.usual import completed
 from palestra.recording.results import printable, score_text
-from palestra.runs.kinds import read_stored_config, require_kind
-from palestra.runs.stored import EvaluationFailed
+from palestra.runs.kinds import require_kind
+from palestra.runs.stored import EvaluationFailed, config_of
 from palestra.runs.text import TextConfig
 from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.lock import Lock
@@ -141,9 +139,8 @@ class Wanted:
 
 def open_run(run: Path, trust: bool) -> tuple[RunFolder, TextConfig]:
     """Open a run of text in order to read its dialogues; it may train meanwhile. Raises RunFolderError, ConfigError."""
-    with trusting(trust), using_nothing_outside():  # a server that the run names is not asked
-        folder = RunFolder.open(run)
-        return folder, require_kind(read_stored_config(folder.config), TextConfig, folder.path)
+    folder = RunFolder.open(run)
+    return folder, require_kind(config_of(run, trust), TextConfig, folder.path)  # its servers are not asked
 
 
 def analyse(folder: RunFolder, run: TextConfig, config: Any, wanted: Wanted, anew: bool, say: Say) -> Results:

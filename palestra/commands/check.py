@@ -3,7 +3,8 @@
 No environment is made, and no extra is imported. What only this machine lacks is told, and is no fault of the config.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,12 +85,11 @@ def dry_tournament(file: Path, overrides: Sequence[str]) -> Checked:
 
 def _missing_extras(config: BaseRunConfig) -> Iterator[str]:
     """Yield a phrase for each missing extra, with the package to install."""
-    try:
-        make_recorders(config.output.recorders)
-    except ConfigError as error:
-        yield from map(str, error.errors)
-    try:
-        if config.output.mirror is not None:
-            config.output.mirror.require_backend()
-    except ConfigError as error:
-        yield from map(str, error.errors)
+    needs: list[Callable[[], object]] = [partial(make_recorders, config.output.recorders)]
+    if config.output.mirror is not None:
+        needs.append(config.output.mirror.require_backend)
+    for need in needs:
+        try:
+            need()
+        except ConfigError as error:
+            yield from map(str, error.errors)

@@ -102,7 +102,9 @@ def config(
     It is a shipped one, or one for an algorithm and a game, with networks that fit it, or for a model and its data.
     """
     with one_line_errors():
-        with redirect_stdout(sys.stderr):  # what the user's modules print is no part of the file
+        from palestra.config import checking
+
+        with redirect_stdout(sys.stderr), checking():  # what the user's modules print is no part of the file
             text = _rendered(name, words or [])
         print(text, end="")
 

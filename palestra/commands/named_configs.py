@@ -102,11 +102,8 @@ def find_config(file: str, words: Sequence[str]) -> NamedConfig:
     path = named_file(file)
     if path is not None and path == shipped.get(file):
         changed = followed(path, words)
-        return (
-            NamedConfig(file, file, path, list(words), None)
-            if changed is None
-            else NamedConfig(file, file, changed, [], None)
-        )
+        source, overrides = (path, list(words)) if changed is None else (changed, [])
+        return NamedConfig(file, file, source, overrides, None)
     if path is not None:
         note = f"{path}: this file is used, not the config {file} that palestra ships" if file in shipped else None
         return NamedConfig(str(path), path.stem, path, list(words), note)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from palestra.commands.shell import say
-from palestra.config import Config, ConfigError, PositiveInt, check, load_yaml, render, trusting
+from palestra.config import Config, ConfigError, PositiveInt, check, load_yaml, render
 from palestra.config.own_modules import reading_stored
 from palestra.recording.results import Evaluation
 from palestra.recording.summary import render_seeds_summary
@@ -113,7 +113,7 @@ def resume_side_by_side(folder: Path, trust: bool, shown: Console) -> None:
     Raises ConfigError, RunFolderError, UntrustedError.
     """
     stored = check(load_yaml(plain_path(Folder(folder), SEEDS)), _Seeds)
-    with trusting(trust), reading_stored(folder / BASE):
+    with reading_stored(folder / BASE, trust):
         config = read_config(plain_path(Folder(folder), BASE))
     train_side_by_side(config, folder.name, folder, stored.seeds, stored.at, shown)
 

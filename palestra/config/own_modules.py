@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Literal
+from typing import Literal, get_args
 
 OF_A_SCRIPT = "expected a name in a module; what stands in a script (__main__) can be used by that script alone"
 IMPORT_PATH = re.compile(r"(\w+(?:\.\w+)*):\w+")
@@ -111,6 +111,9 @@ def _file_error(done: str, error: OSError) -> UntrustedError:
 # ---- which modules are imported ------------------------------------------------------------------------------------
 
 
+Kind = Literal["all", "unsaid", "own", "trust", "check", "trusted", "no_others"]
+
+
 @dataclass(frozen=True)
 class Imports:
     """The rule for the modules that a config names, while the config is read.
@@ -122,11 +125,21 @@ class Imports:
     and the others noted in `refused`. no_others: only the trusted ones are imported.
     """
 
-    kind: Literal["all", "unsaid", "own", "trust", "check", "trusted", "no_others"]
+    kind: Kind
     refused: list[str] = field(default_factory=list)
+
+    def allows(self, untrusted: Callable[[], Sequence[str]]) -> bool:
+        """Whether what is not trusted may be used. untrusted: gives the lines that refuse it; none: it is trusted."""
+        if self.kind not in ("unsaid", *STRICT) or not (lines := untrusted()):
+            return True
+        if self.kind == "unsaid":
+            raise UntrustedError("\n".join(lines))
+        self.refused.extend(lines)
+        return False
 
 
 STRICT = ("trusted", "no_others")  # nothing that is entered inside them lets another module in
+GENEROUS = ("own", "trust")  # what is named inside them becomes trusted
 STORED = ("run.json", "sweep.json", "seeds.yml")  # in the folder of a run, of a sweep, of the runs of several seeds
 ALL = Imports("all")
 _imports: ContextVar[Imports] = ContextVar("imports", default=ALL)
@@ -135,44 +148,40 @@ _admitted: set[Source] = set()  # what this process may import
 
 
 @contextmanager
-def _entered(imports: Imports) -> Iterator[None]:
-    token = _imports.set(imports)
+def _entered(kind: Kind, *inside: Kind) -> Iterator[Imports]:
+    """A context with the rule of a kind. inside: the kinds in whose place it comes; the others stay."""
+    outside = _imports.get()
+    token = _imports.set(Imports(kind) if outside.kind in inside else outside)
     try:
-        yield
+        yield _imports.get()
     finally:
         _imports.reset(token)
 
 
-def saying_nothing() -> AbstractContextManager[None]:
+def saying_nothing() -> AbstractContextManager[object]:
     """A context in which no module is imported that is not trusted, unless another context inside it allows that."""
-    return _entered(Imports("unsaid"))
+    return _entered("unsaid", "all")
 
 
-def as_now() -> Callable[[], AbstractContextManager[None]]:
+def as_now() -> Callable[[], AbstractContextManager[object]]:
     """What makes contexts with the rule of the present one, for later."""
-    return partial(_entered, _imports.get())
+    return partial(_entered, _imports.get().kind, *get_args(Kind))
 
 
-@contextmanager
-def trusting(trust: bool = True) -> Iterator[None]:
+def trusting(trust: bool = True) -> AbstractContextManager[object]:
     """A context in which the sources that configs name become trusted, for good: those of stored ones, too (`--trust`).
 
     None do with trust=False, inside `checking`, and while a stored config is read.
     """
-    outside = _imports.get()
-    with _entered(Imports("trust") if trust and outside.kind in ("all", "unsaid", "own") else outside):
-        yield
+    return _entered("trust", *(("all", "unsaid", "own") if trust else ()))
 
 
-@contextmanager
-def reading_own() -> Iterator[None]:
+def reading_own() -> AbstractContextManager[object]:
     """A context for configs of the user's own, and for what the user types: the sources that they name become trusted.
 
     None do inside `checking`, and while a stored config is read.
     """
-    outside = _imports.get()
-    with _entered(Imports("own") if outside.kind in ("all", "unsaid") else outside):
-        yield
+    return _entered("own", "all", "unsaid")
 
 
 @contextmanager
@@ -181,36 +190,30 @@ def checking() -> Iterator[None]:
 
     While a stored config is read, only the trusted ones are imported here, too.
     """
-    outside = _imports.get()
-    with _entered(outside if outside.kind in STRICT else Imports("check")):
+    with _entered("check", "all", "unsaid", "own", "trust"):
         yield
 
 
-@contextmanager
-def importing_no_others() -> Iterator[None]:
+def importing_no_others() -> AbstractContextManager[object]:
     """A context in which only trusted modules are imported: sections of classes of others stay plain mappings."""
-    with _entered(Imports("no_others")):
-        yield
+    return _entered("no_others", *get_args(Kind))
 
 
 @contextmanager
-def reading_stored(path: Path) -> Iterator[None]:
+def reading_stored(path: Path, trust: bool = False) -> Iterator[None]:
     """A context for reading the config of a stored run at `path`, which another person may have written.
 
-    Sources that are not trusted are not imported. Raises UntrustedError, in place of any other error of the config, if
-    it names such sources.
+    trust: as for `trusting`. Sources that are not trusted are not imported. Raises UntrustedError, in place of any
+    other error of the config, if it names such sources.
     """
-    outside = _imports.get()
-    imports = outside if outside.kind in ("trust", *STRICT) else Imports("trusted")
-    try:
-        with _entered(imports):
+    with trusting(trust), _entered("trusted", "all", "unsaid", "own", "check") as imports:
+        try:
             yield
-    except Exception:  # a section that was not read can make the code that needs it raise anything
-        if not imports.refused:
-            raise
+        except Exception:  # a section that was not read can make the code that needs it raise anything
+            if not imports.refused:
+                raise
     if imports.refused:
-        lines = dict.fromkeys(imports.refused)
-        raise UntrustedError("\n".join(f"{path}: {line}" for line in lines))
+        raise UntrustedError("\n".join(f"{path}: {line}" for line in dict.fromkeys(imports.refused)))
 
 
 def is_stored(path: Path) -> bool:
@@ -223,7 +226,7 @@ def is_stored(path: Path) -> bool:
     return any(os.path.lexists(above / mark) for place in places for above in place.parents[:3] for mark in STORED)
 
 
-def reading_file(path: Path) -> AbstractContextManager[None]:
+def reading_file(path: Path) -> AbstractContextManager[object]:
     """A context for reading a file that the user names: `reading_stored` if it is a stored one, else as outside."""
     return reading_stored(path) if is_stored(path) else nullcontext()
 
@@ -241,15 +244,12 @@ def admit(module_name: str) -> bool:
         return imports.kind != "no_others"
     if imports.kind == "no_others":
         return not _untrusted(sources)
-    if imports.kind in ("own", "trust"):
+    if imports.kind in GENEROUS:
         enter_trusted(sources)
-    if imports.kind == "trusted" and (untrusted := _untrusted(sources)):
-        imports.refused.extend(untrusted)
-        return False
-    if imports.kind == "unsaid" and module_name not in sys.modules:
-        _require_admitted(sources)
-    _admitted.update(sources)
-    return True
+    is_here = imports.kind == "unsaid" and (module_name in sys.modules or _admitted.issuperset(sources))
+    is_allowed = is_here or imports.allows(lambda: _untrusted(sources))
+    _admitted.update(sources if is_allowed else ())
+    return is_allowed
 
 
 def admit_outside(place: str, why: str) -> bool:
@@ -261,14 +261,10 @@ def admit_outside(place: str, why: str) -> bool:
     if not _uses_outside.get():
         return True
     imports, source = _imports.get(), Source(why, place, "")
-    if imports.kind in ("own", "trust"):
+    if imports.kind in GENEROUS:
         enter_trusted([source])
-    if imports.kind not in ("unsaid", *STRICT) or source in read_trusted():
-        return True
-    imports.refused.append(f"{place} is not trusted, and was not used {why}; if you know it, trust it by --trust")
-    if imports.kind == "unsaid":
-        raise UntrustedError(imports.refused[-1])
-    return False
+    refusal = f"{place} is not trusted, and was not used {why}; if you know it, trust it by --trust"
+    return imports.allows(lambda: [] if source in read_trusted() else [refusal])
 
 
 @contextmanager
@@ -348,10 +344,7 @@ def _find(name: str, path: list[str] | None) -> tuple[str | None, list[str] | No
     last = name.rpartition(".")[2]  # for the whole name, it would expect the packages above it in sys.modules
     spec = importlib.machinery.PathFinder.find_spec(last, places)
     others = (finder for finder in sys.meta_path if finder is not importlib.machinery.PathFinder)
-    for finder in others if spec is None else ():
-        spec = finder.find_spec(name, path)
-        if spec is not None:
-            break
+    spec = spec or next(filter(None, (finder.find_spec(name, path) for finder in others)), None)
     if spec is None:
         raise ModuleNotFoundError(f"No module named {name!r}")
     inside = spec.submodule_search_locations

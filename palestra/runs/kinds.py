@@ -66,11 +66,9 @@ def kind_of_run(data: Any) -> type[BaseRunConfig]:
         except ValueError as error:
             raise ConfigError.at("trainer.name", str(error)) from error
     if isinstance(name, str):
-        near = nearest(name, KINDS)
-        expected = (
-            f"expected one of {listed(list(KINDS))}, or a class of your own as 'package.module:Class', got {name!r}"
-        )
-        raise ConfigError.at("trainer.name", expected + (f"; did you mean {near!r}?" if near else ""))
+        hint = f"; did you mean {near!r}?" if (near := nearest(name, KINDS)) else ""
+        expected = f"expected one of {listed(list(KINDS))}, or a class of your own as 'package.module:Class'"
+        raise ConfigError.at("trainer.name", f"{expected}, got {name!r}{hint}")
     return RunConfig
 
 

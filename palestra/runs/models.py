@@ -70,13 +70,9 @@ def spaces_to_store(model: Model) -> list[dict[str, Any]] | None:
     """Return the spaces of the items from which a model was made, as files hold them; None if it needs none."""
     if not isinstance(model, LabelledModel):
         return None
+    kinds = {name: str(each.dtype).removeprefix("torch.") for name, each in model.spaces.items()}
     return [
-        {
-            "name": name,
-            "shape": list(each.shape),
-            "dtype": str(each.dtype).removeprefix("torch."),
-            "padded": each.padded,
-        }
+        {"name": name, "shape": list(each.shape), "dtype": kinds[name], "padded": each.padded}
         for name, each in model.spaces.items()
     ]
 
@@ -126,16 +122,8 @@ class TrainedModel:
         loaded = Checkpoints(folder, keep_last=1, keep_every=None).load(checkpoint, check_rows=False)
         with loaded.fitting():
             state = loaded.state
-            return cls(
-                folder.path,
-                config,
-                loaded.counters["opt_steps"],
-                state["model"],
-                stored_spaces(state["spaces"]),
-                state["learner"],
-                state["files"],
-                [*changed.notes, *loaded.warnings],
-            )
+            stored = state["model"], stored_spaces(state["spaces"]), state["learner"], state["files"]
+            return cls(folder.path, config, loaded.counters["opt_steps"], *stored, [*changed.notes, *loaded.warnings])
 
     def build(self, device: torch.device, weights: Weights = "latest") -> Model:
         """Make the model, held fixed and in evaluation mode.

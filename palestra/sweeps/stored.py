@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palestra.config import Config, ConfigError, check, under
-from palestra.config.own_modules import reading_stored, trusting
+from palestra.config.own_modules import reading_stored
 from palestra.runtime.starting import without_garbage_collection
 from palestra.storage.disk import RunFolderError
 from palestra.sweeps.faults import causes, errors_of_study, num_begun, require_sound, study_lost
@@ -43,7 +43,7 @@ class StoredSweep:
         Raises RunFolderError if there is no sweep, ConfigError, UntrustedError for such a place that is not trusted.
         """
         folder = SweepFolder.open(path)
-        with trusting(trust), reading_stored(folder.config):
+        with reading_stored(folder.config, trust):
             data = folder.data()
             storage = check({"storage": data.get("storage")}, _Storage).storage
         if not isinstance(data.get("objective"), dict):

@@ -3,14 +3,15 @@
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from optuna.trial import FrozenTrial
 
-from palestra.config import ConfigError, ConfigErrorItem, check_overridden, render, trusting
+from palestra.config import ConfigError, ConfigErrorItem, check_overridden, render
 from palestra.config.own_modules import as_now, reading_stored
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
@@ -86,12 +87,7 @@ class Sweep:
         not trusted.
         """
         folder = SweepFolder.open(path)
-
-        @contextmanager
-        def reading() -> Iterator[None]:
-            with trusting(trust), reading_stored(folder.config):
-                yield
-
+        reading = partial(reading_stored, folder.config, trust)
         with reading():
             stored = folder.data()
             config = check_overridden(stored, overrides, SweepConfig)

@@ -207,11 +207,8 @@ SWEEPS = [
     *mutants(
         "config/own_modules.py",
         "sweeps/test_strangers_sweeps.py",
-        ('outside if outside.kind in STRICT else Imports("check")', 'Imports("check")'),
-        (
-            'if trust and outside.kind in ("all", "unsaid", "own") else outside',
-            'if trust and outside.kind != "check" else outside',
-        ),
+        ('_entered("check", "all", "unsaid", "own", "trust")', '_entered("check", *get_args(Kind))'),
+        ('("all", "unsaid", "own") if trust else ()', '("all", "unsaid", "own", "trusted") if trust else ()'),
     ),
     *mutants(
         "commands/trials.py",
@@ -246,7 +243,7 @@ SWEEPS = [
     *mutants(
         "config/own_modules.py",
         f"{TABLE}::test_a_database_that_a_strangers_sweep_names_is_not_contacted",
-        ('if imports.kind not in ("trusted", "no_others") or source in read_trusted():', "if True:"),
+        ("lambda: [] if source in read_trusted() else [refusal]", "lambda: []"),
     ),
     *mutants(
         "commands/trials.py",
