@@ -1,6 +1,7 @@
 """What `palestra evaluate FILE` does: plays a tournament, and shows who won."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -31,10 +32,9 @@ def tournament_file(argument: str) -> Path | None:
 
 def is_tournament_file(path: Path) -> bool:
     """Return whether a file holds the config of a tournament; False for one that cannot be read."""
-    try:
+    with suppress(ConfigError):
         return is_tournament(load_yaml(path))
-    except ConfigError:
-        return False
+    return False
 
 
 def play_tournament(
@@ -51,10 +51,9 @@ def play_tournament(
 
 def is_tournament_folder(path: Path) -> bool:
     """Return whether a folder holds the config of a tournament; False for one that cannot be read."""
-    try:
+    with suppress(OSError):
         return is_tournament_file(plain_path(Folder(path), "config.yml"))
-    except OSError:
-        return False
+    return False
 
 
 def resume_tournament(folder: Path, trust: bool, console: Console) -> None:

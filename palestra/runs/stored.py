@@ -285,11 +285,7 @@ def open_to_play(run: str | Path, trust: bool = False, models: Models | None = N
 
 
 def load_player(
-    run: str | Path,
-    player: str | None,
-    checkpoint: str,
-    trust: bool = False,
-    models: Models | None = None,
+    run: str | Path, player: str | None, checkpoint: str, trust: bool = False, models: Models | None = None
 ) -> Player:
     """A player as a run left it, held fixed.
 

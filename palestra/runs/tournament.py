@@ -75,11 +75,7 @@ class TournamentConfig(Config):
     @model_validator(mode="after")
     def _check_pairings(self) -> Self:
         roles = self.game.declared_roles()
-        errors = [
-            *self._player_errors(),
-            *self._environment_errors(),
-            *self.execution.step_errors({"game": self.game}),
-        ]
+        errors = [*self._player_errors(), *self._environment_errors(), *self.execution.step_errors({"game": self.game})]
         scripts = scripts_in(self.players)
         for number, entry in enumerate(self.pairings):
             for pairing in _combinations(entry, roles):
