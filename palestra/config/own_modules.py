@@ -173,7 +173,7 @@ def trusting(trust: bool = True) -> AbstractContextManager[object]:
 
     None do with trust=False, inside `checking`, and while a stored config is read.
     """
-    return _entered("trust", *(("all", "unsaid", "own") if trust else ()))
+    return _entered("trust", "all", "unsaid", "own") if trust else nullcontext()
 
 
 def reading_own() -> AbstractContextManager[object]:

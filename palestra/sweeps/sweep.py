@@ -46,7 +46,7 @@ class Sweep:
         folder: SweepFolder,
         plan: Plan,
         display: SweepDisplay,
-        reading: Callable[[], AbstractContextManager[None]],
+        reading: Callable[[], AbstractContextManager[object]],
     ) -> None:
         self.folder, self.plan, self.config, self.display = folder, plan, plan.config, display
         self.reading = reading

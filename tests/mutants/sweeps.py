@@ -208,7 +208,7 @@ SWEEPS = [
         "config/own_modules.py",
         "sweeps/test_strangers_sweeps.py",
         ('_entered("check", "all", "unsaid", "own", "trust")', '_entered("check", *get_args(Kind))'),
-        ('("all", "unsaid", "own") if trust else ()', '("all", "unsaid", "own", "trusted") if trust else ()'),
+        ('_entered("trust", "all", "unsaid", "own")', '_entered("trust", "all", "unsaid", "own", "trusted")'),
     ),
     *mutants(
         "commands/trials.py",
