@@ -133,6 +133,14 @@ class Folder:
         except FileNotFoundError:
             return []
 
+    def kinds(self) -> dict[str, Kind]:
+        """The kinds of all entries, by name; empty if the folder does not exist."""
+        try:
+            with self._opened() as folder:
+                return {name: kind for name in sorted(os.listdir(folder)) if (kind := _kind(folder, name)) is not None}
+        except FileNotFoundError:
+            return {}
+
     def kind(self, name: str) -> Kind | None:
         """The kind of an entry; None if there is none of that name."""
         try:

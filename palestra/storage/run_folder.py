@@ -292,8 +292,9 @@ class RunFolder:
 
     def require_plain(self) -> None:
         """Raise RunFolderError if a link or another kind of file has replaced a file or folder that palestra writes."""
+        kinds = self.root.kinds()
         for name in (*OUR_FOLDERS, *OUR_FILES):
-            kind, expected = self.root.kind(name), "folder" if name in OUR_FOLDERS else "file"
+            kind, expected = kinds.get(name), "folder" if name in OUR_FOLDERS else "file"
             if kind not in (expected, None):
                 remedy = (
                     "; to use another disk, set output.checkpoint_folder when the run begins, or copy to it by "

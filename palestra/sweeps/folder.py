@@ -24,6 +24,7 @@ from palestra.storage.lock import Lock
 
 OUR_FILES = ("sweep.yml", "sweep.json", "best.yml", "lock")
 STUDY = re.compile(r"study\.(db|journal)([-.].+)?")
+TRIAL, OF_TRIAL = re.compile(r"\d{4,9}"), re.compile(r"config\.yml|lock|seed-\d+(\.log)?")
 FORMAT = 1
 SEEDS = "seeds.yml"  # of a folder that `palestra train --seeds --at` has made: which seeds, and how many at a time
 
@@ -108,11 +109,19 @@ class SweepFolder:
             folder.remove_empty()
 
     def require_plain(self) -> None:
-        """Raise RunFolderError if a link or another kind of file has replaced a file or folder that palestra writes."""
+        """Raise RunFolderError if a link or another kind of file has replaced a file or folder that palestra writes.
+
+        A link or a pipe in a trial, also one that has ended, or in one of its runs, keeps all trials from going on.
+        """
+        from palestra.storage.run_folder import RunFolder  # imports torch, which takes a second
+
         for name in (*OUR_FILES, "base", "trials"):
             kind, expected = self.root.kind(name), "file" if name in OUR_FILES else "folder"
             if kind not in (expected, None):
                 raise RunFolderError(f"{self.path / name}: expected a {expected} of the sweep, got {WORDS[kind]}")
+        for trial in _plain_folders(self.trials, TRIAL):
+            for run in _plain_folders(trial, OF_TRIAL):
+                RunFolder(run.path).require_plain()
 
     @property
     def id(self) -> str:
@@ -145,6 +154,15 @@ class SweepFolder:
             yield
         finally:
             lock.free()
+
+
+def _plain_folders(place: Folder, ours: re.Pattern[str]) -> Iterator[Folder]:
+    """Yield the folders with such names in a folder. Raises RunFolderError for a link or a pipe with such a name."""
+    for name, kind in place.kinds().items():
+        if ours.fullmatch(name) and kind in ("link", "other"):
+            raise RunFolderError(f"{place.path / name}: expected a file or folder of a trial, got {WORDS[kind]}")
+        if ours.fullmatch(name) and kind == "folder":
+            yield place.below(name)
 
 
 def make_new(path: Path) -> bool:

@@ -40,6 +40,7 @@ def has_begun(folder: Folder, name: str, config: BaseRunConfig, data: Mapping[st
     if folder.kind(name) is None:
         return False
     run = RunFolder(folder.path / name)
+    run.require_plain()
     has_config = run.root.kind(run.config.name) is not None
     found = load_yaml(plain_path(run.root, run.config.name)) if has_config else data
     if changes := list(tree_differences(data, found)):

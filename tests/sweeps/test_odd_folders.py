@@ -73,9 +73,10 @@ def sweep(original: Path, started: list[list[str]], tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
-def resumed(sweep: Path) -> tuple[Sweep, Told]:
+def resumed(sweep: Path, meanwhile: Callable[[Path], Any] = lambda sweep: None) -> tuple[Sweep, Told]:
     told = Told()
     opened = Sweep.open(sweep, [], told, trust=False)
+    meanwhile(sweep)
     assert opened.work() is None
     return opened, told
 
@@ -157,13 +158,18 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_none_of_its_own_fails_the_trial_by_name_and_stays(
+def test_what_comes_while_it_works_and_is_none_of_its_own_fails_the_trial_by_name_and_stays(
     case: str, sweep: Path, started: list[list[str]]
 ) -> None:
     make, why = REFUSED[case]
-    make(sweep)
-    others, there = tree(sweep.parent / "other"), tree(sweep / "trials/0000")
-    opened, told = resumed(sweep)
+    there: dict[str, bytes | str] = {}
+
+    def meanwhile(sweep: Path) -> None:
+        make(sweep)
+        there.update(tree(sweep / "trials/0000"))
+
+    others = tree(sweep.parent / "other")
+    opened, told = resumed(sweep, meanwhile)
     assert states(opened) == ["failed", "succeeded"]
     failed = [line for line in told.lines if line.startswith("trial 0: failed")]
     assert failed == [f"trial 0: failed: {opened.study.trials()[0].user_attrs[FAILURE]}"]
@@ -173,6 +179,31 @@ def test_what_is_none_of_its_own_fails_the_trial_by_name_and_stays(
     after = tree(sweep / "trials/0000")
     assert {name: after[name] for name in there} == there
     assert not any("trials/0000/seed-0" in word for arguments in started for word in arguments)
+
+
+@pytest.mark.parametrize("kind", ["link to nowhere", "link to a file", "link to a folder", "pipe"])
+@pytest.mark.parametrize(
+    "name", ["", "config.yml", "lock", "seed-0", "seed-0.log", "seed-0/lock", "seed-0/records.jsonl", "seed-1/media"]
+)
+def test_with_a_link_or_a_pipe_in_a_trial_no_trial_goes_on(
+    name: str, kind: str, sweep: Path, started: list[list[str]]
+) -> None:
+    run_of(begin(sweep), 0)
+    path, elsewhere = (sweep / "trials/0000" / name), sweep.parent / "elsewhere"
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    targets = {"link to a file": elsewhere / "notes.txt", "link to a folder": elsewhere, "pipe": None}
+    elsewhere.mkdir()
+    (elsewhere / "notes.txt").write_text("mine")
+    if (target := targets.get(kind, sweep.parent / "nowhere")) is None:
+        os.mkfifo(path)
+    else:
+        path.symlink_to(target)
+    before = tree(sweep.parent)
+    with pytest.raises(RunFolderError, match=f"{path}: expected a f.* of .*, got (a symbolic link|no regular file)$"):
+        resumed(sweep)
+    assert tree(sweep.parent) == before
+    assert started == []
 
 
 WORKS: dict[str, Callable[[Path], Any]] = {

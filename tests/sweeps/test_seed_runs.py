@@ -99,16 +99,23 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "no run.json": (without("run.json"), "expected a run, but run.json is missing"),
     "records alone": (without("run.json", "config.yml"), "is missing, and .* is there"),
     "a link to a run": (link_away, "expected a folder of a run, got a symbolic link"),
-    "a link to its config": (lambda run: link_away(run / "config.yml"), "is a symbolic link"),
+    "a link to its config": (
+        lambda run: link_away(run / "config.yml"),
+        "config.yml: expected a file of the run, got a symbolic link",
+    ),
+    "a lock that leads nowhere": (
+        lambda run: (without("lock")(run), (run / "lock").symlink_to("../nowhere")),
+        "lock: expected a file of the run, got a symbolic link",
+    ),
     "a link to checkpoints": (
         lambda run: (without("run.json")(run), link_away(run / "checkpoints")),
-        "checkpoints is a symbolic link|expected a run, but run.json is missing",
+        "checkpoints: expected a folder of the run, got a symbolic link",
     ),
     "a file": (lambda run: (shutil.rmtree(run), run.write_text("mine")), "expected a folder of a run, got a file"),
     "a pipe": (lambda run: (shutil.rmtree(run), os.mkfifo(run)), "expected a folder of a run, got no regular file"),
     "a pipe for a config": (
         lambda run: (without("config.yml")(run), os.mkfifo(run / "config.yml")),
-        "config.yml is no regular file",
+        "config.yml: expected a file of the run, got no regular file",
     ),
     "a folder for a log": (lambda run: run.with_name("seed-3.log").mkdir(), "expected a file of a run, got a folder"),
     "a link for a log": (
