@@ -51,7 +51,7 @@ from palestra.text.analyses.stored import (
     read_results,
     stored_analyses,
 )
-from palestra.text.rollouts import DecisionRow, RolloutFile, Rollouts, rollout_files
+from palestra.text.rollouts import DecisionRow, RolloutFile, read_rollouts, rollout_files
 from palestra.text.servers.client import CallFailed
 
 AT_ONCE = 16  # dialogues that are judged together, and then filed
@@ -234,10 +234,7 @@ def _left(folder: RunFolder, files: Sequence[RolloutFile], done: set[DialoguePla
     """Read one file after the other; those that are judged are left out. Raises RunFolderError."""
     for file in files:
         content = folder.rollouts.read(file.file)
-        try:
-            dialogues = list(Rollouts.from_parquet(content).dialogues())
-        except ValueError as error:
-            raise RunFolderError(f"{folder.rollouts.path / file.file} is damaged: {error}") from error
+        dialogues = list(read_rollouts(content, str(folder.rollouts.path / file.file)).dialogues())
         name, sha256 = file.file.removesuffix(".parquet"), hashlib.sha256(content).hexdigest()[:12]
         found = [each for each in dialogues if _place(name, sha256, each[-1]) not in done]
         if found:

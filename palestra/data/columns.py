@@ -17,8 +17,11 @@ from typing import Any
 import numpy as np
 
 from palestra.config import ConfigError
+from palestra.data.unfolding import UnfoldedError, read_parquet, require_room
 
 SUFFIXES = (".csv", ".jsonl", ".parquet", ".npz")
+MOST_UNFOLDED = 1000  # bytes of memory for each byte of a file
+MOST_LINE = 64 << 20  # bytes of a row in .jsonl
 SEPARATORS = ";\t|"  # of files that separate cells otherwise than by commas
 Column = np.ndarray[Any, Any]
 
@@ -61,14 +64,17 @@ def read_columns(path: str) -> ColumnsFile:
     if not place.is_file():
         what = "something else" if place.exists() else f"none (looked in {place.absolute().parent})"
         raise _error(f"expected a file at {path!r}, got {what}")
+    readers = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet, ".npz": _read_npz}
     try:
+        require_room(size := place.stat().st_size, size, MOST_UNFOLDED)
         content = place.read_bytes()
+        if not content:
+            raise _error(f"expected rows in {path!r}, got an empty file")
+        names, read, read_texts = readers[place.suffix](content, path)
     except OSError as error:
         raise _error(f"expected a file that can be read at {path!r}, got: {error.strerror or error}") from error
-    if not content:
-        raise _error(f"expected rows in {path!r}, got an empty file")
-    readers = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet, ".npz": _read_npz}
-    names, read, read_texts = readers[place.suffix](content, path)
+    except (UnfoldedError, MemoryError) as error:
+        raise _error(f"{path!r}: {error or 'it does not fit in memory'}") from error
     for name in names:
         if names.count(name) > 1:
             raise _error(f"expected columns of different names in {path!r}, got {name!r} twice")
@@ -139,9 +145,13 @@ def _read_jsonl(content: bytes, path: str) -> Readers:
     for number, line in enumerate(content.splitlines(), start=1):
         if not line.strip():
             continue
+        if len(line) > MOST_LINE:
+            raise _error(
+                f"expected at most {MOST_LINE:,} bytes in a line of {path!r}, got {len(line):,} in line {number}"
+            )
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _error(f"expected a JSON object in every line of {path!r}, got in line {number}: {error}") from error
         if not isinstance(row, dict):
             raise _error(f"expected a JSON object in every line of {path!r}, got {row!r:.80} in line {number}")
@@ -167,13 +177,11 @@ def _read_jsonl(content: bytes, path: str) -> Readers:
 
 def _read_parquet(content: bytes, path: str) -> Readers:
     try:
-        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+        arrow = import_module("pyarrow")
     except ImportError as error:
         raise _error("expected the extra of parquet files, got none: pip install 'palestra[frames]'") from error
-    try:
-        table = parquet.read_table(io.BytesIO(content))
-    except (arrow.ArrowException, OSError) as error:
-        raise _error(f"expected a parquet file at {path!r}, got another one: {error!s:.200}") from error
+    schema, batches = read_parquet(content, MOST_UNFOLDED)
+    table = arrow.Table.from_batches(found) if (found := list(batches)) else schema.empty_table()
 
     def read(name: str) -> Column:
         column, types = table.column(name), arrow.types
@@ -201,10 +209,13 @@ def _read_npz(content: bytes, path: str) -> Readers:
         names = list(arrays.files)
     except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise _error(f"expected arrays that numpy.savez has written at {path!r}, got another file") from error
+    require_room(sum(each.file_size for each in arrays.zip.infolist()), len(content), MOST_UNFOLDED)
 
     def read(name: str) -> Column:
         try:
             found: Column = arrays[name]
+        except MemoryError as error:
+            raise _error(f"expected an array that fits in memory as {name!r}, got another one: {error}") from error
         except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
             message = (
                 f"expected an array of numbers or texts as {name!r}, got one that only pickle reads, or a damaged one"

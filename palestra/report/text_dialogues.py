@@ -13,7 +13,7 @@ from palestra.report.figures import Figures
 from palestra.report.groups import Group
 from palestra.report.reading import RunData
 from palestra.storage.run_folder import RunFolder
-from palestra.text.rollouts import DecisionRow, Rollouts, rollout_files
+from palestra.text.rollouts import DecisionRow, read_rollouts, rollout_files
 from palestra.text.transcripts import verdict_word
 
 MOST_CHARACTERS = 2000  # of an answer, and of a prompt
@@ -39,7 +39,7 @@ def _of_run(run: RunData) -> list[Block]:
     if (found := _newest(run, place.names())) is None:
         return [Note("There are no roll-outs yet.")]
     file, evaluation = found
-    rollouts = Rollouts.from_parquet(place.read(file))
+    rollouts = read_rollouts(place.read(file), str(place.path / file))
     learned = {name for name, player in run.players.items() if under(player, "algorithm") is not None}
     by_pairing: dict[int, list[Dialogue]] = {}
     for dialogue in rollouts.dialogues():

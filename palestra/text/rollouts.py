@@ -2,14 +2,19 @@
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from itertools import groupby
 from typing import Any, NamedTuple, Self
 
-from palestra.games.dialogue.protocol import Verdict
+from palestra.data.unfolding import BYTES_OF_VALUE, parts, read_parquet, require_room
+from palestra.games.dialogue.protocol import VERDICTS, Verdict
+from palestra.storage.disk import RunFolderError
 from palestra.text.chat import Message, Prompt
+
+MOST_UNFOLDED = 100  # bytes of memory for each byte of a file, in which equal texts and tokens take hardly any
+NULLABLE = ("parent", "verdict", "taught", "returns")
 
 
 @dataclass(frozen=True)
@@ -97,16 +102,28 @@ class Rollouts:
 
     @classmethod
     def from_parquet(cls, content: bytes) -> Self:
-        """Read what `to_parquet` gave. Raises ValueError for another content."""
-        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-        try:
-            table = parquet.read_table(io.BytesIO(content))
-        except (arrow.ArrowException, OSError) as error:
-            raise ValueError(f"expected a Parquet file, got another content: {error!s:.200}") from error
-        if not table.schema.equals(_schema(arrow)):
-            expected = f"expected the columns {', '.join(_schema(arrow).names)}, each with its own type"
-            raise ValueError(f"{expected}, got {', '.join(table.column_names)}")
-        return cls(map(_row, table.to_pylist()))
+        """Read what `to_parquet` gave, which another person may have changed.
+
+        Raises ValueError for anything that dialogues do not give: another schema, nulls, trees that are none, or far
+        more than so many bytes may hold.
+        """
+        (found, batches), schema = read_parquet(content, MOST_UNFOLDED), _schema(import_module("pyarrow"))
+        if not found.equals(schema):
+            expected = f"expected the columns {', '.join(schema.names)}, each with its own type"
+            raise ValueError(f"{expected}, got {', '.join(found.names):.500}")
+        shared: dict[Any, Any] = {}
+        rollouts = cls(_row(values, shared) for batch in map(_without_nulls, batches) for values in batch.to_pylist())
+        num_played = sum(map(_num_played, rollouts.each()))
+        require_room(BYTES_OF_VALUE * len(schema.names) * num_played, len(content), MOST_UNFOLDED)
+        return rollouts
+
+
+def read_rollouts(content: bytes, source: str) -> Rollouts:
+    """Read roll-outs. source: where they come from. Raises RunFolderError, which names it, for any other content."""
+    try:
+        return Rollouts.from_parquet(content)
+    except ValueError as error:
+        raise RunFolderError(f"{source} is damaged: {error}") from error
 
 
 class RolloutFile(NamedTuple):
@@ -163,13 +180,55 @@ def _paths(rows: list[DecisionRow]) -> Iterator[list[DecisionRow]]:
     if not is_tree(rows):
         yield rows
         return
-    rounds = {each[-1].node: each for found in rounds_by_parent(rows).values() for each in found}
+    rounds = _rounds(rows)
     for end in (row for row in rows if row.returns is not None):
         assert end.returns is not None
-        path = rounds[end.node]
-        while (before := path[0].parent) is not None:
-            path = [*rounds[before], *path]
-        yield [row.rewarded(end.returns[row.role]) for row in path]
+        path, node = [], end.node
+        while node is not None:
+            path.append(rounds[node])
+            node = rounds[node][0].parent
+        yield [row.rewarded(end.returns[row.role]) for each in reversed(path) for row in each]
+
+
+def _rounds(rows: Iterable[DecisionRow]) -> dict[int, list[DecisionRow]]:
+    """Return the rounds of a tree by the node that ends each."""
+    return {each[-1].node: each for found in rounds_by_parent(rows).values() for each in found}
+
+
+# ---- what may be in a file -------------------------------------------------------------------------------
+
+
+def _without_nulls(batch: Any) -> Any:
+    """Return a batch of rows. Raises ValueError for a null where a decision has something."""
+    for name in batch.schema.names:
+        if name not in NULLABLE and _num_nulls(batch.column(name)):
+            raise ValueError(f"expected something as {name} of each decision, got null")
+    return batch
+
+
+def _num_nulls(array: Any) -> int:
+    return int(array.null_count) + sum(map(_num_nulls, parts(array)))
+
+
+def _num_played(rows: Sequence[DecisionRow]) -> int:
+    """Return how many decisions the dialogues of a roll-out have, each by itself.
+
+    Raises ValueError for rows that are neither those of a dialogue nor of a tree.
+    """
+    roles, rounds, before = {row.role for row in rows}, _rounds(rows), -1
+    ends = rounds.keys() if is_tree(rows) else {row.node for row in rows}
+    lengths: dict[int | None, int] = {None: 0}
+    for row in rows:
+        is_end = row.returns is not None and row.node in ends and roles <= row.returns.keys()
+        is_verdict = row.verdict in VERDICTS and row.label in VERDICTS[:2]
+        if row.node <= before or row.parent not in lengths or not is_verdict or not (row.returns is None or is_end):
+            expected = "expected each node once, after its parent, which ends a round, with 0 or 1 as label and verdict"
+            where = f"question {row.question}, roll-out {row.rollout}, node {row.node}, parent {row.parent}"
+            raise ValueError(f"{expected}, got {where}, label {row.label}, verdict {row.verdict}")
+        before = row.node
+        if row.node in ends:
+            lengths[row.node] = lengths[row.parent] + len(rounds.get(row.node, ()))
+    return sum(lengths[row.node] for row in rows if row.returns is not None) if is_tree(rows) else len(rows)
 
 
 def _schema(arrow: Any) -> Any:
@@ -199,11 +258,14 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _row(values: Mapping[str, Any]) -> DecisionRow:
+def _row(values: Mapping[str, Any], shared: dict[Any, Any]) -> DecisionRow:
+    """Return a row. shared: of prompts that several rows have, the one object that all of them get."""
     prompt = tuple(Message(**message) for message in values["prompt"])
     numbers = {name: tuple(values[name]) for name in ("prompt_ids", "answer_ids", "log_probs")}
+    read = {"prompt": prompt, "prompt_ids": numbers["prompt_ids"]}
     returns = None if values["returns"] is None else dict(values["returns"])
-    return DecisionRow(**{**values, **numbers, "prompt": prompt, "returns": returns})
+    alike = {name: shared.setdefault(each, each) for name, each in read.items()}
+    return DecisionRow(**{**values, **numbers, **alike, "returns": returns})
 
 
 def verdicts_of(dialogue: Iterable[DecisionRow]) -> dict[str, Verdict]:

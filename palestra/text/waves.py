@@ -20,7 +20,7 @@ from palestra.text.dialogue import Question
 from palestra.text.game import TextGame
 from palestra.text.grammar import SILENT, Fault, Move
 from palestra.text.models.model import Answer, PromptRefused, Request, SamplingConfig, TextModel
-from palestra.text.rollouts import DecisionRow, Rollouts
+from palestra.text.rollouts import DecisionRow, Rollouts, read_rollouts
 from palestra.text.scripts import TextScript
 from palestra.text.servers.model import ServerModel, answers_of
 from palestra.text.tables import Table
@@ -359,7 +359,7 @@ class Waves:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave, of dialogues with the same arguments."""
-        rows = Rollouts.from_parquet(state["rows"].numpy().tobytes())
+        rows = read_rollouts(state["rows"].numpy().tobytes(), "the checkpoint's dialogues")
         self._counts = dict.fromkeys(self._counts, 0)
         begun = self.game.begin_all(
             [table.question for table in self.tables], [fold_number(table.key, 0) for table in self.tables]

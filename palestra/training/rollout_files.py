@@ -11,7 +11,7 @@ from palestra.runs.run_checkpoints import RunCheckpoints
 from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.manifest import ONCE
 from palestra.storage.run_folder import RunFolder
-from palestra.text.rollouts import Rollouts
+from palestra.text.rollouts import Rollouts, read_rollouts
 from palestra.text.transcripts import transcripts
 
 
@@ -42,15 +42,14 @@ class RolloutFiles:
         first = f"{record['evaluation']}-{record['epochs']}"
         names = chain([first], (f"{first}-{number}" for number in count(2)))
         content = base64.b64decode(record[PLAYED])
-        self._write(
-            next(name for name in names if f"{name}.parquet" not in there), Rollouts.from_parquet(content), content
-        )
+        name = next(name for name in names if f"{name}.parquet" not in there)
+        self._write(name, read_rollouts(content, f"evaluation {name}"), content)
         return {key: value for key, value in record.items() if key != PLAYED}
 
     def read(self, epochs: Iterable[int]) -> Rollouts:
-        """Read the dialogues of epochs. Raises DamagedOnceError."""
-        stored = self.checkpoints.stored
-        parts = [Rollouts.from_parquet(stored.read_once("rollouts", f"{epoch}.parquet")) for epoch in epochs]
+        """Read the dialogues of epochs. Raises DamagedOnceError, RunFolderError."""
+        stored, names = self.checkpoints.stored, [f"{epoch}.parquet" for epoch in epochs]
+        parts = [read_rollouts(stored.read_once("rollouts", name), f"rollouts/{name}") for name in names]
         return Rollouts(row for part in parts for row in part.rows)
 
 
@@ -67,7 +66,7 @@ def write_rollouts(folder: Folder, name: str, played: str, told: str | None) -> 
     content = base64.b64decode(played)
     folder.write(f"{name}.parquet", content)
     if told is not None:
-        folder.write(f"{name}.yml", transcripts(Rollouts.from_parquet(content), told == "prompts").encode())
+        folder.write(f"{name}.yml", transcripts(read_rollouts(content, name), told == "prompts").encode())
 
 
 # ---- prompts -----------------------------------------------------------------------------------------------

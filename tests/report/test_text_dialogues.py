@@ -76,4 +76,4 @@ def test_what_retries_and_the_limit_of_tokens_did_is_told(run: Path) -> None:
 def test_a_damaged_file_is_a_note(run: Path) -> None:
     assert "There are no roll-outs yet." in page(run)
     (run / "rollouts" / "0.parquet").write_bytes(b"PAR1")
-    assert "No dialogue can be shown: expected a Parquet file" in page(run)
+    assert "0.parquet is damaged: expected a Parquet file" in page(run)

@@ -1,9 +1,17 @@
+import io
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
+from palestra.storage.disk import RunFolderError
 from palestra.text.chat import Message
-from palestra.text.rollouts import Rollouts, verdicts_of
+from palestra.text.rollouts import Rollouts, read_rollouts, verdicts_of
 from tests.text.rows import dialogue, row
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
@@ -36,3 +44,77 @@ def test_dialogues_are_told_apart() -> None:
     found = list(Rollouts(reversed(rows)).dialogues())
     assert [verdicts_of(each)["verifier"] for each in found] == [1, 0, 1, 1]
     assert [[each.node for each in rows] for rows in found] == [[0, 1]] * 4
+
+
+def forged(*rows: dict[str, Any]) -> bytes:
+    return Rollouts(row(**each) for each in rows).to_parquet()
+
+
+def with_null(name: str) -> bytes:
+    table = parquet.read_table(io.BytesIO(forged({})))
+    field = table.schema.field(name)
+    holes = {"prompt": [[None]], "prompt_ids": [[None]], "log_probs": [[None]]}
+    content = io.BytesIO()
+    column = pyarrow.array(holes.get(name, [None]), field.type)
+    parquet.write_table(table.set_column(table.schema.get_field_index(name), field, column), content)
+    return content.getvalue()
+
+
+def many(num: int) -> bytes:
+    schema, content = parquet.read_schema(io.BytesIO(forged({}))), io.BytesIO()
+    parquet.write_table(pyarrow.table([pyarrow.nulls(num, each.type) for each in schema], schema=schema), content)
+    return content.getvalue()
+
+
+def unfolding(num: int) -> bytes:
+    """Decisions with the same long answer, which the file has once."""
+    table, content = (
+        parquet.read_table(io.BytesIO(forged({"question": 1}, *({} for _ in range(num - 1))))),
+        io.BytesIO(),
+    )
+    answers = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * num, pyarrow.int32()), ["x" * (1 << 20)])
+    at = table.schema.get_field_index("answer")
+    parquet.write_table(table.set_column(at, "answer", answers), content, compression="zstd", store_schema=False)
+    return content.getvalue()
+
+
+ENDS = {"returns": {"verifier": 1.0}}
+TREE = "expected each node once, after its parent, which ends a round, with 0 or 1 as label and verdict, got "
+FORGED: dict[str, tuple[Callable[[], bytes], str]] = {
+    "parents of each other": (
+        lambda: forged({"parent": 1, **ENDS}, {"node": 1, "parent": 0, **ENDS}),
+        f"{TREE}question 0, roll-out 0, node 0, parent 1",
+    ),
+    "its own parent": (lambda: forged({"parent": 0}), f"{TREE}question 0, roll-out 0, node 0, parent 0"),
+    "an orphan": (lambda: forged({"node": 9, "parent": 7}), f"{TREE}question 0, roll-out 0, node 9, parent 7"),
+    "a node twice": (lambda: forged({}, {}), TREE),
+    "another verdict": (lambda: forged({"verdict": 5}), f"{TREE}.* verdict 5"),
+    "another label": (lambda: forged({"label": -3}), f"{TREE}.* label -3"),
+    "returns of others": (lambda: forged({"returns": {"x": 1.0}}), TREE),
+    "a tree whose dialogues are far longer than it is": (
+        lambda: forged(*({"node": node, "parent": node - 1 if node else None, **ENDS} for node in range(2000))),
+        "GiB of memory for a file of .* bytes, got one that takes ",
+    ),
+    "more rows than the file may hold": (lambda: many(2_000_000), "GiB of memory for a file of .* bytes, got "),
+    "an answer that unfolds": (
+        lambda: unfolding(2000),
+        "GiB of memory for a file of .* bytes, got one that takes ",
+    ),
+    **{
+        f"null as {name}": (
+            lambda name=name: with_null(name),
+            f"expected something as {name} of each decision, got null",
+        )
+        for name in ("epoch", "answer", "prompt", "prompt_ids", "log_probs", "reward")
+    },
+}
+
+
+@pytest.mark.parametrize("case", FORGED)
+def test_forged_rollouts_are_refused_in_a_line_that_names_the_file(case: str) -> None:
+    make, told = FORGED[case]
+    content, began = make(), time.process_time()
+    with pytest.raises(RunFolderError, match=f"^0.parquet is damaged: .*{told}") as raised:
+        read_rollouts(content, "0.parquet")
+    assert len(str(raised.value).splitlines()) == 1
+    assert time.process_time() - began < 5

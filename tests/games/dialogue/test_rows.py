@@ -349,7 +349,7 @@ CASES: dict[str, tuple[Callable[[], None], Data, str, str]] = {
         text("what", "data.parquet"),
         {"file": "data.parquet"},
         "file",
-        "expected a parquet file at 'data.parquet', got another one: ",
+        "'data.parquet': expected a Parquet file, got another content: ",
     ),
     "no npz": (text("what", "data.npz"), NPZ, "file", "expected arrays that numpy.savez has written at 'data.npz', "),
     "pickled objects": (
