@@ -183,7 +183,8 @@ def _paths(rows: list[DecisionRow]) -> Iterator[list[DecisionRow]]:
     rounds = _rounds(rows)
     for end in (row for row in rows if row.returns is not None):
         assert end.returns is not None
-        path, node = [], end.node
+        path: list[list[DecisionRow]] = []
+        node: int | None = end.node
         while node is not None:
             path.append(rounds[node])
             node = rounds[node][0].parent
