@@ -1,14 +1,17 @@
 """Serves a model or a player of a run to any client of OpenAI's, until a signal ends it."""
 
+import logging
 import os
 import shutil
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from palestra.config import ConfigError
+from palestra.config import ConfigError, failure
+from palestra.runtime.limits import lack
 from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.lock import Lock, in_use
 from palestra.text.models.extra import library
@@ -43,6 +46,7 @@ def serve(
 
     from palestra.serving.app import Served
     from palestra.serving.computing import device_here
+    from palestra.serving.connections import MOST_NEW, PIECE, Connection, open_more_files
     from palestra.serving.engine import Engine
     from palestra.serving.files import Files
     from palestra.serving.guard import Guard, is_loopback
@@ -68,6 +72,9 @@ def serve(
             if is_new:
                 shutil.rmtree(place.path, ignore_errors=True)
             raise
+        open_more_files()
+        logging.disable()  # libraries tell of each request that is none; what matters is told once
+        threading.excepthook = _end
         served = Served(models, Engine(models, exact), files, jobs, Runner(place, jobs, source.facts.name))
         host, port = listening.getsockname()[:2]
         say(f"the model {source.facts.name}; files, jobs and tuned models in {place.path}")
@@ -75,17 +82,28 @@ def serve(
         sys.stdout.flush()  # whoever has started the server reads the port
         settings = uvicorn.Config(
             Guard(served.app(), key),
-            http="h11",
+            http=Connection,
             loop="asyncio",
             ws="none",
             lifespan="on",
             log_config=None,
+            backlog=MOST_NEW,
+            h11_max_incomplete_event_size=PIECE,
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=LEAVE_WITHIN_S,
             timeout_keep_alive=IDLE_S,
         )
         uvicorn.Server(settings).run(sockets=[listening])
+
+
+def _end(args: threading.ExceptHookArgs) -> None:
+    """End the server, which would answer nobody without the thread that has failed."""
+    from palestra.serving.errors import tell
+
+    assert args.exc_value is not None
+    tell(f"the server ends, because its thread failed: {lack(args.exc_value) or failure(args.exc_value)}")
+    os._exit(1)
 
 
 @contextmanager

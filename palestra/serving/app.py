@@ -13,10 +13,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from palestra.serving.chat import completion, read_chat, require_room
+from palestra.serving.connections import tell_of_loop
 from palestra.serving.engine import Engine
 from palestra.serving.errors import ApiError, named, quoted
 from palestra.serving.files import MOST_FILE_BYTES, Files
@@ -27,8 +28,6 @@ from palestra.serving.pages import page, require_known
 from palestra.serving.runner import Runner
 
 LOOK_S = 0.5  # between looks whether a client that waits is still there
-MOST_UPLOADS = 4  # at a time
-UPLOAD_S = 600.0  # for one of them: a client that is lost must not stop the others
 
 
 class Served:
@@ -37,7 +36,6 @@ class Served:
     def __init__(self, models: Models, engine: Engine, files: Files, jobs: Jobs, runner: Runner) -> None:
         self.models, self.engine, self.files, self.jobs, self.runner = models, engine, files, jobs, runner
         self.name = models.source.facts.name
-        self._uploads = asyncio.Semaphore(MOST_UPLOADS)
 
     def app(self) -> Starlette:
         jobs, job = "/v1/fine_tuning/jobs", "/v1/fine_tuning/jobs/{id}"
@@ -63,6 +61,7 @@ class Served:
 
     @contextlib.asynccontextmanager
     async def _running(self, app: Starlette) -> AsyncIterator[None]:
+        asyncio.get_running_loop().set_exception_handler(tell_of_loop)
         yield
         await run_in_threadpool(self.runner.stop)
 
@@ -120,11 +119,7 @@ class Served:
         return answer(page(found, asked, usual_limit=10_000, most=10_000))
 
     async def add_file(self, request: Request) -> Response:
-        try:
-            async with self._uploads, asyncio.timeout(UPLOAD_S):
-                name, content = await self._uploaded(request)
-        except TimeoutError:
-            raise ApiError(f"expected a file within {UPLOAD_S:g} s, got a part of it", status=408) from None
+        name, content = await self._uploaded(request)
         return answer((await run_in_threadpool(self.files.add, name, "fine-tune", content)).shown())
 
     async def _uploaded(self, request: Request) -> tuple[str, bytes]:
@@ -150,8 +145,9 @@ class Served:
 
     async def get_content(self, request: Request) -> Response:
         facts = self.files.get(request.path_params["id"])
-        content = await run_in_threadpool(self.files.content, facts)
-        return Response(content, media_type="application/octet-stream", headers={"X-Content-Type-Options": "nosniff"})
+        await run_in_threadpool(self.files.check, facts)
+        headers = {"X-Content-Type-Options": "nosniff", "Content-Length": str(facts.size)}
+        return StreamingResponse(self.files.pieces(facts), media_type="application/octet-stream", headers=headers)
 
     async def remove_file(self, request: Request) -> Response:
         file_id = request.path_params["id"]

@@ -112,7 +112,7 @@ class Engine:
                 code = "context_length_exceeded" if is_long else "invalid_value"
                 at.found.set_exception(ApiError(f"messages: {error}", "messages", code=code))
                 batch = [each for each in batch if each is not at]
-            except Exception as error:  # a stranger's model may raise anything, and the server goes on
+            except BaseException as error:  # a stranger's model may raise anything; what Rust raises is no Exception
                 refused = ApiError(f"the model failed: {lack(error) or failure(error)}", status=500)
                 for each in batch:
                     each.found.set_exception(refused)

@@ -1,6 +1,10 @@
-"""What a server answers to a request that it refuses."""
+"""What a server answers to a request that it refuses, and what it tells its own terminal."""
 
+import sys
+from functools import lru_cache
 from typing import Any
+
+from palestra.storage.secrets import redacted
 
 
 class ApiError(Exception):
@@ -25,6 +29,12 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+@lru_cache(maxsize=1000)
+def tell(line: str) -> None:
+    """Print a line on stderr: once, because who asks again and again must not fill the disk with it."""
+    print(redacted(line), file=sys.stderr, flush=True)
 
 
 def named(name: str) -> str:

@@ -8,7 +8,6 @@ palestra.serving.pages, palestra.serving.params, palestra.serving.runner,
 palestra.serving.tuning, palestra.serving.work.
 """
 
-import asyncio
 import http.client
 import json
 import os
@@ -17,7 +16,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +32,6 @@ from torch import Tensor
 from palestra.cli import main
 from palestra.randomness import base_key, fold_number
 from palestra.serving import computing, runner
-from palestra.serving.app import Served
 from palestra.serving.chat import completion, read_chat
 from palestra.serving.jobs import STATE, Jobs
 from palestra.serving.tuning import Method
@@ -309,28 +307,6 @@ def test_an_upload_that_cannot_be_is_refused(server: Server) -> None:
     connection.request("POST", "/v1/files", headers={"Content-Length": str(10**12)})
     assert connection.getresponse().status == 413, "before a byte of it was read"
     connection.close()
-
-
-def test_an_upload_that_does_not_go_on_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palestra.serving.app.UPLOAD_S", 0.05)
-    models: Any = SimpleNamespace(source=SimpleNamespace(facts=SimpleNamespace(name="base")))
-    nothing: Any = None
-
-    async def upload() -> httpx.Response:
-        async def begun() -> AsyncIterator[bytes]:
-            yield b"--x\r\n"
-            await asyncio.Event().wait()
-
-        transport = httpx.ASGITransport(app=Served(models, nothing, nothing, nothing, nothing).app())
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1/v1") as client:
-            headers = {"Content-Type": "multipart/form-data; boundary=x"}
-            return await client.post("/files", headers=headers, content=begun())
-
-    found = asyncio.run(asyncio.wait_for(upload(), 20))
-    assert (found.status_code, found.json()["error"]["message"]) == (
-        408,
-        "expected a file within 0.05 s, got a part of it",
-    )
 
 
 # ---- jobs --------------------------------------------------------------------------------------------
