@@ -3,18 +3,25 @@
 import logging
 import os
 import shutil
+import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
 
 from palestra.config import ConfigError, failure
 from palestra.runtime.limits import lack
+from palestra.runtime.signals import STOPPING
 from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.lock import Lock, in_use
 from palestra.text.models.extra import library
+
+if TYPE_CHECKING:
+    from palestra.serving.guard import Guard
 
 LEAVE_WITHIN_S = 5  # after a signal, for what is being answered
 # Clients leave a connection that is idle for some seconds. A server that does so first, or at the same moment, cuts off
@@ -42,18 +49,15 @@ def serve(
     """
     for name in ("starlette", "uvicorn", "python_multipart"):
         library(name)
-    import uvicorn
-
     from palestra.serving.app import Served
     from palestra.serving.computing import device_here
-    from palestra.serving.connections import MOST_NEW, PIECE, Connection, open_more_files
     from palestra.serving.engine import Engine
     from palestra.serving.files import Files
     from palestra.serving.guard import Guard, is_loopback
     from palestra.serving.jobs import Jobs
     from palestra.serving.models import Models
     from palestra.serving.runner import KEY, Runner
-    from palestra.serving.source import begin, facts_of
+    from palestra.serving.source import facts_of, find_source, keep_source
 
     key = os.environ.get(KEY, "").strip() or None
     if key is None and not is_loopback(address[0]):
@@ -62,39 +66,51 @@ def serve(
     place = Folder(folder or Path("serving") / model.resolve().name)
     facts = facts_of(model.resolve(), player, checkpoint, dtype)
     is_new = not place.path.exists()
-    with _listening(*address) as listening, _locked(place):
-        try:
-            source = begin(facts, place)
-            jobs = Jobs(place.below("jobs"))
-            models = Models(source, device_here(), jobs)
-            files = Files(place.below("files"))
-        except BaseException:
-            if is_new:
-                shutil.rmtree(place.path, ignore_errors=True)
-            raise
-        open_more_files()
-        logging.disable()  # libraries tell of each request that is none; what matters is told once
+    with _listening(*address) as listening, ExitStack() as held:
+        if not is_new:
+            held.enter_context(_locked(place))
+        source = find_source(facts, place)
+        first = source.build(device_here())
+        with _unwinding_on_signals(), ExitStack() as failed:
+            if is_new:  # only now, so that whatever ends a process that loads leaves nothing
+                held.enter_context(_locked(place))
+                failed.callback(shutil.rmtree, place.path, ignore_errors=True)
+            keep_source(source, place)
+            jobs, files = Jobs(place.below("jobs")), Files(place.below("files"))
+            failed.pop_all()
+        models = Models(source, device_here(), jobs, first)
         threading.excepthook = _end
         served = Served(models, Engine(models, exact), files, jobs, Runner(place, jobs, source.facts.name))
         host, port = listening.getsockname()[:2]
         say(f"the model {source.facts.name}; files, jobs and tuned models in {place.path}")
         say(f"serving http://{f'[{host}]' if ':' in host else host}:{port}/v1")
         sys.stdout.flush()  # whoever has started the server reads the port
-        settings = uvicorn.Config(
-            Guard(served.app(), key),
-            http=Connection,
-            loop="asyncio",
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            backlog=MOST_NEW,
-            h11_max_incomplete_event_size=PIECE,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=LEAVE_WITHIN_S,
-            timeout_keep_alive=IDLE_S,
-        )
-        uvicorn.Server(settings).run(sockets=[listening])
+        _answer(Guard(served.app(), key), listening)
+
+
+def _answer(app: "Guard", listening: socket.socket) -> None:
+    """Answer requests until a signal comes."""
+    import uvicorn
+
+    from palestra.serving.connections import MOST_NEW, PIECE, Connection, open_more_files
+
+    open_more_files()
+    logging.disable()  # libraries tell of each request that is none; what matters is told once
+    settings = uvicorn.Config(
+        app,
+        http=Connection,
+        loop="asyncio",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=MOST_NEW,
+        h11_max_incomplete_event_size=PIECE,
+        timeout_graceful_shutdown=LEAVE_WITHIN_S,
+        timeout_keep_alive=IDLE_S,
+    )
+    uvicorn.Server(settings).run(sockets=[listening])
 
 
 def _end(args: threading.ExceptHookArgs) -> None:
@@ -104,6 +120,21 @@ def _end(args: threading.ExceptHookArgs) -> None:
     assert args.exc_value is not None
     tell(f"the server ends, because its thread failed: {lack(args.exc_value) or failure(args.exc_value)}")
     os._exit(1)
+
+
+@contextmanager
+def _unwinding_on_signals() -> Iterator[None]:
+    """A context that a signal ends as an error does."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = [(number, signal.signal(number, leave)) for number in STOPPING]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import contextlib
 import json
 import re
 from collections.abc import AsyncIterator
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from starlette.applications import Starlette
@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from palestra.serving.chat import completion, read_chat, require_room
+from palestra.serving.chat import Asked, completion, read_chat, require_room
 from palestra.serving.connections import tell_of_loop
 from palestra.serving.engine import Engine
 from palestra.serving.errors import ApiError, named, quoted
@@ -26,6 +26,7 @@ from palestra.serving.jobs import Jobs
 from palestra.serving.models import Models
 from palestra.serving.pages import page, require_known
 from palestra.serving.runner import Runner
+from palestra.text.models.model import PromptBeyondContext, PromptRefused
 
 LOOK_S = 0.5  # between looks whether a client that waits is still there
 
@@ -35,6 +36,7 @@ class Served:
 
     def __init__(self, models: Models, engine: Engine, files: Files, jobs: Jobs, runner: Runner) -> None:
         self.models, self.engine, self.files, self.jobs, self.runner = models, engine, files, jobs, runner
+        self._reader = ThreadPoolExecutor(1, "reader")
         self.name = models.source.facts.name
 
     def app(self) -> Starlette:
@@ -92,19 +94,28 @@ class Served:
         asked = read_chat(await body_of(request))
         self._require_model(asked.model, status=404)
         require_room(asked, self.models.first.network.context)
-        waiting = self.engine.ask(asked.model, asked.requests(), asked.sampling)
-        found = await self._awaited(request, waiting)
-        encoder = self.models.first.encoder
-        return await run_in_threadpool(lambda: answer(completion(asked, found, encoder)))
+        answering = asyncio.ensure_future(self._answered(asked))
+        try:
+            while not (await asyncio.wait([answering], timeout=LOOK_S))[0]:
+                if await request.is_disconnected():
+                    raise ClientDisconnect
+            return answering.result()
+        finally:
+            answering.cancel()  # if the client has left, nothing of it need be computed
 
-    async def _awaited(self, request: Request, waiting: "Future[Any]") -> Any:
-        """Wait for what the engine computes. If the client leaves, it need not be computed."""
-        found = asyncio.wrap_future(waiting)
-        while not (await asyncio.wait([found], timeout=LOOK_S))[0]:
-            if await request.is_disconnected():
-                found.cancel()
-                raise ClientDisconnect
-        return found.result()
+    async def _answered(self, asked: Asked) -> Response:
+        model = self.models.first
+        try:
+            prompt = await asyncio.wrap_future(self._reader.submit(model.read, asked.prompt))
+        except PromptRefused as error:
+            code = "context_length_exceeded" if isinstance(error, PromptBeyondContext) else "invalid_value"
+            raise ApiError(f"messages: {error}", "messages", code=code) from None
+        found = await asyncio.wrap_future(self.engine.ask(asked.model, prompt, asked.keys(), asked.sampling))
+
+        def answered() -> Response:
+            return answer(completion(asked, [model.answer(prompt, each) for each in found], model.encoder))
+
+        return await run_in_threadpool(answered)
 
     # ---- files -------------------------------------------------------------------------------------------
 

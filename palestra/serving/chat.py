@@ -11,7 +11,7 @@ from palestra.serving.errors import ApiError
 from palestra.serving.params import Params
 from palestra.text.chat import Prompt
 from palestra.text.models.encode import Encoder
-from palestra.text.models.model import Answer, Request, SamplingConfig
+from palestra.text.models.model import Answer, SamplingConfig
 from palestra.text.servers.job_files import JobFileError, read_messages
 
 MOST_CHOICES = 128
@@ -45,10 +45,10 @@ class Asked(NamedTuple):
     stops: tuple[str, ...]
     has_log_probs: bool
 
-    def requests(self) -> list[Request]:
-        """Return what the model is asked: answer i is drawn by the key `fold(key of the seed, i)`."""
+    def keys(self) -> list[int]:
+        """Return of what the answers are drawn: answer i of `fold(key of the seed, i)`."""
         key = base_key(self.seed, "serve")
-        return [Request(self.prompt, fold_number(key, number)) for number in range(self.num_choices)]
+        return [fold_number(key, number) for number in range(self.num_choices)]
 
 
 def read_chat(data: dict[str, Any]) -> Asked:

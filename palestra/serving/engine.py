@@ -12,10 +12,11 @@ from palestra.config import failure
 from palestra.runtime.limits import lack
 from palestra.serving.errors import ApiError
 from palestra.serving.models import Models
-from palestra.text.models.model import Answer, PromptBeyondContext, PromptRefused, Request, SamplingConfig
+from palestra.text.models.model import SamplingConfig
+from palestra.text.models.sampling import Drawn
 
 MOST_WAITING = 4096  # answers
-MOST_CHARACTERS = 64 << 20  # of all prompts that wait
+MOST_TOKENS = 4 << 20  # of all prompts that wait
 # For so long, or this share of the time of the batch before, a batch waits for those that were answered to come back,
 # one by one. Else clients fall apart into groups that take turns.
 GATHER_S, GATHER_SHARE = 0.01, 0.1
@@ -24,17 +25,13 @@ MOST_AT_ONCE = 64  # answers of a batch, but all answers of one request
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """Requests for answers to one prompt, which are computed together."""
+    """A request for answers to one prompt, each drawn by a key. found: a cancelled one is not computed any more."""
 
     model: str
     sampling: SamplingConfig
-    requests: Sequence[Request]
-    found: "Future[list[Answer]]" = field(default_factory=Future)
-
-    @property
-    def size(self) -> int:
-        """The characters of its prompt."""
-        return sum(len(message.content) for message in self.requests[0].prompt)
+    prompt: list[int]
+    keys: Sequence[int]
+    found: "Future[list[Drawn]]" = field(default_factory=Future)
 
 
 class Engine:
@@ -46,18 +43,20 @@ class Engine:
     def __init__(self, models: Models, exact: bool) -> None:
         self.models, self.exact = models, exact
         self._queue: deque[Waiting] = deque()
-        self._num_answers = self._size = 0  # of all that waits
+        self._num_answers = self._num_tokens = 0  # of all that waits
         self._changed = threading.Condition()
         threading.Thread(target=self._work, name="engine", daemon=True).start()
 
-    def ask(self, model: str, requests: Sequence[Request], sampling: SamplingConfig) -> "Future[list[Answer]]":
-        """Let requests wait, and return where their answers will be. A cancelled one is not computed.
+    def ask(
+        self, model: str, prompt: list[int], keys: Sequence[int], sampling: SamplingConfig
+    ) -> "Future[list[Drawn]]":
+        """Let a prompt wait, which the model has read, and return where its answers will be.
 
         Raises ApiError if too many wait.
         """
-        waiting = Waiting(model, sampling, requests)
+        waiting = Waiting(model, sampling, prompt, keys)
         with self._changed:
-            if self._num_answers + len(requests) > MOST_WAITING or self._size + waiting.size > MOST_CHARACTERS:
+            if self._num_answers + len(keys) > MOST_WAITING or self._num_tokens + len(prompt) > MOST_TOKENS:
                 message = f"expected at most {MOST_WAITING} answers that wait, got more; try again soon"
                 raise ApiError(message, status=429, code="rate_limit_exceeded", retry_after_s=1)
             self._queue.append(waiting)
@@ -66,8 +65,8 @@ class Engine:
         return waiting.found
 
     def _count(self, waiting: Waiting, sign: int) -> None:
-        self._num_answers += sign * len(waiting.requests)
-        self._size += sign * waiting.size
+        self._num_answers += sign * len(waiting.keys)
+        self._num_tokens += sign * len(waiting.prompt)
 
     def _work(self) -> None:
         num_expected, seconds = 0, 0.0
@@ -91,33 +90,34 @@ class Engine:
         batch: list[Waiting] = []
         num_rows = 0
         for each in list(self._queue):
-            fits = not batch or (not self.exact and num_rows + len(each.requests) <= MOST_AT_ONCE)
+            fits = not batch or (not self.exact and num_rows + len(each.keys) <= MOST_AT_ONCE)
             if fits and (each.model, each.sampling) == (first.model, first.sampling):
                 self._queue.remove(each)
                 self._count(each, -1)
-                if each.found.set_running_or_notify_cancel():
+                if not each.found.cancelled():
                     batch.append(each)
-                    num_rows += len(each.requests)
+                    num_rows += len(each.keys)
         return batch
 
     def _answer(self, batch: list[Waiting]) -> None:
-        """Compute a batch. A prompt that the model cannot read leaves it, and the others are computed."""
-        while batch:
-            requests = [request for each in batch for request in each.requests]
-            try:
-                answers = iter(self.models.get(batch[0].model).sample(requests, batch[0].sampling))
-            except PromptRefused as error:
-                at = next(each for each in batch if requests[error.index] in each.requests)
-                is_long = isinstance(error, PromptBeyondContext)
-                code = "context_length_exceeded" if is_long else "invalid_value"
-                at.found.set_exception(ApiError(f"messages: {error}", "messages", code=code))
-                batch = [each for each in batch if each is not at]
-            except BaseException as error:  # a stranger's model may raise anything; what Rust raises is no Exception
+        """Compute a batch, as long as one of its clients waits. If it fails, each request is computed alone."""
+        prompts = [each.prompt for each in batch for _ in each.keys]
+        keys = [key for each in batch for key in each.keys]
+        try:
+            drawn = self.models.get(batch[0].model).draw(
+                prompts, keys, batch[0].sampling, lambda: not all(each.found.cancelled() for each in batch)
+            )
+        except BaseException as error:  # a stranger's model may raise anything; what Rust raises is no Exception
+            if len(batch) == 1:
                 refused = ApiError(f"the model failed: {lack(error) or failure(error)}", status=500)
-                for each in batch:
-                    each.found.set_exception(refused)
-                return
+                if batch[0].found.set_running_or_notify_cancel():
+                    batch[0].found.set_exception(refused)
             else:
                 for each in batch:
-                    each.found.set_result([next(answers) for _ in each.requests])
-                return
+                    self._answer([each])
+            return
+        rows = iter(drawn)
+        for each in batch:
+            own = [next(rows) for _ in each.keys]
+            if each.found.set_running_or_notify_cancel():
+                each.found.set_result(own)

@@ -22,11 +22,10 @@ class TunedWeights(Protocol):
 
 
 class Models:
-    """Models by the names that requests give; only the engine's thread asks for them."""
+    """Models by the names that requests give; only the engine's thread asks for them. first: that of the source."""
 
-    def __init__(self, source: Source, device: torch.device, tuned: TunedWeights) -> None:
-        self.source, self.device, self.tuned = source, device, tuned
-        self.first = source.build(device)
+    def __init__(self, source: Source, device: torch.device, tuned: TunedWeights, first: LocalModel) -> None:
+        self.source, self.device, self.tuned, self.first = source, device, tuned, first
         self._loaded: dict[str, LocalModel] = {}  # the one that was not asked for longest comes first
 
     def get(self, name: str) -> LocalModel:

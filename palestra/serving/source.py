@@ -14,7 +14,7 @@ from palestra.players import FromRunConfig
 from palestra.randomness import base_key
 from palestra.runs.kinds import read_stored_config, require_kind
 from palestra.runs.text import TextConfig
-from palestra.runs.text_players import copy_text_player, find_text_player
+from palestra.runs.text_players import TrainedTextPlayer, copy_text_player, find_text_player
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.facts import Count, Entry, Sha256, to_json
 from palestra.storage.run_folder import RunFolder
@@ -52,13 +52,13 @@ class ServerFacts(Entry):
 class Source(NamedTuple):
     """The model that a server begins with.
 
-    key: an int64 of which it is drawn. weights: what a player has learned; None: as the folder of the model has them.
+    key: an int64 of which it is drawn. trained: the player of a run, who has learned it; None: as its folder has it.
     """
 
     facts: ServerFacts
     config: NewConfig | FolderConfig
     key: int
-    weights: Mapping[str, Tensor] | None
+    trained: TrainedTextPlayer | None
 
     def build(self, device: torch.device) -> LocalModel:
         """Make the model. Raises ConfigError."""
@@ -66,8 +66,8 @@ class Source(NamedTuple):
             model = self.config.build(self.key, device)
             if self.facts.base not in (None, model.learning.base_sha256):
                 raise ConfigError.at("path", "expected the model with which the server began, got another one")
-        if self.weights is not None:
-            fill(model, self.weights)
+        if self.trained is not None:
+            fill(model, self.trained.weights)
         return model
 
 
@@ -78,8 +78,8 @@ def fill(model: LocalModel, weights: Mapping[str, Tensor]) -> None:
 
 
 @using_nothing_outside()  # the player is one with a model here
-def begin(facts: ServerFacts, folder: Folder) -> Source:
-    """Write into the folder of a server which model it serves, unless it says so; a run's player is copied there.
+def find_source(facts: ServerFacts, folder: Folder) -> Source:
+    """Return the model that a server serves: what its folder says, if it has begun, else that of the facts.
 
     Raises RunFolderError if the folder belongs to another model, or if there is no such player, CheckpointError.
     """
@@ -91,23 +91,34 @@ def begin(facts: ServerFacts, folder: Folder) -> Source:
             message = f"{folder.path} belongs to a server of {player_of}{begun.place}{in_type}"
             raise RunFolderError(f"{message}; give this one another --folder")
         facts = begun.model_copy(update={"place": facts.place})  # a model may have moved
-    elif facts.player is not None:
-        copy_text_player(COPY, find_text_player(COPY, _origin(facts), None), folder.below(COPY))
-    folder.write(FACTS, to_json(facts.model_dump()).encode())
-    return stored_source(folder)
+        return _source(facts, folder.below(COPY))
+    return _source(facts, None)
+
+
+def keep_source(source: Source, folder: Folder) -> None:
+    """Write into the folder of a server which model it serves, with a copy of a run's player. Raises as above."""
+    if folder.kind(FACTS) is not None:
+        find_source(source.facts, folder)
+    elif source.trained is not None:
+        copy_text_player(COPY, source.trained, folder.below(COPY))
+    folder.write(FACTS, to_json(source.facts.model_dump()).encode())
 
 
 @using_nothing_outside()
 def stored_source(folder: Folder) -> Source:
     """Return the model with which the folder of a server began. Raises RunFolderError, CheckpointError."""
-    facts = _read_facts(folder)
+    return _source(_read_facts(folder), folder.below(COPY))
+
+
+def _source(facts: ServerFacts, copied: Folder | None) -> Source:
+    """Return the model of a server. copied: where its player lies; None: in the run."""
     if facts.player is None:
         config = FolderConfig(name="folder", path=facts.place, adapter=None, dtype=facts.dtype or "float32")
         return Source(facts, config, 0, None)
-    trained = find_text_player(COPY, _origin(facts), folder.below(COPY))
+    trained = find_text_player(COPY, _origin(facts), copied)
     model = trained.config.model
     assert isinstance(model, NewConfig | FolderConfig)
-    return Source(facts, model, base_key(trained.run.seed, f"model/{facts.player}"), trained.weights)
+    return Source(facts, model, base_key(trained.run.seed, f"model/{facts.player}"), trained)
 
 
 @using_nothing_outside()

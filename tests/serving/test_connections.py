@@ -7,7 +7,10 @@ import contextlib
 import json
 import os
 import resource
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ import pytest
 
 from palestra.serving.connections import PIECE
 from palestra.serving.runner import KEY
+from tests.forked import ForkedServer
 from tests.serving.servers import Server
 from tests.text.runs import made_folder
 
@@ -30,6 +34,11 @@ from palestra.cli import main
 main(sys.argv[1:])
 """
 FORM, JSON = "Content-Type: multipart/form-data;boundary=x", "Content-Type: application/json"
+LOADS_FOR_EVER = """
+import time
+from palestra.serving.source import Source
+Source.build = lambda *_: print("loads", flush=True) or time.sleep(60)
+"""
 RIGHT = {"Authorization": "Bearer right"}
 
 
@@ -178,6 +187,17 @@ def test_requests_that_come_while_one_is_answered_are_few(server: Hurried) -> No
     body = json.dumps(said).encode()
     eager = server.connect(f"POST /v1/chat/completions; {JSON}; Content-Length: {len(body)}", body)
     assert seconds_of_sending(eager, b"x" * 10_000, 0.01) < 5
+
+
+def test_a_server_that_is_killed_while_it_loads_leaves_no_folder(server: Hurried, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    command = [sys.executable, "-c", LOADS_FOR_EVER + PROGRAM, *server.command[3:-1], str(folder)]
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with ForkedServer(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "loads\n"
+            process.send_signal(number)
+        assert not folder.exists()
 
 
 def test_a_server_that_may_open_no_more_files_says_so_once_and_goes_on(server: Hurried) -> None:

@@ -15,7 +15,7 @@ from palestra.runs.text_players import find_text_player
 from palestra.serving.computing import compute
 from palestra.serving.jobs import Jobs
 from palestra.serving.models import MOST_LOADED, Models
-from palestra.serving.source import begin, facts_of, fill
+from palestra.serving.source import ServerFacts, Source, facts_of, fill, find_source, keep_source
 from palestra.serving.tuning import Method
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.text.chat import Message
@@ -40,6 +40,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     fit(place / "run", text_run("nip", players, evaluations=[], best=None, stop={"after": 1, "unit": "epochs"}))
     return place / "run"
+
+
+def begin(facts: ServerFacts, folder: Folder) -> Source:
+    """Begin to serve a model from a folder."""
+    source = find_source(facts, folder)
+    keep_source(source, folder)
+    return source
 
 
 @pytest.mark.parametrize("player", ["prover", "verifier"])
@@ -117,7 +124,7 @@ def test_tuned_models_take_turns_in_a_bounded_memory(run: Path, tmp_path: Path) 
             read.append(model)
             return made[model]
 
-    models = Models(source, CPU, Tuned())
+    models = Models(source, CPU, Tuned(), source.build(CPU))
     for name in ("m0", "m1", "m2", "m0", "m3", "m4", "m0", "m1"):
         found = models.get(name)
         fill(first, made[name])

@@ -16,6 +16,7 @@ from palestra.text.chat import Prompt
 from palestra.text.models.extra import library
 from palestra.text.models.model import ChatTemplateError
 from palestra.text.models.templates import ChatTemplate
+from palestra.text.models.tokenizing import Isolated, TokenizerError
 from palestra.text.sandbox import MOST_TOGETHER, in_step
 
 Messages = list[dict[str, str]]
@@ -44,22 +45,27 @@ class Encoder:
         nonce = secrets.token_hex(16)
         self._names = {token: f"\U0010fffd{nonce}.{place}\U0010fffd" for place, token in enumerate(self.special)}
         self._textual = _renamed(backend.to_str(), self._names)
+        self._isolated: Isolated | None = None
         for token, name in self._names.items():
             if self._textual.token_to_id(name) != backend.token_to_id(token):
                 raise ValueError(f"expected a tokenizer in which {token!r} can be told from text, got another")
+
+    def isolate(self) -> None:
+        """Let a process of its own tokenize, as for a stranger's tokenizer, whose time and memory nobody knows."""
+        self._isolated = Isolated([self._textual.to_str(), self.tokenizer.backend_tokenizer.to_str()])
 
     # ---- prompts -----------------------------------------------------------------------------------------
 
     def encode(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
         """Yield the tokens of each prompt in turn, with those that begin an answer.
 
-        Raises ChatTemplateError, UnicodeEncodeError, where it comes to a prompt that has no tokens.
+        Raises ChatTemplateError, UnicodeEncodeError, TokenizerError, where it comes to a prompt that has no tokens.
         """
         for first in range(0, len(prompts), MOST_TOGETHER):
             some = prompts[first : first + MOST_TOGETHER]
             try:
                 yield from in_step(self.template, map(self._encode, some))
-            except (ChatTemplateError, UnicodeEncodeError):
+            except (ChatTemplateError, UnicodeEncodeError, TokenizerError):
                 for prompt in some:  # up to the one that it was
                     yield from in_step(self.template, [self._encode(prompt)])
 
@@ -97,19 +103,25 @@ class Encoder:
     def encode_answer(self, text: str) -> list[int]:
         """Return the tokens of an answer that somebody else has written, with the one that ends it.
 
-        Raises UnicodeEncodeError.
+        Raises UnicodeEncodeError, TokenizerError.
         """
         return [*self._ids(text), self.stops[0]]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of an answer, without the token that ends it."""
+        """Return the text of an answer, without the token that ends it. Raises TokenizerError."""
         own = ids[:-1] if ids and ids[-1] in self.stops else ids
+        if self._isolated is not None:
+            decoded: str = self._isolated("decode", 1, list(own))
+            return decoded
         text: str = self.tokenizer.backend_tokenizer.decode(list(own), skip_special_tokens=False)
         return text
 
     def _ids(self, text: str) -> list[int]:
         text.encode()  # raises UnicodeEncodeError for half of a pair, which the tokenizer would not name
-        ids: list[int] = self._textual.encode(text, add_special_tokens=False).ids
+        if self._isolated is not None:
+            ids: list[int] = self._isolated("encode", 0, text)
+            return ids
+        ids = self._textual.encode(text, add_special_tokens=False).ids
         return ids
 
 

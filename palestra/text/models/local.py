@@ -23,7 +23,8 @@ from palestra.text.models.model import (
     TextModel,
 )
 from palestra.text.models.network import Network
-from palestra.text.models.sampling import draw_answers
+from palestra.text.models.sampling import Drawn, draw_answers
+from palestra.text.models.tokenizing import TokenizerError
 from palestra.text.models.tuning import LocalTuning, TuningConfig
 
 Weights = dict[str, Tensor]
@@ -68,15 +69,27 @@ class LocalModel(TextModel):
             indices.setdefault(request.prompt, index)
         encoded = self.encoder.encode(list(indices))
         read = {prompt: self._next(encoded, index) for prompt, index in indices.items()}
-        self.activate()
         prompts = [read[request.prompt] for request in requests]
-        keys = torch.tensor([request.key for request in requests], device=self.network.device)
-        stops = self.encoder.stops
-        drawn = draw_answers(self.network, prompts, keys, sampling, stops, self.network.context)
-        return [
-            Answer(self.encoder.decode(each.ids), tuple(prompt), tuple(each.ids), tuple(each.log_probs), each.stop)
-            for prompt, each in zip(prompts, drawn, strict=True)
-        ]
+        drawn = self.draw(prompts, [request.key for request in requests], sampling, lambda: True)
+        return [self.answer(prompt, each) for prompt, each in zip(prompts, drawn, strict=True)]
+
+    def read(self, prompt: Prompt) -> list[int]:
+        """Return the tokens of a prompt. Raises PromptRefused."""
+        return self._next(self.encoder.encode([prompt]), 0)
+
+    def draw(
+        self, prompts: Sequence[list[int]], keys: Sequence[int], sampling: SamplingConfig, is_wanted: Callable[[], bool]
+    ) -> list[Drawn]:
+        """Draw an answer to each prompt, which `read` has returned. is_wanted: False ends it, wherever it is."""
+        self.activate()
+        on_device = torch.tensor(keys, device=self.network.device)
+        stops, context = self.encoder.stops, self.network.context
+        return draw_answers(self.network, prompts, on_device, sampling, stops, context, is_wanted)
+
+    def answer(self, prompt: Sequence[int], drawn: Drawn) -> Answer:
+        """Return what was drawn with its text."""
+        ids, log_probs, stop = drawn
+        return Answer(self.encoder.decode(ids), tuple(prompt), tuple(ids), tuple(log_probs), stop)
 
     def written(self, prompt: Prompt, text: str) -> Answer:
         read = self._next(self.encoder.encode([prompt]), 0)
@@ -85,7 +98,7 @@ class LocalModel(TextModel):
     def answer_ids(self, text: str, num_read: int) -> tuple[int, ...]:
         try:
             ids = tuple(self.encoder.encode_answer(text))
-        except UnicodeEncodeError as error:
+        except (UnicodeEncodeError, TokenizerError) as error:
             raise PromptRefused(f"the model cannot write the answer: {error}", 0) from error
         context = self.network.context
         if context is not None and num_read + len(ids) > context:
@@ -99,7 +112,7 @@ class LocalModel(TextModel):
             ids = next(encoded)
         except ChatTemplateError as error:
             raise PromptRefused(f"the chat template of the model refuses the prompt: {error}", index) from error
-        except UnicodeEncodeError as error:
+        except (UnicodeEncodeError, TokenizerError) as error:
             raise PromptRefused(f"the model cannot read the prompt: {error}", index) from error
         context = self.network.context
         if not ids or (context is not None and len(ids) >= context):

@@ -6,7 +6,7 @@ computed beside it, except for rounding.
 Letters: U different prompts, B rows, P tokens of the longest prompt, V tokens of the vocabulary.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -60,11 +60,13 @@ def draw_answers(
     sampling: SamplingConfig,
     stops: Collection[int],
     context: int | None,
+    is_wanted: Callable[[], bool] = lambda: True,
 ) -> list[Drawn]:
     """Draw an answer to each prompt.
 
     prompts: of one token at least, and fewer than `context`. keys: int64 (B,). stops: tokens that end an answer.
-    context: the most tokens that the network reads; None for one without such a limit.
+    context: the most tokens that the network reads; None for one without such a limit. is_wanted: False ends the
+    answers, wherever they are.
     """
     device = keys.device
     numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
@@ -92,7 +94,7 @@ def draw_answers(
                 drawn[row] = Drawn(ids, own, "stop")
         is_left = ~has_stopped & (rooms[running] > time + 1)
         left = is_left.nonzero()[:, 0]
-        if len(left) == 0:
+        if len(left) == 0 or not is_wanted():
             return drawn
         if len(left) < len(running):
             rows.select(left)

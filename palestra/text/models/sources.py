@@ -150,6 +150,7 @@ class FolderConfig(Config):
             raise ConfigError.at("path", f"expected a token that ends an answer (eos_token) in {self.path!r}, got none")
         try:
             encoder = Encoder(tokenizer, stops)
+            encoder.isolate()
             read = list(encoder.encode([(Message("user", text),) for text in ("?", "no")]))
         except ValueError as error:
             message = f"expected a chat template that works, in {self.path!r}, got an error: {error!s:.300}"

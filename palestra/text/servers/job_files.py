@@ -18,6 +18,7 @@ from palestra.text.models.model import PromptRefused, TextModel
 
 ROLES = ("system", "developer", "user", "assistant")
 MOST_LINE_BYTES = 8 << 20  # reading a longer line would stop the other threads of a server for seconds
+MOST_MESSAGES = 2048  # of a line, or a request, as with OpenAI
 
 
 class JobFileError(ValueError):
@@ -219,6 +220,8 @@ def read_messages(data: Any, where: str, may_weigh: bool = False) -> Prompt:
     if not isinstance(data, list) or not data:
         raise JobFileError(f"{where}: expected a list of messages, got {_shown(data)}")
     keys = ("role", "content", "weight") if may_weigh else ("role", "content")
+    if len(data) > MOST_MESSAGES:
+        raise JobFileError(f"{where}: expected at most {MOST_MESSAGES} messages, got {len(data)}")
     return tuple(_message(each, keys, f"{where}.{place}") for place, each in enumerate(data))
 
 
