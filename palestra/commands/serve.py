@@ -74,7 +74,7 @@ def serve(
         with _unwinding_on_signals(), ExitStack() as failed:
             if is_new:  # only now, so that whatever ends a process that loads leaves nothing
                 held.enter_context(_locked(place))
-                failed.callback(shutil.rmtree, place.path, ignore_errors=True)
+                failed.callback(lambda: shutil.rmtree(place.path, ignore_errors=True))
             keep_source(source, place)
             jobs, files = Jobs(place.below("jobs")), Files(place.below("files"))
             failed.pop_all()

@@ -1,4 +1,7 @@
-"""Strangers' tokenizers, in their process."""
+"""Strangers' tokenizers, in their process.
+
+Covers palestra.text.models.tokenizing.
+"""
 
 import os
 import signal
