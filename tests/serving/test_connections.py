@@ -1,7 +1,4 @@
-"""A server whose clients do their worst: they say nothing, stop in the middle, read nothing, or come in crowds.
-
-Covers palestra.serving.guard.
-"""
+"""A server whose clients do their worst: they say nothing, stop in the middle, read nothing, or come in crowds."""
 
 import contextlib
 import json
