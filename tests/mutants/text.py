@@ -40,23 +40,27 @@ TEXT = [
         ),
     ),
     *mutants(
-        "text/sandbox.py",
+        "text/confined.py",
         "text/test_sandbox.py",
         (
             "                    self.stop()\n            return reply",
             "                    pass\n            return reply",
         ),
-        ("and most > 1 and (len(asked) > 1 or", "and False and (len(asked) > 1 or"),
-        ("after_in_child=lambda: _PROCESS.unlock()", "after_in_child=lambda: None"),
+        ("after_in_child=_unlock", "after_in_child=lambda: None"),
     ),
     *mutants(
-        "text/sandbox_worker.py",
+        "text/sandbox.py",
         "text/test_sandbox.py",
-        ("limit(resource.RLIMIT_AS, most_bytes)", "pass"),
+        ("and most > 1 and (len(asked) > 1 or", "and False and (len(asked) > 1 or"),
+    ),
+    *mutants(
+        "text/confined_worker.py",
+        "text/test_sandbox.py",
+        ("limit(resource.RLIMIT_AS, taken + most_bytes)", "pass"),
         ("prctl(1, signal.SIGKILL)", "prctl(1, 0)"),
     ),
     *mutants(
-        "text/sandbox_worker.py",
+        "text/confined_worker.py",
         PROMPTS,
         ('{"undefined": StrictUndefined}', "{}"),
         (

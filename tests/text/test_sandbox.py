@@ -1,6 +1,6 @@
 """Templates of others, which end in one line where they would run on and on, fill the memory, or nest without end.
 
-Covers palestra.text.sandbox_worker.
+Covers palestra.text.confined and palestra.text.confined_worker.
 """
 
 import os
@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from palestra.text import sandbox
+from palestra.text.confined import Limits
 from palestra.text.sandbox import Sandbox, SandboxError
 from tests.forked import Forked
 
@@ -77,9 +78,7 @@ ENDLESS = TOO_LONG | TOO_MUCH | TOO_DEEP
 @pytest.fixture
 def low_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """At most a second of a process, and little memory."""
-    monkeypatch.setattr(sandbox, "MOST_SECONDS", 0)
-    monkeypatch.setattr(sandbox, "MOST_BYTES", 128 << 20)
-    monkeypatch.setattr(sandbox, "MOST_CHARACTERS", 300_000)
+    monkeypatch.setattr(sandbox._PROCESS, "limits", Limits(seconds=0, num_bytes=128 << 20, characters=300_000))
     sandbox._PROCESS.stop()
     yield
     sandbox._PROCESS.stop()
@@ -221,6 +220,7 @@ def test_it_ends_with_the_process_that_has_started_it_also_while_it_computes(sou
     program = f"""
 import threading, time
 from palestra.text import sandbox
+from palestra.text.confined import Limits
 made = sandbox.Sandbox("chat", {{"t": {source!r}}}, {{}})
 threading.Thread(target=lambda: made.render([("t", {{}})]), daemon=True).start()
 while sandbox._PROCESS.running is None:

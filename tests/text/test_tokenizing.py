@@ -6,13 +6,12 @@ Covers palestra.text.models.tokenizing.
 import os
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from palestra.text.chat import Message
-from palestra.text.models import tokenizing
+from palestra.text.confined import Limits
 from palestra.text.models.byte_tokens import byte_tokenizer
 from palestra.text.models.encode import Encoder
 from palestra.text.models.extra import library
@@ -43,11 +42,8 @@ def sources() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def isolated() -> Iterator[Isolated]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenizing, "MOST_SECONDS", 0)
-        patch.setattr(tokenizing, "MOST_BYTES", 100 << 20)
-        yield Isolated(sources())
+def isolated() -> Isolated:
+    return Isolated(sources(), Limits(seconds=0, num_bytes=100 << 20, characters=16 << 20))
 
 
 @pytest.mark.parametrize(
@@ -72,16 +68,16 @@ def test_a_text_at_which_a_tokenizer_fails_or_goes_on_and_on_is_refused(
 
 def test_a_process_that_was_killed_is_followed_by_another_one(isolated: Isolated) -> None:
     isolated("encode", GOOD, "a")
-    assert isolated._process is not None
-    os.kill(isolated._process.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, isolated._process.pid, os.WEXITED | os.WNOWAIT)
+    assert isolated.process.running is not None
+    os.kill(isolated.process.running.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, isolated.process.running.pid, os.WEXITED | os.WNOWAIT)
     assert isolated("encode", GOOD, "a") == [0]
 
 
 def test_the_process_ends_with_what_has_started_it() -> None:
     isolated = Isolated(sources()[:1])
     isolated("encode", GOOD, "a")
-    process = isolated._process
+    process = isolated.process.running
     assert process is not None
     del isolated
     assert process.poll() == -signal.SIGKILL
@@ -92,7 +88,7 @@ def test_tokens_and_texts_are_those_of_the_tokenizer_itself() -> None:
     inside, outside = (Encoder(tokenizer, [tokenizer.eos_token_id]) for _ in range(2))
     outside.isolate()
     for text in ("", "hi", "é\u2028\n\r\x00 <|end|> \U0001f600", "x" * 10_000):
-        ids = inside.encode((Message("user", text),))
-        assert outside.encode((Message("user", text),)) == ids
+        [ids] = inside.encode([(Message("user", text),)])
+        assert list(outside.encode([(Message("user", text),)])) == [ids]
         assert outside.encode_answer(text) == inside.encode_answer(text)
         assert outside.decode(ids) == inside.decode(ids)

@@ -1,15 +1,16 @@
-"""The process in which templates of others are parsed and rendered: a script that imports jinja2, and palestra not.
+"""The process in which templates and tokenizers of others work: a script that imports no module of palestra.
 
-    python -P sandbox_worker.py MOST_SECONDS MOST_BYTES MOST_CHARACTERS
+    python -P confined_worker.py MOST_SECONDS MOST_BYTES MOST_CHARACTERS
 
-Each line that it reads is a JSON object: the `key` of some templates, their `definition` unless it has come before, and
-`jobs`: each a template's name with its values, or with null. It answers by a line: a text for each job, or what the
-template uses for null. Fewer are answered where the texts become long, or one has a `fault`. Jinja's sandbox keeps
+Each line that it reads is a JSON object: the `key` of some templates or tokenizers, their `definition` unless it has
+come before, and `jobs`: each the name of a template, or what a tokenizer is to do, with values. It answers by a line:
+what each job has given. Fewer are answered where the texts become long, or one has a `fault`. Jinja's sandbox keeps
 templates from Python's objects; the operating system bounds the memory and the processor time of the process.
 """
 
 import ctypes
 import json
+import os
 import resource
 import signal
 import sys
@@ -46,7 +47,10 @@ class Environment(ImmutableSandboxedEnvironment):
         raise  # as it is: jinja hides in which template and line it was raised
 
     def do(self, name: str, values: dict[str, Any] | None) -> Any:
-        """Render a template, or say which variables it uses, with their first lines, and which files it includes."""
+        """Render a template.
+
+        Without values: say which variables it uses, with their first lines, and which files it includes.
+        """
         template = self.get_template(name)
         if values is not None:
             roles = {"roles": tuple(values["roles"])} if "roles" in values else {}  # which JSON has made a list
@@ -81,10 +85,27 @@ def strftime_a_date(form: str) -> str:
     return time.strftime(form, A_DATE)
 
 
+class Tokenizers:
+    """Tokenizers by their places. sources: each as JSON."""
+
+    def __init__(self, sources: list[str]) -> None:
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        from tokenizers import Tokenizer
+
+        self.tokenizers = [Tokenizer.from_str(source) for source in sources]
+
+    def do(self, name: str, values: dict[str, Any]) -> Any:
+        """Return the tokens of a text ("encode"), or the text of tokens ("decode")."""
+        tokenizer, given = self.tokenizers[values["place"]], values["given"]
+        if name == "encode":
+            return tokenizer.encode(given, add_special_tokens=False).ids
+        return tokenizer.decode(given, skip_special_tokens=False)
+
+
 # ---- within limits ---------------------------------------------------------------------------------------
 
 
-def fault_of(error: Exception, most_bytes: int) -> dict[str, Any]:
+def fault_of(error: BaseException, most_bytes: int) -> dict[str, Any]:
     """Say what was wrong, and where. is_spent: whether the process may be unfit for more."""
     name, line, trace = None, None, error.__traceback__
     while trace is not None:
@@ -105,22 +126,36 @@ def fault_of(error: Exception, most_bytes: int) -> dict[str, Any]:
 
 def limit(which: int, soft: int) -> None:
     hard = resource.getrlimit(which)[1]
-    resource.setrlimit(which, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+    limits = [each for each in (soft, hard) if each != resource.RLIM_INFINITY]
+    resource.setrlimit(which, (min(limits, default=resource.RLIM_INFINITY), hard))
+
+
+def limit_memory(most_bytes: int) -> None:
+    """Bound what the process takes from now on."""
+    taken = 0
+    if sys.platform == "linux":
+        with open("/proc/self/statm") as file:
+            taken = int(file.read().split()[0]) * resource.getpagesize()
+    limit(resource.RLIMIT_AS, taken + most_bytes)
 
 
 def main(most_seconds: int, most_bytes: int, most_characters: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the process that has started this one
     limit(resource.RLIMIT_CORE, 0)
-    limit(resource.RLIMIT_AS, most_bytes)
-    known: dict[str, Environment] = {}
+    limit_memory(most_bytes)
+    known: dict[str, Environment | Tokenizers] = {}
     for asked in sys.stdin.buffer:
         done: list[Any] = []
         fault, left = None, most_characters
         try:
             said = json.loads(asked)
-            if said["definition"] is not None:
-                known[said["key"]] = Environment(**said["definition"])
+            if (definition := said["definition"]) is not None and definition["kind"] == "tokenizers":
+                limit(resource.RLIMIT_AS, resource.RLIM_INFINITY)  # whoever has written them could load them, too
+                known[said["key"]] = Tokenizers(definition["sources"])
+                limit_memory(most_bytes)
+            elif definition is not None:
+                known[said["key"]] = Environment(**definition)
             for name, values in said["jobs"]:
                 limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + most_seconds)
                 found = known[said["key"]].do(name, values)
@@ -129,7 +164,7 @@ def main(most_seconds: int, most_bytes: int, most_characters: int) -> None:
                 done.append(found)
                 if (left := left - len(found)) < 0:
                     break
-        except Exception as error:
+        except BaseException as error:  # what Rust raises is no Exception
             fault = fault_of(error, most_bytes)
         reply = json.dumps({"done": done, "fault": fault}, ensure_ascii=False)
         sys.stdout.buffer.write(reply.encode("utf-8", "surrogatepass") + b"\n")
