@@ -162,6 +162,7 @@ WRITERS = {
     "palestra.commands.export_text": "makes a new folder that the user names",
     "palestra.commands.serve": "removes a new folder that it has just made",
     "palestra.storage.replay_file": "makes a new folder that the user names",
+    "palestra.scaling.ranks": "what processes write for each other, in a new folder of their launcher",
     "palestra.recording.to_wandb": "removes what W&B itself has written for this run",
     "palestra.commands.profile": "the file that the user names",
     "palestra.storage.remote": "another place than the local disk, on fsspec",
@@ -218,9 +219,8 @@ def test_the_config_of_a_stored_run_is_read_as_a_strangers() -> None:
 
 
 def test_nothing_is_pickled() -> None:
-    """But what the processes of one run hand to each other."""
     found = [(m, name) for m in TREES for name in IMPORTS[m] if name.split(".")[0] in FORBIDDEN_MODULES]
-    assert found == [("palestra.scaling.link", "pickle")]
+    assert found == []
     for module, tree in TREES.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.load", "torch.save", "np.load"):

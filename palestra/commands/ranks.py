@@ -1,26 +1,32 @@
-"""Starts a run in several processes by torchrun's launcher, and starts them again when one is lost."""
+"""Starts a run in several processes, and starts them again when one is lost."""
 
-import logging
+import math
 import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
+import time
 import traceback
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
+from multiprocessing import parent_process, resource_tracker
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
 import typer
 
-from palestra.runtime.signals import STOPPING, exit_text, exiting_on_signals
+from palestra.runtime.signals import STOPPING, end_with_parent, exit_text, exiting_on_signals
+from palestra.scaling.ranks import Board, Ranks
 
 LOST = os.EX_TEMPFAIL
 """the exit code of a process that cannot go on because another one was lost"""
+LOOK_S = 0.1  # between looks at signals, for which nothing wakes the launcher
+LEAVE_S = 30.0  # within which the others leave once one has ended before its time
 
 
 class Job(NamedTuple):
@@ -42,7 +48,6 @@ def begun_before(run: Path | None, seeds: str | None) -> Path | None:
     Raises ConfigError for options of `train` that do not fit what torchrun has started.
     """
     from palestra.config import ConfigError
-    from palestra.scaling.ranks import Ranks
 
     ranks = Ranks.here()
     if seeds is not None and ranks.num > 1:
@@ -96,46 +101,56 @@ def _is_begun(path: Path) -> bool:
 
 def _run_ranks(job: Job, num: int) -> int:
     """Start the processes, and wait for them. Returns the exit code; LOST if one has ended before the others."""
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # that a store is gone is told in a line of our own
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=num,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        local_addr="127.0.0.1",
-        max_restarts=0,
-        start_method="spawn",
-        signals_to_handle="SIGUSR2",  # `_forwarding` handles those that stop a run
-    )
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
-    with _forwarding() as received, _quiet_logs():
+    with _forwarding() as received, tempfile.TemporaryDirectory(prefix="palestra-ranks-") as folder:
+        spawning = multiprocessing.get_context("spawn")
+        ranks = [spawning.Process(target=_work, args=(job, rank, num, folder, received)) for rank in range(num)]
+        answers = Board(Path(folder))
         try:
-            codes = elastic_launch(config, _work)(job, received)
-        except ChildFailedError as error:
-            if received:
-                return 128 + received[-1]
-            for rank, failure in sorted(error.failures.items()):
-                if failure.exitcode - 128 in STOPPING:  # one of them alone was asked to leave
-                    return failure.exitcode
-                if failure.exitcode != LOST:
-                    print(f"{job.run}: rank {rank} {exit_text(failure.exitcode)}", file=sys.stderr, flush=True)
-            return LOST
-    return max(codes.values())
+            for each in ranks:
+                each.start()
+            lost = _await(ranks, answers)
+        finally:
+            for each in multiprocessing.active_children():
+                if each in ranks:
+                    each.kill()
+                    each.join()
+        if lost is None:
+            return max(int(answers.get(_answer(rank))) for rank in range(num))
+    code = ranks[lost].exitcode or 0
+    if received:
+        return 128 + received[-1]
+    if code - 128 in STOPPING:  # it alone was asked to leave
+        return code
+    if code != LOST:
+        print(f"{job.run}: rank {lost} {exit_text(code)}", file=sys.stderr, flush=True)
+    return LOST
 
 
-@contextmanager
-def _quiet_logs() -> Iterator[None]:
-    """Keep the launcher from writing about what is told in a line of our own."""
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
+def _await(ranks: Sequence[BaseProcess], answers: Board) -> int | None:
+    """Wait until all processes have ended. Returns the first one that has done so without an answer; None: there is none.
+
+    Once there is one, the others have to leave.
+    """
+    lost, deadline = None, math.inf
+    while True:
+        running = [each for each in ranks if each.is_alive()]
+        ended = [rank for rank, each in enumerate(ranks) if each not in running]
+        if lost is None:
+            lost = next((rank for rank in ended if ranks[rank].exitcode or not answers.check([_answer(rank)])), None)
+            if lost is not None:
+                deadline = time.monotonic() + LEAVE_S
+                for each in running:
+                    each.terminate()
+        if not running:
+            return lost
+        for each in running if time.monotonic() > deadline else ():
+            each.kill()
+        wait([each.sentinel for each in running], LOOK_S)
+
+
+def _answer(rank: int) -> str:
+    """Return the key of what a process answers, its exit code; one that leaves at once does not answer."""
+    return f"answer-{rank}"
 
 
 @contextmanager
@@ -166,14 +181,19 @@ def _forwarding() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _work(job: Job, received: Sequence[int]) -> int:
-    """Train in one of the processes. Returns its exit code. received: signals that came before it was started."""
+def _work(job: Job, rank: int, num: int, folder: str, received: Sequence[int]) -> None:
+    """Train in one of the processes. folder: where they meet. received: signals that came before it was started."""
     os.setsid()  # signals from a terminal come by the launcher, once
+    launcher = parent_process()
+    assert launcher is not None
+    end_with_parent(launcher.sentinel)
+    os.environ.update(Ranks(rank, num, rank, num).variables(folder))
     with exiting_on_signals():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         for number in received:
             os.kill(os.getpid(), number)
-        return _train(job)
+        code = _train(job)
+        Board(Path(folder)).set(_answer(rank), str(code))
 
 
 def _train(job: Job) -> int:

@@ -7,7 +7,7 @@ know it at once.
 
 import atexit
 import hashlib
-import pickle
+import json
 import struct
 import threading
 import time
@@ -25,6 +25,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from palestra.scaling.means import LockstepError, Part, common_names, tree_sum
 from palestra.scaling.ranks import Ranks, fail
+from palestra.storage.states import from_bytes, to_bytes
 
 INLINE_BYTES = 4 << 10
 """of a value, that go along with the message which announces it, until a mean is longer"""
@@ -33,6 +34,9 @@ MOST_SENT_BYTES = 1 << 20
 OTHER_BYTES = 1 << 10
 """of a mean's message, beside the gradient"""
 HEADER = struct.Struct("<qqqd")
+MEAN = struct.Struct("<qq")
+UNIT = 8
+"""bytes; messages and what they hold begin at multiples of it, so that numbers can be read in their place"""
 FOR_EVER = timedelta(days=3650)
 GROUPS: list[Any] = []
 """of all links that this process has opened; nothing else holds them, so that they end when this list is cleared"""
@@ -74,7 +78,7 @@ class Link:
         self.waited_s, self.is_busy, self.prints_apart = 0.0, False, False
         self.waiting: Callable[[], AbstractContextManager[object]] = nullcontext
         self._num, self._what = 0, "the beginning"
-        self._most_inline = max(256, MOST_SENT_BYTES // ranks.num)
+        self._most_inline = max(256, MOST_SENT_BYTES // ranks.num // UNIT * UNIT)
         self._inline = min(INLINE_BYTES, self._most_inline)
         self._closed = threading.Event()
 
@@ -85,17 +89,17 @@ class Link:
         ranks = self.ranks
         Link._num_opened += 1  # all processes open theirs in the same order
         try:
-            self._store = ranks.store(Link._num_opened, self.timeout_s)
-            arguments = weakref.ref(self), self._store.clone(), self._closed  # weak: a training that is over is freed
+            self._store, place = ranks.stores(Link._num_opened, self.timeout_s)
+            arguments = weakref.ref(self), self._store, self._closed  # weak: a training that is over is freed
             beating = threading.Thread(target=_beat, args=arguments, daemon=True)
             beating.start()
             atexit.register(_end_beating, self._closed, beating)
             self._await_all()
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             raise RankLost(f"the launcher of rank 0 is not there: {error}") from error
         self._on_gpu = torch.cuda.is_available() and ranks.num_local <= torch.cuda.device_count()
         backend = "cpu:gloo,cuda:nccl" if self._on_gpu else "gloo"
-        limit, place = timedelta(seconds=self.timeout_s), dist.PrefixStore("group", self._store.clone())
+        limit = timedelta(seconds=self.timeout_s)
         try:
             if dist.is_initialized():
                 GROUPS.append(dist.new_group(backend=backend, timeout=limit))
@@ -115,7 +119,7 @@ class Link:
 
     def _await_all(self) -> None:
         began = time.monotonic()
-        keys = [f"beat/{rank}" for rank in range(self.ranks.num)]
+        keys = [f"beat-{rank}" for rank in range(self.ranks.num)]
         while missing := [rank for rank, key in enumerate(keys) if not self._store.check([key])]:
             if failure := self._failure():
                 raise failure
@@ -125,7 +129,7 @@ class Link:
 
     def fail(self, why: str, has_failed: bool) -> None:
         """Let the others know why this process cannot go on. has_failed: itself, and not because one was lost."""
-        with suppress(RuntimeError):  # the launcher may have ended
+        with suppress(RuntimeError, OSError):  # the launcher may have ended
             fail(self._store, why, has_failed)
         self._closed.set()
 
@@ -141,32 +145,41 @@ class Link:
 
         Raises LockstepError if others hand in something else, RankLost if one is late or has ended.
         """
-        given, notices = self._swap(what, pickle.dumps(value), notice)
+        given, notices = self._swap(what, to_bytes(value, what), notice)
         assert given is not None
-        return [pickle.loads(each) for each in given], notices
+        return [from_bytes(each) for each in given], notices
 
     def to_first(self, what: str, value: Any, notice: Notice) -> tuple[list[Any] | None, list[Notice]]:
         """As `gather`, but rank 0 alone gets the values; the others get None."""
-        given, notices = self._swap(what, pickle.dumps(value), notice, to_first=True)
-        return (None if given is None else [pickle.loads(each) for each in given]), notices
+        given, notices = self._swap(what, to_bytes(value, what), notice, to_first=True)
+        return (None if given is None else [from_bytes(each) for each in given]), notices
 
     def sum(self, part: Part, notice: Notice) -> tuple[Part, list[Notice]]:
         """Return the sum of the parts of a mean over all processes, added in one tree. Raises as `gather`."""
         gradient = part.gradient
         needed = gradient.nbytes + OTHER_BYTES
         is_long = needed > self._most_inline
-        own = part.is_present, part.names, _to_bytes(part.numbers), b"" if is_long else _to_bytes(gradient)
-        given, notices = self.gather(f"a mean of {gradient.numel()} numbers", own, notice)
+        own = [MEAN.pack(part.is_present, len(part.numbers)), _bytes_of(part.numbers)]
+        own += [b"" if is_long else _bytes_of(gradient), json.dumps(part.names).encode()]
+        given, notices = self._swap(f"a mean of {gradient.numel()} numbers", b"".join(own), notice)
+        assert given is not None
         if not is_long:  # all have come to this mean; the next such one is one message
-            self._inline = max(self._inline, needed)
-        names = common_names([(is_present, names) for is_present, names, _, _ in given])
+            self._inline = max(self._inline, -(-needed // UNIT) * UNIT)
+        told, numbers, gradients = [], [], []
+        for each in given:
+            is_present, num = MEAN.unpack_from(each)
+            numbers.append(torch.frombuffer(each, dtype=torch.float64, count=num, offset=MEAN.size))
+            begin = MEAN.size + numbers[-1].nbytes
+            if not is_long:
+                gradients.append(torch.frombuffer(each, dtype=gradient.dtype, count=gradient.numel(), offset=begin))
+                begin += gradient.nbytes
+            told.append((bool(is_present), json.loads(bytes(each[begin:]))))
+        names = common_names(told)
         zeros = torch.zeros(1 + len(names), dtype=torch.float64)
-        numbers = tree_sum([_from_bytes(each[2], torch.float64) if each[0] else zeros for each in given])
-        if is_long:
-            total = self._sum_long(gradient)
-        else:
-            total = tree_sum([_from_bytes(each[3], gradient.dtype) for each in given]).to(gradient.device)
-        return Part(any(each[0] for each in given), names, numbers.to(part.numbers.device), total), notices
+        counted = [own if counts else zeros for own, (counts, _) in zip(numbers, told, strict=True)]
+        total = self._sum_long(gradient) if is_long else tree_sum(gradients).to(gradient.device)
+        is_present = any(counts for counts, _ in told)
+        return Part(is_present, names, tree_sum(counted).to(part.numbers.device), total), notices
 
     def _sum_long(self, gradient: Tensor) -> Tensor:
         """Add up long tensors: each process adds one part of all of them, and hands it to the others."""
@@ -179,11 +192,12 @@ class Link:
 
     def _swap(
         self, what: str, value: bytes, notice: Notice, to_first: bool = False
-    ) -> tuple[list[bytes] | None, list[Notice]]:
+    ) -> tuple[list[memoryview] | None, list[Notice]]:
         self._num, self._what = self._num + 1, what
-        begin = HEADER.pack(_number_of(what), len(value), notice.wants_to_end, notice.minutes) + value[: self._inline]
         message = bytearray(HEADER.size + self._inline)
-        message[: len(begin)] = begin
+        HEADER.pack_into(message, 0, _number_of(what), len(value), notice.wants_to_end, notice.minutes)
+        begin = memoryview(value)[: self._inline]
+        message[HEADER.size : HEADER.size + len(begin)] = begin
         sent = torch.frombuffer(message, dtype=torch.uint8).expand(self.ranks.num, -1).contiguous()
         received = [memoryview(each) for each in self._all_to_all(sent).numpy()]
         headers = [HEADER.unpack_from(each) for each in received]
@@ -192,11 +206,11 @@ class Link:
         sizes = [size for _, size, _, _ in headers]
         notices = [Notice(bool(wants), minutes) for _, _, wants, minutes in headers]
         if max(sizes) <= self._inline:
-            values = [bytes(each[HEADER.size :][:size]) for each, size in zip(received, sizes, strict=True)]
+            values = [each[HEADER.size :][:size] for each, size in zip(received, sizes, strict=True)]
             return values if not to_first or self.ranks.rank == 0 else None, notices
         return self._long(value, sizes, to_first), notices
 
-    def _long(self, value: bytes, sizes: Sequence[int], to_first: bool) -> list[bytes] | None:
+    def _long(self, value: bytes, sizes: Sequence[int], to_first: bool) -> list[memoryview] | None:
         """Hand bytes of any length to all processes, or to the first."""
         ranks = self.ranks
         own = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.zeros(0, dtype=torch.uint8)
@@ -209,7 +223,7 @@ class Link:
         self._await(dist.all_to_all_single(received, sent, inward, outward, group=self._group, async_op=True))
         if to_first and ranks.rank:
             return None
-        return [bytes(each.numpy()) for each in received.split(inward)]
+        return [memoryview(bytearray(each.numpy())) for each in received.split(inward)]
 
     def _all_to_all(self, rows: Tensor) -> Tensor:
         """Hand row k to process k; return the rows that the others hand to this one, in their order."""
@@ -260,7 +274,7 @@ class Link:
 
     def _states(self) -> list[list[str]]:
         """Return what each process has said last: a number that grows, exchanges, whether it is busy, and words."""
-        return [self._store.get(f"beat/{rank}").decode().split("|", 3) for rank in range(self.ranks.num)]
+        return [self._store.get(f"beat-{rank}").decode().split("|", 3) for rank in range(self.ranks.num)]
 
     def _why_broken(self) -> RankLost:
         """Return which process has ended, once the connection to it is broken."""
@@ -295,8 +309,8 @@ def _beat(link_ref: "weakref.ref[Link]", store: Any, closed: threading.Event) ->
     while (link := link_ref()) is not None:
         beat += 1
         try:
-            store.set(f"beat/{link.ranks.rank}", f"{beat}|{link.state}")
-        except RuntimeError:  # the launcher has ended, and ends this process, too
+            store.set(f"beat-{link.ranks.rank}", f"{beat}|{link.state}")
+        except (RuntimeError, OSError):  # the launcher has ended, and ends this process, too
             return
         del link
         if closed.wait(LOOK_S):
@@ -321,12 +335,8 @@ def _number_of(what: str) -> int:
     return int.from_bytes(hashlib.sha256(what.encode()).digest()[:8], "little", signed=True)
 
 
-def _to_bytes(values: Tensor) -> bytes:
-    return bytes(values.detach().cpu().contiguous().view(torch.uint8).numpy())
-
-
-def _from_bytes(content: bytes, dtype: torch.dtype) -> Tensor:
-    return torch.frombuffer(bytearray(content), dtype=dtype)
+def _bytes_of(values: Tensor) -> memoryview:
+    return memoryview(values.detach().cpu().contiguous().view(torch.uint8).numpy())
 
 
 def _places(texts: Sequence[str], text: str) -> list[int]:

@@ -1,13 +1,49 @@
-"""Ranks: the processes that torchrun's launcher has started for one run, as its environment variables say."""
+"""Ranks: the processes of one run, as the environment variables say that their launcher sets, torchrun or palestra.
+
+Those of palestra's own launcher meet in a folder that nobody else may enter, those of torchrun in its store.
+"""
 
 import os
+import sys
 import time
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 CONNECTING_S = 2.0  # of one try to reach the store of the run
 TELLING_S = 5.0  # to reach the store of the run, for a process that has failed
+FOLDER = "PALESTRA_RANKS"  # the variable that names the folder where processes of palestra's launcher meet
+
+
+class Board:
+    """What processes of one machine write for each other: a file for each key, in a folder that is theirs alone.
+
+    Unlike torch's FileStore it knows no lock, which a process that is stopped could keep. Raises OSError.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+
+    def set(self, key: str, value: str) -> None:
+        self._written(key, value).replace(self.folder / key)
+
+    def compare_set(self, key: str, expected: str, value: str) -> None:
+        """Set a key that has no value yet; `expected` is empty."""
+        with suppress(FileExistsError):
+            (self.folder / key).hardlink_to(self._written(key, value))
+
+    def get(self, key: str) -> bytes:
+        return (self.folder / key).read_bytes()
+
+    def check(self, keys: list[str]) -> bool:
+        return all((self.folder / key).exists() for key in keys)
+
+    def _written(self, key: str, value: str) -> Path:
+        path = self.folder / f"{key}.{os.getpid()}"
+        path.write_text(value)
+        return path
 
 
 class Ranks(NamedTuple):
@@ -26,21 +62,34 @@ class Ranks(NamedTuple):
 
     @classmethod
     def here(cls) -> Self:
-        """Return the place that torchrun has given to this process; alone if torchrun has not started it."""
+        """Return the place that a launcher has given to this process; alone if none has started it."""
         said = os.environ
-        if "TORCHELASTIC_RUN_ID" not in said:
+        if "TORCHELASTIC_RUN_ID" not in said and FOLDER not in said:
             return cls()
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
         restarts = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
         return cls(*(int(said[name]) for name in names), *(int(said.get(name, 0)) for name in restarts))
 
-    def store(self, number: int, timeout_s: float) -> Any:
-        """Return what all processes read and write about their number-th connection, counted from 1.
+    def variables(self, folder: str) -> dict[str, str]:
+        """Return the environment variables of one of palestra's launcher: what `here` reads, and loopback alone.
+
+        folder: where the processes meet.
+        """
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        loopback = "lo" if sys.platform == "linux" else "lo0"
+        interfaces = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), loopback)
+        return {FOLDER: folder} | dict(zip(names, map(str, self), strict=False)) | interfaces
+
+    def stores(self, number: int, timeout_s: float) -> tuple[Any, Any]:
+        """Return what all processes read and write about their number-th connection, counted from 1, and torch's part.
 
         Raises RuntimeError if the launcher, or rank 0, that keeps it is not there within the time.
         """
-        from torch.distributed import PrefixStore, TCPStore
+        from torch.distributed import FileStore, PrefixStore, TCPStore
 
+        if FOLDER in os.environ:
+            folder = Path(os.environ[FOLDER])
+            return Board(folder / str(number)), FileStore(str(folder / f"{number}.torch"))
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         keeps = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         limit, deadline = timedelta(seconds=min(CONNECTING_S, timeout_s)), time.monotonic() + timeout_s
@@ -48,16 +97,29 @@ class Ranks(NamedTuple):
             try:
                 store = TCPStore(address, port, None, keeps, limit, wait_for_workers=False, multi_tenant=True)
                 store.set_timeout(timedelta(seconds=timeout_s))
-                return PrefixStore(f"palestra/{self.restart}/{number}", store)
+                own = PrefixStore(f"palestra/{self.restart}/{number}", store)
+                return own, PrefixStore("group", own.clone())
             except RuntimeError:
                 if time.monotonic() > deadline:
                     raise
 
+    def notes(self) -> list[str]:
+        """Return what rank 0 tells at the start: who else reaches the store of torchrun."""
+        if self.rank or self.num == 1 or FOLDER in os.environ:
+            return []
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        return [
+            f"torchrun's store at {where} listens on every network interface, and whoever reaches it can run code as "
+            "you: use a private network (docs/replicas.md)"
+        ]
+
     def tell_failure(self, error: Exception) -> None:
         """Let the others know why this process cannot begin with them; one that has connected has told it already."""
         if self.num > 1:
-            with suppress(RuntimeError):  # the launcher may have ended
-                fail(self.store(1, TELLING_S), f"rank {self.rank} has failed: {type(error).__name__}: {error}", True)
+            with suppress(RuntimeError, OSError):  # the launcher may have ended
+                fail(
+                    self.stores(1, TELLING_S)[0], f"rank {self.rank} has failed: {type(error).__name__}: {error}", True
+                )
 
 
 def fail(store: Any, why: str, has_failed: bool) -> None:

@@ -4,11 +4,13 @@ A JSON object whose only key starts with "$" stands for a value that JSON lacks:
 keys or with such a key, a float that is not finite, an integer beyond 64 bits (where most JSON readers stop).
 """
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
 TENSOR_DTYPES = {
@@ -18,8 +20,13 @@ TENSOR_DTYPES = {
 }
 
 
-def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """Encode a value as JSON data, and add its tensors to `tensors` by path. Raises TypeError for other types."""
+def encode(
+    value: Any, path: str, tensors: dict[str, Tensor], order: Callable[[Iterable[Any]], Iterable[Any]] = sorted
+) -> Any:
+    """Encode a value as JSON data, and add its tensors to `tensors` by path. Raises TypeError for other types.
+
+    order: of the keys of a dict.
+    """
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -29,12 +36,12 @@ def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
         return _encode_tensor(value, path, tensors)
     if isinstance(value, list | tuple):
-        items = [encode(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
+        items = [encode(item, f"{path}/{index}", tensors, order) for index, item in enumerate(value)]
         return {"$tuple": items} if isinstance(value, tuple) else items
     if isinstance(value, Mapping):
         if not (all(type(key) is str for key in value) or all(type(key) is int for key in value)):
             raise TypeError(f"state{path}: expected a dict whose keys are all str or all int, got {list(value)}")
-        pairs = [(key, encode(value[key], f"{path}/{_escape(str(key))}", tensors)) for key in sorted(value)]
+        pairs = [(key, encode(value[key], f"{path}/{_escape(str(key))}", tensors, order)) for key in order(value)]
         plain = all(type(key) is str and not key.startswith("$") for key in value)
         return dict(pairs) if plain else {"$dict": pairs}
     expected = "tensors, numbers, str, bool, None, or lists, tuples and dicts of these"
@@ -73,6 +80,25 @@ def decode(document: Any, tensors: dict[str, Tensor]) -> Any:
         case [("$dict", pairs)]:
             return {key: decode(item, tensors) for key, item in pairs}
     return {key: decode(item, tensors) for key, item in document.items()}
+
+
+def to_bytes(value: Any, what: str) -> bytes:
+    """Return a tree of state as bytes: a line of JSON, and a safetensors file if it holds tensors.
+
+    Its dicts keep their order. Raises TypeError for other types, which says `what` it is.
+    """
+    tensors: dict[str, Tensor] = {}
+    try:
+        line = json.dumps(encode(value, "", tensors, list)).encode() + b"\n"
+    except TypeError as error:
+        raise TypeError(f"{what}: {error}") from error
+    return line + save(copied(tensors)) if tensors else line
+
+
+def from_bytes(content: memoryview) -> Any:
+    """Return the tree of state that `to_bytes` has given."""
+    line, _, rest = bytes(content).partition(b"\n")
+    return decode(json.loads(line), load(rest) if rest else {})
 
 
 def copied(value: Any) -> Any:

@@ -307,7 +307,8 @@ class Lockstep:
             self.keep_waiting(False)
         elif rows is not None and replica.heads:
             stored = rows.answer(training, buffers)
-        folder = replica.of_leader("the folder of a checkpoint", folder)
+        place = replica.of_leader("the folder of a checkpoint", None if folder is None else str(folder))
+        folder = None if place is None else Path(place)
         if rows is not None and replica.heads and not replica.leads:
             checkpoints.stored.note_stored(None if folder is None else stored)
         return folder
@@ -345,13 +346,13 @@ class Lockstep:
         if self.replica.is_alone:
             return None if loaded is None else loaded.state, is_branch
         self.loaded = loaded
-        place = None if loaded is None else loaded.folder.resolve()
+        place = None if loaded is None else str(loaded.folder.resolve())
         place, is_branch = self.replica.of_leader("the checkpoint to begin with", (place, is_branch))
         if place is None:
             return None, is_branch
         checkpoints = self.training.checkpoints
         if self.replica.heads and not self.replica.leads:
-            self.loaded = checkpoints.stored.load(place, check_rows=False)
+            self.loaded = checkpoints.stored.load(Path(place), check_rows=False)
             checkpoints.restore_rows(self.loaded, self.buffers())
         assert self.head.loaded is not None
         whole = self.head.loaded.state

@@ -17,6 +17,7 @@ from palestra.scaling.means import LockstepError
 from palestra.storage.disk import RunFolderError
 from palestra.storage.facts import versions
 from palestra.storage.run_folder import RunFolder
+from palestra.storage.segments import StoredRows
 from palestra.training.checks import TrainingFailed, resume_hint
 
 
@@ -135,7 +136,7 @@ def _print_to(descriptor: int) -> None:
 def share_folder(training: Any, link: Link) -> None:
     """Let all processes know the run's folder, which rank 0 has made. Raises RunFolderError if one does not see it."""
     run, leads = training.run, training.replica.leads
-    path = link.gather("the run's folder", run.folder.path.resolve() if leads else None, NOTHING)[0][0]
+    path = link.gather("the run's folder", str(run.folder.path.resolve()) if leads else None, NOTHING)[0][0]
     why = None
     if not leads:
         try:
@@ -164,7 +165,8 @@ class RowsElsewhere:
         for answer in answers:
             if isinstance(answer, str):
                 raise OSError(answer)
-        return dict(chain.from_iterable(answer.items() for answer in answers))
+        rows = chain.from_iterable(answer.items() for answer in answers)
+        return {name: StoredRows.model_validate(each) for name, each in rows}
 
     def answer(self, training: Any, buffers: dict[str, Any]) -> dict[str, Any] | None:
         """In other processes: write the rows of buffers where rank 0 says. Returns what is written; None if nothing."""
@@ -176,5 +178,6 @@ class RowsElsewhere:
             stored = training.checkpoints.stored.store_rows(unfinished, buffers)
         except OSError as error:
             why = f"rank {self.link.ranks.rank}: {error}"
-        self.link.gather("the rows", stored if why is None else why, NOTHING)
+        told = {name: each.model_dump(mode="json") for name, each in (stored or {}).items()}
+        self.link.gather("the rows", told if why is None else why, NOTHING)
         return stored

@@ -332,7 +332,7 @@ class Training(TrainerBase):
         """Restore the last checkpoint, or evaluate and write checkpoint 0; a second `fit` needs neither."""
         run = self.run
         if is_fresh := not any(self.counts().values()):
-            for note in self.config.notes():
+            for note in [*self.config.notes(), *self.replica.ranks.notes()]:
                 self.log(note)
             opening.restore_or_begin(self)
             self._recorded = self.mark()

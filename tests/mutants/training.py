@@ -103,7 +103,7 @@ TRAINING = [
         "scaling/link.py",
         "scaling/test_link.py",
         ("        if len({kind for kind, *_ in headers}) > 1:\n", "        if False:\n"),
-        ("numbers = tree_sum([_from_bytes(each[2], torch.float64) if each[0] else zeros", "numbers = tree_sum([zeros"),
+        ("counted = [own if counts else zeros for", "counted = [zeros for"),
         (
             "        own = tree_sum(self._all_to_all(rows).unbind())\n",
             "        own = self._all_to_all(rows).sum(dim=0)\n",
@@ -116,7 +116,7 @@ TRAINING = [
         "training/test_processes.py",
         ("        for change in tree_differences(of_all[0], each):\n", "        for change in ():\n"),
         (
-            '        self.link.gather("the rows", stored if why is None else why, NOTHING)\n',
+            '        self.link.gather("the rows", told if why is None else why, NOTHING)\n',
             '        self.link.gather("the rows", {}, NOTHING)\n',
         ),
         ('        link.fail(f"rank {replica.ranks.rank} has failed: {why}", has_failed=True)\n', "        pass\n"),
