@@ -25,6 +25,7 @@ from palestra.scaling.ranks import Board, Ranks
 
 LOST = os.EX_TEMPFAIL
 """the exit code of a process that cannot go on because another one was lost"""
+CODES = "codes"  # the folder of the exit codes of those that have left in order
 LOOK_S = 0.1  # between looks at signals, for which nothing wakes the launcher
 LEAVE_S = 30.0  # within which the others leave once one has ended before its time
 
@@ -102,20 +103,13 @@ def _is_begun(path: Path) -> bool:
 def _run_ranks(job: Job, num: int) -> int:
     """Start the processes, and wait for them. Returns the exit code; LOST if one has ended before the others."""
     with _forwarding() as received, tempfile.TemporaryDirectory(prefix="palestra-ranks-") as folder:
-        spawning = multiprocessing.get_context("spawn")
+        spawning, codes = multiprocessing.get_context("spawn"), Board(Path(folder, CODES))
         ranks = [spawning.Process(target=_work, args=(job, rank, num, folder, received)) for rank in range(num)]
-        answers = Board(Path(folder))
-        try:
-            for each in ranks:
-                each.start()
-            lost = _await(ranks, answers)
-        finally:
-            for each in multiprocessing.active_children():
-                if each in ranks:
-                    each.kill()
-                    each.join()
+        for each in ranks:
+            each.start()
+        lost = _await(ranks, codes)
         if lost is None:
-            return max(int(answers.get(_answer(rank))) for rank in range(num))
+            return max(int(codes.get(str(rank))) for rank in range(num))
     code = ranks[lost].exitcode or 0
     if received:
         return 128 + received[-1]
@@ -126,31 +120,23 @@ def _run_ranks(job: Job, num: int) -> int:
     return LOST
 
 
-def _await(ranks: Sequence[BaseProcess], answers: Board) -> int | None:
-    """Wait until all processes have ended. Returns the first one that has done so without an answer; None: there is none.
+def _await(ranks: Sequence[BaseProcess], codes: Board) -> int | None:
+    """Wait until all processes have ended. Returns the first that has not left in order; None: there is none.
 
-    Once there is one, the others have to leave.
+    The others then have LEAVE_S to leave.
     """
-    lost, deadline = None, math.inf
-    while True:
+    lost, deadline, running = None, math.inf, ranks
+    while running:
+        wait([each.sentinel for each in running], LOOK_S)
         running = [each for each in ranks if each.is_alive()]
         ended = [rank for rank, each in enumerate(ranks) if each not in running]
-        if lost is None:
-            lost = next((rank for rank in ended if ranks[rank].exitcode or not answers.check([_answer(rank)])), None)
-            if lost is not None:
-                deadline = time.monotonic() + LEAVE_S
-                for each in running:
-                    each.terminate()
-        if not running:
-            return lost
+        if lost is None and (found := [r for r in ended if ranks[r].exitcode or not codes.check([str(r)])]):
+            lost, deadline = found[0], time.monotonic() + LEAVE_S
+            for each in running:
+                each.terminate()
         for each in running if time.monotonic() > deadline else ():
             each.kill()
-        wait([each.sentinel for each in running], LOOK_S)
-
-
-def _answer(rank: int) -> str:
-    """Return the key of what a process answers, its exit code; one that leaves at once does not answer."""
-    return f"answer-{rank}"
+    return lost
 
 
 @contextmanager
@@ -164,8 +150,7 @@ def _forwarding() -> Iterator[list[int]]:
     def forward(number: int, frame: FrameType | None) -> None:
         received.append(number)
         for process in multiprocessing.active_children():
-            if process.pid is not None:
-                os.kill(process.pid, number)
+            os.kill(process.pid, number)  # type: ignore[arg-type]
 
     before = {number: signal.signal(number, forward) for number in STOPPING}
     resource_tracker.ensure_running()  # which unblocks signals when it starts
@@ -184,16 +169,14 @@ def _forwarding() -> Iterator[list[int]]:
 def _work(job: Job, rank: int, num: int, folder: str, received: Sequence[int]) -> None:
     """Train in one of the processes. folder: where they meet. received: signals that came before it was started."""
     os.setsid()  # signals from a terminal come by the launcher, once
-    launcher = parent_process()
-    assert launcher is not None
-    end_with_parent(launcher.sentinel)
+    end_with_parent(parent_process().sentinel)  # type: ignore[union-attr]
     os.environ.update(Ranks(rank, num, rank, num).variables(folder))
     with exiting_on_signals():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         for number in received:
             os.kill(os.getpid(), number)
         code = _train(job)
-        Board(Path(folder)).set(_answer(rank), str(code))
+        Board(Path(folder, CODES)).set(str(rank), str(code))
 
 
 def _train(job: Job) -> int:

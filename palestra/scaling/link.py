@@ -34,9 +34,8 @@ MOST_SENT_BYTES = 1 << 20
 OTHER_BYTES = 1 << 10
 """of a mean's message, beside the gradient"""
 HEADER = struct.Struct("<qqqd")
-MEAN = struct.Struct("<qq")
 UNIT = 8
-"""bytes; messages and what they hold begin at multiples of it, so that numbers can be read in their place"""
+"""bytes; messages are as many times this long, so that gradients can be read in their place"""
 FOR_EVER = timedelta(days=3650)
 GROUPS: list[Any] = []
 """of all links that this process has opened; nothing else holds them, so that they end when this list is cleared"""
@@ -140,46 +139,37 @@ class Link:
 
     # ---- exchanges -------------------------------------------------------------------------------------------
 
-    def gather(self, what: str, value: Any, notice: Notice) -> tuple[list[Any], list[Notice]]:
+    def gather(self, what: str, value: Any, notice: Notice, to_first: bool = False) -> tuple[list[Any], list[Notice]]:
         """Return the values that all processes hand in, and what they say of themselves, in their order.
 
-        Raises LockstepError if others hand in something else, RankLost if one is late or has ended.
+        to_first: let rank 0 alone have the values; the others get none. Raises LockstepError if others hand in
+        something else, RankLost if one is late or has ended, TypeError for what no checkpoint could hold.
         """
-        given, notices = self._swap(what, to_bytes(value, what), notice)
-        assert given is not None
+        given, notices = self._swap(what, to_bytes(value, f" ({what})"), notice, to_first)
         return [from_bytes(each) for each in given], notices
-
-    def to_first(self, what: str, value: Any, notice: Notice) -> tuple[list[Any] | None, list[Notice]]:
-        """As `gather`, but rank 0 alone gets the values; the others get None."""
-        given, notices = self._swap(what, to_bytes(value, what), notice, to_first=True)
-        return (None if given is None else [from_bytes(each) for each in given]), notices
 
     def sum(self, part: Part, notice: Notice) -> tuple[Part, list[Notice]]:
         """Return the sum of the parts of a mean over all processes, added in one tree. Raises as `gather`."""
         gradient = part.gradient
         needed = gradient.nbytes + OTHER_BYTES
         is_long = needed > self._most_inline
-        own = [MEAN.pack(part.is_present, len(part.numbers)), _bytes_of(part.numbers)]
-        own += [b"" if is_long else _bytes_of(gradient), json.dumps(part.names).encode()]
-        given, notices = self._swap(f"a mean of {gradient.numel()} numbers", b"".join(own), notice)
-        assert given is not None
+        line = json.dumps([part.is_present, part.names]).encode() + b"\n"
+        own = b"".join([b"" if is_long else _bytes_of(gradient), line, _bytes_of(part.numbers)])
+        given, notices = self._swap(f"a mean of {gradient.numel()} numbers", own, notice)
         if not is_long:  # all have come to this mean; the next such one is one message
             self._inline = max(self._inline, -(-needed // UNIT) * UNIT)
-        told, numbers, gradients = [], [], []
-        for each in given:
-            is_present, num = MEAN.unpack_from(each)
-            numbers.append(torch.frombuffer(each, dtype=torch.float64, count=num, offset=MEAN.size))
-            begin = MEAN.size + numbers[-1].nbytes
-            if not is_long:
-                gradients.append(torch.frombuffer(each, dtype=gradient.dtype, count=gradient.numel(), offset=begin))
-                begin += gradient.nbytes
-            told.append((bool(is_present), json.loads(bytes(each[begin:]))))
+        rests = [bytes(each[0 if is_long else gradient.nbytes :]).partition(b"\n") for each in given]
+        told = [json.loads(line) for line, _, _ in rests]
         names = common_names(told)
-        zeros = torch.zeros(1 + len(names), dtype=torch.float64)
-        counted = [own if counts else zeros for own, (counts, _) in zip(numbers, told, strict=True)]
-        total = self._sum_long(gradient) if is_long else tree_sum(gradients).to(gradient.device)
-        is_present = any(counts for counts, _ in told)
-        return Part(is_present, names, tree_sum(counted).to(part.numbers.device), total), notices
+        zeros = bytes(8 * (1 + len(names)))
+        addends = [rest[2] if is_present else zeros for (is_present, _), rest in zip(told, rests, strict=True)]
+        numbers = tree_sum([torch.frombuffer(bytearray(each), dtype=torch.float64) for each in addends])
+        if is_long:
+            total = self._sum_long(gradient)
+        else:  # read in place
+            total = tree_sum([torch.frombuffer(each, dtype=gradient.dtype, count=gradient.numel()) for each in given])
+        is_present = any(is_present for is_present, _ in told)
+        return Part(is_present, names, numbers.to(part.numbers.device), total.to(gradient.device)), notices
 
     def _sum_long(self, gradient: Tensor) -> Tensor:
         """Add up long tensors: each process adds one part of all of them, and hands it to the others."""
@@ -192,7 +182,7 @@ class Link:
 
     def _swap(
         self, what: str, value: bytes, notice: Notice, to_first: bool = False
-    ) -> tuple[list[memoryview] | None, list[Notice]]:
+    ) -> tuple[list[memoryview], list[Notice]]:
         self._num, self._what = self._num + 1, what
         message = bytearray(HEADER.size + self._inline)
         HEADER.pack_into(message, 0, _number_of(what), len(value), notice.wants_to_end, notice.minutes)
@@ -207,13 +197,13 @@ class Link:
         notices = [Notice(bool(wants), minutes) for _, _, wants, minutes in headers]
         if max(sizes) <= self._inline:
             values = [each[HEADER.size :][:size] for each, size in zip(received, sizes, strict=True)]
-            return values if not to_first or self.ranks.rank == 0 else None, notices
+            return values if not to_first or self.ranks.rank == 0 else [], notices
         return self._long(value, sizes, to_first), notices
 
-    def _long(self, value: bytes, sizes: Sequence[int], to_first: bool) -> list[memoryview] | None:
+    def _long(self, value: bytes, sizes: Sequence[int], to_first: bool) -> list[memoryview]:
         """Hand bytes of any length to all processes, or to the first."""
         ranks = self.ranks
-        own = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.zeros(0, dtype=torch.uint8)
+        own = torch.frombuffer(bytearray(value), dtype=torch.uint8)
         if to_first:
             sent, outward = own, [len(value) if rank == 0 else 0 for rank in range(ranks.num)]
             inward = list(sizes) if ranks.rank == 0 else [0] * ranks.num
@@ -221,9 +211,7 @@ class Link:
             sent, outward, inward = own.repeat(ranks.num), [len(value)] * ranks.num, list(sizes)
         received = torch.empty(sum(inward), dtype=torch.uint8)
         self._await(dist.all_to_all_single(received, sent, inward, outward, group=self._group, async_op=True))
-        if to_first and ranks.rank:
-            return None
-        return [memoryview(bytearray(each.numpy())) for each in received.split(inward)]
+        return [memoryview(bytearray(each.numpy())) for each in received.split(inward) if len(each)]
 
     def _all_to_all(self, rows: Tensor) -> Tensor:
         """Hand row k to process k; return the rows that the others hand to this one, in their order."""
@@ -234,9 +222,10 @@ class Link:
     def _told_apart(self, what: str) -> str:
         """Say which process exchanges what, where they differ."""
         text = what.encode()[:256].ljust(256)
-        sent = torch.frombuffer(bytearray(text), dtype=torch.uint8).expand(self.ranks.num, -1).contiguous()
-        texts = [bytes(each.numpy()).decode(errors="replace").strip() for each in self._all_to_all(sent)]
-        told = ", ".join(f"{each} by {_in_words(_places(texts, each))}" for each in dict.fromkeys(texts))
+        given = self._long(text, [len(text)] * self.ranks.num, to_first=False)
+        texts = [bytes(each).decode(errors="replace").strip() for each in given]
+        ranks = {each: [rank for rank, text in enumerate(texts) if text == each] for each in texts}
+        told = ", ".join(f"{each} by {_in_words(ranks[each])}" for each in ranks)
         return f"expected the same exchange by all replicas, got {told}"
 
     # ---- waiting, and who is late ----------------------------------------------------------------------------
@@ -337,10 +326,6 @@ def _number_of(what: str) -> int:
 
 def _bytes_of(values: Tensor) -> memoryview:
     return memoryview(values.detach().cpu().contiguous().view(torch.uint8).numpy())
-
-
-def _places(texts: Sequence[str], text: str) -> list[int]:
-    return [rank for rank, each in enumerate(texts) if each == text]
 
 
 def _in_words(ranks: Sequence[int]) -> str:

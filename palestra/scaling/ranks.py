@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 
 CONNECTING_S = 2.0  # of one try to reach the store of the run
 TELLING_S = 5.0  # to reach the store of the run, for a process that has failed
+PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 FOLDER = "PALESTRA_RANKS"  # the variable that names the folder where processes of palestra's launcher meet
 
 
@@ -31,8 +32,10 @@ class Board:
 
     def compare_set(self, key: str, expected: str, value: str) -> None:
         """Set a key that has no value yet; `expected` is empty."""
+        written = self._written(key, value)
         with suppress(FileExistsError):
-            (self.folder / key).hardlink_to(self._written(key, value))
+            (self.folder / key).hardlink_to(written)
+        written.unlink()
 
     def get(self, key: str) -> bytes:
         return (self.folder / key).read_bytes()
@@ -66,19 +69,17 @@ class Ranks(NamedTuple):
         said = os.environ
         if "TORCHELASTIC_RUN_ID" not in said and FOLDER not in said:
             return cls()
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
         restarts = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
-        return cls(*(int(said[name]) for name in names), *(int(said.get(name, 0)) for name in restarts))
+        return cls(*(int(said[name]) for name in PLACE), *(int(said.get(name, 0)) for name in restarts))
 
     def variables(self, folder: str) -> dict[str, str]:
         """Return the environment variables of one of palestra's launcher: what `here` reads, and loopback alone.
 
         folder: where the processes meet.
         """
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        loopback = "lo" if sys.platform == "linux" else "lo0"
-        interfaces = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), loopback)
-        return {FOLDER: folder} | dict(zip(names, map(str, self), strict=False)) | interfaces
+        lo = "lo" if sys.platform == "linux" else "lo0"
+        place = dict(zip(PLACE, map(str, self), strict=False))
+        return {FOLDER: folder, "GLOO_SOCKET_IFNAME": lo, "NCCL_SOCKET_IFNAME": lo, **place}
 
     def stores(self, number: int, timeout_s: float) -> tuple[Any, Any]:
         """Return what all processes read and write about their number-th connection, counted from 1, and torch's part.
@@ -87,9 +88,8 @@ class Ranks(NamedTuple):
         """
         from torch.distributed import FileStore, PrefixStore, TCPStore
 
-        if FOLDER in os.environ:
-            folder = Path(os.environ[FOLDER])
-            return Board(folder / str(number)), FileStore(str(folder / f"{number}.torch"))
+        if folder := os.environ.get(FOLDER):
+            return Board(Path(folder, str(number))), FileStore(f"{folder}/{number}.torch")
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         keeps = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         limit, deadline = timedelta(seconds=min(CONNECTING_S, timeout_s)), time.monotonic() + timeout_s
@@ -107,11 +107,8 @@ class Ranks(NamedTuple):
         """Return what rank 0 tells at the start: who else reaches the store of torchrun."""
         if self.rank or self.num == 1 or FOLDER in os.environ:
             return []
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        return [
-            f"torchrun's store at {where} listens on every network interface, and whoever reaches it can run code as "
-            "you: use a private network (docs/replicas.md)"
-        ]
+        store = f"torchrun's store, {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']},"
+        return [f"{store} listens on every interface, and whoever reaches it can run code as you (docs/replicas.md)"]
 
     def tell_failure(self, error: Exception) -> None:
         """Let the others know why this process cannot begin with them; one that has connected has told it already."""

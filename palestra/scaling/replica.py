@@ -80,11 +80,11 @@ class Replica:
         if self.num == 1:
             return [value]
 
-        def join(values: list[T], notice: Notice) -> tuple[list[T] | None, list[Notice]]:
+        def join(values: list[T], notice: Notice) -> tuple[list[T], list[Notice]]:
             if self.link is None:
                 return values, [notice]
-            given, notices = self.link.to_first(what, values, notice)
-            return None if given is None else list(chain.from_iterable(given)), notices
+            given, notices = self.link.gather(what, values, notice, to_first=True)
+            return list(chain.from_iterable(given)), notices
 
         found = self._exchanged(what, value, join)
         return found if self.leads else None

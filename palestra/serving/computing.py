@@ -1,6 +1,5 @@
 """Computes one job of a server, with saves from which another process goes on to the same bits."""
 
-import json
 import math
 import sys
 import time
@@ -8,13 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from safetensors.torch import load
 
 from palestra.serving.jobs import STATE, WEIGHTS, read_examples, read_job, read_weights
 from palestra.serving.source import fill, stored_source
 from palestra.storage.disk import Folder
 from palestra.storage.lock import Lock
-from palestra.storage.states import decode, encode
+from palestra.storage.states import from_bytes, to_bytes
 from palestra.storage.stored_files import tensors_to_bytes
 from palestra.text.models.local import LocalModel
 from palestra.text.models.tuning import LocalTuning
@@ -22,7 +20,6 @@ from palestra.text.models.tuning import LocalTuning
 SAVE_S = 60.0  # between saves
 MOST_TOLD = 100  # opt steps of a job of which is told
 Tell = Callable[[dict[str, Any]], None]
-DOCUMENT = "document"  # the tensor that holds the rest of a state, as the bytes of JSON
 
 
 class JobFailed(Exception):
@@ -60,7 +57,7 @@ def compute(folder: Folder, job_id: str, tell: Tell, save_s: float = SAVE_S) -> 
 def _tune(own: Folder, model: LocalModel, tuning: LocalTuning, tell: Tell, save_s: float) -> None:
     """Make the opt steps that are left, and write the weights into the folder of the job."""
     if own.kind(STATE) is not None:
-        state = _from_bytes(own.read(STATE, sys.maxsize))
+        state = from_bytes(own.read(STATE, sys.maxsize))
         model.load_state_dict(state["model"])
         tuning.load_state_dict(state["tuning"])
     saved_s, every = time.monotonic(), -(-tuning.num_steps // MOST_TOLD)
@@ -70,20 +67,8 @@ def _tune(own: Folder, model: LocalModel, tuning: LocalTuning, tell: Tell, save_
             told = {"step": tuning.num_done, "total_steps": tuning.num_steps}
             tell({**told, "train_loss": loss if math.isfinite(loss) else None})
         if time.monotonic() - saved_s >= save_s:
-            own.write(STATE, _to_bytes({"model": model.state_dict(), "tuning": tuning.state_dict()}))
+            own.write(STATE, to_bytes({"model": model.state_dict(), "tuning": tuning.state_dict()}))
             saved_s = time.monotonic()
     if not model.is_finite():
         raise JobFailed("expected weights that are finite numbers, got others; learn more slowly")
     own.write(WEIGHTS, tensors_to_bytes(model.state_dict()["weights"]))
-
-
-def _to_bytes(state: dict[str, Any]) -> bytes:
-    """Return a tree of state as one safetensors file."""
-    tensors: dict[str, torch.Tensor] = {}
-    document = json.dumps(encode(state, "", tensors)).encode()
-    return tensors_to_bytes({**tensors, DOCUMENT: torch.frombuffer(bytearray(document), dtype=torch.uint8)})
-
-
-def _from_bytes(content: bytes) -> Any:
-    tensors = load(content)
-    return decode(json.loads(tensors.pop(DOCUMENT).numpy().tobytes()), tensors)

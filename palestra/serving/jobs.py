@@ -18,7 +18,7 @@ Status = Literal["validating_files", "queued", "running", "succeeded", "failed",
 OPEN: tuple[Status, ...] = ("validating_files", "queued", "running")
 MOST_JOBS = 10_000
 MOST_OPEN_JOBS = 100
-FACTS, EXAMPLES, STATE, WEIGHTS = "job.json", "examples.jsonl", "state.safetensors", "model.safetensors"
+FACTS, EXAMPLES, STATE, WEIGHTS = "job.json", "examples.jsonl", "state", "model.safetensors"
 
 
 class Event(Entry):

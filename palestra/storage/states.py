@@ -6,7 +6,7 @@ keys or with such a key, a float that is not finite, an integer beyond 64 bits (
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,9 +20,7 @@ TENSOR_DTYPES = {
 }
 
 
-def encode(
-    value: Any, path: str, tensors: dict[str, Tensor], order: Callable[[Iterable[Any]], Iterable[Any]] = sorted
-) -> Any:
+def encode(value: Any, path: str, tensors: dict[str, Tensor], order: Callable[..., Any] = sorted) -> Any:
     """Encode a value as JSON data, and add its tensors to `tensors` by path. Raises TypeError for other types.
 
     order: of the keys of a dict.
@@ -82,23 +80,20 @@ def decode(document: Any, tensors: dict[str, Tensor]) -> Any:
     return {key: decode(item, tensors) for key, item in document.items()}
 
 
-def to_bytes(value: Any, what: str) -> bytes:
-    """Return a tree of state as bytes: a line of JSON, and a safetensors file if it holds tensors.
+def to_bytes(value: Any, what: str = "") -> bytes:
+    """Return a tree of state, in whose dicts the order is kept, as bytes: a length, JSON, a safetensors file if needed.
 
-    Its dicts keep their order. Raises TypeError for other types, which says `what` it is.
+    Raises TypeError for other types. what: words that it then says.
     """
     tensors: dict[str, Tensor] = {}
-    try:
-        line = json.dumps(encode(value, "", tensors, list)).encode() + b"\n"
-    except TypeError as error:
-        raise TypeError(f"{what}: {error}") from error
-    return line + save(copied(tensors)) if tensors else line
+    document = json.dumps(encode(value, what, tensors, list)).encode()
+    return len(document).to_bytes(8, "little") + document + (save(copied(tensors)) if tensors else b"")
 
 
-def from_bytes(content: memoryview) -> Any:
+def from_bytes(content: bytes | memoryview) -> Any:
     """Return the tree of state that `to_bytes` has given."""
-    line, _, rest = bytes(content).partition(b"\n")
-    return decode(json.loads(line), load(rest) if rest else {})
+    begin = 8 + int.from_bytes(content[:8], "little")
+    return decode(json.loads(bytes(content[8:begin])), load(bytes(content[begin:])) if content[begin:] else {})
 
 
 def copied(value: Any) -> Any:

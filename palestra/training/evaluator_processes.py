@@ -18,14 +18,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from safetensors.torch import save
-from torch import Tensor
-
 from palestra.evaluation.config import EvaluatorsConfig
 from palestra.recording.results import Task
 from palestra.runtime.signals import exit_text
 from palestra.storage.disk import Folder
-from palestra.storage.states import encode
+from palestra.storage.states import to_bytes
 
 COMMAND = [sys.executable, "-P", "-m", "palestra.training.evaluator_worker"]
 CLOSE_S = 5.0  # how long the threads may take to see that their processes are gone
@@ -46,12 +43,9 @@ class ProcessRequest:
     task: Task
 
     def to_bytes(self) -> bytes:
-        """A line of JSON, followed by a safetensors file; the line says how many bytes that has."""
-        tensors: dict[str, Tensor] = {}
-        document = encode(self.state, "", tensors)
-        content = save(tensors)
-        header = {"evaluation": self.evaluation, "num": self.num, "with_scripted": self.with_scripted}
-        return json.dumps(header | {"state": document, "num_bytes": len(content)}).encode() + b"\n" + content
+        """A line with the number of bytes that follow."""
+        content = to_bytes([self.evaluation, self.num, self.with_scripted, self.state])
+        return f"{len(content)}\n".encode() + content
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The process that plays evaluations beside training: `python -m palestra.training.evaluator_worker RUN PIPE`.
 
-It reads requests from its standard input, and writes its progress and its answers to its standard output, as lines of
-JSON. palestra.training.evaluator_processes starts it. If an evaluation raises, it answers with the error, and ends.
+It reads requests from its standard input, and writes its progress and its answers as lines of JSON to its standard
+output. palestra.training.evaluator_processes starts it. If an evaluation raises, it answers with the error, and ends.
 """
 
 import json
@@ -21,16 +21,14 @@ REPORT_INTERVAL_S = 0.5
 
 def serve(run: "Stored", requests: BinaryIO, answers: BinaryIO) -> None:
     """Play the requested evaluations until there are no more requests."""
-    from safetensors.torch import load
-
-    from palestra.storage.states import decode
+    from palestra.storage.states import from_bytes
 
     while line := requests.readline():
-        request = json.loads(line)
-        run.restore(decode(request["state"], load(requests.read(request["num_bytes"]))))
+        evaluation, num, with_scripted, state = from_bytes(requests.read(int(line)))
+        run.restore(state)
         started = time.perf_counter()
         report = Progress(answers)
-        result = run.judge(request["evaluation"], request["num"], request["with_scripted"], report)
+        result = run.judge(evaluation, num, with_scripted, report)
         send(answers, {"result": result, "seconds": time.perf_counter() - started})
 
 

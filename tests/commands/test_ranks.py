@@ -1,4 +1,4 @@
-"""A run in processes of torchrun's launcher: one is killed, all are stopped, and it goes on in one process."""
+"""A run in several processes: one is killed, all are stopped, and it goes on in one process."""
 
 import json
 import os
@@ -116,6 +116,43 @@ def test_a_lost_process_is_started_again_a_signal_stops_all_and_one_process_goes
     assert f"{command.run}: rank 1 ended with SIGKILL" in said
     assert f"{command.run}: its 2 processes are started again, 1 of 1 times" in said
     assert_goes_on_in_one_process(command.run, config)
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses, in the kernel's hexadecimal digits, at which a process awaits connections."""
+    files = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir() if os.path.lexists(each)}
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
+    return {line[1].partition(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in files}
+
+
+@linux
+def test_a_run_of_several_processes_listens_on_loopback_alone_and_meets_in_a_private_folder(
+    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command = Launched(PALESTRA_OF_FORKED_RANKS, config, tmp_path)
+    command.await_records(1)
+    found = [listening(pid) for pid in (command.commands[0].pid, *command.ranks())]
+    folders = [each.stat().st_mode & 0o777 for each in tmp_path.glob("palestra-ranks-*")]
+    command.commands[0].send_signal(signal.SIGTERM)
+    command.end(128 + signal.SIGTERM)
+    assert found == [set(), {"0100007F"}, {"0100007F"}]
+    assert folders == [0o700]
+    assert not [*tmp_path.glob("palestra-ranks-*")]
+
+
+@linux
+def test_a_process_that_is_stopped_ends_with_its_launcher_which_is_killed(config: Any, tmp_path: Path) -> None:
+    command = Launched(PALESTRA_OF_FORKED_RANKS, config, tmp_path)
+    command.await_records(1)
+    ranks = command.ranks()
+    os.kill(ranks[1], signal.SIGSTOP)
+    command.commands[0].kill()
+    try:
+        command.end(-signal.SIGKILL)
+    finally:
+        for pid in set(ranks) & set(living()):
+            os.kill(pid, signal.SIGKILL)
 
 
 def signalled() -> list[Any]:

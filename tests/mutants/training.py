@@ -103,7 +103,7 @@ TRAINING = [
         "scaling/link.py",
         "scaling/test_link.py",
         ("        if len({kind for kind, *_ in headers}) > 1:\n", "        if False:\n"),
-        ("counted = [own if counts else zeros for", "counted = [zeros for"),
+        ("addends = [rest[2] if is_present else zeros for", "addends = [zeros for"),
         (
             "        own = tree_sum(self._all_to_all(rows).unbind())\n",
             "        own = self._all_to_all(rows).sum(dim=0)\n",

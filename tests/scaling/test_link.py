@@ -1,6 +1,7 @@
 """What real processes hand to each other: all values, exact sums, and errors that name who is missing or elsewhere."""
 
 import atexit
+import math
 import os
 import signal
 import sys
@@ -18,6 +19,8 @@ import torch.distributed as dist
 from palestra.scaling.link import INLINE_BYTES, MOST_SENT_BYTES, Link, Notice, RankLost
 from palestra.scaling.means import LockstepError, Share, part_of
 from palestra.scaling.ranks import Ranks
+from palestra.scaling.states import equal
+from palestra.storage.states import from_bytes, to_bytes
 from tests.ranked import Ranked
 
 NOTICE = Notice(False, 0.0)
@@ -42,11 +45,24 @@ def test_all_values_reach_all_processes_in_their_order(tmp_path: Path) -> None:
         assert notices == [(False, 3.0), (True, 4.0), (False, 5.0)]
         long = torch.arange(rank * INLINE_BYTES)  # one is short, and two are longer than one message
         assert [len(each) for each in link.gather("tensors", long, NOTICE)[0]] == [k * INLINE_BYTES for k in range(3)]
-        given, _ = link.to_first("tensors", long, NOTICE)
-        assert (given is None) == (rank > 0)
-        assert given is None or torch.equal(given[2], torch.arange(2 * INLINE_BYTES))
+        given, _ = link.gather("tensors", long, NOTICE, to_first=True)
+        assert len(given) == (0 if rank else 3)
+        assert rank or torch.equal(given[2], torch.arange(2 * INLINE_BYTES))
 
     assert Ranked(3, body, tmp_path).wait() == [0, 0, 0]
+
+
+def test_what_is_handed_over_keeps_its_types_and_its_order() -> None:
+    tensors = torch.tensor([math.nan, -0.0]), torch.ones(2, 3).T, torch.tensor(1 + 2j)
+    value = {"b": (1, None, True, "\udcff"), "a": [math.nan, -0.0, -math.inf, 1 << 70], "$int": {3: {}, 1: ()}}
+    found = from_bytes(to_bytes([value, tensors]))
+    assert repr(found[0]) == repr(value)
+    assert equal(found[1], tensors)
+
+
+def test_a_value_that_no_checkpoint_could_hold_is_refused_with_its_name_before_it_is_sent() -> None:
+    with pytest.raises(TypeError, match=r"state \(my value\)/0: expected tensors, numbers, .*, got PosixPath"):
+        Link(Ranks(0, 2, 0, 2), 60.0, lambda: "").gather("my value", [Path()], NOTICE)
 
 
 # messages: of the first mean, and of the next one of its length

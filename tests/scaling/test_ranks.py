@@ -1,9 +1,11 @@
-"""The place that torchrun gives to a process."""
+"""The place that a launcher gives to a process, and where processes meet."""
+
+from pathlib import Path
 
 import pytest
 
 from palestra.config import ConfigError
-from palestra.scaling.ranks import Ranks
+from palestra.scaling.ranks import Board, Ranks, fail
 from palestra.scaling.replica import Replica
 
 SAID = {
@@ -33,3 +35,32 @@ def test_torchrun_says_which_replicas_a_process_holds(monkeypatch: pytest.Monkey
     assert not head.leads
     with pytest.raises(ConfigError, match=r"num_replicas: expected a multiple of the 4 processes .*, got 2"):
         Replica.heading(2)
+
+
+def test_palestras_launcher_says_where_its_processes_meet_and_that_they_stay_on_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in Ranks(1, 2, 1, 2).variables(str(tmp_path)).items():
+        monkeypatch.setenv(name, value)
+    assert Ranks.here() == (1, 2, 1, 2, 0, 0)
+    store, _ = Ranks.here().stores(1, 1.0)
+    assert isinstance(store, Board)
+    assert Path(store.folder).parent == tmp_path
+    assert Ranks(0, 2, 0, 2).notes() == []
+
+
+def test_of_the_reasons_why_processes_cannot_go_on_the_first_one_counts(tmp_path: Path) -> None:
+    board = Board(tmp_path)
+    assert not board.check(["failed"])
+    fail(board, "rank 1 has failed", True)
+    fail(board, "rank 0 has failed, too", True)
+    assert board.check(["failed"])
+    assert board.get("failed") == b"1rank 1 has failed"
+
+
+def test_rank_0_of_torchrun_tells_who_else_reaches_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "node1")
+    monkeypatch.setenv("MASTER_PORT", "29400")
+    line = "torchrun's store, node1:29400, listens on every interface, and whoever reaches it can run code as you"
+    assert [len(Ranks(rank, num).notes()) for rank, num in ((0, 1), (0, 2), (1, 2))] == [0, 1, 0]
+    assert Ranks(0, 2).notes()[0].startswith(line)

@@ -558,9 +558,9 @@ def test_a_file_that_cannot_be_read_for_want_of_memory_fails_its_job_alone(
     errors = [jobs.get(job.id).error or "" for job in (first, second)]
     assert [error.partition(" (")[0] for error in errors] == ["MemoryError: no room", "ValueError: odd"]
     left = jobs.folder.below(first.id)
-    left.write("state.safetensors", b"of a job that was killed before it was tidied")
+    left.write(STATE, b"of a job that was killed before it was tidied")
     Jobs(jobs.folder)
-    assert left.kind("state.safetensors") is None
+    assert left.kind(STATE) is None
 
 
 def test_a_server_that_was_killed_has_its_files_and_models_and_its_job_comes_to_the_same_bits(

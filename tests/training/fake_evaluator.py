@@ -26,10 +26,10 @@ def tried(key: str) -> int:
 
 
 for line in sys.stdin.buffer:
-    request = json.loads(line)
-    sys.stdin.buffer.read(request["num_bytes"])
+    content = sys.stdin.buffer.read(int(line))
+    evaluation, _, _, state = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     plan = json.loads(Path(plan_file).read_text())
-    key = f"{request['evaluation']}/{request['state']['counters']['opt_steps']}"
+    key = f"{evaluation}/{state['counters']['opt_steps']}"
     attempt = tried(key)
     deeds = plan["deeds"].get(key, [])
     deed = deeds[attempt] if attempt < len(deeds) else ""
