@@ -130,6 +130,7 @@ def test_a_run_of_several_processes_listens_on_loopback_alone_and_meets_in_a_pri
     config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", socket.if_nameindex()[-1][1])  # else the machine's name decides
     command = Launched(PALESTRA_OF_FORKED_RANKS, config, tmp_path)
     command.await_records(1)
     found = [listening(pid) for pid in (command.commands[0].pid, *command.ranks())]
