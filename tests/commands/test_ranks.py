@@ -143,7 +143,10 @@ def test_a_run_of_several_processes_listens_on_loopback_alone_and_meets_in_a_pri
 
 
 @linux
-def test_a_process_that_is_stopped_ends_with_its_launcher_which_is_killed(config: Any, tmp_path: Path) -> None:
+def test_a_process_that_is_stopped_ends_with_its_launcher_which_is_killed(
+    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # its folder is left
     command = Launched(PALESTRA_OF_FORKED_RANKS, config, tmp_path)
     command.await_records(1)
     ranks = command.ranks()
