@@ -325,7 +325,7 @@ def _number_of(what: str) -> int:
 
 
 def _bytes_of(values: Tensor) -> memoryview:
-    return memoryview(values.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return values.detach().cpu().contiguous().view(torch.uint8).numpy().data
 
 
 def _in_words(ranks: Sequence[int]) -> str:

@@ -97,7 +97,7 @@ class Ranks(NamedTuple):
             try:
                 store = TCPStore(address, port, None, keeps, limit, wait_for_workers=False, multi_tenant=True)
                 store.set_timeout(timedelta(seconds=timeout_s))
-                own = PrefixStore(f"palestra/{self.restart}/{number}", store)
+                own: Any = PrefixStore(f"palestra/{self.restart}/{number}", store)
                 return own, PrefixStore("group", own.clone())
             except RuntimeError:
                 if time.monotonic() > deadline:

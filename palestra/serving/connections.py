@@ -43,7 +43,7 @@ def tell_of_loop(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
     tell(context["message"] if error is None else f"{context['message']}: {lack(error) or failure(error)}")
 
 
-class Connection(H11Protocol):  # type: ignore[misc]
+class Connection(H11Protocol):
     """A connection that ends when its client is late, or when a new one needs its place.
 
     Of too many, the one ends that has waited longest for headers, else for a body or another request, else the new one.
