@@ -129,6 +129,12 @@ class TextTrainer(TextTuning):
         self.from_runs[name] = found
         return found
 
+    def before_train(self) -> None:
+        for name, each in self.seats.items():
+            if isinstance(each, TextPlayer) and (note := each.model.note()) is not None:
+                self.log(f"players.{name}.model: {note}")
+        super().before_train()
+
     def _imitators(self) -> list[TextPlayer]:
         return [player for player in self.players.values() if player.config.imitate is not None]
 

@@ -213,6 +213,43 @@ def test_the_text_of_a_message_survives(model: LocalModel) -> None:
         assert model.answer_ids(text, 3) == model.written(SHORT, text).ids == (*text.encode(), 256)
 
 
+ENDS: dict[str, tuple[str, str | None]] = {  # by the template of a turn: what ends it, after the message
+    "<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n": ("", "<|end|>"),
+    "{{ m.content }} {{ bos_token }}<|end|>": (" ", "<s>"),
+    "{{ m.role }}: {{ m.content | trim }}\n<|start|>{{ m.role }} is done<|end|>": ("\n", "<|start|>"),
+    "<|start|>{{ m.role }}\n{{ m.content }}\n": ("", None),
+    "{{ raise_exception('no') if m.role == 'assistant' }}{{ m.content }}<|end|>": ("", None),
+}
+
+
+def test_taught_answers_end_as_the_template_ends_a_turn_and_sampling_stops_there() -> None:
+    for tokenizer, (turn, (before, token)) in itertools.product(trained_tokenizers(), ENDS.items()):
+        begins = "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+        tokenizer.chat_template = f"{{% for m in messages %}}{turn}{{% endfor %}}{begins}"
+        own = tokenizer.convert_tokens_to_ids("<unk>")
+        encoder = Encoder(tokenizer, [own])
+        if token is None:
+            assert (encoder.end, encoder.stops, encoder.encode_answer("yes")[-1]) == (None, (own,), own)
+            continue
+        last = tokenizer.convert_tokens_to_ids(token)
+        assert (encoder.end, encoder.stops) == ((before, token), (last, own))
+        taught = encoder.encode_answer("yes")
+        assert taught[-1] == last
+        assert encoder.decode(taught) == "yes" or own in taught, "the Unigram tokenizer knows no blank"
+
+
+def test_a_model_whose_template_ends_no_turn_plays_and_says_so_but_does_not_learn(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").write_text(CHAT_TEMPLATE.replace("<|end|>", ""))
+    subject = folder_model(tmp_path / "model", None)
+    assert subject.encoder.stops == (256,)
+    assert "answers end with eos_token (<|end|>)" in str(subject.note())
+    assert len(subject.sample(requests(2), sampling())) == 2
+    with pytest.raises(ConfigError, match="a special token after an assistant's message"):
+        subject.check_tuning(tuning_config())
+    assert folder_model(folder, None).note() is None
+
+
 def test_what_a_template_raises_is_an_error_of_the_template() -> None:
     for source, why in {
         "{{ 'x' * 10**9 }}": "more than 512 MiB",

@@ -21,19 +21,21 @@ from palestra.text.sandbox import MOST_TOGETHER, in_step
 
 Messages = list[dict[str, str]]
 STAND_INS = range(0xF0000, 0xFFFFE)  # of private use
+A_MESSAGE = chr(STAND_INS[-1])
 
 
 class Encoder:
     """Encodes prompts and answers, and decodes answers.
 
     tokenizer: a fast one of transformers, with a chat template. special: the texts that are no text where the template
-    writes them: the special tokens, and other added tokens that the template itself contains. stops: the tokens that
-    end an answer. Raises ChatTemplateError for a chat template that is no program, ValueError for a tokenizer whose
-    special tokens cannot be told from text.
+    writes them: the special tokens, and other added tokens that the template itself contains. end: what the template
+    puts after an assistant's message up to the first of them, and this one; None: it puts none there. stops: the tokens
+    that end an answer: that of `end`, and those of the argument. Raises ChatTemplateError for a chat template that is
+    no program, ValueError for a tokenizer whose special tokens cannot be told from text.
     """
 
     def __init__(self, tokenizer: Any, stops: Sequence[int]) -> None:
-        self.tokenizer, self.stops = tokenizer, tuple(stops)
+        self.tokenizer = tokenizer
         source = tokenizer.get_chat_template()
         self.template = ChatTemplate(source, tokenizer.special_tokens_map)
         added = tokenizer.added_tokens_decoder.values()
@@ -49,6 +51,19 @@ class Encoder:
         for token, name in self._names.items():
             if self._textual.token_to_id(name) != backend.token_to_id(token):
                 raise ValueError(f"expected a tokenizer in which {token!r} can be told from text, got another")
+        self.end = self._end_of_turn()
+        first = [] if self.end is None else [backend.token_to_id(self.end[1])]
+        self.stops = tuple(dict.fromkeys([*first, *stops]))
+
+    def _end_of_turn(self) -> tuple[str, str] | None:
+        messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": A_MESSAGE}]
+        try:
+            [text] = self.template([messages], add_generation_prompt=False)
+        except ChatTemplateError:
+            return None
+        _, message, rest = text.rpartition(A_MESSAGE)
+        found = self._any_special.search(rest) if message else None
+        return None if found is None else (rest[: found.start()], found[0])
 
     def isolate(self) -> None:
         """Let a process of its own tokenize, as for a stranger's tokenizer, whose time and memory nobody knows."""
@@ -105,16 +120,17 @@ class Encoder:
 
         Raises UnicodeEncodeError, TokenizerError.
         """
-        return [*self._ids(text), self.stops[0]]
+        return [*self._ids(text if self.end is None else text + self.end[0]), self.stops[0]]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of an answer, without the token that ends it. Raises TokenizerError."""
-        own = ids[:-1] if ids and ids[-1] in self.stops else ids
+        """Return the text of an answer, without what ends it. Raises TokenizerError."""
+        is_ended = bool(ids) and ids[-1] in self.stops
+        own = list(ids[:-1] if is_ended else ids)
         if self._isolated is not None:
-            decoded: str = self._isolated("decode", 1, list(own))
-            return decoded
-        text: str = self.tokenizer.backend_tokenizer.decode(list(own), skip_special_tokens=False)
-        return text
+            text: str = self._isolated("decode", 1, own)
+        else:
+            text = self.tokenizer.backend_tokenizer.decode(own, skip_special_tokens=False)
+        return text.removesuffix(self.end[0]) if is_ended and self.end is not None else text
 
     def _ids(self, text: str) -> list[int]:
         text.encode()  # raises UnicodeEncodeError for half of a pair, which the tokenizer would not name

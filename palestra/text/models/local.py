@@ -122,7 +122,18 @@ class LocalModel(TextModel):
 
     # ---- learning ----------------------------------------------------------------------------------------
 
+    def note(self) -> str | None:
+        if self.encoder.end is not None:
+            return None
+        token = self.encoder.tokenizer.convert_ids_to_tokens(self.encoder.stops[0])
+        return f"its chat template ends no message with a special token, so that answers end with eos_token ({token})"
+
     def check_tuning(self, config: TuningConfig) -> None:
+        if self.encoder.end is None:
+            expected = (
+                "expected a chat template that puts a special token after an assistant's message, with which taught"
+            )
+            raise ConfigError.at("", f"{expected} answers end, got one without; such a model can play, but not learn")
         self.activate()
         config.check_groups(self.network)
 

@@ -209,6 +209,10 @@ class TextModel(ABC):
         index 0.
         """
 
+    def note(self) -> str | None:
+        """Return what people should know of its answers before it plays; None: nothing."""
+        return None
+
     @abstractmethod
     def check_tuning(self, config: Any) -> None:
         """Raise ConfigError, with paths relative to a TuningConfig, if it does not fit the model."""

@@ -146,8 +146,6 @@ class FolderConfig(Config):
         if wrong := [each for each in stops if not isinstance(each, int) or not 0 <= each < network.num_tokens]:
             message = f"expected eos_token_id in {self.path!r} to be tokens of the model, got {wrong[0]!r:.80}"
             raise ConfigError.at("path", message)
-        if not stops:
-            raise ConfigError.at("path", f"expected a token that ends an answer (eos_token) in {self.path!r}, got none")
         try:
             encoder = Encoder(tokenizer, stops)
             encoder.isolate()
@@ -158,6 +156,8 @@ class FolderConfig(Config):
         if read[0] == read[1]:
             message = f"expected a chat template in {self.path!r} that shows messages, got one that leaves out what"
             raise ConfigError.at("path", f"{message} the user says")
+        if not encoder.stops:
+            raise ConfigError.at("path", f"expected a token that ends an answer (eos_token) in {self.path!r}, got none")
         return encoder
 
 

@@ -17,13 +17,19 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, tokens: Mapping[str, Any]) -> None:
-        shared = {**tokens, "tools": None, "documents": None, "add_generation_prompt": True}
+        shared = {**tokens, "tools": None, "documents": None}
         self._sandbox = Sandbox("chat", {NAME: source}, shared)
         self._render([None])
 
-    def __call__(self, chats: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
-        """Render the messages of each chat, with what begins an answer. Raises ChatTemplateError."""
-        return self._render([{"messages": messages} for messages in chats])
+    def __call__(
+        self, chats: Sequence[Sequence[Mapping[str, str]]], add_generation_prompt: bool = True
+    ) -> list[str]:
+        """Render the messages of each chat. Raises ChatTemplateError.
+
+        add_generation_prompt: with what begins an answer.
+        """
+        adds = {"add_generation_prompt": add_generation_prompt}
+        return self._render([{"messages": messages, **adds} for messages in chats])
 
     def _render(self, values: Sequence[Mapping[str, Any] | None]) -> list[str]:
         try:
