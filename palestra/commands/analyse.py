@@ -28,7 +28,7 @@ from palestra.config import (
 from palestra.config.files import values_of
 from palestra.config.places import Place
 from palestra.config.usual import completed
-from palestra.recording.results import printable, score_text
+from palestra.recording.results import estimate_text, printable
 from palestra.runs.kinds import require_kind
 from palestra.runs.stored import EvaluationFailed, config_of
 from palestra.runs.text import TextConfig
@@ -314,11 +314,12 @@ def shown(folder: RunFolder, name: str | None) -> list[RenderableType]:
 
 
 def _means(name: str, dialogues: Sequence[JudgedDialogue]) -> Iterator[RenderableType]:
-    """Yield a title, and a table of means by evaluation, epoch and role, each with the number of its decisions."""
+    """Yield a title, and a table of means by evaluation, epoch and role, each with its decisions and questions."""
     judged = [each for dialogue in dialogues for each in dialogue.judged]
     unknown = sum(each.value is None for each in judged)
     without = f"; {unknown:,} more have no value" if unknown else ""
-    yield Text(f"{printable(name)}: means over {len(judged) - unknown:,} decisions{without}", style="dim")
+    told = "; [95% intervals] (decisions on questions)"
+    yield Text(f"{printable(name)}: means over {len(judged) - unknown:,} decisions{without}{told}", style="dim")
     if unknown == len(judged):
         return
     found = means_of(dialogues)
@@ -328,7 +329,10 @@ def _means(name: str, dialogues: Sequence[JudgedDialogue]) -> Iterator[Renderabl
         table.add_column(Text(printable(head)), justify="left" if head == "of" else "right")
     for evaluation, by_epoch in found.items():
         for epoch, by_seat in by_epoch.items():
-            found_here = {seat: f"{score_text(mean.value)} ({mean.num:,})" for seat, mean in by_seat.items()}
+            found_here = {
+                seat: f"{estimate_text(mean.score)} ({mean.num:,} on {mean.num_questions:,})"
+                for seat, mean in by_seat.items()
+            }
             means = [found_here.get(seat, "-") for seat in seats]
             table.add_row(Text(printable(evaluation or TRAINING)), f"{epoch:,}", *means)
     yield table

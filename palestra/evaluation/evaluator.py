@@ -14,7 +14,7 @@ from palestra.games.scores import GameEnds
 from palestra.games.spaces import Discrete
 from palestra.randomness import base_key, fold, world_keys
 from palestra.runtime.scores import DeclaredScore, return_of
-from palestra.runtime.statistics import Estimate, Share, describe, estimate_mean
+from palestra.runtime.statistics import Estimate, Share, describe, estimate_mean, num_clusters
 
 STREAM = "evaluation"
 
@@ -41,7 +41,8 @@ class Games:
     Discrete spaces. info: fields of the environments' info, float64, by name, of the games that have it: as info/NAME
     the mean over the game's steps, as final_info/NAME that of its last step. declared: the scores that the game
     declares. scores: those that it finds itself, by name, without returns. wins: by role, of contests (of a round, or
-    of a game), in games of two roles.
+    of a game), in games of two roles. clusters: of palestra.runtime.statistics: the games that are `about` the same,
+    "starts" or "questions".
     """
 
     finished: Tensor
@@ -54,6 +55,8 @@ class Games:
     declared: Sequence[DeclaredScore]
     scores: Mapping[str, FoundScore]
     wins: Mapping[str, float]
+    clusters: Tensor | None = None
+    about: str = "starts"
 
     def summary(self) -> dict[str, Any]:
         """Summarise the results as a record.
@@ -63,7 +66,9 @@ class Games:
         does not give the scores that it declares.
         """
         finished, contests = int(self.finished.sum()), sum(self.wins.values())
-        found = {return_of(role): estimate_mean(values) for role, values in self.returns.items()} | dict(self.scores)
+        same = self.clusters
+        found = {return_of(role): estimate_mean(values, same) for role, values in self.returns.items()}
+        found |= dict(self.scores)
         names = [score.name for score in self.declared]
         if not set(self.scores) <= set(names) <= set(found):
             raise TypeError(f"expected the declared scores {', '.join(names)} from the game, got {', '.join(found)}")
@@ -76,13 +81,14 @@ class Games:
             "truncated": len(self.lengths) - finished,
             "steps": int(self.lengths.sum()),
             "started_over": self.started_over,
+            **({} if same is None else {"distinct": {self.about: num_clusters(same)}}),
             **self.tallies,
             "actions": {role: counts.tolist() for role, counts in self.actions.items()},
             "won": {role: wins / contests for role, wins in self.wins.items()} if contests else {},
             "contests": contests,
             "statistics": {
-                "episode_return": {role: describe(values) for role, values in self.returns.items()},
-                "episode_length": describe(self.lengths),
+                "episode_return": {role: describe(values, same) for role, values in self.returns.items()},
+                "episode_length": describe(self.lengths, same),
                 **{name: describe(values) for name, values in self.info.items()},
             },
         }
@@ -115,7 +121,8 @@ def play_games(
     worlds = _played_out(game, policies, num_games, max_rounds, seed, watch)
     played = worlds.lengths > 0
     returns = {role: worlds.returns[played, i] for i, role in enumerate(game.roles)}
-    ends = GameEnds(worlds.finished[played], worlds.lengths[played], returns, worlds.outcomes_of(played))
+    clusters = worlds.equal_starts(played)
+    ends = GameEnds(worlds.finished[played], worlds.lengths[played], returns, worlds.outcomes_of(played), clusters)
     return Games(
         finished=ends.finished,
         lengths=ends.lengths,
@@ -127,6 +134,7 @@ def play_games(
         declared=game.declared_scores,
         scores=game.scores(ends),
         wins=game.wins(ends),
+        clusters=clusters,
     )
 
 
@@ -172,6 +180,8 @@ class Batch:
         device = game.device
         self.keys = world_keys(base_key(seed, STREAM), num_games, device)
         self.state: State = game.reset(fold(self.keys, 0))
+        starts = game.starts(self.state)
+        self.has_instances, self.starts = starts is not self.state, _fingerprints(starts, num_games)
         self.memory: dict[str, Memory] = {}
         self.index = torch.arange(num_games, device=device)
         self.running = game.deciding(self.state).any(dim=1)
@@ -190,6 +200,13 @@ class Batch:
     def outcomes_of(self, played: Tensor) -> State:
         """Return the outcomes of the games `played`, bool (n,)."""
         return {name: value[played] for name, value in self.outcomes.items()}
+
+    def equal_starts(self, played: Tensor) -> Tensor | None:
+        """Return which of the games `played` have equal starts; None: no two, or all because the game has one start."""
+        starts = self.starts[played.cpu()].unique(return_inverse=True)[1]
+        num = num_clusters(starts)
+        has_one_start = num == 1 and not self.has_instances
+        return None if has_one_start or 1 < num == len(starts) else starts.to(played.device)
 
     def num_running(self) -> int:
         """Count the games still in play; drops the others from the batch once they are the larger half."""
@@ -241,3 +258,12 @@ class Batch:
         self.index, self.keys, self.running = self.index[staying], self.keys[staying], self.running[staying]
         self.state = {name: value[staying] for name, value in self.state.items()}
         self.memory = {role: {k: v[staying] for k, v in memory.items()} for role, memory in self.memory.items()}
+
+
+def _fingerprints(entries: State, num: int) -> Tensor:
+    """Return an int64 number per world, (B,): the same where all entries are, else almost surely another."""
+    found = torch.zeros(num, dtype=torch.int64)
+    for place, value in enumerate(entries.values()):
+        bits = value.reshape(num, -1).cpu().double().view(torch.int64)
+        found += ((bits ^ (bits >> 29)) * (2 * fold(torch.arange(bits.shape[1]), place) + 1)).sum(dim=1)
+    return found

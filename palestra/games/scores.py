@@ -11,12 +11,14 @@ class GameEnds(NamedTuple):
 
     finished: bool (n,), ended by the rules; the others were cut off. lengths: int64 (n,), rounds played. returns:
     float32 (n,) by role. outcomes: the `outcome_entries` of the game, as they were at the end, (n, ...).
+    clusters: which games have equal starts (palestra.runtime.statistics), for intervals; None: no two have.
     """
 
     finished: Tensor
     lengths: Tensor
     returns: Mapping[str, Tensor]
     outcomes: Mapping[str, Tensor]
+    clusters: Tensor | None
 
 
 def wins_by_return(returns: Mapping[str, Tensor]) -> dict[str, float]:

@@ -45,6 +45,7 @@ def check_scores(tryout: CheckedCalls, game: TensorGame, state: State) -> None:
         lengths=torch.ones(num, dtype=torch.int64, device=game.device),
         returns={role: torch.zeros(num, device=game.device) for role in game.roles},
         outcomes={name: state[name] for name in game.outcome_entries},
+        clusters=None,
     )
     declared = {score.name for score in game.declared_scores} - {return_of(role) for role in game.roles}
     found = tryout.attempt("scores", ends)

@@ -29,7 +29,8 @@ class PairResult:
 
     players: role -> player, with the roles in the order of the game. learned: the roles held by learning players.
     every_score: the scores that the game or the model declares. declared: what they are, in the order of tables. num:
-    how many games or items, as `counted` says. started_over: games that were over at their start, which count in
+    how many games or items, as `counted` says. distinct: how many different questions or starts they have, by name, if
+    some are equal. started_over: games that were over at their start, which count in
     nothing else.
     """
 
@@ -41,6 +42,7 @@ class PairResult:
     truncated: int
     started_over: int
     counted: str = "games"
+    distinct: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_record(
@@ -58,6 +60,7 @@ class PairResult:
             truncated=pair.get("truncated", 0),
             started_over=pair.get("started_over", 0),
             counted=counted,
+            distinct=pair.get("distinct", {}),
         )
 
     @cached_property
@@ -367,8 +370,16 @@ def num_text(pairs: Iterable[PairResult]) -> str:
     """Return how many games or items each of the pairings has: "20 games", or "90 to 100 games"."""
     pairs = list(pairs)
     nums, what = [as_float(pair.num) for pair in pairs], counted_by(pairs)
-    least, most = count_text(min(nums, default=0.0)), count_text(max(nums, default=0.0))
-    return f"{most} {what.removesuffix('s') if most == '1' else what}" if least == most else f"{least} to {most} {what}"
+    text = f"{_range(nums)} {what.removesuffix('s') if set(nums) == {1.0} else what}"
+    for name in dict.fromkeys(name for pair in pairs for name in pair.distinct):
+        numbers = [as_float(pair.distinct.get(name, pair.num)) for pair in pairs]
+        text += f" on {_range(numbers)} {name.removesuffix('s') if set(numbers) == {1.0} else name}"
+    return text
+
+
+def _range(numbers: Sequence[float]) -> str:
+    least, most = count_text(min(numbers, default=0.0)), count_text(max(numbers, default=0.0))
+    return most if least == most else f"{least} to {most}"
 
 
 def counted_by(pairs: Iterable[PairResult]) -> str:

@@ -117,7 +117,7 @@ def _row_of_one(pair: PairResult, raw: Mapping[str, Any], first: PairResult | No
         *scores,
         Cell("-" if None in iqms else ", ".join(map(score_text, iqms))),
         number(as_float(under(raw, "statistics", "episode_length", "mean"))),
-        count(pair.num),
+        Cell(num_text([pair])) if pair.distinct else count(pair.num),
         count(pair.truncated),
     ]
 

@@ -3,18 +3,16 @@
 They come from the files that `palestra analyse` has written. Their texts are untrusted.
 """
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from palestra.recording.results import score_text, thinned
+from palestra.recording.results import estimate_text, score_text, thinned
 from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Heading, Legend, Note, Section, Table, count
 from palestra.report.blocks import number as number_cell
 from palestra.report.figures import MOST_POINTS, Figures, paint_curves
 from palestra.report.groups import Curve, Group, Point
 from palestra.report.reading import RunData
-from palestra.runtime.scores import Estimate
 from palestra.storage.run_folder import RunFolder
 from palestra.text.analyses.stored import (
     JudgedDecision,
@@ -87,16 +85,31 @@ def _figures(name: str, dialogues: Sequence[JudgedDialogue], seats: Sequence[str
             partial(paint_curves, curves=curves, colours=colours, levels=[], unit="epochs", y_label=name),
         )
         rows = [
-            [count(epoch), Cell(seats[number]), number_cell(mean.value), count(mean.num)]
+            [
+                count(epoch),
+                Cell(seats[number]),
+                Cell(estimate_text(mean.score)),
+                count(mean.num),
+                count(mean.num_questions),
+            ]
             for number, of_seat in numbered
             for epoch, mean in thinned(list(of_seat.items()), MOST_POINTS)
         ]
-        found.append(Captioned(drawn, Table(f"{title}: means over epochs", ["epoch", "of", name, "decisions"], rows)))
+        found.append(
+            Captioned(
+                drawn,
+                Table(
+                    f"{title}: means over epochs",
+                    ["epoch", "of", f"{name} [95% interval]", "decisions", "questions"],
+                    rows,
+                ),
+            )
+        )
     return found
 
 
 def _points(means: dict[int, Mean]) -> tuple[Point, ...]:
-    return tuple(Point(epoch, Estimate(mean.value, math.nan, math.nan)) for epoch, mean in means.items())
+    return tuple(Point(epoch, mean.score) for epoch, mean in means.items())
 
 
 # ---- examples -----------------------------------------------------------------------------------------------

@@ -75,9 +75,9 @@ class TextEvaluationConfig(TimedEvaluationConfig):
     }
 
     num_games: PositiveInt
-    """questions per pairing, each talked about once, the same every time"""
+    """dialogues per pairing, each on a held-out question that is drawn for it, the same every time"""
     final_num_games: PositiveInt
-    """questions per pairing at the end of a run"""
+    """dialogues per pairing at the end of a run"""
     seed: NonNegativeInt | None
     """determines the questions and the tokens that are drawn; null: the run's seed"""
     pairings: list[dict[str, str]]

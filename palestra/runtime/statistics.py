@@ -1,10 +1,10 @@
 """Estimates of means, shares and probabilities, with their confidence intervals."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache, lru_cache
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -15,13 +15,47 @@ Z95 = 1.959963984540054  # the 97.5th percentile of the normal distribution
 _ENDS = torch.tensor([0.025, 0.975], dtype=torch.float64)  # of an interval of 95%
 
 
-def estimate_mean(values: Tensor) -> Estimate:
-    """Estimate the mean of independent values (n,) with its normal 95% interval, which is infinite for one value."""
+# ---- values that depend on each other ---------------------------------------------------------------------
+#
+# Games on one question, from one start or of one item may depend on each other. Estimates take `clusters`, int64 (n,):
+# the number of each value's question, from 0 on. None: all values are independent. One cluster gives no interval.
+
+
+def clusters_of(things: Iterable[Hashable]) -> Tensor | None:
+    """Number the different ones of some things; None if no two are equal, of at least two."""
+    numbers: dict[Hashable, int] = {}
+    found = [numbers.setdefault(thing, len(numbers)) for thing in things]
+    return None if 1 < len(numbers) == len(found) else torch.tensor(found, dtype=torch.int64)
+
+
+def num_clusters(clusters: Tensor) -> int:
+    return len(clusters.unique())
+
+
+def sum_of_squares(residuals: Tensor, clusters: Tensor | None) -> float:
+    """Estimate the variance of the sum of residuals (n,), whose expectation is 0; nan without two independent ones.
+
+    It is the sum of the squares of the sums over clusters, of which there are G, times G / (G - 1) (the sandwich
+    formula: Liang and Zeger 1986, "Longitudinal data analysis using generalized linear models").
+    """
+    sums = residuals.double()
+    if clusters is not None:
+        numbers = clusters.unique(return_inverse=True)[1]
+        sums = sums.new_zeros(int(numbers.max()) + 1 if len(numbers) else 0).index_add_(0, numbers, sums)
+    n = len(sums)
+    return float(sums.square().sum()) / (n - 1) * n if n > 1 else math.nan
+
+
+def estimate_mean(values: Tensor, clusters: Tensor | None = None) -> Estimate:
+    """Estimate the mean of values (n,) with its normal 95% interval, which is infinite for one independent value."""
     n = len(values)
     if n == 0:
         return Estimate(math.nan, math.nan, math.nan)
     mean = float(values.double().mean())
-    half = Z95 * math.sqrt(float(values.double().var()) / n) if n > 1 else math.inf
+    if clusters is not None:
+        half = Z95 * math.sqrt(sum_of_squares(values.double() - mean, clusters)) / n
+    else:
+        half = Z95 * math.sqrt(float(values.double().var()) / n) if n > 1 else math.inf
     return Estimate(mean, mean - half, mean + half)
 
 
@@ -47,14 +81,39 @@ def _t_quantile(degrees_of_freedom: int) -> float:
 
 
 class Share(NamedTuple):
-    """A measure that is a share of games: `hits` of `games`."""
+    """A measure that is a share of games: `hits` of `games`.
+
+    num: how many independent games would tell as much; None: all of them are independent.
+    """
 
     hits: int
     games: int
+    num: float | None = None
+
+    @classmethod
+    def of(cls, flags: Tensor, clusters: Tensor | None) -> Self:
+        """Count flags, bool (n,)."""
+        hits, games = int(flags.sum()), len(flags)
+        return cls(hits, games, None if clusters is None else _independent(flags.double(), clusters))
 
     def estimate(self) -> Estimate:
         """Estimate the share with its 95% interval."""
-        return estimate_share(self.hits / self.games if self.games else math.nan, self.games)
+        share = self.hits / self.games if self.games else math.nan
+        return Estimate.of(share) if self.num == 0 else estimate_share(share, self.num or self.games)
+
+
+def _independent(flags: Tensor, clusters: Tensor) -> float:
+    """Return of how many independent flags a share would have the variance of this one; 0 with fewer than two clusters.
+
+    If all flags are equal, it is the number of clusters (of unequal ones: Kish, Survey Sampling, 1965, section 8.2).
+    """
+    n, share, sizes = len(flags), float(flags.mean()) if len(flags) else 0.0, clusters.unique(return_counts=True)[1]
+    if len(sizes) < 2:
+        return 0.0
+    if share in (0.0, 1.0):
+        return n**2 / float(sizes.square().sum())
+    variance = sum_of_squares(flags - share, clusters) / n**2
+    return min(share * (1 - share) / variance, n) if variance else n
 
 
 def estimate_share(share: float, num: float) -> Estimate:
@@ -70,7 +129,7 @@ def estimate_share(share: float, num: float) -> Estimate:
     return Estimate(share, max(middle - half, 0.0), min(middle + half, 1.0))
 
 
-def describe(values: Tensor) -> dict[str, float]:
+def describe(values: Tensor, clusters: Tensor | None = None) -> dict[str, float]:
     """Describe the distribution of a quantity over games, values (n,).
 
     Returns its mean, standard deviation (with n - 1), minimum, maximum, median, and interquartile mean with its 95%
@@ -81,7 +140,11 @@ def describe(values: Tensor) -> dict[str, float]:
     if n == 0:
         return dict.fromkeys(names, math.nan)
     ranked = values.double().cpu().sort().values
-    low, high = torch.quantile(ranked[_resampled_ranks(n)].mean(dim=1), _ENDS).tolist()
+    if clusters is None:
+        resampled = ranked[_resampled_ranks(n)].mean(dim=1)
+    else:
+        resampled = _resampled_clusters(values.double().cpu(), clusters.cpu())
+    low, high = torch.quantile(resampled, _ENDS).tolist()
     figures = (
         ranked.mean(),
         ranked.std() if n > 1 else math.nan,
@@ -103,11 +166,31 @@ def _resampled_ranks(n: int) -> Tensor:
     chapter V), so nothing needs to be sorted, and all quantities of n games share the resamples. There are 1000 of them
     for up to 400 games, and 200 for many games, so that evaluations stay fast.
     """
-    num_draws = min(max(400_000 // n, 200), 1000)
+    num_draws = _num_draws(n)
     gaps = torch.empty(num_draws, n + 1, dtype=torch.float64)
     sums = gaps.exponential_(generator=torch.Generator().manual_seed(0)).cumsum_(dim=1)  # in place: n may be large
     middle = sums[:, n // 4 : n - n // 4].div_(sums[:, -1:])
     return middle.mul_(n).long().clamp_(max=n - 1)
+
+
+def _num_draws(n: int) -> int:
+    return min(max(400_000 // n, 200), 1000)
+
+
+def _resampled_clusters(values: Tensor, clusters: Tensor) -> Tensor:
+    """Return the interquartile means of bootstrap resamples of whole clusters, float64 (resamples,); nan of one."""
+    n, numbers = len(values), clusters.unique(return_inverse=True)[1]
+    num = int(numbers.max()) + 1
+    if num < 2:
+        return torch.tensor([math.nan], dtype=torch.float64)
+    draws = torch.randint(num, (_num_draws(n), num), generator=torch.Generator().manual_seed(0))
+    counts = torch.zeros(len(draws), num, dtype=torch.float64).scatter_add_(1, draws, torch.ones(draws.shape).double())
+    order = values.argsort()
+    weights = counts[:, numbers[order]]
+    ends = weights.cumsum(dim=1)
+    quarter = ends[:, -1:] / 4
+    kept = (ends.clamp(max=3 * quarter) - (ends - weights).clamp(min=quarter)).clamp(min=0.0)
+    return (kept * values[order]).sum(dim=1) / kept.sum(dim=1)
 
 
 # ---- scores of several runs on several tasks (Agarwal et al. 2021, section 4) ----------------------------

@@ -1,12 +1,14 @@
 """The scores of dialogues in words: those of any dialogue, and how long answers are and how often they fail."""
 
+from collections.abc import Iterable, Sequence
+
 import torch
 
 from palestra.games.dialogue.protocol import Protocol
 from palestra.games.dialogue.scores import declared_scores, verdict_scores
 from palestra.runtime.scores import DeclaredScore, Estimate
-from palestra.runtime.statistics import Share, estimate_mean
-from palestra.text.rollouts import Rollouts, verdicts_of
+from palestra.runtime.statistics import Share, clusters_of, estimate_mean
+from palestra.text.rollouts import DecisionRow, Rollouts, verdicts_of
 
 Found = dict[str, Share | Estimate | float | None]
 OF_ANSWERS = (
@@ -26,21 +28,29 @@ def text_scores(protocol: Protocol) -> tuple[DeclaredScore, ...]:
     return (*declared_scores(protocol, []), *of_answers)
 
 
-def found_scores(rollouts: Rollouts, protocol: Protocol) -> Found:
-    """Find the scores of dialogues, but for their returns. What nobody has done, such as answering, is not known."""
+def found_scores(rollouts: Rollouts, protocol: Protocol, same: Sequence[int] | None) -> Found:
+    """Find the scores of dialogues, but for their returns. What nobody has done, such as answering, is not known.
+
+    same: by the number of a question in the roll-outs, that of a cluster (palestra.runtime.statistics);
+    None: intervals do not matter.
+    """
+
+    def clusters(rows: Iterable[DecisionRow]) -> torch.Tensor | None:
+        return None if same is None else clusters_of(same[row.question] for row in rows)
+
     dialogues, verifier = list(rollouts.dialogues()), protocol.verifiers[0]
     verdicts = [verdicts_of(rows).get(verifier) for rows in dialogues]
     numbers = torch.tensor([-1 if verdict is None else verdict for verdict in verdicts], dtype=torch.int64)
     labels = torch.tensor([rows[0].label for rows in dialogues], dtype=torch.int64)
-    found: Found = {**verdict_scores(numbers, labels)}
+    found: Found = {**verdict_scores(numbers, labels, clusters(rows[0] for rows in dialogues))}
     for role in protocol.roles:
         rows = [row for row in rollouts.rows if row.role == role and row.stop != "scripted"]
-        cut = sum(row.stop == "length" for row in rows)
-        found[f"tokens/{role}"] = _mean([len(row.answer_ids) for row in rows])
-        found[f"retries/{role}"] = _mean([row.attempts - 1 for row in rows])
-        found[f"cut_off/{role}"] = Share(cut, len(rows)) if rows else None
+        found[f"tokens/{role}"] = _mean([len(row.answer_ids) for row in rows], clusters(rows))
+        found[f"retries/{role}"] = _mean([row.attempts - 1 for row in rows], clusters(rows))
+        is_cut = torch.tensor([row.stop == "length" for row in rows], dtype=torch.bool)
+        found[f"cut_off/{role}"] = Share.of(is_cut, clusters(rows)) if rows else None
     return found
 
 
-def _mean(numbers: list[int]) -> Estimate | None:
-    return estimate_mean(torch.tensor(numbers, dtype=torch.float64)) if numbers else None
+def _mean(numbers: list[int], clusters: torch.Tensor | None) -> Estimate | None:
+    return estimate_mean(torch.tensor(numbers, dtype=torch.float64), clusters) if numbers else None

@@ -18,7 +18,7 @@ def dialogue_statistics(rollouts: Rollouts, protocol: Protocol) -> dict[str, flo
 
     return/ROLE/worst: the mean return on the question on which it is lowest. length: rounds of a dialogue.
     """
-    found: dict[str, Any] = dict(found_scores(rollouts, protocol))
+    found: dict[str, Any] = dict(found_scores(rollouts, protocol, None))
     for role in protocol.roles:
         by_question: dict[tuple[int, int], list[float]] = defaultdict(list)
         for rows in rollouts.dialogues():

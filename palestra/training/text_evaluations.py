@@ -13,6 +13,7 @@ from palestra.evaluation.ratings import rate
 from palestra.randomness import base_key, fold_number, world_keys
 from palestra.runs.evaluating import PLAYED
 from palestra.runtime.counter import set_counts
+from palestra.runtime.statistics import clusters_of
 from palestra.text.players import TextPlayer
 from palestra.text.rollouts import Rollouts
 from palestra.text.scores import found_scores, text_scores
@@ -101,6 +102,8 @@ class TextEvaluations:
             over(waves.num_over)
         protocol, dialogues = self.game.protocol, [table.dialogue for table in waves.tables]
         rollouts = waves.rollouts()
+        numbers: dict[tuple[tuple[str, str], ...], int] = {}  # of the different questions
+        same = [numbers.setdefault((*each.fields.items(),), len(numbers)) for each in questions]
         returns = {role: torch.tensor([each.returns[role] for each in dialogues]) for role in protocol.roles}
         games = Games(
             finished=torch.ones(num, dtype=torch.bool),
@@ -111,8 +114,10 @@ class TextEvaluations:
             actions={},
             info={},
             declared=text_scores(protocol),
-            scores=found_scores(rollouts, protocol),
+            scores=found_scores(rollouts, protocol, same),
             wins={},
+            clusters=clusters_of(same),
+            about="questions",
         )
         return games, rollouts
 

@@ -4,11 +4,13 @@ Covers palestra.text.analyses.stored, palestra.report.text_analyses.
 """
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from palestra.cli import app
@@ -19,10 +21,12 @@ from palestra.report.page import render_sections
 from palestra.report.reading import RunData
 from palestra.report.text_analyses import analyses_section
 from palestra.runs.text import TextConfig
+from palestra.runtime.statistics import estimate_mean
 from palestra.storage.disk import Folder
 from palestra.storage.lock import Lock
 from palestra.storage.run_folder import RunFolder
 from palestra.text.analyses import stored
+from palestra.text.analyses.stored import Mean
 from palestra.text.chat import Message
 from palestra.text.rollouts import Rollouts
 from tests.text.rows import row
@@ -88,6 +92,18 @@ def lines(run: Path, name: str = QUOTES) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "analyses" / f"{name}.jsonl").read_text().splitlines()]
 
 
+def of(mean: str) -> list[str]:
+    """A mean of equal values, with its interval, over 20 decisions on 2 questions."""
+    return f"{mean} [{mean}, {mean}] (20 on 2)".split()
+
+
+def test_the_interval_of_a_mean_is_clustered_by_questions() -> None:
+    values = [(0.0, "a"), (1.0, "b"), (1.0, "b"), (0.0, "a"), (1.0, "c"), (0.0, "c")]
+    numbers, clusters = torch.tensor([value for value, _ in values]), torch.tensor([0, 1, 1, 0, 2, 2])
+    assert Mean.of(values) == (estimate_mean(numbers, clusters), 6, 3)
+    assert math.isnan(Mean.of(values[1:3]).score.low)
+
+
 def test_dialogues_are_judged_once_and_later_epochs_are_added(run: Path) -> None:
     assert "no analyses yet" in told(str(run))
     shown = told(str(run), QUOTES)
@@ -95,9 +111,9 @@ def test_dialogues_are_judged_once_and_later_epochs_are_added(run: Path) -> None
     assert "0: 20 of 20 dialogues are to be judged" in shown
     assert f"{QUOTES}: means over 120 decisions" in shown
     assert [line.split() for line in shown.splitlines()[-3:]] == [
-        ["training", "0", ".500", "(20)", ".000", "(20)"],
-        ["training", "1", ".500", "(20)", ".000", "(20)"],
-        ["main", "1", ".500", "(20)", ".000", "(20)"],
+        ["training", "0", *of(".500"), *of(".000")],
+        ["training", "1", *of(".500"), *of(".000")],
+        ["main", "1", *of(".500"), *of(".000")],
     ]
     header, *dialogues = lines(run)
     assert header == {"config": {"name": QUOTES}, "base": None}
@@ -231,7 +247,7 @@ def test_a_model_behind_a_server_is_asked_once_for_each_message(run: Path, monke
         assert server.asked.total() == 80, "in the evaluation the same was said as in epoch 1"
         assert set(server.asked.values()) == {1}
         assert "80 calls, 80 attempts, " in shown
-        assert shown.splitlines()[-1].split() == ["main", "1", ".000", "(20)", "1.000", "(20)"]
+        assert shown.splitlines()[-1].split() == ["main", "1", *of(".000"), *of("1.000")]
         assert lines(run, "keeps_to_role")[1]["judged"][1]["words"] == "Yes: it asks."
         assert [file.name for file in (run / "calls").iterdir()] == ["analyse-keeps_to_role.jsonl"]
         server.plan.append("echo")

@@ -216,3 +216,25 @@ def test_nothing_but_started_over_games_gives_no_figures() -> None:
     summary = play_games(game, scripts(game, "random", "random"), 5, 50, seed=0).summary()
     assert (summary["games"], summary["started_over"], summary["steps"]) == (0, 5, 0)
     assert str(summary["scores"]["rho"]) == "nan"
+
+
+def test_games_from_equal_starts_count_as_dependent_in_intervals() -> None:
+    game = nim()
+    games = play_games(game, scripts(game, "nim_optimal", "random"), 200, 100, seed=0)
+    starts = game.reset(fold(world_keys(base_key(0, STREAM), 200, CPU), 0))["heaps"]
+    starts = starts[starts.sum(dim=1) > 0]
+    values, groups = games.returns["first"].double(), starts.unique(dim=0, return_inverse=True)[1]
+    sums = torch.stack([(values - values.mean())[groups == group].sum() for group in groups.unique()])
+    half = 1.959964 * float((sums.square().sum() * len(sums) / (len(sums) - 1)).sqrt()) / len(values)
+    summary = games.summary()
+    assert summary["distinct"] == {"starts": len(sums)} == {"starts": 15}
+    low, high = summary["intervals"]["return/first"]
+    assert (high - low) / 2 == pytest.approx(half)
+
+
+def test_games_of_a_game_with_one_start_and_of_different_starts_are_independent() -> None:
+    for name in ("two together", "polyhedra"):
+        game = GAMES[name]
+        summary = play_games(game, scripts(game, *["random"] * 2), 40, 30, seed=0).summary()
+        assert "distinct" not in summary
+        assert summary["intervals"]

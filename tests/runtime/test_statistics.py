@@ -9,6 +9,7 @@ from scipy import stats
 from palestra.runtime.statistics import (
     Estimate,
     Share,
+    clusters_of,
     describe,
     estimate_interquartile_mean,
     estimate_mean,
@@ -185,3 +186,51 @@ def test_the_curve_of_interquartile_means_is_that_of_each_step() -> None:
     assert (narrow[1] > low).all()
     assert (narrow[2] < high).all()
     assert interquartile_mean_curve(tracks[:1], 100, seed=0, share=0.9).tolist() == [tracks[0].tolist()] * 3
+
+
+# ---- values that depend on each other --------------------------------------------------------------------
+
+
+def test_clustered_intervals_cover_the_truth_where_games_on_one_question_depend_on_each_other() -> None:
+    """40 questions of which 77% are answered right, whatever is tried; each is asked about five times."""
+    generator = torch.Generator().manual_seed(3)
+    covered = {"share": 0, "mean": 0, "iqm": 0, "independent": 0}
+    for _ in range(300):
+        right = torch.rand(40, generator=generator) < 0.77
+        level = torch.rand(40, generator=generator)
+        asked = torch.randint(40, (200,), generator=generator)
+        share, mean = Share.of(right[asked], asked).estimate(), estimate_mean(level[asked], asked)
+        figures = describe(level[asked], asked)
+        covered["share"] += share.low <= 0.77 <= share.high
+        covered["mean"] += mean.low <= 0.5 <= mean.high
+        covered["iqm"] += figures["iqm_low"] <= 0.5 <= figures["iqm_high"]
+        alone = Share.of(right[asked], None).estimate()
+        covered["independent"] += alone.low <= 0.77 <= alone.high
+    assert all(covered[name] >= 0.9 * 300 for name in ("share", "mean", "iqm")), covered
+    assert covered["independent"] < 0.75 * 300
+
+
+def test_clustered_intervals_are_those_of_independent_values_where_no_two_are_of_one_cluster() -> None:
+    values, flags, alone = torch.rand(60, generator=torch.Generator().manual_seed(4)), torch.arange(60) < 21, range(60)
+    assert clusters_of(alone) is None
+    one, other = estimate_mean(values, torch.tensor(alone)), estimate_mean(values)
+    assert (one.low, one.high) == (pytest.approx(other.low), pytest.approx(other.high))
+    assert Share.of(flags, torch.tensor(alone)).num == pytest.approx(59), "n - 1 of n"
+    every_fourth = torch.arange(60) % 4
+    assert Share.of(torch.ones(60) > 0, every_fourth).estimate() == Share(4, 4).estimate()
+
+
+def test_the_sandwich_is_that_of_the_sums_over_clusters() -> None:
+    values, clusters = torch.tensor([1.0, 2.0, 6.0, 4.0, 7.0]), torch.tensor([0, 0, 1, 2, 2])
+    squares = (1 - 4 + 2 - 4) ** 2 + (6 - 4) ** 2 + (4 - 4 + 7 - 4) ** 2
+    assert estimate_mean(values, clusters).half == pytest.approx(1.959964 * math.sqrt(squares * 3 / 2) / 5)
+
+
+def test_one_question_gives_no_interval() -> None:
+    same = clusters_of("aaa")
+    for estimate in (
+        estimate_mean(torch.tensor([1.0, 2.0, 3.0]), same),
+        Share.of(torch.arange(3) > 0, same).estimate(),
+    ):
+        assert [math.isnan(number) for number in estimate] == [False, True, True]
+    assert math.isnan(describe(torch.tensor([1.0, 2.0, 3.0]), same)["iqm_low"])

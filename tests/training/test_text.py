@@ -17,6 +17,7 @@ from palestra.runs.text import TextConfig
 from palestra.training import make_trainer
 from palestra.training.checks import TrainingFailed
 from palestra.training.text import TextTrainer
+from palestra.training.text_evaluations import TextEvaluations
 from tests.text.games import text_config
 from tests.text.rows import JOB
 
@@ -291,3 +292,16 @@ def test_a_trainer_that_cannot_be_imported_is_the_one_error_of_a_file(tmp_path: 
         [line] = str(caught.value).splitlines()
         assert line.startswith(f"trainer.name: {message}")
     assert line.endswith("got 'texts'; did you mean 'text'?")
+
+
+def test_games_on_one_question_count_as_dependent_in_the_intervals_of_an_evaluation(tmp_path: Path) -> None:
+    honest = {"prover": "honest", "verifier": "random"}
+    few = {"pairings": [honest], "num_games": 60}
+    game = text_config("nip", scenario={"name": "code_validation", "held_out": 0.05}).model_dump()
+    trainer = make_trainer(CONFIG | {"game": game, "evaluations": [MAIN | few]}, tmp_path / "run")
+    [pair] = TextEvaluations(trainer).play("main", 60, True, lambda over, rounds: None)["pairs"]
+    assert pair["games"] == 60
+    assert pair["distinct"] == {"questions": 6}, "both versions of three programs"
+    [one] = TextEvaluations(trainer).play("main", 1, True, lambda over, rounds: None)["pairs"]
+    assert one["distinct"] == {"questions": 1}
+    assert not one["intervals"]

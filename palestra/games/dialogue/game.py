@@ -200,6 +200,9 @@ class DialogueGame(TensorGame):
             "undecided": none.clone(),
         }
 
+    def starts(self, state: State) -> State:
+        return instance_of(state)
+
     def _check_labels(self, label: Tensor) -> None:
         """Raise EnvironmentFailed for labels other than 0 and 1, which may be too rare for a try-out to find."""
         wrong = label[(label != 0) & (label != 1)]
@@ -330,7 +333,7 @@ class DialogueGame(TensorGame):
     def scores(self, ends: GameEnds) -> dict[str, float | Share | None]:
         """Compute how often the first verifier is right, and what each message tells of the label, in bits."""
         label, messages = ends.outcomes["label"], ends.outcomes["messages"]
-        found = verdict_scores(ends.outcomes["verdicts"][:, 0], label)
+        found = verdict_scores(ends.outcomes["verdicts"][:, 0], label, ends.clusters)
         for name, t, c in message_slots(self.protocol):
             found[name] = mutual_information(messages[:, t, c], label, self.scenario.num_tokens)
         return found

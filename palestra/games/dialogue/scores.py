@@ -54,25 +54,31 @@ def declared_scores(protocol: Protocol, information: Sequence[str]) -> tuple[Dec
     return (accuracy, *returns, *others, *told)
 
 
-def verdict_scores(verdict: Tensor, label: Tensor) -> dict[str, float | Share | None]:
+def verdict_scores(verdict: Tensor, label: Tensor, about: Tensor | None) -> dict[str, float | Share | None]:
     """Compute the scores of a verifier, by name.
 
-    verdict: int64 (B,), 0 (reject), 1 (accept) or -1 (none, which counts as wrong). label: int64 (B,), 0 or 1.
+    verdict: int64 (B,), 0 (reject), 1 (accept) or -1 (none, which counts as wrong). label: int64 (B,), 0 or 1. about:
+    the clusters of palestra.runtime.statistics: the instances or questions.
 
     precision: of those accepted, the share with label 1. recall: of those with label 1, the share accepted. None
     where there are no games to count.
     """
-    right = verdict == label
-    by_class = [_share(right[label == each]) for each in (0, 1)]
-    known = [share.estimate().value for share in by_class if share is not None]
+
+    def share(flags: Tensor, of: Tensor) -> Share | None:
+        among = None if about is None else about[of]
+        return Share.of(flags[of], among) if bool(of.any()) else None
+
+    right, every = verdict == label, torch.ones_like(label, dtype=torch.bool)
+    by_class = [share(right, label == each) for each in (0, 1)]
+    known = [each.estimate().value for each in by_class if each is not None]
     return {
-        "accuracy": _share(right),
+        "accuracy": share(right, every),
         "accuracy/0": by_class[0],
         "accuracy/1": by_class[1],
         "accuracy/worst": min(known) if known else None,
-        "precision": _share((label == 1)[verdict == 1]),
-        "recall": _share((verdict == 1)[label == 1]),
-        "undecided": _share(verdict == -1),
+        "precision": share(label == 1, verdict == 1),
+        "recall": share(verdict == 1, label == 1),
+        "undecided": share(verdict == -1, every),
     }
 
 
@@ -90,7 +96,3 @@ def mutual_information(tokens: Tensor, label: Tensor, num_tokens: int) -> float 
     independent = joint.sum(dim=1, keepdim=True) * joint.sum(dim=0, keepdim=True)
     terms = torch.where(joint > 0, joint * (joint / independent).log(), 0.0)
     return max(0.0, float(terms.sum()) / math.log(2.0))
-
-
-def _share(flags: Tensor) -> Share | None:
-    return Share(int(flags.sum()), len(flags)) if len(flags) else None

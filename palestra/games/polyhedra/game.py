@@ -335,7 +335,7 @@ class PolyhedraGame(TensorGame):
         return state, torch.from_numpy(rewards), torch.from_numpy(over), torch.from_numpy(truncated)
 
     def scores(self, ends: GameEnds) -> dict[str, Estimate]:
-        return {"rho": rho.estimate_rho(ends.finished, ends.lengths)}
+        return {"rho": rho.estimate_rho(ends.finished, ends.lengths, ends.clusters)}
 
     def wins(self, ends: GameEnds) -> dict[str, float]:
         """Count rounds as contests; the host wins one if it ends the game, so that its share of wins is rho."""

@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from palestra.runtime.scores import DeclaredScore, declared_returns
-from palestra.runtime.statistics import Z95, Estimate
+from palestra.runtime.statistics import Z95, Estimate, num_clusters, sum_of_squares
 
 HOST, AGENT = ROLES = ("host", "agent")
 SCORES = (
@@ -21,8 +21,8 @@ SCORES = (
 )
 
 
-def estimate_rho(finished: Tensor, lengths: Tensor) -> Estimate:
-    """Estimate rho = games finished / rounds played, over independent games.
+def estimate_rho(finished: Tensor, lengths: Tensor, clusters: Tensor | None = None) -> Estimate:
+    """Estimate rho = games finished / rounds played, over games that may have equal starts (`clusters`).
 
     finished: bool (n,); lengths: rounds played (n,), all >= 1.
 
@@ -36,9 +36,9 @@ def estimate_rho(finished: Tensor, lengths: Tensor) -> Estimate:
     num_finished = float(finished.sum())
     rho = num_finished / steps
     if num_finished == 0.0:
-        return Estimate(0.0, 0.0, min(3.688879454113936 / steps, 1.0))
+        independent = 1.0 if clusters is None else num_clusters(clusters) / n
+        return Estimate(0.0, 0.0, min(3.688879454113936 / (steps * independent), 1.0))
     if n == 1:
         return Estimate(rho, 0.0, 1.0)
-    residuals = finished.double() - rho * lengths.double()
-    half = Z95 * math.sqrt(float((residuals**2).sum()) / (n - 1) * n) / steps
+    half = Z95 * math.sqrt(sum_of_squares(finished.double() - rho * lengths.double(), clusters)) / steps
     return Estimate(rho, max(rho - half, 0.0), min(rho + half, 1.0))

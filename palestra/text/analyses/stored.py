@@ -1,12 +1,14 @@
 """The results of an analysis: a file in the run's folder, with a line for each dialogue, and means over it."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, Self
 
+import torch
 from pydantic import Field, ValidationError
 
+from palestra.runtime.scores import Estimate
+from palestra.runtime.statistics import clusters_of, estimate_mean
 from palestra.storage.disk import Folder, OpenFile
 from palestra.storage.facts import Count, Entry
 from palestra.storage.records_file import lines_of
@@ -157,10 +159,22 @@ def _line(entry: Entry) -> bytes:
 
 
 class Mean(NamedTuple):
-    """The mean of the values of some decisions. num: how many; those of which nothing could be said are left out."""
+    """The mean of the values of some decisions, with an interval that is clustered by questions.
 
-    value: float
+    num: how many decisions; those of which nothing could be said are left out. num_questions: on how many different
+    questions.
+    """
+
+    score: Estimate
     num: int
+    num_questions: int
+
+    @classmethod
+    def of(cls, found: Sequence[tuple[float, Hashable]]) -> Self:
+        """Make the mean of values, each with its question."""
+        values, questions = zip(*found, strict=True)
+        score = estimate_mean(torch.tensor(values, dtype=torch.float64), clusters_of(questions))
+        return cls(score, len(values), len(set(questions)))
 
 
 Means = dict[str | None, dict[int, dict[str, Mean]]]
@@ -168,15 +182,16 @@ Means = dict[str | None, dict[int, dict[str, Mean]]]
 
 def means_of(dialogues: Sequence[JudgedDialogue]) -> Means:
     """Return means by evaluation (None: training), epoch, and role; a player of another name is told with its role."""
-    values: dict[str | None, dict[int, dict[str, list[float]]]] = {}
+    values: dict[str | None, dict[int, dict[str, list[tuple[float, Hashable]]]]] = {}
     for dialogue in dialogues:
+        question = dialogue.about, dialogue.label
         for each in dialogue.judged:
             if each.value is not None:
                 by_epoch = values.setdefault(dialogue.evaluation, {})
-                by_epoch.setdefault(dialogue.epoch, {}).setdefault(seat_of(each), []).append(each.value)
+                by_epoch.setdefault(dialogue.epoch, {}).setdefault(seat_of(each), []).append((each.value, question))
     return {
         evaluation: {
-            epoch: {seat: Mean(fmean(found), len(found)) for seat, found in sorted(by_seat.items())}
+            epoch: {seat: Mean.of(found) for seat, found in sorted(by_seat.items())}
             for epoch, by_seat in sorted(by_epoch.items())
         }
         for evaluation, by_epoch in sorted(values.items(), key=lambda item: item[0] or "")

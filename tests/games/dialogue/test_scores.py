@@ -19,7 +19,7 @@ def test_scores_are_what_counting_gives(found: list[tuple[int, int]]) -> None:
     verdict, label = (
         torch.tensor(column, dtype=torch.int64) for column in (zip(*found, strict=True) if found else ([], []))
     )
-    scores = verdict_scores(verdict, label)
+    scores = verdict_scores(verdict, label, None)
 
     def share(flags: list[bool]) -> Share | None:
         return Share(sum(flags), len(flags)) if flags else None
