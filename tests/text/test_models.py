@@ -1030,3 +1030,26 @@ def test_equal_seeds_make_equal_models() -> None:
     assert not are_equal(weights_of(one), weights_of(other))
     assert one.state_dict()["base"] != other.state_dict()["base"]
     assert copy.copy(byte_tokenizer()).eos_token_id == 256
+
+
+@pytest.mark.parametrize("adapter", [None, LORA])
+def test_of_a_bfloat16_model_small_steps_move_what_learns(folder: Path, adapter: LoRAConfig | None) -> None:
+    """Adam's steps of 1e-5 are smaller than half of the gaps between numbers of bfloat16."""
+    subject = FolderConfig(name="folder", path=str(folder), adapter=adapter, dtype="bfloat16").build(0, CPU)
+    group = tuning_config().groups[0].model_dump() | {"learning_rate": {"name": "constant", "value": 1e-5}}
+    config = tuning_config(groups=[group], num_passes=10)
+    subject.check_tuning(config)
+    before = {name: each.clone() for name, each in subject.values().items() if "lora_B" not in name}
+    job = Job([Example.of(subject.written(SHORT, "yes"), 1.0)], SUPERVISED, "before", 1.0)
+    tuning = subject.tuning(job, config, 0)
+    while not tuning.is_done:
+        tuning.step()
+    after = subject.values()
+    assert {each.dtype for each in after.values()} == {torch.float32}
+    changed = {name: float((after[name] != each).float().mean()) for name, each in before.items()}
+    assert min(share for name, share in changed.items() if "embed" not in name) > 0.9
+    answers = subject.sample(requests(8), sampling())
+    batch = batch_of([Example.of(answer, 1.0) for answer in answers], CPU)
+    with torch.no_grad():
+        log_probs = Tuned(subject.network, job)(batch)
+    assert torch.allclose(log_probs, batch["sampled"], atol=0.2, rtol=0.0), "learned as they are drawn"

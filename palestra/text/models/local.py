@@ -135,6 +135,7 @@ class LocalModel(TextModel):
             )
             raise ConfigError.at("", f"{expected} answers end, got one without; such a model can play, but not learn")
         self.activate()
+        self.network.keep_in_float32(self.learning.parameters.values())
         config.check_groups(self.network)
 
     def tuning(self, job: Job, config: TuningConfig, key: int) -> LocalTuning:

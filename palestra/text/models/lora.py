@@ -71,6 +71,8 @@ class Adapter:
             for name, layer in self.layers.items()
             for part in ("lora_A", "lora_B")
         }
+        for each in self.parameters.values():
+            each.data = each.data.float()  # small steps would not move numbers of bfloat16
         self._initial = {name: each.detach().clone() for name, each in self.parameters.items()}
         shared.active = self.name
         self._require_gradients()
@@ -102,7 +104,7 @@ class Adapter:
         }
         for name, layer in self.layers.items():
             weight = f"{name}.weight"
-            state[weight] = state[weight] + layer.get_delta_weight(self.name)
+            state[weight] = (state[weight] + layer.get_delta_weight(self.name)).to(state[weight].dtype)
         return state
 
 

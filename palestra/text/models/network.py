@@ -4,12 +4,14 @@ Letters: B rows, T columns, V tokens of the vocabulary.
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from palestra.models.learning import computing_in
 
 # not cuDNN's: its gradients were NaN in bfloat16 where padding reads no token (torch 2.11, H100)
 ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -24,10 +26,17 @@ class Network(nn.Module):
     def __init__(self, causal_lm: Any) -> None:
         super().__init__()
         self.causal_lm = causal_lm
+        self.computes_in = torch.float32
         self.takes = frozenset(inspect.signature(causal_lm.forward).parameters)
         names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
         limits = (getattr(causal_lm.config.get_text_config(decoder=True), name, None) for name in names)
         self.context: int | None = next((limit for limit in limits if isinstance(limit, int)), None)
+
+    def keep_in_float32(self, weights: Iterable[nn.Parameter]) -> None:
+        """Keep weights that learn in float32, which small steps move; the network computes in the type that they had."""
+        for each in weights:
+            if each.dtype != torch.float32:
+                self.computes_in, each.data = each.dtype, each.data.float()
 
     @property
     def num_tokens(self) -> int:
@@ -49,7 +58,7 @@ class Network(nn.Module):
             named["position_ids"] = positions(mask)[:, -ids.shape[1] :]
         if "logits_to_keep" in self.takes:
             named["logits_to_keep"] = num_logits
-        with sdpa_kernel(ATTENTION):
+        with sdpa_kernel(ATTENTION), computing_in(str(self.computes_in).removeprefix("torch."), self.device):
             outputs = self.causal_lm(input_ids=ids, **named, **cache)
         return outputs.logits[:, -num_logits:], getattr(outputs, "cache", None)
 

@@ -38,7 +38,7 @@ class FolderConfig(Config):
     adapter: LoRAConfig | None
     """what learns, beside weights that stay; null: the weights themselves"""
     dtype: Dtype
-    """of the weights"""
+    """of the weights as they are computed with; those that learn, and adapters, are kept in float32"""
 
     def build(self, key: int, device: torch.device) -> LocalModel:
         """Return the model. key: an int64 of which an adapter is drawn. Raises ConfigError, at keys of this config."""
