@@ -71,7 +71,7 @@ class PlainDialogue:
         """tokens: by role and channel, of those who speak. decision: 0, 1, or 2 to go on."""
         if self.over:
             return [0.0] * len(self.roles)
-        active = "verifier" in self.deciding()
+        could_decide = self.may_decide()
         for role, channel in self.speaking():
             if channel:
                 self.messages[self.round, channel] = tokens[role, channel]
@@ -81,5 +81,5 @@ class PlainDialogue:
         self.over = self.verdict is not None or self.round == self.most
         if self.over:
             return rewards_at_the_end(self.protocol, self.roles, self.verdict, self.label, self.coin)
-        go_on = self.protocol["rewards"]["go_on"] if active else 0.0
+        go_on = self.protocol["rewards"]["go_on"] if could_decide else 0.0
         return [go_on if role == "verifier" or self.protocol["rewards"]["shared"] else 0.0 for role in self.roles]

@@ -320,7 +320,7 @@ class DialogueGame(TensorGame):
         places = 3 ** torch.arange(len(self.protocol.verifiers) - 1, -1, -1, device=self.device)
         payoffs = self.rules.payoffs[time[1], (digits * places).sum(dim=1), new["label"]]
         rewards = payoffs * over.unsqueeze(1)
-        goes_on = self.rules.active[time] & (verdicts < 0) & ~over.unsqueeze(1)
+        goes_on = self.rules.decides[time] & (verdicts < 0) & ~over.unsqueeze(1)
         for v, paid in enumerate(self.rules.paid_for):
             for r in paid:
                 rewards[:, r] += self.protocol.rewards.go_on * goes_on[:, v]

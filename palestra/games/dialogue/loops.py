@@ -72,7 +72,7 @@ class Loops:
         play_round(rows, variant, choices, *tables, rounds, messages, verdicts)
         rewards, over = np.empty((B, R), dtype=np.float32), np.empty((B, R), dtype=np.bool_)
         outcome = (state["right"].numpy(), state["undecided"].numpy(), rewards, over)
-        prices = (self.active, self.payoffs, self.go_on, self.paid_for)
+        prices = (self.decides, self.payoffs, self.go_on, self.paid_for)
         end_round(rows, variant, state["label"].numpy(), rounds, verdicts, *prices, *outcome)
         return torch.from_numpy(rewards), torch.from_numpy(over)
 
@@ -180,7 +180,7 @@ def end_round(
     label: Array,
     rounds: Array,
     verdicts: Array,
-    active: Array,
+    decides: Array,
     payoffs: Array,
     go_on: np.float32,
     paid_for: Array,
@@ -194,7 +194,7 @@ def end_round(
     rows: of the round that was played. payoffs: float32 (K, 3^V, 2, R). paid_for: bool (V, R), which roles get `go_on`
     when a verifier goes on. Raises IndexError for a verdict that is none.
     """
-    max_rounds, num_verifiers = len(active) - 1, verdicts.shape[1]
+    max_rounds, num_verifiers = len(decides) - 1, verdicts.shape[1]
     for world in range(len(rows)):
         is_open, number = False, 0
         for v in range(num_verifiers):
@@ -209,7 +209,7 @@ def end_round(
             reward = payoffs[variant[world], number, label[world], r] * np.float32(is_over)
             for v in range(num_verifiers):
                 if paid_for[v, r]:
-                    goes_on = active[rows[world], variant[world], v] and verdicts[world, v] < 0 and not is_over
+                    goes_on = decides[rows[world], variant[world], v] and verdicts[world, v] < 0 and not is_over
                     reward += go_on * np.float32(goes_on)
             rewards[world, r] = reward * ran
             over[world, r] = is_over

@@ -117,9 +117,9 @@ class Protocol(ABC):
         return tuple(role for role in self.roles if role == verifier or (shares and role not in self.verifiers))
 
     def goes_on(self, verifier: str, round: int, variant: int, verdicts: Mapping[str, Verdict]) -> bool:
-        """Tell whether a verifier has had its turn in a round and goes on. verdicts: after the round."""
-        is_active = verdicts[verifier] is None and self.is_active(verifier, round, variant)
-        return is_active and not self.is_over(round + 1, verdicts)
+        """Tell whether a verifier could decide in a round and goes on. verdicts: after the round."""
+        could_decide = verdicts[verifier] is None and self.may_decide(verifier, round, variant)
+        return could_decide and not self.is_over(round + 1, verdicts)
 
     def speakers(self, channel: str) -> list[str]:
         """Return the roles that ever speak in a channel, in the order of `roles`."""
