@@ -125,7 +125,7 @@ class Templates:
         try:
             if isinstance(file, Path) and (not file.is_file() or file.stat().st_size > MOST_BYTES):
                 raise OSError(f"no plain file of at most {MOST_BYTES:,} bytes")
-            self.files[file.name] = file.read_text(encoding="utf-8")
+            self.files[file.name] = file.read_text(encoding="utf-8-sig")  # without a byte-order mark
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError.at(self.path, f"expected a text file in UTF-8 at {file}, got: {error}") from error
         self._places[file.name] = str(file)

@@ -269,3 +269,10 @@ def test_pipes_and_devices_and_huge_files_of_a_folder_are_refused_unread(folder:
         make()
         with pytest.raises(ConfigError, match=r"mine/heard.jinja, got: no plain file of at most 1,048,576 bytes$"):
             of_folder()
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt(folder: Path) -> None:
+    plain = of_folder().templates.files
+    for file in folder.glob("*.jinja"):
+        file.write_text(file.read_text(encoding="utf-8"), encoding="utf-8-sig")
+    assert of_folder().templates.files == plain

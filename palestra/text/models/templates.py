@@ -21,9 +21,7 @@ class ChatTemplate:
         self._sandbox = Sandbox("chat", {NAME: source}, shared)
         self._render([None])
 
-    def __call__(
-        self, chats: Sequence[Sequence[Mapping[str, str]]], add_generation_prompt: bool = True
-    ) -> list[str]:
+    def __call__(self, chats: Sequence[Sequence[Mapping[str, str]]], add_generation_prompt: bool = True) -> list[str]:
         """Render the messages of each chat. Raises ChatTemplateError.
 
         add_generation_prompt: with what begins an answer.
