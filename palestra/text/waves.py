@@ -247,6 +247,7 @@ class Waves:
     def _take(self, table: Table, role: str, prompt: Prompt, answer: Answer) -> None:
         """Let a role do what a model has answered, or ask again."""
         self._moved.append(table)
+        self._counts["tokens"] += len(answer.ids)
         sampling = self.writers[role].sampling
         assert sampling is not None
         answer = replace(answer, text=sampling.cut(answer.text))
@@ -282,7 +283,6 @@ class Waves:
 
     def _do(self, table: Table, row: DecisionRow, move: Move) -> None:
         """Note a decision; the last one of a round ends it."""
-        self._counts["tokens"] += len(row.answer_ids)
         table.rows.append(row)
         table.moves[row.role] = move
         del table.open[row.role]

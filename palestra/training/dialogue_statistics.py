@@ -22,8 +22,7 @@ def dialogue_statistics(rollouts: Rollouts, protocol: Protocol) -> dict[str, flo
     for role in protocol.roles:
         by_question: dict[tuple[int, int], list[float]] = defaultdict(list)
         for rows in rollouts.dialogues():
-            if (reward := _reward(rows, role)) is not None:
-                by_question[rows[0].epoch, rows[0].question].append(reward)
+            by_question[rows[0].epoch, rows[0].question].append(_return(rows, role))
         returns = list(chain.from_iterable(by_question.values()))
         found[f"return/{role}"] = fmean(returns) if returns else None
         found[f"return/{role}/worst"] = min(map(fmean, by_question.values()), default=None)
@@ -34,14 +33,12 @@ def dialogue_statistics(rollouts: Rollouts, protocol: Protocol) -> dict[str, flo
 
 
 def returns_of(rollouts: Rollouts, role: str) -> list[float]:
-    """Return what a role got in each dialogue in which it decided something."""
-    rewards = [_reward(rows, role) for rows in rollouts.dialogues()]
-    return [each for each in rewards if each is not None]
+    """Return what a role got in each dialogue, also in those in which it was silent."""
+    return [_return(rows, role) for rows in rollouts.dialogues()]
 
 
-def _reward(rows: Sequence[DecisionRow], role: str) -> float | None:
-    """Return what a role got in a dialogue, by its decisions; None if it made none."""
-    return next((row.reward for row in rows if row.role == role), None)
+def _return(rows: Sequence[DecisionRow], role: str) -> float:
+    return next(row.returns for row in reversed(rows) if row.returns is not None)[role]
 
 
 def _value(score: Share | Estimate | float | None) -> float | None:

@@ -14,6 +14,7 @@ from palestra.text.models.model import Answer, Job, PromptRefused, Request, Samp
 from palestra.text.rollouts import Rollouts
 from palestra.text.scripts import Honest
 from palestra.text.waves import PromptTooLong, Waves, Writer
+from palestra.training.dialogue_statistics import dialogue_statistics, returns_of
 from tests.text.games import keys, text_game
 
 SAMPLING = SamplingConfig(temperature=1.0, top_p=None, top_k=None, max_tokens=8)
@@ -170,3 +171,34 @@ def test_a_prompt_that_a_model_cannot_read_names_its_question_and_role() -> None
     found = Waves(game, writers, game.questions(keys(2), held_out=False), 1, 7, 0, 10)
     with pytest.raises(PromptTooLong, match=r"question 1, '\w+' \(player 'model'\): expected at most 3 tokens, got 9"):
         found.play_batch()
+
+
+@pytest.mark.parametrize("num_retries", [0, 1])
+def test_every_sampled_token_counts_also_those_of_answers_that_were_asked_for_again(num_retries: int) -> None:
+    found = waves(num_retries=num_retries)
+    model = found.writers["verifier"].by
+    assert isinstance(model, RuleModel)
+    sampled, sample = [0], model.sample
+
+    def counting(requests: Sequence[Request], sampling: SamplingConfig) -> list[Answer]:
+        answers = sample(requests, sampling)
+        sampled[0] += sum(len(answer.ids) for answer in answers)
+        return answers
+
+    model.sample = counting  # type: ignore[method-assign]
+    rows = played(found).rows
+    assert found.counts()["tokens"] == sampled[0]
+    assert (sampled[0] > sum(len(row.answer_ids) for row in rows)) == (num_retries > 0)
+
+
+def test_the_return_of_a_role_counts_dialogues_in_which_it_was_silent() -> None:
+    found = waves("debate in sequence, verifier first", num_retries=0)
+    rollouts, dialogues = played(found), [table.dialogue for table in found.tables]
+    protocol = found.game.protocol
+    spoke = [{row.role for row in rows} for rows in rollouts.dialogues()]
+    assert any(len(roles) < len(protocol.roles) for roles in spoke)
+    statistics = dialogue_statistics(rollouts, protocol)
+    for role in protocol.roles:
+        returns = [dialogue.returns[role] for dialogue in dialogues]
+        assert returns_of(rollouts, role) == returns
+        assert statistics[f"return/{role}"] == pytest.approx(sum(returns) / len(returns))
