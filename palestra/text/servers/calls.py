@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +19,7 @@ from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.lock import Lock
 from palestra.storage.manifest import ONCE
 from palestra.storage.stored_files import StoredFile
-from palestra.text.servers.client import Background, CallFailed, Client, is_final, reached, texts_of
+from palestra.text.servers.client import Background, CallFailed, Client, OneAtATime, is_final, reached, texts_of
 from palestra.text.servers.config import ServerConfig
 from palestra.text.servers.journal import Journal, Line
 from palestra.text.servers.ledger import NOTHING, BudgetReached, Cost, Key, Ledger, Prices, Usage, sum_of
@@ -33,14 +33,21 @@ class Call:
     """A request for answers to one prompt.
 
     decisions: whose answers they are, one for each. player: who asks. body: all that the server is sent. worst: the
-    most that it can cost.
+    most that it can cost. alone: the same of a call for one of the answers.
     """
 
     decisions: Sequence[Sequence[int | str]]
     player: str
     body: dict[str, Any]
     worst: Cost
+    alone: Cost
     prices: Prices
+
+    def each(self) -> Iterator["Call"]:
+        """Yield a call for each answer alone."""
+        for place, decision in enumerate(self.decisions):
+            body = {**self.body, "n": 1, "seed": (self.body["seed"] + place) % 2**31}
+            yield replace(self, decisions=[decision], body=body, worst=self.alone)
 
 
 class Reply(NamedTuple):
@@ -273,7 +280,7 @@ class Calls:
             await client.slots.acquire()
             with ExitStack() as slot:
                 slot.callback(client.slots.release)
-                result: Reply | Exception = await self._attempt_all(client, slot, call, own, self._journal(name))
+                result: Reply | Exception = await self._replied(client, slot, call, own, name)
         except _Left:
             return
         except Exception as error:
@@ -285,6 +292,28 @@ class Calls:
             if name in self._answers:
                 self._answers[name][own] = result
         self._results.put((ticket, result))
+
+    async def _replied(self, client: Client, slot: ExitStack, call: Call, own: str, name: str) -> Reply:
+        """Make a call, or, at a server that gives one answer to a request, one for each answer."""
+        if len(call.decisions) == 1 or not client.is_one_at_a_time:
+            try:
+                return await self._attempt_all(client, slot, call, own, self._journal(name))
+            except OneAtATime:
+                client.is_one_at_a_time = True
+        slot.close()
+        found: list[Reply] = []
+        for place, each in enumerate(call.each()):
+            key, known = f"{own}/{place}", self._answers.get(name, {})
+            if key not in known:
+                await client.slots.acquire()
+                with ExitStack() as again:
+                    again.callback(client.slots.release)
+                    known[key] = await self._attempt_all(client, again, each, key, self._journal(name))
+            found.append(known[key])
+        tokens = [each.num_tokens for each in found if each.num_tokens is not None]
+        return Reply(
+            [text for each in found for text in each.texts], sum(tokens) if len(tokens) == len(found) else None
+        )
 
     async def _attempt_all(self, client: Client, slot: ExitStack, call: Call, own: str, journal: Journal) -> Reply:
         for number in range(client.num_attempts):
@@ -327,6 +356,8 @@ class Calls:
         except client.errors as error:
             line = {"kind": "failed", **said, "why": client.words(error)}
             await self._end(journal, key, line, call.worst if reached(error) == "perhaps" else NOTHING)
+            if getattr(error, "status_code", None) in (400, 422) and len(call.decisions) > 1:
+                raise OneAtATime from None  # if that is not why, the server says so again
             if is_final(error):
                 raise CallFailed(f"{client.config.url}: {client.words(error)}") from None
             return error
@@ -334,9 +365,11 @@ class Calls:
         spent = call.worst if usage is None else usage.cost(call.prices)
         try:
             texts = [(client.hide(text), stop) for text, stop in texts_of(reply, len(call.decisions))]
-        except ValueError as error:
+        except (ValueError, OneAtATime) as error:
             why = client.shortened(error)
             await self._end(journal, key, {"kind": "failed", **said, "why": why}, spent)
+            if isinstance(error, OneAtATime):
+                raise
             raise CallFailed(f"{client.config.url}: {why}") from None
         slot.close()  # already now: one sync serves this answer and the next call, which is sent when both are kept
         choices = [{"text": text, "stop": stop} for text, stop in texts]

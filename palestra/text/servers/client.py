@@ -9,6 +9,7 @@ import math
 import os
 import random
 import re
+import ssl
 import threading
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from concurrent.futures import Future
@@ -16,7 +17,8 @@ from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from time import time
 from typing import Any, Literal, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
+from urllib.request import proxy_bypass_environment
 
 from palestra.config import ConfigError
 from palestra.storage.secrets import redacted
@@ -30,12 +32,17 @@ CHECK_S = 10.0  # how long a server may take to say which models it has
 MOST_REPLY_BYTES = 64 << 20  # of a reply, which is held in memory; long answers are a few MiB
 MOST_WORDS = 300  # characters of a server's words in an error
 LEAST_HIDDEN = 6  # characters of a key that is hidden; shorter ones, as "EMPTY", occur in ordinary words
+FILES_OF_SSL = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
 # The headers that a server gets beside the key; variables of the environment may name others.
 SENT = re.compile("accept(-encoding)?|connection|content-(length|type)|host|transfer-encoding|user-agent")
 
 
 class CallFailed(Exception):
     """A server gives no answer that can be used. The message is one line with its own words."""
+
+
+class OneAtATime(Exception):
+    """A server gives one answer where several were asked for at once. The message is one line."""
 
 
 class ReplyRefused(Exception):
@@ -104,17 +111,37 @@ class Client:
         self.slots = asyncio.Semaphore(config.max_concurrent)
         self._raw = httpx.Response  # as it came: what is in it is read here
         self.errors = (openai.APIError, httpx.HTTPError, TimeoutError, ReplyRefused)
-        self._certificates = httpx.create_ssl_context()
+        host = urlsplit(config.url).netloc.rpartition("@")[2]
+        self._uses_proxies = not proxy_bypass_environment(host)  # else one that cannot be used would be in the way
+        self._certificates = self._read_certificates()
         arguments = {"api_key": "none", "base_url": config.url, "max_retries": 0, "timeout": config.timeout_s}
-        self.openai = openai.AsyncOpenAI(http_client=self._web(), **arguments)
+        try:
+            web = self._web()
+        except (ImportError, ValueError) as error:
+            message = "expected a proxy in the environment (ALL_PROXY, HTTP_PROXY, HTTPS_PROXY) that can be used, or"
+            raise ConfigError.at("url", f"{message} {host} in NO_PROXY, got: {self.shortened(error)}") from None
+        self.openai = openai.AsyncOpenAI(http_client=web, **arguments)
         self._copies: list[Any] = []  # of it
         self._free: list[Any] = []  # those of them that no call has
         self._is_next = asyncio.Lock()
+        self.is_one_at_a_time = False  # whether the server is known to give one answer to a request
+
+    def _read_certificates(self) -> ssl.SSLContext:
+        try:
+            made: ssl.SSLContext = library("httpx2").create_ssl_context()
+            return made
+        except OSError as error:
+            if not self.config.url.startswith("https:"):
+                return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # which trusts nobody; none is needed
+            found = [f"{name}={os.environ[name]}" for name in FILES_OF_SSL if name in os.environ]
+            message = f"expected files that can be opened for certificates, got {', '.join(found) or 'others'}"
+            raise ConfigError.at("url", f"{message}: {self.shortened(error)}") from None
 
     def _web(self) -> Any:
         """Make what holds connections. Certificates and proxies follow from the environment."""
-        arguments = {"timeout": self.config.timeout_s, "headers": {"accept-encoding": "identity"}}
+        arguments: dict[str, Any] = {"timeout": self.config.timeout_s, "headers": {"accept-encoding": "identity"}}
         hooks = {"request": [self._strip], "response": [_bound]}
+        arguments["trust_env"] = self._uses_proxies
         httpx = library("httpx2")
         return httpx.AsyncClient(follow_redirects=False, verify=self._certificates, event_hooks=hooks, **arguments)
 
@@ -238,7 +265,7 @@ class Client:
             cause = error.__cause__
             return self.shortened(f"{type(cause or error).__name__}: {cause or error}").rstrip(": ")
         body = getattr(error, "body", None)
-        told = body.get("message") if isinstance(body, dict) else body
+        told = body.get("message") or body.get("detail") if isinstance(body, dict) else body
         return self.shortened(f"HTTP {status}: {told or getattr(error, 'message', '')}")
 
 
@@ -306,23 +333,30 @@ def is_final(error: BaseException) -> bool:
 def texts_of(reply: Any, num: int) -> Sequence[tuple[str, Literal["stop", "length"]]]:
     """Return the answers in the JSON of a chat completion, each with why it ended.
 
-    Raises ValueError, in the server's words, for a reply with other than `num` answers, or with one that was filtered.
+    An answer that was refused or filtered is empty. Raises OneAtATime for a reply with fewer answers, or with some that
+    have the same index; ValueError, in the server's words, for one without answers, or with too many.
     """
     if not isinstance(reply, dict) or not isinstance(choices := reply.get("choices"), list):
         told = reply if isinstance(reply, str) else json.dumps(reply)
         raise ValueError(f"expected a chat completion, got {told or 'nothing'}")
+    indices = [each.get("index", place) if isinstance(each, dict) else place for place, each in enumerate(choices)]
+    if num > 1 and (0 < len(choices) < num or (len(choices) == num and any(n not in indices for n in range(num)))):
+        raise OneAtATime(f"expected {num} answers with the indices 0 to {num - 1}, got {len(choices)}, {indices}")
     if len(choices) != num:
         raise ValueError(f"expected {num} answers, got {len(choices)}")
-    indices = [each.get("index", place) if isinstance(each, dict) else place for place, each in enumerate(choices)]
-    found: list[tuple[str, Literal["stop", "length"]]] = []
-    for place in range(num):
-        choice = choices[indices.index(place)] if place in indices else None
-        message = choice.get("message") if isinstance(choice, dict) else None
-        content = message.get("content") if isinstance(message, dict) else None
-        ended = choice.get("finish_reason") if isinstance(choice, dict) else None
-        if not isinstance(content, str) or ended not in ("stop", "length"):
-            told = "one that was filtered" if ended == "content_filter" else "none"
-            raise ValueError(f"expected an answer, got {told}: {json.dumps(choice)}")
-        text = content.encode(errors="replace").decode()  # JSON can name halves of characters, which no file can hold
-        found.append((text, "length" if ended == "length" else "stop"))
-    return found
+    return [_text_of(choices[indices.index(place) if num > 1 else 0]) for place in range(num)]
+
+
+def _text_of(choice: Any) -> tuple[str, Literal["stop", "length"]]:
+    message = choice.get("message") if isinstance(choice, dict) else None
+    content = message.get("content") if isinstance(message, dict) else 0
+    ended = choice.get("finish_reason") if isinstance(choice, dict) else None
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        content = "".join(text for text in texts if isinstance(text, str))
+    if content is None or ended == "content_filter":
+        content = ""
+    if not isinstance(content, str):
+        raise ValueError(f"expected an answer, got none: {json.dumps(choice)}")
+    text = content.encode(errors="replace").decode()  # JSON can name halves of characters, which no file can hold
+    return text, "length" if str(ended).lower() in ("length", "max_tokens") else "stop"

@@ -51,8 +51,8 @@ class ServerModel(TextModel):
         if sampling.top_k is not None:
             body["top_k"] = sampling.top_k
         prices = self.config.exact_prices()
-        worst = worst_of_call(prompt, len(decisions), sampling.max_tokens, prices)
-        return self.calls.ask(self.calls.client(self.config), Call(decisions, self.player, body, worst, prices))
+        worst, alone = (worst_of_call(prompt, num, sampling.max_tokens, prices) for num in (len(decisions), 1))
+        return self.calls.ask(self.calls.client(self.config), Call(decisions, self.player, body, worst, alone, prices))
 
     def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Answer]:
         """Answer all requests, each by a call of its own, and wait for them.

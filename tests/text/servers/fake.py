@@ -115,6 +115,8 @@ class _Handler(BaseHTTPRequestHandler):
                 time.sleep(float(rest or 1))
                 self.close_connection = True
                 return None
+            case "detail":
+                return self._send(404, {"detail": "Not Found, says FastAPI"})
             case "echo":
                 told = f"bad key {self.headers['authorization']}"
                 return self._send(401, {"error": {"message": told}})
@@ -134,6 +136,21 @@ class _Handler(BaseHTTPRequestHandler):
             choices[0] |= {"finish_reason": "content_filter", "message": {"role": "assistant", "content": None}}
         if kind == "odd":
             choices[0]["index"] = []
+        match kind:
+            case "one":
+                del choices[1:]
+            case "zeros":
+                for each in choices:
+                    each["index"] = 0
+            case "refused":
+                choices[0]["message"] = {"role": "assistant", "content": None, "refusal": "I will not."}
+            case "null":
+                choices[0] |= {"finish_reason": "length", "message": {"role": "assistant", "content": None}}
+            case "parts":
+                parts = [{"type": "text", "text": each} for each in ("in ", "parts")]
+                choices[0]["message"]["content"] = [*parts, {"type": "image"}]
+            case "ended":
+                choices[0]["finish_reason"] = json.loads(rest)
         if kind == "none":
             reply["choices"] = []
         content = json.dumps(reply).encode()

@@ -144,9 +144,8 @@ def test_attempts_are_made_again_and_each_of_them_is_counted(
     ("plan", "said"),
     [
         (["400"], "HTTP 400: status 400"),
-        (["filtered"], "expected an answer, got one that was filtered"),
         (["none"], "expected 1 answers, got 0"),
-        (["odd"], "expected an answer, got none: null"),
+        (["detail"], "HTTP 404: Not Found, says FastAPI"),
         (["echo"], "HTTP 401: bad key Bearer ***"),
         (["echo_late 985"], "expected a chat completion, got Bearer ***"),
         (["503", "503", "503"], "HTTP 503: status 503; 3 attempts were made (num_attempts)"),
@@ -404,3 +403,81 @@ def test_retry_after_may_be_a_date_and_nonsense_is_passed_over() -> None:
     assert retry_after_s(Refused("soon")) is None
     assert retry_after_s(Refused("nan")) is None
     assert retry_after_s(ValueError()) is None
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        ("filtered", ("", "stop")),
+        ("refused", ("", "stop")),
+        ("null", ("", "length")),
+        ("parts", ("in parts", "stop")),
+        ("odd", ("as it is", "stop")),
+        *((f"ended {json.dumps(said)}", ("as it is", "stop")) for said in ("eos_token", "STOP", None, "tool_calls")),
+        ('ended "LENGTH"', ("as it is", "length")),
+    ],
+)
+def test_answers_are_read_as_servers_give_them(
+    server: FakeServer, tmp_path: Path, plan: str, expected: tuple[str, str]
+) -> None:
+    """One that was refused or filtered is empty: it is asked for again by the game, as everywhere."""
+    server.plan.append(plan)
+    place = Place(tmp_path)
+    server.answer = lambda *_: "as it is"
+    place.answers(config_of(server), 1)
+    [choice] = place.lines()[-1]["choices"]
+    assert (choice["text"], choice["stop"]) == expected
+
+
+@pytest.mark.parametrize("plan", ["one", "zeros", "400", "422"])
+def test_a_server_without_n_is_asked_one_by_one_which_is_found_out_once(
+    server: FakeServer, tmp_path: Path, plan: str
+) -> None:
+    server.plan.append(plan)
+    server.answer = lambda messages, seed, index: f"{seed}"
+    place = Place(tmp_path)
+    found = asked_for_several(place, config_of(server), 3)
+    assert found == [["7", "8", "9"], ["7", "8", "9"]]
+    assert [json.loads(body)["n"] for body in server.asked.elements()].count(3) == 1
+    assert sum(server.asked.values()) == 1 + 2 * 3
+    num_attempts = sum(line["kind"] == "asked" for line in place.lines())
+    assert num_attempts == 7
+    assert place.calls.costs()["tokens"] == sum(line["spent"]["tokens"] for line in place.lines() if "spent" in line)
+
+
+def asked_for_several(place: Place, config: ServerConfig, num: int) -> list[list[str]]:
+    """Ask twice for so many answers at once."""
+    model, found = ServerModel("verifier", config, place.calls), []
+    with place.calls.opened(place.folder, place.run, place.limit, 1.0), place.calls.kept_in("0"):
+        for call in range(2):
+            ticket = model.ask(PROMPT, 7, [[call, each] for each in range(num)], SAMPLING)
+            while not (replies := place.calls.take([ticket], 0.5)):
+                pass
+            found.append([text for text, _ in replies[ticket].texts])
+    return found
+
+
+def test_a_proxy_that_cannot_be_used_is_one_line_unless_the_server_needs_none(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for proxy in ("socks5://user:hunter2@localhost:1", "odd://localhost:1"):
+        monkeypatch.setenv("ALL_PROXY", proxy)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        with pytest.raises(ConfigError) as raised:
+            Place(tmp_path).answers(config_of(server), 1)
+        assert raised.value.errors[0].path == "url"
+        assert "proxy" in str(raised.value).lower()
+        assert not {"\n", "hunter2"} & {*str(raised.value), *re.findall("hunter2", str(raised.value))}
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+        assert Place(tmp_path).answers(config_of(server), 1)
+
+
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSLKEYLOGFILE"])
+def test_certificates_that_are_missing_are_one_line_and_none_for_a_server_without_them(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, str(tmp_path / "no" / "such.pem"))
+    assert Place(tmp_path).answers(config_of(server), 1)
+    with pytest.raises(ConfigError, match=f"expected files that can be .*, got .*{variable}") as raised:
+        Place(tmp_path).answers(config_of(server, url="https://localhost:1/v1"), 1)
+    assert str(raised.value).count("\n") == 0
