@@ -67,8 +67,8 @@ class Games:
         """
         finished, contests = int(self.finished.sum()), sum(self.wins.values())
         same = self.clusters
-        found = {return_of(role): estimate_mean(values, same) for role, values in self.returns.items()}
-        found |= dict(self.scores)
+        returns = {return_of(role): estimate_mean(values, same) for role, values in self.returns.items()}
+        found: dict[str, FoundScore] = {**returns, **self.scores}
         names = [score.name for score in self.declared]
         if not set(self.scores) <= set(names) <= set(found):
             raise TypeError(f"expected the declared scores {', '.join(names)} from the game, got {', '.join(found)}")
@@ -180,7 +180,7 @@ class Batch:
         device = game.device
         self.keys = world_keys(base_key(seed, STREAM), num_games, device)
         self.state: State = game.reset(fold(self.keys, 0))
-        starts = game.starts(self.state)
+        starts = game.start_of(self.state)
         self.has_instances, self.starts = starts is not self.state, _fingerprints(starts, num_games)
         self.memory: dict[str, Memory] = {}
         self.index = torch.arange(num_games, device=device)

@@ -185,7 +185,7 @@ class TensorGame(Game):
     whether every role observes all of the state and every choice that was made, so that a person in a role may see
     them. Must be implemented: `reset`, `deciding`, `observe`, `transition`, `legal` unless every action is, and with
     `critic_spaces` `observe_for_critics`; may be: `refill`, `transition_in_place`, `stepper`, `held_out`,
-    `declared_scores` and `scores`, `starts`, `wins`, for reports `storyboard`, `transcript`, `tables`, and for people
+    `declared_scores` and `scores`, `start_of`, `wins`, for reports `storyboard`, `transcript`, `tables`, and for people
     who ask and play `read_board`, `describe_board`, `describe_seen`, `read_action`, `describe_action`,
     `describe_flags`. With one role, that role decides in every world that is not over.
     """
@@ -307,7 +307,7 @@ class TensorGame(Game):
 
     # ---- scores, and people ------------------------------------------------------------------------------
 
-    def starts(self, state: State) -> State:
+    def start_of(self, state: State) -> State:
         """Return what tells the starts of games apart: entries of a state that `reset` has made.
 
         Games with equal ones may depend on each other, and count as one in intervals. If all games have the same start

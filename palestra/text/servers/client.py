@@ -18,7 +18,7 @@ from email.utils import parsedate_to_datetime
 from time import time
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote, urlsplit
-from urllib.request import proxy_bypass_environment
+from urllib.request import proxy_bypass
 
 from palestra.config import ConfigError
 from palestra.storage.secrets import redacted
@@ -112,7 +112,7 @@ class Client:
         self._raw = httpx.Response  # as it came: what is in it is read here
         self.errors = (openai.APIError, httpx.HTTPError, TimeoutError, ReplyRefused)
         host = urlsplit(config.url).netloc.rpartition("@")[2]
-        self._uses_proxies = not proxy_bypass_environment(host)  # else one that cannot be used would be in the way
+        self._uses_proxies = not proxy_bypass(host)  # else one that cannot be used would be in the way
         self._certificates = self._read_certificates()
         arguments = {"api_key": "none", "base_url": config.url, "max_retries": 0, "timeout": config.timeout_s}
         try:
