@@ -12,7 +12,7 @@ from palestra.config.usual import completed
 from palestra.games.dialogue.protocol import VERDICTS, Protocol
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.dialogue.tryout import first_protocol, make_protocol
-from palestra.games.dialogue.turns import turns_in_words
+from palestra.games.dialogue.turns import sights_in_words, turns_in_words
 from palestra.randomness import base_key, random_integers, world_keys
 from palestra.text.chat import Prompt
 from palestra.text.dialogue import Question, TextDialogue
@@ -74,7 +74,7 @@ class TextDialogueConfig(Config):
         return roles
 
     def describe_turns(self) -> list[str]:
-        return turns_in_words(self.protocol.name, self.protocol.build())
+        return turns_in_words(self.protocol.name, self.protocol.build()) + sights_in_words(self.scenario)
 
 
 class TextGame:

@@ -27,7 +27,7 @@ from palestra.games.dialogue.scenario import INSTANCE, Scenario, instance_of
 from palestra.games.dialogue.scores import declared_scores, message_slots, mutual_information, verdict_scores
 from palestra.games.dialogue.transcripts import message_tables, transcript_of
 from palestra.games.dialogue.tryout import first_protocol, make_protocol, make_scenario
-from palestra.games.dialogue.turns import drawn_sides, turns_in_words
+from palestra.games.dialogue.turns import drawn_sides, sights_in_words, turns_in_words
 from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.dialogue.words import ActionWords
 from palestra.games.game import Kernel, Observation, State, TensorGame
@@ -87,7 +87,7 @@ class DialogueConfig(TensorGameConfig):
         return super().misfit(other)
 
     def describe_turns(self) -> list[str]:
-        return turns_in_words(self.protocol.name, self.protocol.build())
+        return turns_in_words(self.protocol.name, self.protocol.build()) + sights_in_words(self.scenario)
 
 
 def scores_of(protocol: Protocol) -> tuple[DeclaredScore, ...]:
@@ -200,7 +200,7 @@ class DialogueGame(TensorGame):
             "undecided": none.clone(),
         }
 
-    def starts(self, state: State) -> State:
+    def start_of(self, state: State) -> State:
         return instance_of(state)
 
     def _check_labels(self, label: Tensor) -> None:

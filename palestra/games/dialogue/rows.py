@@ -3,7 +3,7 @@
 Letters: B worlds, N rows of the file, D numbers that a role sees of a row.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -70,11 +70,7 @@ class RowsConfig(Config):
         shown = {name: column for name in file.names if name not in aside and (column := suggested(file, name))}
         if protocol is None:  # keys of it are missing, which is told later
             return told
-        has_provers = set(protocol.roles) > set(protocol.verifiers)
-        told.setdefault(
-            "sees",
-            {role: [] if has_provers and role in protocol.verifiers else [*shown] for role in protocol.roles},
-        )
+        told.setdefault("sees", first_sees(protocol, [*shown]))
         seen = {name for columns in told["sees"].values() for name in columns}
         told.setdefault("categorical", [name for name, kind in shown.items() if kind == "texts" and name in seen])
         return told
@@ -152,6 +148,12 @@ class Rows(Scenario):
 
 
 # ---- what does not fit ---------------------------------------------------------------------------------
+
+
+def first_sees(protocol: Protocol, columns: Sequence[str]) -> dict[str, list[str]]:
+    """Return what roles see in a first file: all columns, but verifiers beside provers none."""
+    has_provers = set(protocol.roles) > set(protocol.verifiers)
+    return {role: [] if has_provers and role in protocol.verifiers else [*columns] for role in protocol.roles}
 
 
 def shown_columns(sees: Mapping[str, list[str]]) -> list[tuple[str, str]]:

@@ -1,7 +1,8 @@
 """Who speaks when and where in a dialogue, and who decides: a protocol in plain words."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from palestra.config.errors import enumerated
 from palestra.games.dialogue.protocol import DECISIONS, Protocol
@@ -22,6 +23,13 @@ def turns_in_words(name: str, protocol: Protocol) -> list[str]:
         sides = [f"{DECISIONS[protocol.side(role, k)]} in variant {k}" for k in range(variants)]
         channels.append(f"  {role} argues for {enumerated(sides)}, and sees for which")
     return [head, *channels, *(f"  {when}: {turn}" for when, turn in _turns(protocol))]
+
+
+def sights_in_words(scenario: Any) -> list[str]:
+    """Say in a line which of the fields or columns of a scenario each role sees, if its config names them."""
+    sees: Mapping[str, Sequence[str]] = getattr(scenario, "sees", {})
+    told = (f"{role} sees {enumerated(names) if names else 'nothing'}" for role, names in sees.items())
+    return [f"  of {scenario.name}: {'; '.join(told)}"] if sees else []
 
 
 def drawn_sides(protocol: Protocol, roles: Sequence[str], variant: int) -> str:

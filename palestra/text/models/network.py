@@ -33,7 +33,7 @@ class Network(nn.Module):
         self.context: int | None = next((limit for limit in limits if isinstance(limit, int)), None)
 
     def keep_in_float32(self, weights: Iterable[nn.Parameter]) -> None:
-        """Keep weights that learn in float32, which small steps move; the network computes in the type they had."""
+        """Keep weights that learn in float32, which small steps move; they are computed with in the type they had."""
         for each in weights:
             if each.dtype != torch.float32:
                 self.computes_in, each.data = each.dtype, each.data.float()

@@ -10,7 +10,7 @@ from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr
 from palestra.data.splits import split_rows
 from palestra.data.table import AnyHeldOutConfig, LabelledFile, flags, told_file
 from palestra.games.dialogue.protocol import Protocol
-from palestra.games.dialogue.rows import faults_of_sees, shown_columns
+from palestra.games.dialogue.rows import faults_of_sees, first_sees, shown_columns
 from palestra.text.scenarios.scenario import Drawn, TextScenario
 
 
@@ -30,14 +30,16 @@ class TextRowsConfig(Config):
 
     @classmethod
     def usual(cls, said: Mapping[str, Any], protocol: Protocol | None) -> dict[str, Any]:
-        """Read what the file tells: every role sees all columns but the label and the one of held-out rows."""
+        """Read what the file tells: provers see all columns but the label and that of held-out rows.
+
+        Verifiers see none unless they are alone: a column may give the answer away.
+        """
         held_out = {"name": "fraction", "fraction": 0.2, "seed": 0}
         told: dict[str, Any] = {"held_out": held_out, "balanced": True, **said}
         file = told_file(told, "game.scenario")
         aside = {told["label"], *(value for key, value in dict(told["held_out"]).items() if key == "column")}
         shown = [name for name in file.names if name not in aside]
-        roles = () if protocol is None else protocol.roles
-        return {"sees": dict.fromkeys(roles, shown), **told}
+        return {"sees": {} if protocol is None else first_sees(protocol, shown), **told}
 
     def build(self, protocol: Protocol) -> "TextRows":
         return TextRows(self, protocol)

@@ -65,9 +65,12 @@ def test_training_and_evaluations_draw_different_rows(balanced: bool) -> None:
     assert [name for name in game.files if not name.startswith("prompts/")] == ["rows.csv"]
 
 
-def test_a_first_file_shows_all_columns_but_the_label() -> None:
+def test_a_first_file_shows_provers_all_columns_but_the_label_and_a_verifier_none_unless_it_is_alone() -> None:
     config = text_config("adp", scenario={"name": "rows", "file": "rows.jsonl"})
-    assert config.scenario.sees == {role: ["question", "number"] for role in ("prover", "verifier")}
+    assert config.scenario.sees == {"prover": ["question", "number"], "verifier": []}
+    assert config.describe_turns()[-1] == "  of rows: prover sees question and number; verifier sees nothing"
+    alone = text_config("solo_verifier", scenario={"name": "rows", "file": "rows.jsonl"})
+    assert alone.scenario.sees == {"verifier": ["question", "number"]}
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
