@@ -16,6 +16,7 @@ from palestra.players import make_script
 from palestra.randomness import base_key, fold, random_choice, world_keys
 from tests.games.plain_polyhedra import polyhedra_config
 from tests.games.tag_game import TagGame
+from tests.games.test_classic_control import ACROBOT
 
 CPU = torch.device("cpu")
 
@@ -233,8 +234,7 @@ def test_games_from_equal_starts_count_as_dependent_in_intervals() -> None:
 
 
 def test_games_of_a_game_with_one_start_and_of_different_starts_are_independent() -> None:
-    for name in ("two together", "polyhedra"):
-        game = GAMES[name]
-        summary = play_games(game, scripts(game, *["random"] * 2), 40, 30, seed=0).summary()
+    for game in (GAMES["two together"], GAMES["polyhedra"], ACROBOT.build(CPU, "torch")):
+        summary = play_games(game, scripts(game, *["random"] * len(game.roles)), 40, 30, seed=0).summary()
         assert "distinct" not in summary
         assert summary["intervals"]
