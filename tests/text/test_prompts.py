@@ -71,7 +71,8 @@ def test_own_answers_stand_as_they_were_written_and_those_of_others_have_names_w
     folder: Path,
 ) -> None:
     for protocol, told in (("adp", "prover: because"), ("merlin_arthur", "because")):
-        game = text_game(protocol, scenario=rows())
+        roles = text_game(protocol).roles
+        game = text_game(protocol, scenario=rows() | {"sees": dict.fromkeys(roles, ["question", "hint"])})
         begun = game.begin(Question(0, {"question": "Is it?", "hint": "No"}, 0), 0)
         [speaker] = begun.turns()
         said = begun.after({speaker: Move(" because\n", None, {"main": "because"})})
