@@ -72,7 +72,7 @@ def test_own_answers_stand_as_they_were_written_and_those_of_others_have_names_w
 ) -> None:
     for protocol, told in (("adp", "prover: because"), ("merlin_arthur", "because")):
         roles = text_game(protocol).roles
-        game = text_game(protocol, scenario=rows() | {"sees": dict.fromkeys(roles, ["question", "hint"])})
+        game = text_game(protocol, scenario=rows() | {"sees": {role: ["question", "hint"] for role in roles}})
         begun = game.begin(Question(0, {"question": "Is it?", "hint": "No"}, 0), 0)
         [speaker] = begun.turns()
         said = begun.after({speaker: Move(" because\n", None, {"main": "because"})})
