@@ -79,9 +79,9 @@ def _label(batch: Any, num: int) -> np.ndarray[Any, Any] | None:
 
 
 def _named(numbers: np.ndarray[Any, Any], classes: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Return the classes of their numbers: texts, or whole numbers."""
+    """Return the classes of their numbers: whole numbers that NumPy holds, or texts."""
     named = np.array(classes)
-    return (named.astype(np.int64) if named.dtype.kind == "f" else named)[numbers]
+    return (named if named.dtype.kind in "iu" else np.array(list(map(str, classes))))[numbers]
 
 
 def _npz(columns: Columns) -> bytes:

@@ -7,9 +7,12 @@ import csv
 import hashlib
 import io
 import json
+import math
+import re
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,10 @@ SUFFIXES = (".csv", ".jsonl", ".parquet", ".npz")
 MOST_UNFOLDED = 1000  # bytes of memory for each byte of a file
 MOST_LINE = 64 << 20  # bytes of a row in .jsonl
 SEPARATORS = ";\t|"  # of files that separate cells otherwise than by commas
+LEADING_ZERO = re.compile(r"[+-]?0[0-9]")  # of codes, such as 01067, which are no numbers
+WHOLE = re.compile(r"[+-]?[0-9]+")
+ALL_HELD = 2**53  # float64 holds every integer up to it
+CONSTANTS = {"NaN": None, **{name: name for name in ("Infinity", "-Infinity")}}  # of JSON as Python writes it
 Column = np.ndarray[Any, Any]
 
 
@@ -38,15 +45,16 @@ class ColumnsFile:
     def column(self, name: str) -> Column:
         """Return a column by its name.
 
-        Numbers are float64 (N,), NaN where one is missing; texts are str (N,), empty where one is missing; arrays
-        (N, ...) of .npz files have their own dtype. Raises ConfigError, with the path "", for anything else.
+        It holds numbers, float64 (N,), NaN where one is missing, if every cell is one (`number_of`); else texts, str
+        (N,), empty where one is missing. Arrays (N, ...) of .npz files have their own dtype. Raises ConfigError, with
+        the path "", for anything else.
         """
         return self._read(name)
 
     def texts(self, name: str) -> list[str]:
-        """Return the cells of a column as texts, numbers as the file writes them; "" where one is missing.
+        """Return the cells of a column as the file writes them; "" where one is missing.
 
-        Raises ConfigError, with the path "", for arrays.
+        Numbers of a .parquet or .npz file are as Python writes them. Raises ConfigError, with the path "", for arrays.
         """
         return self._read_texts(name)
 
@@ -129,11 +137,34 @@ def _numbers_or_texts(cells: Sequence[str]) -> Column:
 
 
 def number_of(cell: str) -> float | None:
-    """Return the number in a cell, NaN if it is empty, None if it holds something else."""
+    """Return the number in a cell, NaN if it is empty, None if it holds something else.
+
+    What has a leading zero is no number, nor is an integer that float64 does not hold: others would be equal to it.
+    """
+    text = cell.strip()
+    if not text:
+        return np.nan
+    if "_" in text or LEADING_ZERO.match(text):  # Python would read 1_000 as a number
+        return None
     try:
-        return None if "_" in cell else float(cell) if cell.strip() else np.nan  # Python would read 1_000 as a number
+        number = float(text)
+        return None if WHOLE.fullmatch(text) and int(text) != number else number
     except ValueError:
         return None
+
+
+def in_order(cells: Iterable[str]) -> list[str]:
+    """Return different cells in their order: by size if each is a number, however large, else by characters."""
+    found = sorted(set(cells))
+    if all(map(_has_size, found)):
+        found.sort(key=Decimal)
+    return found
+
+
+def _has_size(cell: str) -> bool:
+    if WHOLE.fullmatch(cell):
+        return not LEADING_ZERO.match(cell)
+    return (number := number_of(cell)) is not None and math.isfinite(number)
 
 
 # ---- .jsonl --------------------------------------------------------------------------------------------
@@ -150,7 +181,7 @@ def _read_jsonl(content: bytes, path: str) -> Readers:
                 f"expected at most {MOST_LINE:,} bytes in a line of {path!r}, got {len(line):,} in line {number}"
             )
         try:
-            row = json.loads(line)
+            row = json.loads(line, parse_float=str, parse_int=str, parse_constant=CONSTANTS.get)
         except (ValueError, RecursionError) as error:
             raise _error(f"expected a JSON object in every line of {path!r}, got in line {number}: {error}") from error
         if not isinstance(row, dict):
@@ -183,19 +214,28 @@ def _read_parquet(content: bytes, path: str) -> Readers:
     schema, batches = read_parquet(content, MOST_UNFOLDED)
     table = arrow.Table.from_batches(found) if (found := list(batches)) else schema.empty_table()
 
-    def read(name: str) -> Column:
-        column, types = table.column(name), arrow.types
-        kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-        if types.is_string(kind) or types.is_large_string(kind):
-            return np.array([text or "" for text in column.to_pylist()], dtype=object)
-        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)):
+    types = arrow.types
+
+    def kind_of(name: str) -> Any:
+        kind = table.schema.field(name).type
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        known = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, *of_texts)
+        if not any(is_known(kind) for is_known in known):
             raise _error(f"expected numbers or texts in the column {name!r}, got {kind}; arrays may stand in .npz")
-        numbers = [np.nan if value is None else float(value) for value in column.to_pylist()]
+        return kind
+
+    of_texts = (types.is_string, types.is_large_string)
+
+    def read(name: str) -> Column:
+        kind = kind_of(name)
+        if not (types.is_floating(kind) or types.is_boolean(kind)):
+            return _numbers_or_texts(texts(name))
+        numbers = [np.nan if value is None else float(value) for value in table.column(name).to_pylist()]
         return np.array(numbers, dtype=np.float64)
 
     def texts(name: str) -> list[str]:
-        read(name)  # raises for arrays
-        return ["" if cell is None else str(cell) for cell in table.column(name).to_pylist()]
+        written = np.float32 if types.is_float32(kind_of(name)) else str  # of whose numbers Python has more digits
+        return ["" if cell is None or cell != cell else f"{written(cell)}" for cell in table.column(name).to_pylist()]
 
     return list(table.column_names), read, texts
 
@@ -211,7 +251,7 @@ def _read_npz(content: bytes, path: str) -> Readers:
         raise _error(f"expected arrays that numpy.savez has written at {path!r}, got another file") from error
     require_room(sum(each.file_size for each in arrays.zip.infolist()), len(content), MOST_UNFOLDED)
 
-    def read(name: str) -> Column:
+    def array(name: str) -> Column:
         try:
             found: Column = arrays[name]
         except MemoryError as error:
@@ -224,15 +264,29 @@ def _read_npz(content: bytes, path: str) -> Readers:
         if found.ndim == 0 or found.dtype.kind not in "biufUS":
             got = f"{found.dtype} of shape {found.shape}"
             raise _error(f"expected an array of numbers or texts with an axis of rows as {name!r}, got {got}")
-        if found.dtype.kind in "US":
-            texts = np.char.decode(found, "utf-8", "replace") if found.dtype.kind == "S" else found
-            return texts.astype(object)
-        return found.astype(np.float64) if found.ndim == 1 else found
+        if found.dtype.kind != "S":
+            return found
+        try:
+            return np.char.decode(found, "utf-8")
+        except UnicodeDecodeError as error:
+            raise _error(f"expected texts in UTF-8 as {name!r}, got the bytes {error.object!r:.80}") from error
+
+    def read(name: str) -> Column:
+        found = array(name)
+        if found.ndim > 1:
+            return found.astype(object) if found.dtype.kind == "U" else found
+        is_exact = found.dtype.kind in "bf" or (found.dtype.kind in "iu" and is_held(found))
+        return found.astype(np.float64) if is_exact else _numbers_or_texts(texts(name))
 
     def texts(name: str) -> list[str]:
-        column = read(name)
-        if column.ndim > 1:
-            raise _error(f"expected a number or text in every row of {name!r}, got arrays of shape {column.shape[1:]}")
-        return [cell if isinstance(cell, str) else f"{cell:.17g}" for cell in column.tolist()]
+        found = array(name)
+        if found.ndim > 1:
+            raise _error(f"expected a number or text in every row of {name!r}, got arrays of shape {found.shape[1:]}")
+        return ["" if cell != cell else str(cell) for cell in found]
 
     return names, read, texts
+
+
+def is_held(integers: Column) -> bool:
+    """Return whether float64 holds every integer up to the largest of an array."""
+    return integers.size == 0 or max(-int(integers.min()), int(integers.max())) <= ALL_HELD

@@ -4,6 +4,7 @@ Letters: N rows of the file.
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -12,7 +13,7 @@ import torch
 from pydantic import Field
 
 from palestra.config import ConfigError, ConfigErrorItem, NonEmptyStr, below
-from palestra.data.columns import Column
+from palestra.data.columns import Column, in_order, number_of
 from palestra.data.items import LABEL, TensorItems
 from palestra.data.sets import DataConfig
 from palestra.data.table import (
@@ -20,12 +21,14 @@ from palestra.data.table import (
     AnyHeldOutConfig,
     Encoding,
     Table,
-    cell_text,
     check_column,
     check_finite,
+    read_column,
     suggested,
     told_file,
 )
+
+INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")  # as Python writes it, and int64 holds it
 
 
 class RowsDataConfig(DataConfig):
@@ -38,8 +41,8 @@ class RowsDataConfig(DataConfig):
     label: NonEmptyStr | None
     """the column with the labels; null: these items have none, and are predicted alone; not of `train`"""
     label_kind: Literal["class", "number"]
-    """class: numbered 0, 1, ... in the order of the values that the file of `train` has, whole numbers by size, texts
-    by their characters; number: as in the file, float32"""
+    """class: the texts of the cells, numbered 0, 1, ... in the order of those that the file of `train` has, whole
+    numbers by size, others by their characters; number: as in the file, float32"""
     sees: Annotated[list[NonEmptyStr], Field(min_length=1)]
     """the columns that the model sees"""
     categorical: list[NonEmptyStr]
@@ -120,7 +123,9 @@ class RowsData(TensorItems):
             )
         label = None
         if config.label is not None:
-            label = self._labels(config.label, table.columns[config.label], train)[self.rows]
+            label = self._labels(
+                config.label, read_column(table.file, config.label, "label", config.label_kind == "class"), train
+            )[self.rows]
         elif train is not None:
             self.classes, self.num_classes = train.classes, train.num_classes
         shown = table.shown(self.encodings)
@@ -145,12 +150,12 @@ class RowsData(TensorItems):
             self.classes = _classes(column) if train is None else train.classes
             assert self.classes is not None
             self.num_classes = len(self.classes)
-            places = {value: place for place, value in enumerate(self.classes)}
-            found = [places.get(value) for value in column.tolist()]
+            places = {str(value): place for place, value in enumerate(self.classes)}
+            found = [places.get(cell) for cell in column.tolist()]
             if None in found:
-                row, known = found.index(None), ", ".join(map(cell_text, self.classes))
-                message = f"expected one of the classes in the file of data.train ({known:.200})"
-                raise ConfigError.at("", f"{message}, got {cell_text(column[row])} in row {row} (counted from 0)")
+                row = found.index(None)
+                message = f"expected one of the classes in the file of data.train ({', '.join(places):.200})"
+                raise ConfigError.at("", f"{message}, got {column[row]} in row {row} (counted from 0)")
             return torch.tensor(found)
 
     def _unlike_arrays(self) -> Iterator[ConfigErrorItem]:
@@ -171,16 +176,15 @@ class RowsData(TensorItems):
 
 
 def _classes(column: Column) -> list[Any]:
-    """Return the values of a column of classes in their order."""
-    found = sorted(set(column.tolist()))
-    broken = next((value for value in found if not isinstance(value, str) and value != int(value)), None)
-    if broken is not None:
-        row = column.tolist().index(broken)
-        got = (
-            f"{broken:g} in row {row} (counted from 0); if it is to be predicted as a number, write label_kind: number"
-        )
+    """Return the values of a column of classes in their order: whole numbers if each is written as one, else texts."""
+    found = in_order(column.tolist())
+    numbers = [number_of(cell) for cell in found]
+    broken = [cell for cell, number in zip(found, numbers, strict=True) if number is not None and number % 1 != 0]
+    if broken and None not in numbers:
+        row, remedy = column.tolist().index(broken[0]), "if it is to be predicted as a number, write label_kind: number"
+        got = f"{broken[0]} in row {row} (counted from 0); {remedy}"
         raise ConfigError.at("", f"expected whole numbers or texts as classes, got {got}")
-    return found
+    return [int(cell) for cell in found] if all(map(INTEGER.fullmatch, found)) else found
 
 
 def _faults(config: RowsDataConfig) -> Iterator[ConfigErrorItem]:

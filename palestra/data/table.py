@@ -13,7 +13,7 @@ from pydantic import Field
 
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonEmptyStr, NonNegativeInt, below
 from palestra.config.errors import nearest
-from palestra.data.columns import Column, ColumnsFile, number_of, read_columns
+from palestra.data.columns import Column, ColumnsFile, in_order, is_held, number_of, read_columns
 from palestra.randomness import base_key, random_permutation, world_keys
 
 TABLE = "columns"  # the entry that holds all columns but arrays
@@ -121,7 +121,7 @@ class LabelledFile:
         ConfigError.require_none(_unknown_columns(config.file, [*self.aside, *shown], file))
         self.names = list(dict.fromkeys(name for _, name in shown))
         self.paths = {name: path for path, name in reversed(shown)}
-        self.columns = {name: _column(file, name, path) for path, name in self.aside}
+        self.columns = {name: read_column(file, name, path) for path, name in self.aside}
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -162,7 +162,9 @@ class Table(LabelledFile):
     def __init__(self, config: TableKeys, shown: Sequence[tuple[str, str]], reserved: Sequence[str]) -> None:
         super().__init__(config, shown)
         self.config = config
-        self.columns |= {name: _column(self.file, name, path) for path, name in shown}
+        self.columns |= {
+            name: read_column(self.file, name, path, as_written=name in config.categorical) for path, name in shown
+        }
         self._check([*self.aside, *shown], reserved)
 
     def _check(self, named: Sequence[tuple[str, str]], reserved: Sequence[str]) -> None:
@@ -188,7 +190,7 @@ class Table(LabelledFile):
         """Return how a column is shown. known: its training rows."""
         shape, is_image = known.shape[1:], known.dtype == np.uint8 and known.ndim in (3, 4)
         if name in self.config.categorical:
-            return Encoding(shape, np.array(sorted(set(known.tolist())), dtype=known.dtype), False, None, None)
+            return Encoding(shape, np.array(in_order(known.tolist()), dtype=object), False, None, None)
         if is_image or not self.config.standardize:
             return Encoding(shape, None, is_image, None, None)
         known = known.astype(np.float64)
@@ -218,7 +220,7 @@ class Table(LabelledFile):
 
 def cell_text(value: Any) -> str:
     """Write a cell as people read it."""
-    return value if isinstance(value, str) else f"{value:g}"
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def suggested(file: ColumnsFile, name: str) -> Literal["numbers", "texts"] | None:
@@ -262,9 +264,11 @@ def _unknown_columns(path: str, named: Sequence[tuple[str, str]], file: ColumnsF
             yield ConfigErrorItem(key, f"expected a column of {path} ({known:.200}), got {name!r}{hint}")
 
 
-def _column(file: ColumnsFile, name: str, path: str) -> Column:
+def read_column(file: ColumnsFile, name: str, path: str, as_written: bool = False) -> Column:
+    """Return a column; as_written: with its cells as texts, as of classes and categories, unless it holds arrays."""
     with below(path):
-        return file.column(name)
+        column = file.column(name)
+        return np.array(file.texts(name), dtype=object) if as_written and column.ndim == 1 else column
 
 
 CATEGORIES = "if these are categories, name the column in `categorical`"
@@ -288,6 +292,8 @@ def check_column(name: str, column: Column, is_categorical: bool, remedy: str = 
             message = f"expected a value in every row of {name!r}, {where}; fill it, or leave the row out"
             raise ConfigError.at("", message)
         return
+    if column.dtype.kind in "iu" and not is_held(column):
+        raise ConfigError.at("", f"expected numbers that float64 holds in {name!r}, got integers beyond 2**53")
     is_picture = column.dtype == np.uint8 and column.ndim == 4
     if is_picture and column.shape[1] not in CHANNELS and column.shape[3] in CHANNELS:
         expected = f"expected images (rows, channels, height, width) as {name!r}"

@@ -1,7 +1,4 @@
-"""`rows`: what is drawn, what players see, and what does not fit in a file.
-
-Covers palestra.data.columns.
-"""
+"""`rows`: what is drawn, what players see, and what does not fit in a file."""
 
 import csv
 import math
