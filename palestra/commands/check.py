@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from palestra.config import ConfigError, checking, replaced
+from palestra.data.sets import keeping_last_sets
 from palestra.recording import make_recorders
 from palestra.recording.results import stage_text
 from palestra.runs.base import BaseRunConfig
@@ -42,14 +43,16 @@ def dry_run(config: str | Path | BaseRunConfig, overrides: Sequence[str], with_p
     lacks = list(map(str, lacks_of_this_machine(read)))
     tried = apart_from_this_machine(read) if lacks else read
     lacks += _missing_extras(read)
-    unchecked = check_trainable(tried)
+    with keeping_last_sets():  # which the plan knows, too
+        unchecked = check_trainable(tried)
+        plan = _plan(read)
     fit = (
         ", and whether actions, networks, wrappers, callbacks and players of other runs fit it" if unchecked.fit else ""
     )
     lacks += map(str, unchecked.missing)
     beside = ["all beside the file, which needs what is lacking"] if unchecked.missing else []
     unmade = [f"the environment {env_id}, which is not made here{fit}" for env_id in read.environments()]
-    return Checked([*_plan(read), *prompts], lacks, [*unmade, *beside])
+    return Checked([*plan, *prompts], lacks, [*unmade, *beside])
 
 
 def require_printable(config: BaseRunConfig) -> None:

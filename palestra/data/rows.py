@@ -15,7 +15,7 @@ from pydantic import Field
 from palestra.config import ConfigError, ConfigErrorItem, NonEmptyStr, below
 from palestra.data.columns import Column, in_order, number_of
 from palestra.data.items import LABEL, TensorItems
-from palestra.data.sets import DataConfig
+from palestra.data.sets import DataConfig, FileRows
 from palestra.data.table import (
     TABLE,
     AnyHeldOutConfig,
@@ -121,6 +121,8 @@ class RowsData(TensorItems):
             raise ConfigError.at(
                 "part", f"expected rows that are held out, got none of {len(table)}; choose other ones"
             )
+        split = None if config.part == "all" else (config.held_out,)
+        self.file_rows = FileRows(table.file.sha256, split, "held_out", self.rows)
         label = None
         if config.label is not None:
             label = self._labels(

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 from torch.utils.data import IterableDataset
 
 from palestra.config import Config, ConfigError, PositiveInt, UserConfig, below, failure
@@ -112,7 +113,9 @@ def _make_sets(configs: Mapping[str, DataConfig], seed: int) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name in sorted(configs, key=lambda each: each != TRAIN):  # the others are shown as `train` says
         with below(f"data.{name}"):
-            data = made[name] = configs[name].build(made.get(TRAIN), seed)
+            data = configs[name].build(made.get(TRAIN), seed)
+            _require_one_split(made, data)
+            made[name] = data
             files = getattr(data, "files", {})
             if not isinstance(files, Mapping) or not all(isinstance(each, str) for each in (*files, *files.values())):
                 expected = (
@@ -120,6 +123,47 @@ def _make_sets(configs: Mapping[str, DataConfig], seed: int) -> dict[str, Any]:
                 )
                 raise ConfigError.at("", f"{expected}, got {files!r:.80}")
     return made
+
+
+class FileRows(NamedTuple):
+    """The rows of a file that the items of a set are, as its attribute `file_rows`.
+
+    sha256: of the file. split: which of its rows are held out, as a config says it; None: all are taken. key: of the
+    set's config that says it. rows: the number of each item's row.
+    """
+
+    sha256: str
+    split: Any
+    key: str
+    rows: np.ndarray[Any, Any]
+
+
+def _of_train_file(made: Mapping[str, Any], data: Any) -> FileRows | None:
+    """Return the rows of the training data if a set takes its rows from the same file, whatever its path is."""
+    there, own = (getattr(each, "file_rows", None) for each in (made.get(TRAIN), data))
+    return there if there is not None and own is not None and there.sha256 == own.sha256 else None
+
+
+def _require_one_split(made: Mapping[str, Any], data: Any) -> None:
+    """Raise ConfigError if a set has a part of the file of `train`, which is split in another way there."""
+    if (train := _of_train_file(made, data)) is None or None in (train.split, data.file_rows.split):
+        return
+    own, there = data.file_rows.split[0], train.split[0]
+    if own != there:
+        why = f"because both are parts of one file ({there!s:.80})"
+        raise ConfigError.at(data.file_rows.key, f"expected the same as in data.{TRAIN}, {why}, got {own!s:.80}")
+
+
+def overlaps(sets: Mapping[str, Any], configs: Mapping[str, DataConfig]) -> list[str]:
+    """Say which sets have rows from which the model also learns, and how many."""
+    taken = {
+        name: data.file_rows.rows[: configs[name].num_items]
+        for name, data in sets.items()
+        if _of_train_file(sets, data)
+    }
+    shared = {name: int(np.isin(np.unique(rows), taken[TRAIN]).sum()) for name, rows in taken.items() if name != TRAIN}
+    what = f"are also in data.{TRAIN}, from which the model learns"
+    return [f"{num} rows or instances of data.{name} {what}" for name, num in shared.items() if num]
 
 
 def files_of(sets: Mapping[str, Any]) -> dict[str, dict[str, str]]:

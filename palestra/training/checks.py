@@ -146,7 +146,7 @@ def check(cls: Any, config: Any) -> None:
 
 
 def bounds(cls: Any, config: Any) -> list[str]:
-    """Say what a run may cost at most; [] if nothing."""
+    """Say what a run may cost at most, and what is found in its data that may not be meant; [] if nothing."""
     return []
 
 

@@ -13,7 +13,7 @@ from palestra.data.items import TensorItems, moved
 from palestra.data.loading import Batches, Dealt, Loader
 from palestra.data.own_loaders import LoaderConfig, OwnLoader
 from palestra.data.reading import BatchKey, DataFailed, Reader
-from palestra.data.sets import TRAIN, files_of, make_sets, num_items, require_same_sets
+from palestra.data.sets import TRAIN, files_of, make_sets, num_items, overlaps, require_same_sets
 from palestra.data.workers import deaths_held
 from palestra.models.gradients import ModelFailed, TermsError, told
 from palestra.models.gradients import num_items as items_of
@@ -151,6 +151,17 @@ class FitTrainer(Training):
         if not self.run.resumed:
             self._try_items()
             self.judging.try_metrics()
+
+    @classmethod
+    def bounds(cls, config: FitConfig) -> list[str]:
+        return overlaps(make_sets(config.sets(), config.seed), config.sets())
+
+    def before_train(self) -> None:
+        """As in Training; says first which sets have rows from which the model also learns."""
+        if not any(self.counts().values()):
+            for line in overlaps(self.data, self.config.sets()):
+                self.log(line)
+        super().before_train()
 
     def _try_items(self) -> None:
         """Read the first item of each data set that is used. Raises ConfigError."""

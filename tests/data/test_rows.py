@@ -16,7 +16,7 @@ from torch.utils.data import default_collate
 from palestra.config import Config, ConfigError, check
 from palestra.data.reading import BatchKey, Reader
 from palestra.data.rows import RowsData
-from palestra.data.sets import make_sets
+from palestra.data.sets import make_sets, overlaps
 from palestra.games import make_game
 from palestra.runs.fit import AnySetConfig
 
@@ -153,6 +153,40 @@ def test_what_does_not_fit_is_told(changes: dict[str, Any], told: str) -> None:
         made(
             train=keys(**({"sees": ["a", "colour"]} if "label" in changes and "sees" not in changes else {}) | changes)
         )
+
+
+def test_sets_of_one_file_are_split_alike_and_what_they_share_is_counted() -> None:
+    """Whatever the path of the file is; so are instances of a scenario."""
+    write_csv(ROWS)
+    write_csv(ROWS, "copy.csv")
+    fraction = {"name": "fraction", "fraction": 0.25, "seed": 0}
+    for held_out in (fraction | {"seed": 1}, fraction | {"fraction": 0.5}, None):
+        for file in ("data.csv", "./data.csv", "copy.csv"):
+            with pytest.raises(ConfigError, match=r"^data.test.held_out: expected the same as in data.train, "):
+                made(train=keys(held_out=held_out), test=keys(part="held_out", file=file))
+    for train, test, shared in (
+        ({}, {"part": "held_out"}, 0),
+        ({"part": "all"}, {"part": "held_out"}, 10),
+        ({}, {"part": "all", "held_out": None}, 30),
+        ({"num_items": 7}, {"part": "all", "held_out": None, "num_items": 40}, 7),
+    ):
+        configs: Any = check({"data": {"train": keys(**train), "test": keys(**test)}}, Sets).data
+        told = [f"{shared} rows or instances of data.test are also in data.train, from which the model learns"]
+        assert overlaps(make_sets(configs, 0), configs) == (told if shared else [])
+    rewards = {"right": 1.0, "wrong": -1.0, "out_of_time": -1.0, "go_on": 0.0, "prover": 1.0, "shared": False}
+    drawn = {"name": "scenario", "protocol": {"name": "solo_verifier", "rewards": rewards}, "role": "verifier"}
+    rows = keys(name="rows", sees={"verifier": ["a", "colour", "b"]}, num_tokens=2, balanced=False)
+    for key in ("label_kind", "part", "num_items"):
+        del rows[key]
+    for scenario in ({"name": "witness", "num_bits": 8, "num_seen": 2}, rows):
+        drawn |= {"scenario": scenario, "num_items": 500}
+        for held_out in (True, False):
+            sets = {"train": drawn | {"held_out": held_out}, "test": drawn | {"held_out": True}}
+            configs = check({"data": sets}, Sets).data
+            assert len(overlaps(make_sets(configs, 0), configs)) == held_out
+    other = drawn | {"scenario": rows | {"held_out": fraction | {"seed": 1}}, "held_out": True}
+    with pytest.raises(ConfigError, match=r"^data.test.scenario.held_out: expected the same as in data.train, because"):
+        made(train=drawn | {"held_out": False}, test=other)
 
 
 def test_another_set_that_cannot_be_shown_as_the_training_rows_say_is_told() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+import yaml
 from pyarrow import parquet
 from typer.testing import CliRunner
 
@@ -367,6 +368,28 @@ def test_rows_without_labels_are_predicted_as_the_training_rows_say(here: Path) 
     assert [{**row, "label": kind} for row, kind in zip(new, kinds, strict=True)] == [
         {name: row[name] for name in (*new[0], "label")} for row in known
     ]
+
+
+def test_classes_are_predicted_as_they_are_written_and_shared_rows_are_told(here: Path) -> None:
+    for name, kinds in {"codes": ["01", "1", "001", "1e0"], "ids": [2**53 + 1, 2**53, 7, 2**53 + 2]}.items():
+        Path("codes.csv").write_text("\n".join(["length,colour,kind", *(f"{x},red,{kinds[x % 4]}" for x in range(40))]))
+        data = {"train": rows("class", "codes.csv"), "test": rows("class", "codes.csv")}
+        model = CLASSIFIER | {"num_classes": 4, "net": MLP | {"net_arch": []}}
+        told = "40 rows or instances of data.test are also in data.train, from which the model learns"
+        Path("codes.yml").write_text(yaml.safe_dump(fit_config(model, data=data)))
+        words = ["stop.after=1", "stop.unit=opt_steps", "output.display=plain"]
+        assert name != "codes" or told in shell("check", "codes.yml")
+        assert told in " ".join(shell("train", "codes.yml", *words, "--run", name).split())
+        shell("predict", name, "train", "--out", "codes.csv.csv")
+        shell("predict", name, "train", "--out", "codes.npz")
+        with open("codes.csv.csv", newline="") as file:
+            table = list(csv.DictReader(file))
+        arrays = np.load("codes.npz")
+        wanted = [kinds[x % 4] for x in range(40)]
+        assert [row["label"] for row in table] == list(map(str, wanted))
+        assert arrays["label"].tolist() == wanted
+        assert {row["class"] for row in table} <= set(map(str, kinds))
+        assert set(arrays["class"].tolist()) <= set(kinds)
 
 
 def test_of_another_file_all_rows_are_judged(here: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
 import torch
 from pydantic import model_validator
 
@@ -11,7 +12,7 @@ from palestra.config.errors import listed
 from palestra.config.places import place_of
 from palestra.config.usual import completed
 from palestra.data.items import LABEL, TensorItems
-from palestra.data.sets import DataConfig
+from palestra.data.sets import DataConfig, FileRows
 from palestra.games.dialogue.game import AnyScenarioConfig, DialogueConfig, DialogueGame
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.dialogue.scenario import instance_of
@@ -85,6 +86,12 @@ class ScenarioData(TensorItems):
             except Exception as error:  # of a scenario of the user's own
                 raise ConfigError.at("", f"{config.scenario.name!r} fails: {failure(error)}") from error
         self.instances = instance_of(state)
+        if self.files and "row" in self.instances:
+            split, rows = (getattr(config.scenario, "held_out", None),), self.instances["row"].numpy()
+            self.file_rows = FileRows(next(iter(self.files.values())), split, "scenario.held_out", rows)
+        else:  # equal configs draw equal instances
+            drawn = config.model_dump_json(exclude={"role", "num_items"})
+            self.file_rows = FileRows(drawn, None, "", np.arange(config.num_items))
         super().__init__(observation, state["label"])
 
     def describe(self, index: int) -> str:
