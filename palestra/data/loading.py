@@ -139,6 +139,14 @@ class Loader(Batches):
     def first_batch(self) -> Any:
         return self.reader.first_batch()
 
+    def require_sendable(self) -> None:
+        """Raise DataFailed for a data set that cannot be sent to workers."""
+        if self.loading.num_workers > 0 and self.loading.start_method != "fork":
+            try:
+                self.reader.__getstate__()
+            except Exception as error:
+                raise DataFailed(f"{self.reader.name}: {self._why(error)}") from error
+
     def num_batches(self, num_items: int) -> int:
         """Return how many batches an epoch of so many items has."""
         return num_items // self.batch_size if self.drop_last else -(-num_items // self.batch_size)

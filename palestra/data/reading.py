@@ -80,10 +80,13 @@ class Reader(Dataset[Any]):
     ) -> None:
         self.name, self.data, self.collate, self.seeding = name, data, collate or joined_items, seeding
         self.key = fold_number(base_key(seed, f"data/{name}"), 0)
-        self.reads_at_once = collate is None and getattr(type(data), "__getitem__", None) is TensorItems.__getitem__
+        reading = [getattr(type(data), name, None) for name in ("__getitem__", "batch")]
+        self.reads_at_once = collate is None and reading == [TensorItems.__getitem__, TensorItems.batch]
 
     def __getstate__(self) -> Any:
-        return packed(self.__dict__)
+        """Return what a worker is sent, which needs of items that lie in tensors nothing else, such as their file."""
+        sent = {"data": TensorItems(self.data.entries, None)} if self.reads_at_once else {}
+        return packed(self.__dict__ | sent)
 
     def __setstate__(self, state: Any) -> None:
         self.__dict__.update(unpacked(state))

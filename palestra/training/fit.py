@@ -164,12 +164,13 @@ class FitTrainer(Training):
         super().before_train()
 
     def _try_items(self) -> None:
-        """Read the first item of each data set that is used. Raises ConfigError."""
+        """Read the first item of each data set that is used, and see that workers can. Raises ConfigError."""
         for loader in {
             each.reader.name: each for each in (self.loader, *self.judging.loaders.values()) if isinstance(each, Loader)
         }.values():
             try:
                 loader.first_batch()
+                loader.require_sendable()
             except DataFailed as error:
                 raise ConfigError.at("", str(error)) from error
 

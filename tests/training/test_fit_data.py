@@ -430,6 +430,35 @@ def test_a_classifier_learns_the_rows_of_a_file() -> None:
         make_trainer(small_fit(train | {"label": "x", "sees": ["y"]}), run="other")
 
 
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+def test_every_shipped_set_is_read_by_workers_that_start_in_any_way(start_method: str) -> None:
+    Path("data.csv").write_text("\n".join(["x,w,y", *(f"{x},{'ab'[x % 2]},{x % 2}" for x in range(12))]))
+    rewards = {"right": 1.0, "wrong": -1.0, "out_of_time": -1.0, "go_on": 0.0, "prover": 1.0, "shared": False}
+    file = {"name": "rows", "file": "data.csv", "label": "y", "categorical": ["w"], "standardize": True}
+    rows = file | {"label_kind": "class", "sees": ["x", "w"], "held_out": None, "part": "all", "num_items": None}
+    held_out = {"name": "fraction", "fraction": 0.5, "seed": 0}
+    scenario = file | {"sees": {"verifier": ["x", "w"]}, "num_tokens": 2, "held_out": held_out, "balanced": True}
+    drawn = {"name": "scenario", "protocol": {"name": "solo_verifier", "rewards": rewards}, "scenario": scenario}
+    for train in (rows, drawn | {"role": "verifier", "held_out": False, "num_items": 12}):
+        losses = []
+        for num_workers in (0, 1):
+            config = small_fit(train, stop={"after": 1, "unit": "opt_steps"})
+            config["execution"]["loading"] |= {"num_workers": num_workers, "start_method": start_method}
+            trainer = fit(config, f"run-{train['name']}-{num_workers}")
+            losses.append(float(trainer.step_terms["loss"]))
+        assert losses[0] == losses[1]
+
+
+def test_a_set_that_cannot_be_sent_to_workers_is_told_before_the_run_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small_fit({"name": "loaders:Points", "num_items": None})
+    config["execution"]["loading"] |= {"num_workers": 1, "start_method": "spawn"}
+    trainer = make_trainer(config, run="run")
+    trainer.data["train"].key = lambda: 1
+    told = "^data.train: workers cannot start with execution.loading.start_method 'spawn': .*lambda"
+    with pytest.raises(ConfigError, match=told):
+        trainer.require_ready()
+
+
 def test_a_solo_verifier_comes_to_the_enumerated_accuracy_of_witness() -> None:
     rewards = {"right": 1.0, "wrong": -1.0, "out_of_time": -1.0, "go_on": 0.0, "prover": 1.0, "shared": False}
     train = {"name": "scenario", "protocol": {"name": "solo_verifier", "rewards": rewards}, "role": "verifier"}
