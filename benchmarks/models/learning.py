@@ -85,7 +85,7 @@ def rows_config(file: Path, names: list[str], kind: str, seed: int) -> Data:
     held_out = {"name": "fraction", "fraction": 0.25, "seed": seed}
     rows = {
         "name": "rows", "num_items": None, "file": str(file), "label": "label", "label_kind": kind, "sees": names,
-        "categorical": [], "held_out": held_out, "standardize": True,
+        "categorical": [], "images": [], "held_out": held_out, "standardize": True,
     }  # fmt: skip
     config: Data = load_yaml(ROOT / "docs" / "examples" / "digits.yml")
     config |= {"seed": seed, "model": {**model, "net": net}, "best": None}

@@ -48,6 +48,9 @@ class RowsDataConfig(DataConfig):
     categorical: list[NonEmptyStr]
     """those of them that hold categories, as texts do: one number for each value that training rows have, 1 where the
     row has it; a value that only other rows have is all zeros"""
+    images: list[NonEmptyStr]
+    """those of them that hold images, arrays (rows, height, width) or (rows, channels, height, width): they stay as
+    they are; each number of any other array is one of its own"""
     held_out: AnyHeldOutConfig | None
     """which rows training never sees; null: all are training rows"""
     part: Literal["train", "held_out", "all"]
@@ -73,7 +76,8 @@ class RowsDataConfig(DataConfig):
         aside = {told["label"], *(value for key, value in dict(told["held_out"] or {}).items() if key == "column")}
         shown = {name: column for name in file.names if name not in aside and (column := suggested(file, name))}
         told.setdefault("sees", [*shown])
-        told.setdefault("categorical", [name for name in told["sees"] if shown.get(name) == "texts"])
+        for key, kind in (("categorical", "texts"), ("images", "images")):
+            told.setdefault(key, [name for name in told["sees"] if shown.get(name) == kind])
         return told
 
 
@@ -85,7 +89,7 @@ def is_other_file(file: Any, own: str) -> bool:
     return isinstance(file, str) and os.path.abspath(file) != os.path.abspath(own)
 
 
-AS_IN_TRAIN = ("label", "label_kind", "sees", "categorical", "standardize")
+AS_IN_TRAIN = ("label", "label_kind", "sees", "categorical", "images", "standardize")
 
 
 class RowsData(TensorItems):
@@ -163,14 +167,24 @@ class RowsData(TensorItems):
     def _unlike_arrays(self) -> Iterator[ConfigErrorItem]:
         for name, encoding in self.encodings.items():
             column = self.source.columns[name]
-            is_image = column.dtype == np.uint8 and column.ndim in (3, 4)
-            if (column.shape[1:], is_image) != (encoding.shape, encoding.is_image):
+            image = self.source.image(name)
+            if (column.shape[1:], image) != (encoding.shape, encoding.image):
                 kinds = [
-                    f"{'pixels' if image else 'numbers'} of shape {shape}"
-                    for image, shape in ((encoding.is_image, encoding.shape), (is_image, column.shape[1:]))
+                    f"{'numbers' if kind is None else f'images of {kind}'} of shape {shape}"
+                    for kind, shape in ((encoding.image, encoding.shape), (image, column.shape[1:]))
                 ]
                 message = f"expected in each row of {name!r} {kinds[0]}, as in data.train, got {kinds[1]}"
                 yield ConfigErrorItem(self.source.paths[name], message)
+
+    def described(self) -> dict[str, Any]:
+        """Return how rows are shown, as files say it: entries and columns in order, classes, a row's cells."""
+        columns = [
+            {"name": name, "entry": name if name in self.entries else TABLE} | self.encodings[name].described()
+            for name in self.config.sees
+        ]
+        first = {name: np.asarray(self.source.columns[name][self.rows[0]]).tolist() for name in self.config.sees}
+        entries = [name for name in self.entries if name != LABEL]
+        return {"entries": entries, "columns": columns, "classes": self.classes, "first": first}
 
     def describe(self, index: int) -> str:
         """Describe an item as people read it, such as "row 17: age 31, colour red"."""

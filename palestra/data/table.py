@@ -59,28 +59,31 @@ class TableKeys(FileKeys, Protocol):
     @property
     def categorical(self) -> list[str]: ...
     @property
+    def images(self) -> list[str]: ...
+    @property
     def standardize(self) -> bool: ...
 
 
 class Encoding(NamedTuple):
     """How a column is shown, which some of its rows say.
 
-    shape: of a row. categories: the values of a column of categories, in their order; else None. is_image: whether its
-    arrays are pixels, which stay as they are. mean, spread: what is taken from numbers, and by what they are divided.
+    shape: of a row. categories: the values of a column of categories, in their order; else None. image: uint8 or
+    float32, of arrays that are images, which stay as they are; else None. mean, spread: what is taken from numbers, and
+    by what they are divided.
     """
 
     shape: tuple[int, ...]
     categories: Column | None
-    is_image: bool
-    mean: Any
-    spread: Any
+    image: np.dtype[Any] | None
+    mean: Any = None
+    spread: Any = None
 
     def applied(self, column: Column) -> np.ndarray[Any, Any]:
         """Return what is shown of a column: float32 (N, numbers), or arrays (N, ...)."""
         if self.categories is not None:
             return (column[:, None] == self.categories).astype(np.float32)
-        if self.is_image:
-            return np.ascontiguousarray(column[:, None] if column.ndim == 3 else column)
+        if self.image is not None:
+            return np.ascontiguousarray(column[:, None] if column.ndim == 3 else column, dtype=self.image)
         numbers = column.astype(np.float64)
         if self.spread is not None:
             numbers = (numbers - self.mean) / self.spread
@@ -88,12 +91,19 @@ class Encoding(NamedTuple):
             values = numbers.astype(np.float32)
         return values[:, None] if values.ndim == 1 else values
 
+    def described(self) -> dict[str, Any]:
+        """Return what files say of it: the categories, or mean and spread of numbers (0 and 1 where they stay)."""
+        if self.categories is not None:
+            return {"categories": self.categories.tolist()}
+        known = (0.0, 1.0) if self.spread is None else (self.mean, self.spread)
+        return dict(zip(("mean", "spread"), (np.asarray(each).tolist() for each in known), strict=True))
+
 
 class Shown(NamedTuple):
     """What is shown of all rows.
 
     table: the numbers and categories of all columns, float32 (N, D). ranges: the places of each column in it. arrays:
-    (N, ...) by column: images (C, H, W) of uint8, others of float32.
+    (N, ...) by column: images (C, H, W) of uint8 or float32, others of float32.
     """
 
     table: np.ndarray[Any, Any]
@@ -181,6 +191,9 @@ class Table(LabelledFile):
                         expected = f"expected another name of an array than {', '.join(reserved)}"
                         raise ConfigError.at("", f"{expected}, got {name!r}")
                     check_column(name, column, name in self.config.categorical)
+        for place, name in enumerate(self.config.images):
+            with below(f"images.{place}"):
+                _check_image(name, self.columns.get(name))
 
     def encodings(self, is_training: np.ndarray[Any, Any]) -> dict[str, Encoding]:
         """Return how each shown column is shown, by the training rows alone. is_training: bool (N,)."""
@@ -188,14 +201,19 @@ class Table(LabelledFile):
 
     def _encoding(self, name: str, known: Column) -> Encoding:
         """Return how a column is shown. known: its training rows."""
-        shape, is_image = known.shape[1:], known.dtype == np.uint8 and known.ndim in (3, 4)
+        shape, image = known.shape[1:], self.image(name)
         if name in self.config.categorical:
-            return Encoding(shape, np.array(in_order(known.tolist()), dtype=object), False, None, None)
-        if is_image or not self.config.standardize:
-            return Encoding(shape, None, is_image, None, None)
+            return Encoding(shape, np.array(in_order(known.tolist()), dtype=object), None)
+        if image is not None or not self.config.standardize:
+            return Encoding(shape, None, image)
         known = known.astype(np.float64)
         spread = np.where(known.max(axis=0) == known.min(axis=0), 1.0, known.std(axis=0))
-        return Encoding(shape, None, False, known.mean(axis=0), spread)
+        return Encoding(shape, None, None, known.mean(axis=0), spread)
+
+    def image(self, name: str) -> np.dtype[Any] | None:
+        """Return the type in which an array of images is shown; None for any other column."""
+        is_pixels = self.columns[name].dtype == np.uint8
+        return None if name not in self.config.images else np.dtype(np.uint8 if is_pixels else np.float32)
 
     def shown(self, encodings: Mapping[str, Encoding]) -> Shown:
         """Return what is shown of all rows. Raises ConfigError for numbers that are too large."""
@@ -203,7 +221,7 @@ class Table(LabelledFile):
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         for name in self.names:
             values = encodings[name].applied(self.columns[name])
-            if not encodings[name].is_image:
+            if encodings[name].image is None:
                 check_finite(values, self.paths[name], f"numbers that float32 holds in the column {name!r}")
             (arrays if self.columns[name].ndim > 1 else tables)[name] = values
         table = np.concatenate([*tables.values(), np.zeros((len(self), 0), np.float32)], axis=1)
@@ -223,7 +241,7 @@ def cell_text(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def suggested(file: ColumnsFile, name: str) -> Literal["numbers", "texts"] | None:
+def suggested(file: ColumnsFile, name: str) -> Literal["numbers", "texts", "images"] | None:
     """Return what a column holds if a first file shows it, else None: where values lack, or texts are too many."""
     try:
         column = file.column(name)
@@ -232,7 +250,9 @@ def suggested(file: ColumnsFile, name: str) -> Literal["numbers", "texts"] | Non
     if column.dtype == object:
         is_complete = column.ndim == 1 and all(column.tolist())
         return "texts" if is_complete and len(set(column.tolist())) <= MOST_CATEGORIES else None
-    return "numbers" if np.isfinite(column).all() else None
+    if not np.isfinite(column).all():
+        return None
+    return "images" if column.ndim in (3, 4) else "numbers"
 
 
 def told_file(told: dict[str, Any], place: str) -> ColumnsFile:
@@ -294,11 +314,18 @@ def check_column(name: str, column: Column, is_categorical: bool, remedy: str = 
         return
     if column.dtype.kind in "iu" and not is_held(column):
         raise ConfigError.at("", f"expected numbers that float64 holds in {name!r}, got integers beyond 2**53")
-    is_picture = column.dtype == np.uint8 and column.ndim == 4
-    if is_picture and column.shape[1] not in CHANNELS and column.shape[3] in CHANNELS:
+    check_finite(column, "", f"finite numbers in the column {name!r}", "; fill it, or leave the row out")
+
+
+def _check_image(name: str, column: Column | None) -> None:
+    """Raise ConfigError, with the path "", unless a column that is seen has an image in each row."""
+    if column is None or column.ndim not in (3, 4):
+        got = "a column that nobody sees" if column is None else f"the shape {column.shape}"
+        expected = f"expected an array (rows, height, width) or (rows, channels, height, width) as {name!r}"
+        raise ConfigError.at("", f"{expected}, got {got}")
+    if column.ndim == 4 and column.shape[1] not in CHANNELS and column.shape[3] in CHANNELS:
         expected = f"expected images (rows, channels, height, width) as {name!r}"
         raise ConfigError.at("", f"{expected}, got {column.shape}; transpose(0, 3, 1, 2) makes them so")
-    check_finite(column, "", f"finite numbers in the column {name!r}", "; fill it, or leave the row out")
 
 
 def check_finite(values: np.ndarray[Any, Any], path: str, what: str, remedy: str = "") -> None:

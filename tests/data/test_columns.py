@@ -37,7 +37,7 @@ def write(file: str, **columns: list[Any]) -> str:
 
 def made(file: str, train: RowsData | None = None, **changes: Any) -> RowsData:
     keys = {"name": "rows", "file": file, "label": "y", "label_kind": "class", "sees": ["x"], "categorical": ["x"]}
-    keys |= {"held_out": None, "part": "all", "standardize": True, "num_items": None}
+    keys |= {"images": [], "held_out": None, "part": "all", "standardize": True, "num_items": None}
     return RowsData(check(keys | changes, RowsDataConfig), train)
 
 

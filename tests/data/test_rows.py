@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 
 from palestra.config import Config, ConfigError, check
 from palestra.data.reading import BatchKey, Reader
-from palestra.data.rows import RowsData
+from palestra.data.rows import RowsData, RowsDataConfig
 from palestra.data.sets import make_sets, overlaps
 from palestra.games import make_game
 from palestra.runs.fit import AnySetConfig
@@ -38,6 +38,7 @@ def keys(**changes: Any) -> dict[str, Any]:
         "label_kind": "class",
         "sees": ["a", "colour", "b"],
         "categorical": ["colour"],
+        "images": [],
         "held_out": {"name": "fraction", "fraction": 0.25, "seed": 0},
         "part": "train",
         "standardize": True,
@@ -115,7 +116,8 @@ def test_classes_are_numbered_in_the_order_of_their_values() -> None:
 def test_arrays_are_entries_of_their_own() -> None:
     pixels = np.arange(10 * 4 * 5, dtype=np.uint8).reshape(10, 4, 5)
     np.savez("data.npz", pixels=pixels, vector=np.ones((10, 3)), y=np.arange(10.0).reshape(10, 1) @ np.ones((1, 2)))
-    changes = {"sees": ["pixels", "vector"], "categorical": [], "held_out": None, "label_kind": "number"}
+    changes: dict[str, Any] = {"sees": ["pixels", "vector"], "categorical": [], "images": ["pixels"]}
+    changes |= {"held_out": None, "label_kind": "number"}
     item = made(train=keys(file="data.npz", **changes))["train"][3]
     assert {name: (value.dtype, tuple(value.shape)) for name, value in item.items()} == {
         "pixels": (torch.uint8, (1, 4, 5)),
@@ -123,6 +125,29 @@ def test_arrays_are_entries_of_their_own() -> None:
         "label": (torch.float32, (2,)),
     }
     assert (item["pixels"][0].numpy() == pixels[3]).all()
+
+
+def test_what_counts_as_an_image_is_said_by_a_key_whatever_its_type() -> None:
+    grids = np.random.default_rng(0).normal(size=(10, 4, 5))
+    np.savez(
+        "data.npz", floats=grids, bytes=(99 * abs(grids)).astype(np.uint8), size=np.arange(10.0), y=np.arange(10) % 2
+    )
+    changes = keys(file="data.npz", sees=["floats", "bytes"], categorical=[], part="all", images=["floats", "bytes"])
+    images = made(train=changes)["train"].entries
+    assert (images["floats"][:, 0].numpy() == grids.astype(np.float32)).all()
+    assert (images["bytes"].dtype, tuple(images["bytes"].shape)) == (torch.uint8, (10, 1, 4, 5))
+    numbers = made(train=changes | {"images": [], "held_out": None})["train"].entries
+    for name in ("floats", "bytes"):
+        assert tuple(numbers[name].shape) == (10, 4, 5)
+        assert numbers[name].mean(dim=0).abs().max() < 1e-5
+    usual = RowsDataConfig.usual({"name": "rows", "file": "data.npz", "label": "y"}, None)
+    assert (usual["sees"], usual["images"]) == (["floats", "bytes", "size"], ["floats", "bytes"])
+    for sees, name, told in (
+        (["floats", "size"], "size", r"got the shape \(10,\)"),
+        (["bytes"], "floats", "got a column that nobody sees"),
+    ):
+        with pytest.raises(ConfigError, match=f"^data.train.images.0: expected an array .* as '{name}', {told}"):
+            made(train=changes | {"sees": sees, "images": [name]})
 
 
 @pytest.mark.parametrize(

@@ -388,7 +388,7 @@ def test_a_label_that_is_no_class_is_told_with_its_item() -> None:
         fit(small_fit({"name": "loaders:Classes", "num_items": None}), "run")
     Path("data.csv").write_text("x,y\n1,a\n2,b\n3,c\n")
     train = {"name": "rows", "file": "data.csv", "label": "y", "label_kind": "class", "sees": ["x"], "categorical": []}
-    train |= {"held_out": None, "part": "train", "standardize": False, "num_items": None}
+    train |= {"images": [], "held_out": None, "part": "train", "standardize": False, "num_items": None}
     with pytest.raises(ConfigError, match=r"^data.train: item 2 has the label 2; expected 0 to 1"):
         make_trainer(small_fit(train), run="other")
     Path("data.csv").write_text("x,y\n1,a\n2,b\n3,b\n")
@@ -423,7 +423,12 @@ def test_a_classifier_learns_the_rows_of_a_file() -> None:
         rows = [[x, 100 * y, "ab"[int(x + y > 0)]] for x, y in points]
         csv.writer(file).writerows([["x", "y", "side"], *rows])
     train = {"name": "rows", "file": "data.csv", "label": "side", "label_kind": "class", "sees": ["x", "y"]}
-    train |= {"categorical": [], "held_out": {"name": "fraction", "fraction": 0.3, "seed": 0}, "part": "train"}
+    train |= {
+        "categorical": [],
+        "images": [],
+        "held_out": {"name": "fraction", "fraction": 0.3, "seed": 0},
+        "part": "train",
+    }
     train |= {"standardize": True, "num_items": None}
     assert last_accuracy(train, train | {"part": "held_out"}, batch_size=16, epochs=8) >= 0.95
     with pytest.raises(ConfigError, match=r"^data.train.label: expected whole numbers or texts"):
@@ -434,7 +439,7 @@ def test_a_classifier_learns_the_rows_of_a_file() -> None:
 def test_every_shipped_set_is_read_by_workers_that_start_in_any_way(start_method: str) -> None:
     Path("data.csv").write_text("\n".join(["x,w,y", *(f"{x},{'ab'[x % 2]},{x % 2}" for x in range(12))]))
     rewards = {"right": 1.0, "wrong": -1.0, "out_of_time": -1.0, "go_on": 0.0, "prover": 1.0, "shared": False}
-    file = {"name": "rows", "file": "data.csv", "label": "y", "categorical": ["w"], "standardize": True}
+    file = {"name": "rows", "file": "data.csv", "label": "y", "categorical": ["w"], "images": [], "standardize": True}
     rows = file | {"label_kind": "class", "sees": ["x", "w"], "held_out": None, "part": "all", "num_items": None}
     held_out = {"name": "fraction", "fraction": 0.5, "seed": 0}
     scenario = file | {"sees": {"verifier": ["x", "w"]}, "num_tokens": 2, "held_out": held_out, "balanced": True}

@@ -34,6 +34,9 @@ class RowsConfig(Config):
     categorical: list[NonEmptyStr]
     """those of them that hold categories, as texts do: one number for each value that training rows have, 1 where the
     row has it; a value that only held-out rows have is all zeros"""
+    images: list[NonEmptyStr]
+    """those of them that hold images, arrays (rows, height, width) or (rows, channels, height, width): they stay as
+    they are; each number of any other array is one of its own"""
     num_tokens: PositiveInt
     """how many symbols there are, of which a message is one"""
     held_out: AnyHeldOutConfig
@@ -49,7 +52,7 @@ class RowsConfig(Config):
 
     def misfit(self, other: Config) -> ConfigErrorItem | None:
         """Say why players that have learned with these rows would see the others otherwise, or return None."""
-        for key in ("name", "file", "held_out", "sees", "categorical", "standardize"):
+        for key in ("name", "file", "held_out", "sees", "categorical", "images", "standardize"):
             own, there = getattr(self, key), getattr(other, key, None)
             if own != there:
                 expected = "the same as in the run's game, because it says how players see a row"
@@ -72,7 +75,8 @@ class RowsConfig(Config):
             return told
         told.setdefault("sees", first_sees(protocol, [*shown]))
         seen = {name for columns in told["sees"].values() for name in columns}
-        told.setdefault("categorical", [name for name, kind in shown.items() if kind == "texts" and name in seen])
+        for key, wanted in (("categorical", "texts"), ("images", "images")):
+            told.setdefault(key, [name for name, kind in shown.items() if kind == wanted and name in seen])
         return told
 
 
@@ -83,8 +87,9 @@ class Rows(Scenario):
     """Instances are rows of a file, of which the state holds the number; the file lies in tensors on the device.
 
     A role sees the numbers and categories of its columns as one entry, `columns`, float32 (D,), in the order of its
-    list; each array as an entry of its own name: uint8 (N, H, W) or (N, C, H, W) as an image (C, H, W), other ones as
-    float32. Raises ConfigError, with paths relative to the config, for everything in the file that does not fit.
+    list; each array as an entry of its own name: images (N, H, W) or (N, C, H, W) as (C, H, W), uint8 where the file
+    has that, other arrays as float32. Raises ConfigError, with paths relative to the config, for everything in the file
+    that does not fit.
     """
 
     def __init__(self, config: RowsConfig, protocol: Protocol, device: torch.device) -> None:

@@ -48,6 +48,7 @@ def scenario(**changes: Any) -> Data:
         "label": "y",
         "sees": {"prover": ["a", "colour", "b"], "verifier": ["b"]},
         "categorical": ["colour"],
+        "images": [],
         "num_tokens": 3,
         "held_out": {"name": "fraction", "fraction": 0.25, "seed": 0},
         "balanced": True,
@@ -218,7 +219,7 @@ def test_arrays_are_entries_of_their_own_and_images_are_pixels() -> None:
     }
     np.savez("data.npz", **arrays)
     sees = {"prover": ["grey", "size", "rgb", "vector"], "verifier": ["rgb"]}
-    game = made(file="data.npz", sees=sees, categorical=[])
+    game = made(file="data.npz", sees=sees, categorical=[], images=["grey", "rgb"])
     assert {name: (space.shape, space.is_image) for name, space in game.spaces["prover"].items()} == {
         "columns": ((1,), False),
         "grey": ((1, 8, 6), True),
@@ -369,8 +370,8 @@ CASES: dict[str, tuple[Callable[[], None], Data, str, str]] = {
     ),
     "channels last": (
         arrays(a=np.zeros((40, 8, 8, 3), np.uint8)),
-        NPZ,
-        "sees.prover.0",
+        NPZ | {"images": ["a"]},
+        "images.0",
         "expected images (rows, channels, height, width) as 'a', got (40, 8, 8, 3); transpose(0, 3, 1, 2) makes them "
         "so",
     ),
@@ -545,7 +546,7 @@ def test_a_prover_may_see_the_label() -> None:
 def test_every_missing_key_is_told() -> None:
     with pytest.raises(ConfigError) as caught:
         check({"game": rules() | {"scenario": {"name": "rows"}}}, OneGame)
-    keys = ["file", "label", "sees", "categorical", "num_tokens", "held_out", "balanced", "standardize"]
+    keys = ["file", "label", "sees", "categorical", "images", "num_tokens", "held_out", "balanced", "standardize"]
     assert [item.path for item in caught.value.errors] == [f"game.scenario.{key}" for key in keys]
 
 
@@ -638,6 +639,7 @@ def test_networks_for_images_read_them(net: str) -> None:
     pixels = random.integers(0, 100, (60, 12, 12), dtype=np.uint8) + (100 * y[:, None, None]).astype(np.uint8)
     np.savez("data.npz", pixels=pixels, size=random.normal(size=60), y=y)
     changes = {"file": "data.npz", "sees": {"prover": ["pixels", "size"], "verifier": []}, "categorical": []}
+    changes["images"] = ["pixels"]
     data = config(changes=changes, stop={"after": 8, "unit": "opt_steps"})
     image = {"name": net, "channels": [4], "hidden_widths": [16]}
     image |= {"kernels": [3], "strides": [2]} if net == "nature_cnn" else {}
