@@ -2,7 +2,8 @@
 
 Both take a batch as the run's training data are collated, of any number of items, without what no file can hold and
 without labels, unless `forward` reads them; and give what `forward` gives, computed in float32. `model.json` has the
-names, shapes and types. The files are loaded again, and must give the model's outputs.
+names, shapes and types, and how the rows of a file become such a batch. The files are loaded again, and must give the
+model's outputs.
 """
 
 import io
@@ -24,6 +25,7 @@ from palestra.commands.export_files import entry_of, example_of, free_names, wri
 from palestra.config import failure
 from palestra.config.errors import typed
 from palestra.data.reading import BatchKey, DataFailed, Unread
+from palestra.data.rows import RowsData
 from palestra.models.labelled import LABEL
 from palestra.runs.fit import TRAIN
 from palestra.runs.models import StoredModel, named_tensors
@@ -57,11 +59,11 @@ def export_model(
     module = Forward(loaded.model)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's exporters warn about their internals
-        batches = _batches(loaded, module)
+        data, batches = _batches(loaded, module)
         folder.mkdir(parents=True)
         logging.getLogger("torch.fx.experimental.symbolic_shapes").setLevel(logging.ERROR)
         try:
-            return _write(loaded, module, batches, folder, onnx, tell)
+            return _write(loaded, module, data, batches, folder, onnx, tell)
         except BaseException as error:
             shutil.rmtree(folder)
             if isinstance(error, Exception) and not isinstance(error, ExportError):
@@ -72,8 +74,8 @@ def export_model(
             raise
 
 
-def _batches(loaded: StoredModel, module: nn.Module) -> list[Any]:
-    """Return batches of the training data, without labels and texts, and such, unless the model reads them.
+def _batches(loaded: StoredModel, module: nn.Module) -> tuple[Any, list[Any]]:
+    """Return the training data and batches of them, without labels and texts, and such, unless the model reads them.
 
     Where a loader gives the training data, they are those of another set.
     """
@@ -89,14 +91,14 @@ def _batches(loaded: StoredModel, module: nn.Module) -> list[Any]:
         if isinstance(batch, Unread):
             raise DataFailed(*batch)
     if not isinstance(batches[0], Mapping):
-        return batches
+        return data, batches
     others = {name for batch in batches for name, value in batch.items() if not _holds_tensors(value)}
     for unread in (others | {LABEL}, others):
         without = [{name: value for name, value in batch.items() if name not in unread} for batch in batches]
         with suppress(KeyError, AttributeError, TypeError):
             module(without[0])
-            return without
-    return [dict(batch) for batch in batches]
+            return data, without
+    return data, [dict(batch) for batch in batches]
 
 
 def _holds_tensors(value: Any) -> bool:
@@ -104,7 +106,13 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _write(
-    loaded: StoredModel, module: nn.Module, batches: list[Any], folder: Path, onnx: bool, tell: Callable[[str], None]
+    loaded: StoredModel,
+    module: nn.Module,
+    data: Any,
+    batches: list[Any],
+    folder: Path,
+    onnx: bool,
+    tell: Callable[[str], None],
 ) -> dict[str, int]:
     example, found = batches[0], module(batches[0])
     _require_tensors(example, "a batch of the training data", "batch")
@@ -127,6 +135,8 @@ def _write(
         "batch": _in_python(example),
         "outputs": {name: entry_of(value) for name, value in outputs.items()},
     }
+    if isinstance(data, RowsData):
+        description["rows"] = data.described()
     if onnx:
         path = folder / "model.onnx"
         tell(f"writing {path} with torch's ONNX exporter; this takes some ten seconds")
@@ -184,19 +194,43 @@ def _compare(run: Callable[[Any], Any], module: nn.Module, batches: list[Any], p
 
 
 def loading_lines(folder: Path, file: str) -> list[str]:
-    """Return three lines of Python that load one of the files, and ask it for the outputs of one item."""
+    """Return lines of Python that load one of the files, and ask it for the outputs of one item.
+
+    Where the items are rows of a file, four of them make the batch of a row.
+    """
     description = json.loads((folder / "model.json").read_text())
     path, inputs, outputs = str((folder / file).absolute()), description["inputs"], ", ".join(description["outputs"])
+    rows = "rows" in description and inputs.keys() == {*description["rows"]["entries"]}
+    made = _row_lines(folder / "model.json") if rows else []
     if file.endswith(".onnx"):
-        entries = {description["onnx_names"][name]: entry for name, entry in inputs.items()}
-        given = ", ".join(f"{name!r}: {example_of('np', entries[name])}" for name in description["onnx_inputs"])
+        entries = {description["onnx_names"][name]: (name, entry) for name, entry in inputs.items()}
+        named = [(name, *entries[name]) for name in description["onnx_inputs"]]
+        given = ", ".join(
+            f"{name!r}: {f'batch[{own!r}]' if rows else example_of('np', entry)}" for name, own, entry in named
+        )
         return [
             "import numpy as np, onnxruntime",
+            *made,
             f"model = onnxruntime.InferenceSession({path!r})",
             f"{outputs}, = model.run(None, {{{given}}})",
         ]
-    call = f"outputs = model({description['batch']})"
-    return ["import torch", f"model = torch.export.load({path!r}).module()", call]
+    batch = "{name: torch.from_numpy(each) for name, each in batch.items()}" if rows else description["batch"]
+    load = ["import torch", *made, f"model = torch.export.load({path!r}).module()"]
+    return [*load, f"outputs = model({batch})"]
+
+
+def _row_lines(description: Path) -> list[str]:
+    """Return four lines of Python that make the batch of a row of a file, as `model.json` says."""
+    categories = '[each == str(row[how["name"]]) for each in how["categories"]]'
+    numbers = '(np.asarray(row[how["name"]], "float64") - how["mean"]) / how["spread"]'
+    of_entry = 'np.hstack([shown(how) for how in said["rows"]["columns"] if how["entry"] == name])'
+    as_input = 'reshape(1, *said["inputs"][name]["shape"][1:]).astype(said["inputs"][name]["dtype"])'
+    return [
+        "import json, numpy as np",
+        f'said = json.load(open({str(description.absolute())!r})); row = said["rows"]["first"]  # or another one',
+        f'shown = lambda how: np.ravel({categories} if "categories" in how else {numbers})',
+        f'batch = {{name: {of_entry}.{as_input} for name in said["rows"]["entries"]}}',
+    ]
 
 
 def _in_python(batch: Any) -> str:

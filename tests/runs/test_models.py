@@ -215,6 +215,30 @@ def test_an_exported_model_gives_its_outputs_without_palestra(here: Path) -> Non
     assert np.allclose(found, loaded.model({"observation": points}), atol=1e-5)
 
 
+def test_an_exported_model_of_rows_brings_along_how_the_cells_of_a_row_are_shown(here: Path) -> None:
+    """The lines that are printed give the outputs for every row of the file, as a stranger's script would."""
+    random = np.random.default_rng(0)
+    table = {"size": random.normal(50, 9, 20), "code": np.array([*"abcb"] * 5), "pair": random.normal(3, 2, (20, 2))}
+    arrays = table | {"bytes": random.integers(0, 256, (20, 2, 3), dtype=np.uint8), "kind": np.array([7, 9] * 10)}
+    np.savez("mixed.npz", **arrays)  # type: ignore[arg-type]
+    data = rows("class", "mixed.npz") | {"sees": ["pair", "size", "bytes", "code"], "categorical": ["code"]}
+    fitted("mixed", data={"train": data | {"images": ["bytes"]}}, model=CLASSIFIER | {"net": MLP})
+    told = shell("export", "mixed", "--onnx").splitlines()
+    loaded = palestra.load_model("mixed")
+    expected = loaded.model(loaded.data_set("train").entries)
+    assert json.loads((here / "mixed/export/model-4/model.json").read_text())["rows"]["classes"] == [7, 9]
+    for file in ("model.pt2", "model.onnx"):
+        start = next(place for place, line in enumerate(told) if line.startswith("to use") and file in line) + 1
+        lines = told[start : start + 7]
+        for item in (0, 5, 11):
+            row = {name: str(value[item]) if value.ndim == 1 else value[item] for name, value in arrays.items()}
+            script = "\n".join(lines).replace('row = said["rows"]["first"]', "row = given")
+            found: dict[str, Any] = {"given": row}
+            exec(script, found)
+            outputs = torch.as_tensor(found["outputs" if file == "model.pt2" else "output"])
+            assert torch.allclose(outputs, expected[item : item + 1], atol=1e-5), file
+
+
 def test_the_averaged_weights_are_exported_where_they_are_asked_for(here: Path) -> None:
     shell("export", "pairs", "--weights", "averaged")
     program = torch.export.load(here / "pairs/export/model-averaged-8/model.pt2").module()
@@ -342,6 +366,7 @@ def rows(kind: str, file: str = "train.csv", label: str | None = "kind") -> dict
         "label_kind": kind,
         "sees": ["length", "colour"],
         "categorical": ["colour"],
+        "images": [],
         "held_out": None,
         "part": "all",
         "standardize": True,
