@@ -113,10 +113,19 @@ class AUC(_Collecting):
 
     def compute(self) -> float:
         outputs, label = self.collected()
-        probabilities = outputs.softmax(dim=1)
-        num = probabilities.shape[1]
-        areas = [_area(probabilities[:, k], label == k) for k in (range(num) if num > 2 else [1])]
+        num = outputs.shape[1]
+        areas = [_area(_log_odds(outputs, k), label == k) for k in (range(num) if num > 2 else [1])]
         return sum(areas) / len(areas)
+
+
+def _log_odds(logits: Tensor, k: int) -> Tensor:
+    """Return log(p / (1 - p)) of a class, (N,): it ranks as the probability p does, but does not end at 1.
+
+    By differences of logits, so that items tie whose logits are the same but for a number that is added to all.
+    """
+    others = torch.cat([logits[:, :k], logits[:, k + 1 :]], dim=1)
+    above = torch.where(others == -torch.inf, others, others - logits[:, k : k + 1])
+    return -above.logsumexp(dim=1)
 
 
 def _area(ranked: Tensor, is_in: Tensor) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from palestra.config import Config, ConfigError, check
 from palestra.models.gradients import TermsError
-from palestra.models.metrics import AnyMetricConfig, Metric, SetMetrics
+from palestra.models.metrics import AnyMetricConfig, Metric, SetMetrics, _area, _log_odds
 from palestra.models.model import score
 
 
@@ -74,6 +74,21 @@ def test_the_area_counts_pairs(batch_size: int) -> None:
     assert math.isnan(computed(["auc"], outputs, torch.ones(5).long(), batch_size).results().scores["auc"])
     several = torch.cat([outputs, torch.full((5, 1), -9.0)], dim=1)
     assert computed(["auc"], several[:, [0, 1, 2]], torch.tensor([1, 1, 1, 0, 2]), 2).results().scores["auc"] > 0.5
+
+
+def test_the_area_counts_pairs_of_confident_logits_whatever_is_added_to_all() -> None:
+    """Their probabilities are 1.0 in float64. Logits that differ by a number that all classes share are a tie."""
+    margin = torch.tensor([90.0, 50.0, 80.0, 50.0, 40.0])
+    label = torch.tensor([1, 1, 1, 0, 0])
+    for shift in (torch.zeros(5), torch.tensor([0.0, 3.0, -7.0, 100.0, 0.125])):
+        outputs = torch.stack([shift, shift + margin], dim=1)
+        assert computed(["auc"], outputs, label, 5).results().scores["auc"] == pytest.approx(5.5 / 6)
+        masked = torch.cat([outputs, torch.full((5, 2), -torch.inf)], dim=1)  # no item is in these classes
+        for k in (0, 1):
+            assert _area(_log_odds(masked.double(), k), label == k) == pytest.approx(5.5 / 6)
+        assert _area(_log_odds(masked.double(), 2), label == 0) == 0.5
+        several = torch.cat([outputs, shift[:, None] - 60.0], dim=1).double()
+        assert _area(_log_odds(several, 1), label == 1) == pytest.approx(5.5 / 6)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 4])
