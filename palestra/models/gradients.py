@@ -119,7 +119,8 @@ class Gradient(NamedTuple):
     """The gradient of the loss of a batch: of its weighted sum, of which `total` makes the mean.
 
     sums: one tensor per weight, which may share their memory; None for a weight that no term reaches. total: the sum of
-    the weights of the items. means: of the terms over the batch, with `loss`, the sum of those named loss_*.
+    the weights of the items. means: of the terms over the batch, with `loss`, the sum of those named loss_*; where the
+    items count nothing there are none, and no weight is reached.
     """
 
     sums: list[Tensor | None]
@@ -157,6 +158,8 @@ def find_gradient(
 
     gradient = added(gradients())
     count = sum(counted)
+    if not bool(count):
+        return Gradient([None] * len(weights), 0.0, {})
     means = {name: value / count for name, value in sums.items()}
     means["loss"] = sum(value for name, value in means.items() if name.startswith("loss_"))  # type: ignore[assignment]
     return Gradient(gradient, count, means)

@@ -158,7 +158,7 @@ class Learner:
         # losses are sums over items here, and means elsewhere: so they are scaled as elsewhere
         scale = None if self.scale is None else self.scale.value / num_items(batch)
         found = find_gradient(self.model, batch, self.config.num_microbatches, self.weights, self.context, scale)
-        divisor = found.total if scale is None else found.total * scale
+        divisor: Tensor | float = (found.total if scale is None else found.total * scale) if found.means else 1.0
         return self._descend(self.groups, found.sums, divisor, found.means, found.total if self.num_items else 0.0)
 
     def step(self, loss: Tensor, weights: str) -> Terms:
@@ -212,6 +212,8 @@ class Learner:
         for group in groups:
             rate = group.learning_rate(self.opt_steps)
             for vector, optimizer in group.vectors:
+                if all(vector.unreached):
+                    continue
                 optimizer.learning_rate.fill_(rate)
                 unreached = vector.mask(vector.unreached) if any(vector.unreached) else None
                 if unreached is not None:

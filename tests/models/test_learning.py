@@ -323,6 +323,21 @@ def test_weights_of_any_type_and_format_step_as_in_a_bare_loop() -> None:
     assert torch.equal(ours.rare, torch.ones(2))
 
 
+@pytest.mark.parametrize("num_microbatches", [1, 3])
+def test_a_batch_whose_items_count_nothing_leaves_everything_as_it_is(num_microbatches: int) -> None:
+    """Also weights that momentum or decay would move; the next batch is learned from as if there had been none."""
+    ours, bare = net(), net()
+    learners = [
+        Learner(each, learning([adamw("*", 0.01, 0.1)], num_microbatches=num_microbatches)) for each in (ours, bare)
+    ]
+    for number in range(2):
+        for each in learners:
+            opt_step(each, batch(number))
+        terms = opt_step(learners[0], batch(7) | {"tokens": torch.zeros(13)})
+        assert terms.keys() == {"grad_norm"}
+        assert all(torch.equal(one, other) for one, other in zip(ours.parameters(), bare.parameters(), strict=True))
+
+
 def test_a_loss_of_ones_own_steps_with_one_group_alone() -> None:
     model = net()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}

@@ -69,6 +69,14 @@ def test_a_batch_that_does_not_count_changes_nothing() -> None:
     assert learner.own_loss.isnan()
 
 
+def test_a_replica_whose_items_count_nothing_does_not_count() -> None:
+    learner = learner_beside([1.0, 2.0, 0.0, 6.0, 6.0, 6.0, 1.0, 0.0, 1.0], weight=12.0)
+    loss = type(learner.model).loss
+    learner.model.loss = lambda outputs, batch: loss(learner.model, outputs, batch) | {"weight": torch.zeros(4)}  # type: ignore[method-assign]
+    learner.opt_step(torch.ones(4, 2))
+    assert learner.model.first.tolist() == pytest.approx([-0.1, -1.1])  # type: ignore[union-attr, operator]
+
+
 def test_replicas_leave_out_a_step_that_overflows_in_one_of_them() -> None:
     other = [torch.inf, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
     learner = learner_beside(other, 4.0, precision="float16")
