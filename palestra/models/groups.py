@@ -30,22 +30,42 @@ class GroupConfig(Config):
     """the length of steps, a function of opt steps"""
 
 
+HALVES = (torch.bfloat16, torch.float16)  # in which most steps are too small to change a weight
+
+
 class Vector:
     """Weights of one group and one type as one vector, of which they are views; so is their gradient.
 
-    A weight keeps its memory format, such as channels_last.
+    A weight keeps its memory format, such as channels_last. held: the vector of which the model's weights are views.
+    weights: what the optimizer moves: the same, or for weights of 16 bits a copy in float32, of which they are the
+    rounded values.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters = list(parameters)
         first = self.parameters[0]
         size = sum(each.numel() for each in self.parameters)
-        self.weights = nn.Parameter(torch.empty(size, dtype=first.dtype, device=first.device), requires_grad=False)
-        self.gradient = torch.zeros_like(self.weights.data)
+        self.held = torch.empty(size, dtype=first.dtype, device=first.device)
         self.unreached: list[bool] = []
-        self._gradients = self._views(self.gradient)
-        for parameter, view in zip(self.parameters, self._views(self.weights.data), strict=True):
+        for parameter, view in zip(self.parameters, self._views(self.held), strict=True):
             parameter.data = view.copy_(parameter.data)
+        self.is_rounded = first.dtype in HALVES
+        self.weights = nn.Parameter(self.held.float() if self.is_rounded else self.held, requires_grad=False)
+        self.gradient = torch.zeros_like(self.weights.data)
+        self._gradients = self._views(self.gradient)
+
+    @torch.no_grad()
+    def take_up(self) -> None:
+        """Take up weights that something else has changed in the model."""
+        if self.is_rounded:
+            is_kept = self.weights.to(self.held.dtype) == self.held
+            self.weights.copy_(torch.where(is_kept, self.weights, self.held.float()))
+
+    @torch.no_grad()
+    def hand_over(self) -> None:
+        """Give the model the weights, rounded."""
+        if self.is_rounded:
+            self.held.copy_(self.weights)
 
     def _views(self, vector: Tensor) -> list[Tensor]:
         starts = itertools.accumulate((each.numel() for each in self.parameters), initial=0)

@@ -193,6 +193,7 @@ class Learner:
         stepping = [each for group in groups for each in group.vectors]
         start = 0
         for vector, _ in stepping:
+            vector.take_up()
             vector.take(sums[start : start + len(vector.parameters)])
             start += len(vector.parameters)
             vector.gradient.div_(divisor)
@@ -221,6 +222,7 @@ class Learner:
                 optimizer.step(vector.gradient)
                 if unreached is not None:
                     optimizer.thaw(unreached)
+                vector.hand_over()
         if self.config.ema is not None:
             for average, vector in zip(self.averages, self.vectors, strict=True):
                 if any(vector is each for each, _ in stepping):
@@ -247,6 +249,8 @@ class Learner:
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """A context in which the model has the averages of its weights, where there are averages."""
+        for vector in self.vectors:
+            vector.take_up()
         held = [vector.weights.detach().clone() for vector in self.vectors] if self.averages else []
         self.take_averages()
         try:
@@ -254,11 +258,13 @@ class Learner:
         finally:
             for vector, weights in zip(self.vectors, held, strict=False):
                 vector.weights.data.copy_(weights)
+                vector.hand_over()
 
     def take_averages(self) -> None:
         """Give the model the averages of its weights, where there are averages."""
         for vector, average in zip(self.vectors, self.averages, strict=False):
             vector.weights.data.copy_(average)
+            vector.hand_over()
 
     # ---- what callbacks use, as of a player ----------------------------------------------------------------
 
@@ -305,11 +311,12 @@ class Learner:
     # ---- state -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of optimizers, averages and schedules; the weights are the model's."""
+        """Return the state of optimizers, averages and schedules; the weights are the model's, but for rounded ones."""
         return {
             "opt_steps": self.opt_steps,
             "optimizers": [[optimizer.state_dict() for _, optimizer in group.vectors] for group in self.groups],
             "averages": list(self.averages),
+            "unrounded": [vector.weights.detach() for vector in self.vectors if vector.is_rounded],
             "scale": None if self.scale is None else self.scale.state_dict(),
             "schedules": {key: schedule.state_dict() for key, schedule in self.changed_schedules.items()},
         }
@@ -321,6 +328,9 @@ class Learner:
             for (_, optimizer), own in zip(group.vectors, states, strict=True):
                 optimizer.load_state_dict(own)
         self.load_averages(state["averages"])
+        for vector, weights in zip((each for each in self.vectors if each.is_rounded), state["unrounded"], strict=True):
+            vector.weights.data.copy_(weights)
+            vector.take_up()
         if self.scale is not None and state["scale"] is not None:  # a branch may begin with float16
             self.scale.load_state_dict(state["scale"])
         for key, schedule in state["schedules"].items():

@@ -338,6 +338,44 @@ def test_a_batch_whose_items_count_nothing_leaves_everything_as_it_is(num_microb
         assert all(torch.equal(one, other) for one, other in zip(ours.parameters(), bare.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_of_16_bits_are_the_rounded_ones_of_float32_that_the_optimizer_moves(dtype: torch.dtype) -> None:
+    """Steps that are too small for one of 16 bits add up, also across a checkpoint, and what others change stays."""
+
+    class Sum(Model):
+        def __init__(self) -> None:
+            super().__init__({})
+            self.weight = nn.Parameter(torch.ones(4, dtype=dtype))
+
+        def forward(self, batch: Tensor) -> Tensor:
+            return (batch.to(dtype) * self.weight).sum(dim=1)
+
+        def loss(self, outputs: Tensor, batch: Tensor) -> Terms:
+            return {"loss_sum": outputs}
+
+    group = sgd("*", 1e-4) | {"learning_rate": {"name": "constant", "value": 1e-4}}
+    rows, config = torch.ones(2, 4), learning([group], ema={"decay": 0.5})
+    model = Sum()
+    learner = Learner(model, config)
+    for number in range(100):
+        if number == 50:
+            state, weights = copy.deepcopy(learner.state_dict()), copy.deepcopy(model.state_dict())
+            model = Sum()
+            learner = Learner(model, config)
+            model.load_state_dict(weights)
+            learner.load_state_dict(state)
+        opt_step(learner, rows)
+        assert torch.equal(model.weight, learner.vectors[0].weights.to(dtype))
+    torch.testing.assert_close(learner.vectors[0].weights.data, torch.full((4,), 0.99))
+    with learner.averaged():
+        torch.testing.assert_close(learner.vectors[0].weights.data, torch.full((4,), 0.9901))
+    torch.testing.assert_close(learner.vectors[0].weights.data, torch.full((4,), 0.99))
+    with torch.no_grad():
+        model.weight[0] = 3.0
+    opt_step(learner, rows)
+    torch.testing.assert_close(learner.vectors[0].weights.data, torch.tensor([2.9999, *[0.9899] * 3]))
+
+
 def test_a_loss_of_ones_own_steps_with_one_group_alone() -> None:
     model = net()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
