@@ -30,11 +30,19 @@ def told(error: Exception, what: str, key: object) -> ModelFailed:
     return ModelFailed(f"{why}; {key}")
 
 
-def num_items(batch: Any) -> int:
-    """Return how many items a batch has: the length of its first tensor, or of its first list if it has none.
+Path = tuple[Any, ...]  # the keys and places that lead to a part of a batch
+Belongs = Callable[[Path], bool]  # whether a part of a batch has an entry for each item
 
-    Raises TermsError if it has neither.
+
+def num_items(batch: Any, belongs: Belongs | None = None) -> int:
+    """Return how many items a batch has: the length of its first part that belongs to items.
+
+    belongs: says which do; None: its first tensor does, or its first list if it has none. Raises TermsError if it has
+    neither.
     """
+    for path, part in _parts(batch) if belongs is not None else ():
+        if belongs is not None and belongs(path):
+            return len(part)
     # A batch is mostly a tensor, or has one first: no need to go through all of it, which takes longer.
     first = next(iter(batch.values()), None) if isinstance(batch, dict) else batch
     if isinstance(first, Tensor) and first.dim():
@@ -47,23 +55,52 @@ def num_items(batch: Any) -> int:
     raise TermsError(f"expected a batch with tensors, whose first axis counts items, got {type(batch).__name__}")
 
 
-def pieces(batch: Any, num: int) -> Iterator[Any]:
+def _parts(part: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield all parts of a batch that may have an entry for each item, each with its path."""
+    if _counts_items(part, path == ()):
+        yield path, part
+    inner = part.items() if isinstance(part, Mapping) else enumerate(part) if isinstance(part, list | tuple) else ()
+    for key, each in inner:
+        yield from _parts(each, (*path, key))
+
+
+def found_in(one: Any, two: Any) -> Belongs:
+    """Return which parts of a batch have an entry for each item. one, two: batches of one item and of two."""
+    lengths = {path: len(part) for path, part in _parts(one)}
+    return frozenset(path for path, part in _parts(two) if (lengths.get(path), len(part)) == (1, 2)).__contains__
+
+
+def said_by(model: Model) -> Belongs | None:
+    """Return which parts of a batch have an entry for each item, if the model says it."""
+    named = model.per_item
+    return None if named is None else lambda path: path[:1] != () and path[0] in named
+
+
+def sizes_of(size: int, num: int) -> list[int]:
+    """Return the sizes of the pieces of a batch of `size` items, which differ by one at most; none is empty."""
+    bounds = [size * at // num for at in range(num + 1)]
+    return [stop - start for start, stop in itertools.pairwise(bounds) if stop > start]
+
+
+def pieces(batch: Any, num: int, belongs: Belongs | None = None) -> Iterator[Any]:
     """Cut a batch into `num` pieces of consecutive items, whose sizes differ by one at most.
 
-    Cut are tensors with a row for each item, and lists with an entry for each, whatever the entries are: texts, or
-    tensors of any lengths. A mapping, a tuple, and the batch itself are cut part by part, unless they are a list or a
-    tuple without tensors, lists, tuples and mappings, as of texts. Everything else goes with each piece.
+    belongs: says which parts are cut; None: as far as their lengths say, all that have as many entries as there are
+    items. These are tensors with a row for each item, and lists with an entry for each, whatever the entries are:
+    texts, or tensors of any lengths. A mapping, a tuple, and the batch itself are cut part by part, unless they are a
+    list or a tuple without tensors, lists, tuples and mappings, as of texts. Everything else goes with each piece.
     """
-    size = num_items(batch)
-    bounds = [size * at // num for at in range(num + 1)]
+    size = num_items(batch, belongs)
+    own = None if belongs is None else {id(part) for path, part in _parts(batch) if belongs(path)}
 
     def is_cut(part: Any) -> bool:
-        return _counts_items(part, part is batch) and len(part) == size
+        return _counts_items(part, part is batch) and len(part) == size and (own is None or id(part) in own)
 
-    for start, stop in itertools.pairwise(bounds):
-        if stop > start:
-            rows = slice(start, stop)
-            yield with_changed_parts(batch, lambda part, rows=rows: part[rows] if is_cut(part) else part, is_cut)  # type: ignore[misc]
+    start = 0
+    for num_rows in sizes_of(size, num):
+        rows = slice(start, start + num_rows)
+        yield with_changed_parts(batch, lambda part, rows=rows: part[rows] if is_cut(part) else part, is_cut)  # type: ignore[misc]
+        start += num_rows
 
 
 def _counts_items(part: Any, is_batch: bool) -> bool:
@@ -135,21 +172,22 @@ def find_gradient(
     weights: Sequence[nn.Parameter],
     context: Callable[[], Any],
     scale: Tensor | None = None,
+    belongs: Belongs | None = None,
 ) -> Gradient:
     """Find the gradient of the weighted mean of the loss over a batch.
 
     num_microbatches: in how many pieces it is computed. weights: those that learn. context: entered around each piece,
-    as for the precision. scale: (), by which the sums are multiplied. Raises TermsError.
+    as for the precision. scale: (), by which the sums are multiplied. belongs: as for `pieces`. Raises TermsError.
     """
-    parts = [batch] if num_microbatches == 1 else list(pieces(batch, num_microbatches))
+    parts = [batch] if num_microbatches == 1 else list(pieces(batch, num_microbatches, belongs))
+    sizes = sizes_of(num_items(batch, belongs), num_microbatches)
     sums: dict[str, Tensor] = {}
     counted: list[Tensor | float] = []
 
     def gradients() -> Iterator[list[Tensor | None]]:
-        for piece in parts:
+        for piece, num in zip(parts, sizes, strict=True):
             with context():
-                size = num_items(piece)
-                found, total = _weighted_sums(checked(model.training_step(piece), size, len(parts)), size)
+                found, total = _weighted_sums(checked(model.training_step(piece), num, len(parts)), num)
             for name, value in found.items():
                 sums[name] = sums[name] + value.detach() if name in sums else value.detach()
             counted.append(total)

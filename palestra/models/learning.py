@@ -15,7 +15,7 @@ from torch.autograd.graph import increment_version
 from palestra.config import Config, InBranch, PositiveFloat, PositiveInt
 from palestra.config.errors import listed
 from palestra.data.order import AnyOrderConfig
-from palestra.models.gradients import find_gradient, num_items
+from palestra.models.gradients import Belongs, find_gradient, num_items, said_by
 from palestra.models.groups import Group, GroupConfig, Vector, groups_of
 from palestra.models.means import Mean, take_mean
 from palestra.models.model import SEAT, Model, Terms
@@ -116,13 +116,14 @@ class Learner:
     opt_steps: those of the model so far, by which schedules go; the trainer counts them. mean: gives the mean of a
     gradient over the replicas of a run; None: there is one. num_items: of the batch from which it learns, by which a
     step along a loss of one's own counts in the mean; 0 where no gradient of its own counts. own_loss: that of the last
-    batch before the mean.
+    batch before the mean. dealt: a batch, and which of its parts belong to items.
     """
 
     name = SEAT
     mean: Mean | None = None
     num_items: int = 0
     own_loss: Tensor | None = None
+    dealt: tuple[Any, Belongs | None] = (None, None)
 
     def __init__(self, model: Model, config: LearningConfig) -> None:
         self.model, self.config = model, config
@@ -155,9 +156,11 @@ class Learner:
 
         Raises TermsError.
         """
+        belongs = self.dealt[1] if self.dealt[0] is batch else said_by(self.model)
         # losses are sums over items here, and means elsewhere: so they are scaled as elsewhere
-        scale = None if self.scale is None else self.scale.value / num_items(batch)
-        found = find_gradient(self.model, batch, self.config.num_microbatches, self.weights, self.context, scale)
+        scale = None if self.scale is None else self.scale.value / num_items(batch, belongs)
+        num = self.config.num_microbatches
+        found = find_gradient(self.model, batch, num, self.weights, self.context, scale, belongs)
         divisor: Tensor | float = (found.total if scale is None else found.total * scale) if found.means else 1.0
         return self._descend(self.groups, found.sums, divisor, found.means, found.total if self.num_items else 0.0)
 

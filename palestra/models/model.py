@@ -37,9 +37,11 @@ class Model(nn.Module):
     last linear layer (palestra.nets.weights).
 
     Config: the model of its keys, a UserConfig. scores: what `evaluation_step` gives, declared by `score`; of a model
-    that declares none the loss is its score.
+    that declares none the loss is its score. per_item: the entries of a batch that have a row for each item; None: they
+    are found.
     """
 
+    per_item: ClassVar[tuple[str, ...] | None] = None
     learner: Any = None  # makes its opt steps, where a trainer has it (palestra.models.learning)
     Config: ClassVar[type[Keys]] = UserConfig
     scores: ClassVar[tuple[DeclaredScore, ...]] = (score("loss", "mean loss of an item", "loss", better="low"),)

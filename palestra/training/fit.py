@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,10 @@ from palestra.config import ConfigError, below
 from palestra.data.items import TensorItems, moved
 from palestra.data.loading import Batches, Dealt, Loader
 from palestra.data.own_loaders import LoaderConfig, OwnLoader
-from palestra.data.reading import BatchKey, DataFailed, Reader
+from palestra.data.reading import BatchKey, DataFailed, Reader, Unread
 from palestra.data.sets import TRAIN, files_of, make_sets, num_items, overlaps, require_same_sets
 from palestra.data.workers import deaths_held
-from palestra.models.gradients import ModelFailed, TermsError, told
+from palestra.models.gradients import Belongs, ModelFailed, TermsError, found_in, said_by, told
 from palestra.models.gradients import num_items as items_of
 from palestra.models.labelled import ClassifierConfig, LabelledConfig, class_fault, spaces_of
 from palestra.models.learning import Learner, LossScale
@@ -81,6 +81,7 @@ class FitTrainer(Training):
         self.batch = 0  # the number of the next one in its epoch
         self.num_batches = 0  # that all replicas have taken since the run began; the draws of a step go by it
         self.epoch_is_over = False  # and `after_epoch` not yet called
+        self._belongs: dict[str, Belongs | None] = {}  # by loader
         self.terms = Aggregates(config.output.statistics)
         # losses since `fault` looked, each with this replica's own and its opt step
         self._unchecked: list[tuple[Any, Any, int, BatchKey]] = []
@@ -281,7 +282,9 @@ class FitTrainer(Training):
         self.replicas.begin(dealt.num_items)
         try:
             with seeded_global_state(fold_number(self.key, self.num_batches + self.replica.index)):
-                terms = self.train_step(self.moved(dealt.batch), dealt.key.number)
+                batch = self.moved(dealt.batch)
+                self.learner.dealt = (batch, self.belongs(self.loader, dealt.key, batch))
+                terms = self.train_step(batch, dealt.key.number)
             own = {name: term.detach() if isinstance(term, torch.Tensor) else term for name, term in terms.items()}
             self.step_terms = self.replicas.end(own)
             self.terms.add(self.step_terms)
@@ -291,6 +294,23 @@ class FitTrainer(Training):
             raise told(error, type(self.model).__name__, dealt.key) from error
         own_loss = own.get("loss", 0.0) if self.learner.own_loss is None else self.learner.own_loss
         self._unchecked.append((self.step_terms.get("loss", 0.0), own_loss, self.opt_steps, dealt.key))
+
+    def belongs(self, loader: Batches, key: BatchKey, batch: Any) -> Belongs | None:
+        """Return which parts of a batch belong to items, as the model says, or batches of two sizes tell.
+
+        None: the first tensor has a row for each.
+        """
+        num = self.config.learning.num_microbatches if loader is self.loader else 1
+        if self.model.per_item is not None or not isinstance(loader, Loader):
+            return said_by(self.model)
+        with suppress(TermsError):  # of a batch in which nothing counts items
+            if num == 1 and items_of(batch) == len(key.items):
+                return None
+        name = loader.reader.name
+        if name not in self._belongs:
+            read = [loader.reader[BatchKey(0, 0, items)] for items in ((0,), (0, 0))]
+            self._belongs[name] = None if any(isinstance(each, Unread) for each in read) else found_in(*read)
+        return self._belongs[name]
 
     def _size_of(self, key: BatchKey, batch: Any) -> int:
         """Count the items of a batch. Raises ModelFailed."""

@@ -100,7 +100,7 @@ class SetEvaluations:
                 try:
                     with trainer.learner.context():
                         numbers = model.evaluation_step(found)
-                    scores.add(numbers, items_of(found))
+                    scores.add(numbers, items_of(found, trainer.belongs(self.loaders[name], key, found)))
                     metrics.add(numbers)
                 except Exception as error:
                     what = f"evaluation_step of {type(model).__name__}"

@@ -464,6 +464,49 @@ def test_a_set_that_cannot_be_sent_to_workers_is_told_before_the_run_begins(monk
         trainer.require_ready()
 
 
+WHOLE = """
+import torch
+from palestra.models.model import Model
+from loaders import Points as Own
+
+class Points(Own):
+    def collate(self, items):
+        batch = {name: torch.stack([each[name] for each in items]) for name in ("point", "label")}
+        return {"scale": torch.arange(1.0, 9.0), "deep": [{"shift": torch.ones(2)}], **batch}
+
+class Line(Model):
+    def __init__(self, config):
+        super().__init__(config)
+        self.net = torch.nn.Linear(2, 1)
+
+    def forward(self, batch):
+        assert batch["scale"].tolist() == list(range(1, 9))
+        return self.net(batch["point"] * batch["scale"][-2:] + batch["deep"][0]["shift"]).squeeze(1)
+
+    def loss(self, outputs, batch):
+        return {"loss_line": (outputs - batch["label"]).square()}
+
+class Says(Line):
+    per_item = ("point", "label")
+"""
+
+
+@pytest.mark.parametrize("model", ["Line", "Says"])
+def test_what_belongs_to_no_item_is_never_cut_and_counts_none(model: str) -> None:
+    """It comes first in the batch, and has as many rows as the batch or as a piece has items."""
+    Path("whole.py").write_text(WHOLE)
+    weights = []
+    for num_microbatches in (1, 4):
+        config = small_fit({"name": "whole:Points", "num_items": 30}, stop={"after": 1, "unit": "epochs"})
+        evaluation = {"name": "own", "data": "train", "batch_size": 9, "interval": None, "at_start": False}
+        config["evaluations"] = [evaluation | {"weights": "latest", "metrics": []}]
+        config["model"] = {"name": f"whole:{model}"}
+        config["learning"] |= {"batch_size": 8, "num_microbatches": num_microbatches}
+        trainer = fit(config, f"run-{num_microbatches}")
+        weights.append(trainer.model.net.weight.detach().clone())
+    torch.testing.assert_close(*weights)
+
+
 def test_a_solo_verifier_comes_to_the_enumerated_accuracy_of_witness() -> None:
     rewards = {"right": 1.0, "wrong": -1.0, "out_of_time": -1.0, "go_on": 0.0, "prover": 1.0, "shared": False}
     train = {"name": "scenario", "protocol": {"name": "solo_verifier", "rewards": rewards}, "role": "verifier"}
