@@ -83,7 +83,7 @@ class Vector:
             if each is None:
                 view.zero_()
             else:
-                view.copy_(each)
+                view.copy_(each.to_dense() if each.layout is torch.sparse_coo else each)  # of nn.Embedding(sparse=True)
         self.unreached = [each is None for each in gradient]
 
     def mask(self, are_in: Sequence[bool]) -> Tensor:
@@ -124,6 +124,13 @@ def groups_of(model: nn.Module, configs: Sequence[GroupConfig]) -> dict[str, int
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not names:
         raise ConfigError.at("", f"expected weights that learn (requires_grad) in {type(model).__name__}, got none")
+    parameters = dict(model.named_parameters())
+    kinds = {name: "complex" if parameters[name].is_complex() else parameters[name].layout for name in names}
+    ConfigError.require_none(
+        ConfigErrorItem("", f"expected real numbers in dense memory as weights, got {name!r}, which is {kind}")
+        for name, kind in kinds.items()
+        if kind is not torch.strided
+    )
     matches = [[name for name in names if fnmatchcase(name, config.weights)] for config in configs]
     faults = [
         ConfigErrorItem(f"{place}.weights", f"expected weights among {listed(names)}, got {config.weights!r}")

@@ -15,13 +15,14 @@ from palestra.data.own_loaders import LoaderConfig, OwnLoader
 from palestra.data.reading import BatchKey, DataFailed, Reader, Unread
 from palestra.data.sets import TRAIN, files_of, make_sets, num_items, overlaps, require_same_sets
 from palestra.data.workers import deaths_held
+from palestra.models.first_batch import has_lazy_weights, make_real, require_items_for_batch_norm
 from palestra.models.gradients import Belongs, ModelFailed, TermsError, found_in, said_by, told
 from palestra.models.gradients import num_items as items_of
 from palestra.models.labelled import ClassifierConfig, LabelledConfig, class_fault, spaces_of
 from palestra.models.learning import Learner, LossScale
 from palestra.models.model import SEAT, Model, Terms
 from palestra.nets.modes import evaluation_mode, in_evaluation, set_in_evaluation
-from palestra.randomness import base_key, fold_number, seeded_global_state
+from palestra.randomness import base_key, fold_number, restored_global_states, seeded_global_state
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Task
 from palestra.runs.copied_modules import read_given, write_given
@@ -100,6 +101,9 @@ class FitTrainer(Training):
                 raise RunFolderError(f"{self.run.folder.path}: {message}") from error
         if self.config.warm_start is not None and self.run.begins_anew():
             self.run.warm_starts.append(start_model(model, self.config.warm_start))
+        if has_lazy_weights(model):
+            with seeded_global_state(base_key(self.config.seed, "model/lazy")):
+                make_real(model, self._first_batch())
         self.model = model.to(self.device)
         if not model.training:  # else its modules keep the modes in which they were made
             model.train()
@@ -151,6 +155,11 @@ class FitTrainer(Training):
         super().require_ready()
         if not self.run.resumed:
             self._try_items()
+            if isinstance(self.loader, Loader):
+                with restored_global_states():
+                    num = len(self.loader.order(0))
+                    read = lambda: self.moved(self._first_batch())  # noqa: E731
+                    require_items_for_batch_norm(self.model, read, num, self.config.learning)
             self.judging.try_metrics()
 
     @classmethod
@@ -186,13 +195,17 @@ class FitTrainer(Training):
     def _make_model(self) -> Model:
         spaces = None
         if isinstance(self.config.model, LabelledConfig):
-            try:
-                batch = self.loader.first_batch()
-            except DataFailed as error:
-                raise ConfigError.at("", str(error)) from error
+            batch = self._first_batch()
             with below(f"data.{TRAIN}"):
                 spaces = spaces_of(batch)
         return make_model(self.config, spaces)
+
+    def _first_batch(self) -> Any:
+        """Read the batch of one item, or the first one of a loader of the user's own. Raises ConfigError."""
+        try:
+            return self.loader.first_batch()
+        except DataFailed as error:
+            raise ConfigError.at("", str(error)) from error
 
     def _check_of_batches(self) -> Callable[[Any], tuple[int, str] | None] | None:
         """Return what finds labels that the model does not know. Raises ConfigError for those that lie in tensors."""
