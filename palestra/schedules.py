@@ -121,6 +121,35 @@ class CosineSchedule(Ramp):
         return self.final + (self.initial - self.final) * share
 
 
+class WarmUpCosineSchedule(Schedule):
+    """A straight line from 0 to `peak` in `num_warm_up_steps`, then half a cosine wave to `final` until `num_steps`."""
+
+    in_proportion = ("peak", "final")
+    name: Literal["warm_up_cosine"]
+    """a straight line from 0 to peak, then half a cosine wave to final, then final"""
+    peak: NonNegativeFloat
+    """value at step num_warm_up_steps"""
+    final: NonNegativeFloat
+    """value from step num_steps on"""
+    num_warm_up_steps: PositiveInt
+    """opt steps of the player until the peak; step 0 is the first of them, and not at 0"""
+    num_steps: PositiveInt
+    """opt steps of the player until the final value, with those of the warm-up"""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.num_steps <= self.num_warm_up_steps:
+            expected = f"expected more than num_warm_up_steps ({self.num_warm_up_steps})"
+            raise ConfigError.at("num_steps", f"{expected}, got {self.num_steps}")
+        return self
+
+    def __call__(self, step: int) -> float:
+        if step < self.num_warm_up_steps:
+            return self.peak * (step + 1) / (self.num_warm_up_steps + 1)
+        share = min((step - self.num_warm_up_steps) / (self.num_steps - self.num_warm_up_steps), 1.0)
+        return self.final + (self.peak - self.final) * 0.5 * (1.0 + math.cos(math.pi * share))
+
+
 class Knot(Config):
     step: NonNegativeInt
     """opt step of the player"""
@@ -176,6 +205,7 @@ ScheduleConfig = Annotated[
     | ExponentialSchedule
     | InverseSchedule
     | CosineSchedule
+    | WarmUpCosineSchedule
     | PiecewiseSchedule
     | UserSchedule,
     ByName(user_class=UserSchedule, of_number="constant"),
@@ -190,7 +220,7 @@ def _require_shares(schedule: Schedule) -> Schedule:
         case PiecewiseSchedule(knots=knots):
             largest = {f"knots.{number}.value": knot.value for number, knot in enumerate(knots)}
         case _:  # the others never leave the values with which they begin and end
-            largest = {key: value for key, value in schedule if key in ("value", "initial", "final")}
+            largest = {key: value for key, value in schedule if key in ("value", "initial", "peak", "final")}
     ConfigError.require_none(
         ConfigErrorItem(key, f"expected a fraction between 0 and 1, got {value:g}")
         for key, value in largest.items()

@@ -23,6 +23,7 @@ LINEAR = schedule("linear", initial=1.0, final=0.2, num_steps=8)
 EXPONENTIAL = schedule("exponential", initial=1.0, final=0.2, rate=0.5)
 INVERSE = schedule("inverse", initial=2.0, rate=6.0)
 COSINE = schedule("cosine", initial=1.0, final=0.2, num_steps=8)
+WARM = schedule("warm_up_cosine", peak=1.0, final=0.2, num_warm_up_steps=3, num_steps=11)
 PIECEWISE = schedule("piecewise", knots=knots((2, 1.0), (4, 0.5), (8, 0.3)))
 
 
@@ -37,6 +38,7 @@ PIECEWISE = schedule("piecewise", knots=knots((2, 1.0), (4, 0.5), (8, 0.3)))
         (schedule("exponential", initial=1.0, final=0.2, rate=1.0), {0: 1.0, 10**6: 1.0}),
         (INVERSE, {0: 2.0, 3: 1.0, 9: 0.5, 6 * 10**9: 1e-9}),
         (COSINE, {0: 1.0, 2: 0.6 + 0.4 * 0.5**0.5, 4: 0.6, 6: 0.6 - 0.4 * 0.5**0.5, 8: 0.2, 10**9: 0.2}),
+        (WARM, {0: 0.25, 2: 0.75, 3: 1.0, 5: 0.6 + 0.4 * 0.5**0.5, 7: 0.6, 11: 0.2, 10**9: 0.2}),
         (PIECEWISE, {0: 1.0, 2: 1.0, 3: 0.75, 4: 0.5, 6: 0.4, 8: 0.3, 9: 0.3, 10**9: 0.3}),
         (schedule("piecewise", knots=knots((5, 0.7))), {0: 0.7, 5: 0.7, 6: 0.7}),
     ],
@@ -52,7 +54,9 @@ def test_falling_schedules_fall_and_stay_above_zero(falling: Schedule) -> None:
     assert min(values) > 0.0
 
 
-@pytest.mark.parametrize("moving", [schedule("constant", value=0.3), LINEAR, EXPONENTIAL, INVERSE, COSINE, PIECEWISE])
+@pytest.mark.parametrize(
+    "moving", [schedule("constant", value=0.3), LINEAR, EXPONENTIAL, INVERSE, COSINE, WARM, PIECEWISE]
+)
 def test_all_values_of_a_scaled_schedule_are_those_times_the_factor(moving: Schedule) -> None:
     scaled = moving.scaled(0.5)
     assert [scaled(step) for step in range(12)] == pytest.approx([0.5 * moving(step) for step in range(12)])

@@ -6,9 +6,10 @@ Letters: P weights of a vector.
 import itertools
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr
@@ -22,12 +23,16 @@ class GroupConfig(Config):
 
     usual: ClassVar = {"weights": "*", "learning_rate": {"name": "constant", "value": 0.001}}
 
-    weights: NonEmptyStr
-    """which weights, by their names in the model; * stands for anything"""
+    weights: NonEmptyStr | Annotated[list[NonEmptyStr], Field(min_length=1)]
+    """which weights, by their names in the model, or a list of such; * stands for anything"""
     optimizer: OptimizerConfig
     """how they step"""
     learning_rate: ScheduleConfig
     """the length of steps, a function of opt steps"""
+
+    def patterns(self) -> list[str]:
+        """Return the patterns of its weights."""
+        return [self.weights] if isinstance(self.weights, str) else self.weights
 
 
 HALVES = (torch.bfloat16, torch.float16)  # in which most steps are too small to change a weight
@@ -108,9 +113,9 @@ def _contiguous(tensor: Tensor) -> tuple[int, ...]:
 
 
 class Group(NamedTuple):
-    """A group of weights: its pattern, its schedule, and a vector with an optimizer for each type of its weights."""
+    """A group of weights: its patterns, its schedule, and a vector with an optimizer for each type of its weights."""
 
-    weights: str
+    weights: str | list[str]
     learning_rate: Schedule
     vectors: list[tuple[Vector, Optimizer]]
 
@@ -131,18 +136,25 @@ def groups_of(model: nn.Module, configs: Sequence[GroupConfig]) -> dict[str, int
         for name, kind in kinds.items()
         if kind is not torch.strided
     )
-    matches = [[name for name in names if fnmatchcase(name, config.weights)] for config in configs]
+    matches = [
+        [name for name in names if any(fnmatchcase(name, each) for each in config.patterns())] for config in configs
+    ]
     faults = [
-        ConfigErrorItem(f"{place}.weights", f"expected weights among {listed(names)}, got {config.weights!r}")
+        ConfigErrorItem(f"{place}.weights", f"expected weights among {listed(names)}, got {pattern!r}")
         for place, config in enumerate(configs)
-        if not matches[place]
+        for pattern in config.patterns()
+        if not any(fnmatchcase(name, pattern) for name in names)
     ]
     ConfigError.require_none(faults)
     found: dict[str, int] = {}
     for name in names:
         places = [place for place, matched in enumerate(matches) if name in matched]
         if len(places) != 1:
-            in_groups = f"{len(places)} ({', '.join(configs[place].weights for place in places)})" if places else "none"
+            in_groups = (
+                f"{len(places)} ({', '.join(' '.join(configs[place].patterns()) for place in places)})"
+                if places
+                else "none"
+            )
             faults.append(ConfigErrorItem("", f"expected the weight {name!r} in one group, got it in {in_groups}"))
         else:
             found[name] = places[0]

@@ -164,14 +164,14 @@ class Learner:
         divisor: Tensor | float = (found.total if scale is None else found.total * scale) if found.means else 1.0
         return self._descend(self.groups, found.sums, divisor, found.means, found.total if self.num_items else 0.0)
 
-    def step(self, loss: Tensor, weights: str) -> Terms:
+    def step(self, loss: Tensor, weights: str | list[str]) -> Terms:
         """Make a step of one group alone, along the gradient of a loss, for a `train_step` of your own.
 
         loss: (). weights: the group's pattern. Returns the norm of the gradient. Raises ValueError for another pattern.
         """
         groups = [group for group in self.groups if group.weights == weights]
         if not groups:
-            known = listed(group.weights for group in self.groups)
+            known = listed(str(group.weights) for group in self.groups)
             raise ValueError(f"step: expected the pattern of a group ({known}), got {weights!r}")
         parameters = [each for vector, _ in groups[0].vectors for each in vector.parameters]
         divisor = torch.ones((), device=self.device) if self.scale is None else self.scale.value

@@ -49,7 +49,7 @@ def read_limit(
 ) -> Callable[[Counters], Limit] | None:
     """Read the arguments of `fit`: returns the limit that they set from some counters on; None if all are None.
 
-    units: those that it may have. The unit may be left out where no env steps are counted: it is then opt steps. Raises
+    units: those that it may have. The unit may be left out: it is then opt steps. Raises
     ValueError for any other number than a positive one, for another unit, and for both numbers.
     """
     given = {name: n for name, n in (("num_steps", num_steps), ("max_steps", max_steps)) if n is not None}
@@ -60,9 +60,8 @@ def read_limit(
     name, number = next(iter(given.items()), ("num_steps", None))
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
         raise ValueError(f"{name}: expected a positive number, got {number!r}")
-    if unit is None and "env_steps" not in units:
-        unit = "opt_steps"
-    if unit is None or unit not in units:
+    unit = unit or "opt_steps"
+    if unit not in units:
         raise ValueError(f"unit: expected one of {', '.join(map(repr, units))}, got {unit!r}")
     limit = Limit(after=float(number), unit=unit)
     return limit.counted_from if name == "num_steps" else lambda counters: limit

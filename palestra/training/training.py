@@ -128,7 +128,7 @@ class Training(TrainerBase):
 
         num_steps, unit: train for so many more opt_steps, env_steps, epochs or minutes, but not beyond `stop`. The run
         is then saved, and the next `fit` goes on to the same bits as if there had been no pause. None: until `stop`.
-        max_steps: go on until there are so many in all. A run that counts no env steps needs no unit: it is opt_steps.
+        max_steps: go on until there are so many in all. Without a unit they are opt_steps.
         A run that was loaded goes on from its last checkpoint; if it is finished, its mirror gets what it lacks. Raises
         TrainingFailed if a loss is not finite or an environment fails (failure.txt in the run's folder has the
         traceback); RunFolderError or CheckpointError if the disk refuses, at the end if only the last or the best

@@ -376,6 +376,16 @@ def test_weights_of_16_bits_are_the_rounded_ones_of_float32_that_the_optimizer_m
     torch.testing.assert_close(learner.vectors[0].weights.data, torch.tensor([2.9999, *[0.9899] * 3]))
 
 
+def test_a_group_takes_several_patterns() -> None:
+    model = net()
+    learner = Learner(model, learning([sgd("*weight", 0.1), sgd("x", 0.1) | {"weights": ["first.b*", "second.bias"]}]))
+    assert [len(group.vectors[0][0].parameters) for group in learner.groups] == [2, 2]
+    loss = model.loss(model(batch(0)), batch(0))["loss_label"].mean()
+    learner.step(loss, ["first.b*", "second.bias"])
+    with pytest.raises(ConfigError, match=r"^1.weights: expected weights among .*, got 'third.*'"):
+        Learner(net(), learning([sgd("*weight", 0.1), sgd("x", 0.1) | {"weights": ["*.bias", "third.*"]}]))
+
+
 def test_a_loss_of_ones_own_steps_with_one_group_alone() -> None:
     model = net()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
