@@ -72,7 +72,7 @@ def _label(batch: Any, num: int) -> np.ndarray[Any, Any] | None:
     """Return the labels of a batch, if its items have them: an array or texts, one for each item."""
     label = batch.get(LABEL) if isinstance(batch, Mapping) else None
     if isinstance(label, Tensor) and label.dim() > 0 and len(label) == num:
-        return label.numpy()
+        return (label.float() if label.dtype in HALVES else label).numpy()
     if isinstance(label, list | tuple) and len(label) == num and all(isinstance(each, str) for each in label):
         return np.array(label)
     return None

@@ -86,8 +86,9 @@ class Encoding(NamedTuple):
             return np.ascontiguousarray(column[:, None] if column.ndim == 3 else column, dtype=self.image)
         numbers = column.astype(np.float64)
         if self.spread is not None:
-            numbers = (numbers - self.mean) / self.spread
-        with np.errstate(over="ignore"):
+            with np.errstate(over="ignore", under="ignore"):
+                numbers = (numbers - self.mean) / self.spread
+        with np.errstate(over="ignore", under="ignore"):
             values = numbers.astype(np.float32)
         return values[:, None] if values.ndim == 1 else values
 
@@ -207,8 +208,17 @@ class Table(LabelledFile):
         if image is not None or not self.config.standardize:
             return Encoding(shape, None, image)
         known = known.astype(np.float64)
-        spread = np.where(known.max(axis=0) == known.min(axis=0), 1.0, known.std(axis=0))
-        return Encoding(shape, None, None, known.mean(axis=0), spread)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            mean, spread = known.mean(axis=0), known.std(axis=0)
+            scale = np.abs(known).max(axis=0)
+            is_constant = known.max(axis=0) == known.min(axis=0)
+            is_held = is_constant | (np.isfinite(spread) & (spread > np.finfo(np.float64).tiny))
+            if not np.all(is_held):  # squares that float64 does not hold
+                shares = known / np.where(is_held, 1.0, scale)
+                mean = np.where(is_held, mean, shares.mean(axis=0) * scale)
+                spread = np.where(is_held, spread, shares.std(axis=0) * scale)
+        spread = np.where(is_constant | (spread == 0), 1.0, spread)
+        return Encoding(shape, None, None, mean, spread)
 
     def image(self, name: str) -> np.dtype[Any] | None:
         """Return the type in which an array of images is shown; None for any other column."""

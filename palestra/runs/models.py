@@ -205,10 +205,10 @@ class StoredModel:
     def predict(self, items: Any, batch_size: int = 256, collate: Callable[[list[Any]], Any] | None = None) -> Any:
         """Return what the model's `predict` says of items: tensors on the CPU with a row for each item, in their order.
 
-        They stand in dicts and tuples as the model gives them. items: a list of items, or a data set. batch_size: items
-        that are computed at once; it changes rounding alone. collate: makes a batch of a list of items; None: as the
-        data set says, else as torch does. Raises ValueError for no items, DataFailed for an item that cannot be read,
-        PredictionFailed.
+        Those of bfloat16, which NumPy does not know, are float32. They stand in dicts and tuples as the model gives
+        them. items: a list of items, or a data set. batch_size: items that are computed at once; it changes rounding
+        alone. collate: makes a batch of a list of items; None: as the data set says, else as torch does. Raises
+        ValueError for no items, DataFailed for an item that cannot be read, PredictionFailed.
         """
         if len(items) == 0:
             raise ValueError("expected items, got none")
@@ -245,7 +245,8 @@ class StoredModel:
     def _rows(self, leaf: Any, key: BatchKey, name: str) -> Tensor:
         """Return an output on the CPU. Raises PredictionFailed unless it is a tensor with a row for each item."""
         if isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == len(key.items):
-            return leaf.detach().cpu()
+            leaf = leaf.detach().cpu()
+            return leaf.float() if leaf.dtype == torch.bfloat16 else leaf  # which NumPy does not know
         got = f"a tensor of shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__
         expected = f"expected tensors with a row for each of {len(key.items)} items from predict"
         raise PredictionFailed(f"{name}: {expected} of {type(self.model).__name__}, got {got} at {key}")

@@ -214,6 +214,15 @@ def test_sets_of_one_file_are_split_alike_and_what_they_share_is_counted() -> No
         made(train=drawn | {"held_out": False}, test=other)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e-300, 1e300, 5e-324])
+def test_numbers_of_any_size_are_standardized(size: float) -> None:
+    """Also where their squares are none that float64 holds."""
+    write_csv([["a", "b", "y"], *([repr(size * (i % 3)), i % 3, i % 2] for i in range(12))])
+    shown = made(train=keys(sees=["a", "b"], categorical=[], held_out=None))["train"].entries["columns"]
+    assert shown[:, 0].tolist() == pytest.approx(shown[:, 1].tolist(), rel=1.0 if size == 5e-324 else 1e-6)
+
+
 def test_another_set_that_cannot_be_shown_as_the_training_rows_say_is_told() -> None:
     write_csv(ROWS)
     write_csv([ROWS[0], [1, "red", 3, 2]], "other.csv")
