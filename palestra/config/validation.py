@@ -231,6 +231,8 @@ def _message(fault: _Fault) -> str:
     hint = mapping_hint(value) if kind in ("model_type", "dict_type") else ""
     if kind in ("int_type", "float_type"):
         hint = comma_hint(value)
+    if kind == "string_type" and isinstance(value, bool | int | float):
+        hint = f"""; a text is quoted: "{shown(value)}", on a command line '"{shown(value)}"'"""
     return f"{expected}, got {typed(value)}{hint}"
 
 

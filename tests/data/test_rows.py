@@ -214,6 +214,16 @@ def test_sets_of_one_file_are_split_alike_and_what_they_share_is_counted() -> No
         made(train=drawn | {"held_out": False}, test=other)
 
 
+@pytest.mark.parametrize(("name", "quoted"), [(True, '"true"'), (2024, '"2024"')])
+def test_a_column_whose_name_is_no_text_in_yaml_is_told_with_how_to_quote_it(name: Any, quoted: str) -> None:
+    told = rf"^data.train.label: expected .*, got the \w+ .*; a text is quoted: {quoted}, on a command line '{quoted}'$"
+    with pytest.raises(ConfigError, match=told):
+        made(train=keys(label=name))
+    text = {"label": str(name).lower(), "sees": ["a"], "categorical": [], "held_out": None}
+    write_csv([["a", text["label"]], *([i, i % 2] for i in range(4))])
+    assert len(made(train=keys(**text))["train"]) == 4
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("size", [1e-300, 1e300, 5e-324])
 def test_numbers_of_any_size_are_standardized(size: float) -> None:
