@@ -22,7 +22,7 @@ from palestra.runs.fit import AnyDataConfig, AnyModelConfig
 from palestra.runs.kinds import kind_of_run, read_config
 from palestra.runs.shipped_configs import shipped_configs
 from palestra.runs.starting import following, remedies, starting_data
-from palestra.runs.starting_fit import starting_fit
+from palestra.runs.starting_fit import NO_MODEL, starting_fit
 from palestra.runs.starting_text import starting_text
 from palestra.text.algorithms import AnyTextAlgorithm
 from palestra.text.algorithms.algorithm import TextAlgorithm
@@ -93,6 +93,7 @@ def starting_config(name: str, words: Sequence[str]) -> BaseRunConfig:
 def _starting_fit(words: Sequence[str]) -> BaseRunConfig:
     """Return a config for a model and data. words: both, and overrides; the data may be a protocol and a scenario."""
     models, sets = ([*names_of(members_of(each))] for each in (AnyModelConfig, AnyDataConfig))
+    models.append(NO_MODEL)
     named = [word for word in words if "=" not in word]
     for place, (what, known) in enumerate((("a model", models), ("data", sets))):
         is_scenario = place == 1 and len(named) == 3

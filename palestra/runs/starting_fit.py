@@ -19,6 +19,7 @@ from palestra.runs.fit import AnyModelConfig, AnySetConfig, FitConfig, model_cla
 from palestra.runs.kinds import read_config
 from palestra.runs.starting import remedies
 
+NO_MODEL = "null"  # in place of a model's name
 VALID = "valid"  # the set by which a first file judges a model, besides `train`
 Data = dict[str, Any]
 
@@ -36,9 +37,10 @@ class _Learner(Config):
 def starting_fit(model: str, said: Data, overrides: Sequence[str]) -> FitConfig:
     """Return the config of a run in which a model learns from a data set, with the usual keys of both.
 
-    said: of the key `data.train`. overrides: those of the data count before these are made; one such as
-    data.test.part=test adds a set of that name. A set by which the model is judged stands beside `train` if the data
-    set can hold items out. Raises ConfigError with all faults at once: of data, of the model, and of other overrides.
+    model: its name; "null": that a program hands over. said: of the key `data.train`. overrides: those of the data
+    count before these are made; one such as data.test.part=test adds a set of that name. A set by which the model is
+    judged stands beside `train` if the data set can hold items out. Raises ConfigError with all faults at once: of
+    data, of the model, and of other overrides.
     """
     sets, faults = {TRAIN: said}, list[ConfigErrorItem]()
     follows = set[str]()  # keys that follow from the data: nobody knows whether they are missing while there are none
@@ -46,10 +48,10 @@ def starting_fit(model: str, said: Data, overrides: Sequence[str]) -> FitConfig:
         follows = {f"data.{key}" for key in lacking(sets, Place(_Sets).below("data", {}))}
         sets, follows = _sets(said, overrides), set()
         train = make_sets(check({"data": sets}, _Sets).data, seed=0)[TRAIN]
-        learner = _model(model, train, overrides)
+        learner = None if model == NO_MODEL else _model(model, train, overrides)
     except ConfigError as error:
-        faults, learner = error.errors, _model(model, None, overrides)
-        if _is_labelled(learner):
+        faults, learner = error.errors, None if model == NO_MODEL else _model(model, None, overrides)
+        if learner is not None and _is_labelled(learner):
             follows |= {f"model.{key}" for key in lacking(learner, Place(_Learner).below("model", {}))}
     data = {"model": learner, "data": sets} | _judged(learner, [name for name in sets if name != TRAIN] or [TRAIN])
     data = completed(data, Place(FitConfig))
@@ -119,8 +121,10 @@ def _is_labelled(model: Data) -> Any:
     return found if found is not None and issubclass(found, LabelledConfig) else None
 
 
-def _judged(model: Data, names: Sequence[str]) -> Data:
+def _judged(model: Data | None, names: Sequence[str]) -> Data:
     """Return the keys `evaluations` and `best` for a model; none while its own keys do not fit. names: of the sets."""
+    if model is None:
+        return {"evaluations": [{"name": name, "data": name} for name in names], "best": None}
     try:
         first, *_ = model_class(check({"model": model}, _Learner).model).scores
     except ConfigError:

@@ -164,7 +164,16 @@ class FitTrainer(Training):
 
     @classmethod
     def bounds(cls, config: FitConfig) -> list[str]:
-        return overlaps(make_sets(config.sets(), config.seed), config.sets())
+        only = "model: only a program can train this, which hands a model over by FitTrainer(config).set_model(model)"
+        found = overlaps(make_sets(config.sets(), config.seed), config.sets())
+        return found if config.model is not None else [only, *found]
+
+    @classmethod
+    def check(cls, config: FitConfig) -> None:
+        """As in Training; of a model that a program hands over nothing can be tried."""
+        training = cls(config)
+        if config.model is not None:
+            training.require_ready()
 
     def before_train(self) -> None:
         """As in Training; says first which sets have rows from which the model also learns."""

@@ -417,6 +417,18 @@ def test_classes_are_predicted_as_they_are_written_and_shared_rows_are_told(here
         assert set(arrays["class"].tolist()) <= set(kinds)
 
 
+def test_a_first_file_for_a_model_that_a_program_hands_over(here: Path) -> None:
+    Path("given.csv").write_text("\n".join(["x,y", *(f"{x},{'ab'[x % 2]}" for x in range(10))]))
+    Path("given.yml").write_text(
+        shell("config", "fit", "null", "rows", "data.train.file=given.csv", "data.train.label=y")
+    )
+    assert yaml.safe_load(Path("given.yml").read_text())["model"] is None
+    told = shell("check", "given.yml")
+    assert "complete and consistent" in told
+    assert "model: only a program can train this, which hands a model over by FitTrainer(config).set_model(" in told
+    assert "expected a model by name" in shell("train", "given.yml", "--run", "given", code=2)
+
+
 def test_of_another_file_all_rows_are_judged(here: Path) -> None:
     """Also of one that a set of a new name has, which has the other keys of `train`."""
     held_out = rows("class") | {"held_out": {"name": "fraction", "fraction": 0.2, "seed": 0}}
