@@ -60,10 +60,11 @@ def export_model(
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's exporters warn about their internals
         data, batches = _batches(loaded, module)
+        rows = {"rows": data.described()} if isinstance(data, RowsData) else {}
         folder.mkdir(parents=True)
         logging.getLogger("torch.fx.experimental.symbolic_shapes").setLevel(logging.ERROR)
         try:
-            return _write(loaded, module, data, batches, folder, onnx, tell)
+            return _write(loaded, module, batches, rows, folder, tell if onnx else None)
         except BaseException as error:
             shutil.rmtree(folder)
             if isinstance(error, Exception) and not isinstance(error, ExportError):
@@ -106,13 +107,7 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _write(
-    loaded: StoredModel,
-    module: nn.Module,
-    data: Any,
-    batches: list[Any],
-    folder: Path,
-    onnx: bool,
-    tell: Callable[[str], None],
+    loaded: StoredModel, module: nn.Module, batches: list[Any], rows: Any, folder: Path, tell: Callable[..., Any] | None
 ) -> dict[str, int]:
     example, found = batches[0], module(batches[0])
     _require_tensors(example, "a batch of the training data", "batch")
@@ -134,10 +129,8 @@ def _write(
         },
         "batch": _in_python(example),
         "outputs": {name: entry_of(value) for name, value in outputs.items()},
-    }
-    if isinstance(data, RowsData):
-        description["rows"] = data.described()
-    if onnx:
+    } | rows
+    if tell is not None:
         path = folder / "model.onnx"
         tell(f"writing {path} with torch's ONNX exporter; this takes some ten seconds")
         names = list(free_names(inputs, outputs).values())

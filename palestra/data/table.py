@@ -210,15 +210,13 @@ class Table(LabelledFile):
         known = known.astype(np.float64)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             mean, spread = known.mean(axis=0), known.std(axis=0)
-            scale = np.abs(known).max(axis=0)
             is_constant = known.max(axis=0) == known.min(axis=0)
             is_held = is_constant | (np.isfinite(spread) & (spread > np.finfo(np.float64).tiny))
             if not np.all(is_held):  # squares that float64 does not hold
-                shares = known / np.where(is_held, 1.0, scale)
-                mean = np.where(is_held, mean, shares.mean(axis=0) * scale)
-                spread = np.where(is_held, spread, shares.std(axis=0) * scale)
-        spread = np.where(is_constant | (spread == 0), 1.0, spread)
-        return Encoding(shape, None, None, mean, spread)
+                scale = np.where(is_held, 1.0, np.abs(known).max(axis=0))
+                of_shares = (known / scale).mean(axis=0) * scale, (known / scale).std(axis=0) * scale
+                mean, spread = np.where(is_held, (mean, spread), of_shares)
+        return Encoding(shape, None, None, mean, np.where(is_constant | (spread == 0), 1.0, spread))
 
     def image(self, name: str) -> np.dtype[Any] | None:
         """Return the type in which an array of images is shown; None for any other column."""
