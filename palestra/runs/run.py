@@ -232,12 +232,14 @@ class Run:
         with self.clock.paused(), self.time_log.during(phase):
             yield
 
-    def set_time_before(self) -> None:
-        """Set the seconds that earlier processes have counted, from the records."""
-        records = self.records.read()
-        clocks = (record.get("clock", {}) for record in records)
-        self.clock.set_before(max((clock.get("train_seconds", 0.0) for clock in clocks), default=0.0))
-        self.time_log.set_before(summed_times(records))
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of training so far, of all processes of the run, in all and by phase."""
+        return {"training": self.clock.seconds, **self.time_log.total()}
+
+    def set_time_before(self, seconds: Mapping[str, float]) -> None:
+        """Set the seconds that earlier processes have counted. seconds: what `seconds` gave then."""
+        self.clock.set_before(seconds["training"])
+        self.time_log.set_before(seconds, summed_times(self.records.read()))
 
     def note_end(self, reason: str) -> None:
         """Write to run.json why the run ended before its `stop`, which the last record says, too."""

@@ -49,6 +49,7 @@ class RunCheckpoints:
         """
         self._candidates = candidates
         self.open_beside()
+        self.stored.seconds = self.run.seconds
         self.stored.in_use, self.stored.once, self.stored.unwritten = self._in_use, self._once, self._unwritten
         with ExitStack() as stack:
             try:
@@ -189,7 +190,7 @@ class RunCheckpoints:
         """Bring back replay rows, records and seconds of training as they were when this checkpoint was saved."""
         self._rewind(loaded)
         self.stored.once = self._once = deepcopy(loaded.manifest.once)
-        self.run.set_time_before()
+        self.run.set_time_before(loaded.manifest.seconds)
         self.restore_rows(loaded, buffers)
         if loaded.state["is_best"]:  # a kill may have come before it was marked
             self.stored.mark_best(loaded.folder.name)

@@ -93,9 +93,11 @@ class TimeLog:
             seconds[self.phase] += perf_counter() - self._since
         return seconds
 
-    def set_before(self, seconds: Mapping[str, float]) -> None:
-        """Set the seconds that earlier processes of the run have recorded."""
-        self._taken = {phase: seconds.get(phase, 0.0) for phase in PHASES}
+    def set_before(self, seconds: Mapping[str, float], recorded: Mapping[str, float]) -> None:
+        """Set the seconds that earlier processes of the run have counted; `take` gives those that were not recorded."""
+        self._taken = {phase: recorded[phase] for phase in PHASES}
+        for phase in PHASES:
+            self._seconds[phase] += max(seconds[phase] - recorded[phase], 0.0)
 
 
 class _During:

@@ -99,6 +99,7 @@ class Checkpoints:
         self.keep_every = keep_every
         self.segment_rows = segment_rows
         self.in_use: Callable[[], set[int]] = set  # the numbers of checkpoints that must not be deleted yet
+        self.seconds: Callable[[], Mapping[str, float]] = dict  # of training so far, in all and by phase
         self.once: Once = {}  # the files that were written once, which later checkpoints name
         self.unwritten: dict[tuple[OnceFolder, str], bytes] = {}  # those that the disk has refused
         self._known_segments: dict[str, tuple[Segment, ...]] = {}
@@ -154,6 +155,7 @@ class Checkpoints:
                 number=number,
                 is_due=is_due,
                 counters=dict(counters),
+                seconds=dict(self.seconds()),
                 records=records,
                 versions=versions(),
                 machine=machine(),

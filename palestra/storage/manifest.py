@@ -22,9 +22,10 @@ from palestra.storage.stored_files import (
     raising_damaged,
 )
 
-FORMAT: Literal[5] = 5  # 5 added the files that are written once
+FORMAT: Literal[5] = 5  # 5 added the files that are written once, and the seconds of training
 MANIFEST, STATE, TENSORS = "manifest.json", "state.json", "tensors.safetensors"
 
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 OnceFolder = Literal["players", "prompts", "rollouts", "transcripts", "calls"]
 Once = dict[OnceFolder, dict[FileName, StoredFile]]
 """the files of a run that are written once beside its checkpoints, by folder and name"""
@@ -51,8 +52,8 @@ def training_reads(folder: OnceFolder, name: str) -> bool:
 class Manifest(SealedEntry):
     """The list of what a checkpoint holds, and in which files.
 
-    is_due: whether it was saved at an interval of the config, not because of a signal. records: the records file at
-    that time. versions, machine: where it was written. files: those in the checkpoint's folder. buffers: the replay
+    is_due: whether it was saved at an interval of the config, not because of a signal. seconds: those of training by
+    then, in all and by phase. records: the records file at that time. versions, machine: where it was written. files: those in the checkpoint's folder. buffers: the replay
     rows by buffer. once: the files beside the checkpoints that were written once.
     """
 
@@ -62,6 +63,7 @@ class Manifest(SealedEntry):
     number: Annotated[int, Field(ge=0, lt=10**18)]
     is_due: bool
     counters: dict[str, Count]
+    seconds: dict[str, Seconds]
     records: RecordsThen
     versions: dict[str, str | None]
     machine: dict[str, str | int | None]

@@ -326,6 +326,38 @@ def test_minutes_count_training_alone(make_config: MakeConfig, tmp_path: Path, m
     }
 
 
+def test_time_since_the_last_record_counts_after_a_resume(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("palestra.runtime.clock.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("palestra.runtime.timing.perf_counter", lambda: now[0])
+
+    class Slow(Callback):
+        def after_step(self, trainer: Trainer, player: Player, metrics: Metrics) -> None:
+            now[0] += 30.0
+
+    config = make_config(
+        {
+            "best": None,
+            "evaluations": [],
+            "output.record": {"every": 2, "unit": "minutes"},
+            "output.save": {"every": 100, "unit": "minutes"},
+            "stop": {"after": 5, "unit": "minutes"},
+        }
+    )
+    trainer = Trainer(config, run=tmp_path / "run", callbacks=[Slow(None)])
+    for num_steps in (3, 3, 1):  # the first is before the first record; each time another process goes on
+        trainer.fit(num_steps, "opt_steps")
+        trainer = Trainer.load(tmp_path / "run", callbacks=[Slow(None)])
+    trainer.fit()
+    assert trainer.opt_steps == 10
+    assert [record["opt_steps"] for record in records(trainer, "training")] == [4, 8, 10]
+    clocks = [record["clock"] for record in records(trainer, "training")]
+    assert [clock["train_seconds"] for clock in clocks] == [120.0, 240.0, 300.0]
+    assert [sum(clock["time"].values()) for clock in clocks] == [120.0, 120.0, 60.0]
+
+
 def test_a_clock_does_not_count_while_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("palestra.runtime.clock.time.perf_counter", lambda: now[0])
