@@ -34,6 +34,7 @@ def test_a_run_saves_a_state_and_reads_it_back_without_a_training(make_config: M
     record = {"kind": "training", **COUNTS, "clock": {"train_seconds": 3.0}}
     with opened(make_config(), tmp_path / "run") as checkpoints:
         checkpoints.run.records.write(record)
+        checkpoints.run.clock.set_before(3.0)
         saved = checkpoints.save({"weights": torch.arange(3)}, COUNTS, {}, True, True)
         checkpoints.run.records.write(record | {"opt_steps": 5})
     assert saved == tmp_path / "run" / "checkpoints" / "00000000"
