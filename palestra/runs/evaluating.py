@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from palestra.evaluation.evaluations import BestScore
 from palestra.evaluation.evaluator import Watch
+from palestra.recording.recorders import plain
 from palestra.recording.results import Task
 from palestra.runs.progress import ProgressReporter
 from palestra.runs.run_checkpoints import RunCheckpoints
@@ -142,8 +143,10 @@ class Evaluating:
 
     # ---- playing them ------------------------------------------------------------------------------------
 
-    def evaluate(self, names: Sequence[str], counters: dict[str, int], hooks: EvaluationHooks) -> None:
+    def evaluate(self, names: Sequence[str], counters: dict[str, int], hooks: EvaluationHooks) -> list[dict[str, Any]]:
         """Play evaluations, and write the records of the results that count now; in the test, once it is over.
+
+        Returns these records.
 
         names: those of the evaluations that are due. counters: those of the run. hooks: those of the training. A record
         has the counters at which its players were copied. Pairings in which no player learns are only played at the
@@ -153,11 +156,11 @@ class Evaluating:
         with_scripted = self.is_final or counters["opt_steps"] == 0
         request = EvaluationRequest(list(names), with_scripted, self.is_final, counters)
         if self.is_final:
-            self._tested += self._records(request)
-            return
+            self._tested += (records := self._records(request))
+            return [plain({key: value for key, value in each.items() if key != PLAYED}) for each in records]
         with self.progress.run.aside("evaluation"), hooks.context() if names else nullcontext():
             records = self._records(request)
-        self._count(records, counters, hooks)
+        return self._count(records, counters, hooks)
 
     @contextmanager
     def test(self, counters: dict[str, int], hooks: EvaluationHooks) -> Iterator[None]:
@@ -181,15 +184,19 @@ class Evaluating:
             self.is_final = False
         self._count(self._tested, counters, hooks)
 
-    def _count(self, records: Sequence[dict[str, Any]], counters: Mapping[str, int], hooks: EvaluationHooks) -> None:
-        """Write the records of results, each of which may make a checkpoint the best one."""
-        for record in map(hooks.file, records):
+    def _count(
+        self, records: Sequence[dict[str, Any]], counters: Mapping[str, int], hooks: EvaluationHooks
+    ) -> list[dict[str, Any]]:
+        """Write and return the records of results, each of which may make a checkpoint the best one."""
+        filed = [hooks.file(record) for record in records]
+        for record in filed:
             self.progress.run.records.write(record)
             if record["kind"] == "evaluation":
                 self._update_best(record, counters)
                 hooks.after_evaluation(record)
             elif self.best is not None and record["evaluation"] == self.best.config.evaluation:
                 self._failed = record["why"]
+        return [plain(record) for record in filed]
 
     def _records(self, request: EvaluationRequest) -> list[dict[str, Any]]:
         tasks = [request.task(self.evaluations, name) for name in request.names]

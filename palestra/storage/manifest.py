@@ -53,8 +53,9 @@ class Manifest(SealedEntry):
     """The list of what a checkpoint holds, and in which files.
 
     is_due: whether it was saved at an interval of the config, not because of a signal. seconds: those of training by
-    then, in all and by phase. records: the records file at that time. versions, machine: where it was written. files: those in the checkpoint's folder. buffers: the replay
-    rows by buffer. once: the files beside the checkpoints that were written once.
+    then, in all and by phase. records: the records file at that time. versions, machine: where it was written. files:
+    those in the checkpoint's folder. buffers: the replay rows by buffer. once: the files beside the checkpoints that
+    were written once.
     """
 
     file: ClassVar = MANIFEST

@@ -70,6 +70,8 @@ class AsyncEvaluating(Evaluating):
     # ---- requests and results ----------------------------------------------------------------------------
 
     def _records(self, request: EvaluationRequest) -> list[dict[str, Any]]:
+        if self.processes is None:  # between two `fit`
+            return super()._records(request)
         if request.names:
             self.batches.append(Batch(request, copied(self.evaluations.snapshot())))
             self._hand_over()

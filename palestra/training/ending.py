@@ -36,6 +36,12 @@ def stay_finished(training: Any, is_fresh: bool) -> None:
         raise unsent
 
 
+def end_between(training: Any) -> None:
+    """End what was done between two `fit`. Raises the error of what could not be kept."""
+    if training.replica.leads and (failure := training.checkpoints.failure or _file_end(training)) is not None:
+        raise failure from None
+
+
 def _file_end(training: Any) -> RemoteError | None:
     """Tell run.json, the recorders and the mirror how this `fit` ends. Gives the error of an incomplete mirror."""
     run, checkpoints = training.run, training.checkpoints

@@ -1,7 +1,7 @@
 """A training as one of the replicas of a run, which go through the same stages in lockstep."""
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from pathlib import Path
@@ -58,10 +58,10 @@ class Lockstep:
     # ---- one fit -------------------------------------------------------------------------------------------
 
     @contextmanager
-    def opened(self, *arguments: Any) -> Iterator[None]:
+    def opened(self, call: Callable[[Any], object]) -> Iterator[None]:
         """The context of one `fit`: failures are told, and the other replicas of this process fit along with its head.
 
-        arguments: those of `fit`.
+        call: calls for each of these what was called here.
         """
         training, replica = self.training, self.replica
         if not replica.heads:
@@ -72,7 +72,7 @@ class Lockstep:
                 return
             self._make_followers()
             exchange = Exchange(replica.num_here)
-            threads = [threading.Thread(target=each._follow, args=(arguments,), daemon=True) for each in self.followers]
+            threads = [threading.Thread(target=each._follow, args=(call,), daemon=True) for each in self.followers]
             self.replica.exchange = exchange
             for each in self.followers:
                 each.replica.exchange, each.replica.link = exchange, replica.link
@@ -130,14 +130,13 @@ class Lockstep:
         training.run.config = leader.run.config
         training.finished, training.end_reason, training.is_cut = leader.finished, leader.end_reason, leader.is_cut
 
-    def _follow(self, arguments: Sequence[Any]) -> None:
-        """Fit along with the leader, in a thread of one's own."""
+    def _follow(self, call: Callable[[Any], object]) -> None:
+        """Do what the leader does, in a thread of one's own."""
         exchange, place = self.replica.exchange, self.replica.place
         assert exchange is not None
         try:
             exchange.begin(place)
-            num_steps, unit, max_steps = arguments
-            self.training.fit(num_steps, unit, max_steps=max_steps)
+            call(self.training)
             exchange.leave(place)
         except ReplicaFailed:
             return
@@ -258,33 +257,36 @@ class Lockstep:
         return hooks if self.replica.is_alone else hooks._replace(after_evaluation=self._evaluated.append)
 
     @contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> Iterator[list[dict[str, Any]]]:
         """A context in which the leader evaluates, and at whose end all replicas hear of the results.
 
-        Raises Interrupted in all of them if a signal comes. The evaluations of a test are one piece, which has its own.
+        It gives the list of their records, which the leader fills. Raises Interrupted in all of them if a signal comes.
+        The evaluations of a test are one piece, which has its own.
         """
+        found: list[dict[str, Any]] = []
         if self.replica.is_alone:
-            yield
+            yield found
             return
         if self.training.evaluating.is_final:
             self.keep_waiting(True)
-            yield
+            yield found
             self.keep_waiting(False)
             return
         self._evaluated = []
         try:
             self.keep_waiting(True)
-            yield
+            yield found
         except Interrupted:
             self.replica.of_leader("the results of evaluations", self.training.run.signals.received)
             raise
         finally:
             self.keep_waiting(False)
-        records = self.replica.of_leader("the results of evaluations", self._evaluated)
+        records = self.replica.of_leader("the results of evaluations", (self._evaluated, found))
         if isinstance(records, int):
             self._leave_by(records)
             raise Interrupted
-        for record in records:
+        evaluated, found[:] = records
+        for record in evaluated:
             self.training.after_evaluation(record)
 
     # ---- checkpoints ---------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def opened(training: Any) -> Iterator[None]:
         with (
             run.opened(training._begin_run, training.is_saved),
             training.checkpoints.opened(training.evaluating.candidates),
-            training.evaluating.opened(),
+            nullcontext() if training.is_between else training.evaluating.opened(),
             run.timed(),
         ):
             if replica.link is not None:

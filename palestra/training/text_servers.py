@@ -51,7 +51,7 @@ class TextServers(Training):
     @contextmanager
     def train_context(self) -> Iterator[None]:
         """As in Training. A run that is over asks no server, and so needs no key."""
-        with super().train_context(), self.servers.opened(will_ask=not self._has_nothing_left()):
+        with super().train_context(), self.servers.opened(self.is_between or not self._has_nothing_left()):
             yield
 
     def _has_nothing_left(self) -> bool:
@@ -71,12 +71,13 @@ class TextServers(Training):
         self.servers.before_save()
         super().save(is_due)
 
-    def evaluate(self, names: Sequence[str]) -> None:
+    def evaluate(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """As in Training. Where the budget leaves no room, the run ends, and what cannot be paid is left out."""
         try:
-            super().evaluate(names)
+            return super().evaluate(names)
         except BudgetReached:
             self._leave_out(names)
+            return []
 
     def _evaluate_what_is_due(self, done: bool, before: Counters, now: Counters) -> bool:
         done = super()._evaluate_what_is_due(done, before, now)

@@ -3,7 +3,7 @@
 The subclass `palestra.training.trainer.Trainer` trains players in games.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,7 +30,7 @@ from palestra.runtime.intervals import Agenda, Counters, Interval, is_due, read_
 from palestra.runtime.signals import Interrupted
 from palestra.scaling.replica import Replica
 from palestra.storage.run_folder import RunFolder
-from palestra.training import checks, ending, opening, processes
+from palestra.training import between, checks, ending, opening, processes
 from palestra.training.checks import TrainingEnds, TrainingFailed, Watcher, branch_hint
 from palestra.training.descriptions import own_words
 from palestra.training.lockstep import Lockstep
@@ -104,7 +104,7 @@ class Training(TrainerBase):
         self.callbacks = [*map(make_callback, read.callbacks), *required_callbacks(callbacks)]
         self.watcher: Watcher | None = None
         set_counts(self, **dict.fromkeys(read.counters, 0))
-        self.in_epoch = self.finished = self._has_left = False
+        self.in_epoch = self.finished = self.is_open = self.is_between = self._has_left = False
         self.epoch_counts = dict.fromkeys(self.epoch_counter_names, 0)
         self.extra_state: dict[str, Any] = {}
         self.notes = Aggregates(read.output.statistics)
@@ -136,9 +136,8 @@ class Training(TrainerBase):
         """
         self._asked_for = read_limit(num_steps, max_steps, unit, self.config.units())
         self.require_ready()
-        self._has_left, self._num_idle = False, 0
-        parts = processes.linked(self), opening.opened(self), self.train_context()
-        with parts[0], parts[1], parts[2], self.lockstep.opened(num_steps, unit, max_steps):
+        self._num_idle = 0
+        with self.opened(lambda other: other.fit(num_steps, unit, max_steps=max_steps)):
             try:
                 self.before_train()
                 while not self.finished:
@@ -156,6 +155,18 @@ class Training(TrainerBase):
                     self._end_epoch()
             except TrainingEnds:
                 ending.end(self)
+
+    @contextmanager
+    def opened(self, call: Callable[[Any], object]) -> Iterator[None]:
+        """A context in which all components are open. call: calls for another replica what was called here."""
+        self._has_left = False
+        parts = processes.linked(self), opening.opened(self), self.train_context()
+        with parts[0], parts[1], parts[2], self.lockstep.opened(call):
+            self.is_open = True
+            try:
+                yield
+            finally:
+                self.is_open = False
 
     def _end_epoch(self) -> None:
         """Call `after_epoch`, and do what is due."""
@@ -280,14 +291,23 @@ class Training(TrainerBase):
 
     # ---- what is done at safe points -----------------------------------------------------------------------
 
-    def evaluate(self, names: Sequence[str]) -> None:
+    def evaluate(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Play evaluations by name, and write the records of the results that count now; in the test, once it is over.
 
-        Raises Interrupted if a signal comes, and then writes no record.
+        Returns these records, in the test to the leader of replicas alone. Between two `fit`, all results count at
+        once, and the run is saved, so that it keeps the records. Raises ValueError for unknown names, RuntimeError
+        before `fit`, Interrupted if a signal comes, and then writes no record.
         """
-        with self.lockstep.evaluating():
+        known = self.evaluating.at_end()
+        if unknown := [name for name in names if name not in known]:
+            got = f"got {', '.join(map(repr, unknown))}"
+            raise ValueError(f"evaluate: expected names of evaluations ({', '.join(known) or 'there are none'}), {got}")
+        if not self.is_open:
+            return between.evaluate(self, names)
+        with self.lockstep.evaluating() as found:
             if self.replica.leads:
-                self.evaluating.evaluate(names, self.counts(), self._hooks())
+                found += self.evaluating.evaluate(names, self.counts(), self._hooks())
+        return found
 
     def record(self, ended: str | None = None) -> None:
         """Write a training record of what came since the last one. ended: why the run ends before its `stop`."""
@@ -336,7 +356,7 @@ class Training(TrainerBase):
                 self.log(note)
             opening.restore_or_begin(self)
             self._recorded = self.mark()
-        self.progress.begin({"train": self.train_stage(self.config), "test": self.test_stage(self.config)})
+        self.begin_progress()
         for callback in self.callbacks:
             callback.before_train(self)
         if self.finished:
@@ -357,6 +377,10 @@ class Training(TrainerBase):
         self._agenda = Agenda([self.config.stop, self._pause], intervals)
         self._agenda.set(self.checked, self.lockstep.due_once())
         self.safe_point()
+
+    def begin_progress(self) -> None:
+        """Let the display count from here on."""
+        self.progress.begin({"train": self.train_stage(self.config), "test": self.test_stage(self.config)})
 
     def before_epoch(self) -> None:
         for callback in self.callbacks:
