@@ -35,8 +35,8 @@ class FileStartConfig(Config):
 class BodyStartConfig(FromModelConfig):
     """The model of another run whose body a player takes into every network of it that fits."""
 
-    take: Literal["body"]
-    """body: all weights but those of the outputs"""
+    take: Literal["body", "policy"]
+    """body: all weights but those of the outputs; policy: these, too, for the network of the policy"""
 
 
 AnyModelStart = Annotated[ModelStartConfig | FileStartConfig, ByKey()]

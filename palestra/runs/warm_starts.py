@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from palestra.algorithms.parts.actor_critic import POLICY, HeadedNet
 from palestra.config import ConfigError
 from palestra.games.config import GameConfig
 from palestra.games.spaces import Space, entries_in_words
@@ -116,10 +117,43 @@ def start_player(player: Player, config: BodyStartConfig, game: GameConfig) -> W
             (_, first), *_ = (each for net in player.nets.values() for each in _networks(net))
             body_of_another(first, core.state_dict())  # raises, and names what differs
             raise ValueError(f"it has no body: {', '.join(core.state_dict())} make its outputs")
+        if config.take == "policy":
+            taken.append(_take_outputs(player, nets, core))
         algorithm: Any = player.algorithm
         algorithm.warm_start(nets)
-        source = f"the body of {config.from_model} at opt step {trained.opt_steps}"
+        source = f"the {config.take} of {config.from_model} at opt step {trained.opt_steps}"
         return WarmStart(f"players.{player.name}", source, taken, left)
+
+
+def _take_outputs(player: Player, nets: dict[str, dict[str, Tensor]], core: nn.Module) -> str:
+    """Take the weights of a model's outputs into the policy's network, and say which; raises if they do not fit."""
+    name, prefix, net, rows = _policy_of(player)
+    outputs, there = output_weights(net), core.state_dict()
+    here = {key: nets[name][prefix + key] for key in outputs if prefix + key in nets[name]}
+    shapes = {key: tuple(value[rows].shape) for key, value in here.items()}
+    if shapes != (got := {key: tuple(there[key].shape) for key in output_weights(core)}):
+        raise ValueError(f"expected outputs as of the policy, {shapes}, got {got}")
+    for key, value in here.items():
+        value = value.clone()
+        value[rows] = there[key]
+        nets[name][prefix + key] = value
+    return f"the outputs of {_path(name, prefix)}"
+
+
+def _policy_of(player: Player) -> tuple[str, str, nn.Module, slice]:
+    """Return the policy's network: its player's name for it, how its weights begin, itself, and the policy's outputs.
+
+    Raises RunFolderError if there is none.
+    """
+    for name, net in player.nets.items():
+        if isinstance(net, HeadedNet) and POLICY in net.heads:
+            heads = list(net.heads)
+            first = sum(net.heads[head] for head in heads[: heads.index(POLICY)]) if net.is_shared else 0
+            rows = slice(first, first + net.heads[POLICY])
+            return name, f"{heads[0] if net.is_shared else POLICY}.", net.net_of(POLICY), rows
+        if name == POLICY:
+            return name, "", net, slice(None)
+    raise RunFolderError(f"expected 'body' for take, because {player.name!r} has no network of a policy, got 'policy'")
 
 
 def _require_same_entries(trained: TrainedModel, spaces: Mapping[str, Space], game: GameConfig) -> None:

@@ -172,6 +172,27 @@ def test_a_player_takes_the_body_into_every_network_that_fits(name: str, here: P
     assert (told.taken, told.left) == (fitting, left)
 
 
+CLONES = {
+    "ppo, shared": PPO | {"body": {"name": "shared", "net": MLP}},
+    "ppo, separate": PPO | {"body": SEPARATE},
+    "sac": SAC | {"log_std": None, "policy_net": MLP, "critic_net": MLP},
+}
+
+
+@pytest.mark.parametrize("name", CLONES)
+def test_a_policy_that_a_model_has_learned_plays_as_the_model_at_first(name: str, here: Path, make_config: Any) -> None:
+    model = palestra.load_model("source").model
+    trainer = Trainer(balancing(make_config, CLONES[name], start("policy")))
+    observations = 3 * torch.randn(50, 4, generator=torch.Generator().manual_seed(1))
+    actions, _ = trainer.players["agent"].predict(observations.numpy())
+    best = model.net({"observation": observations}).argmax(dim=1)
+    assert len(set(best.tolist())) == 2
+    assert actions.tolist() == best.tolist()
+    cold = Trainer(balancing(make_config, CLONES[name], start())).players["agent"].predict(observations.numpy())[0]
+    assert cold.tolist() != best.tolist()
+    assert trainer.run.warm_starts[0].taken[-1].startswith("the outputs of ")
+
+
 def test_a_player_says_once_what_it_begins_with(here: Path, make_config: Any) -> None:
     config = balancing(make_config, PPO | {"body": SEPARATE}, start())
     config["output"]["display"] = "plain"
@@ -194,7 +215,7 @@ def test_a_player_says_once_what_it_begins_with(here: Path, make_config: Any) ->
         ),
         (MLP, {"normalize": {"eps": 1e-8}}, {}, r"expected null for game.observation.normalize, because the model has"),
         (MLP, {}, {"from_model": "nowhere"}, r"nowhere is not a run"),
-        (MLP, {}, {"take": "all"}, r"expected 'body', got 'all'"),
+        (MLP, {}, {"take": "all"}, r"expected one of 'body', 'policy', got 'all'"),
     ],
 )
 def test_what_a_player_cannot_begin_with_is_told(
