@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 from gymnasium.utils.env_checker import check_env
 
 from palestra.config import ConfigError, ConfigErrorItem, failure
@@ -27,11 +28,11 @@ Environment = gymnasium.Env[Any, Any]
 def check_environment(environment: Environment | Callable[[], Environment]) -> None:
     """Check an environment as palestra plays it, and by `gymnasium.utils.env_checker.check_env`.
 
-    palestra must be able to play its spaces; its observations must have their shapes and dtypes, its rewards must be
-    finite numbers, its ends bools. The same seed and actions must give the same bits again, whatever was played
-    meanwhile and whatever the states of the global random generators, so that a resumed run is exact. environment: an
-    environment, or a callable that makes one, such as its class; then a second one must give the same bits too. Raises
-    ConfigError with a line for every fault, which begins with the method's name.
+    palestra must be able to play its spaces; its observations must have their shapes and dtypes and lie inside them,
+    its rewards must be finite numbers, its ends bools. The same seed and actions must give the same bits again,
+    whatever was played meanwhile and whatever the states of the global random generators, so that a resumed run is
+    exact. environment: an environment, or a callable that makes one, such as its class; then a second one must give the
+    same bits too. Raises ConfigError with a line for every fault, which begins with the method's name.
     """
     try_out = _TryOut()
     with restored_global_states(), warnings.catch_warnings():
@@ -140,6 +141,11 @@ class _TryOut:
                 raise _CannotGoOn
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 self.fault(method, f"expected finite numbers in {entry.name!r}, got nan or inf")
+                raise _CannotGoOn
+            outside = array[(array < space.low) | (array > space.high)] if isinstance(space, Box) else array
+            if outside.size and (isinstance(space, Box) or not space.contains(array.astype(space.dtype)[()])):
+                got = ", ".join(map(str, np.unique(outside)[:3]))
+                self.fault(method, f"expected {entry.name!r} inside {space}, as observation_space says, got {got}")
                 raise _CannotGoOn
             bits += array.tobytes()
         return bits

@@ -88,6 +88,14 @@ BROKEN: dict[str, tuple[Any, str]] = {
         {"seen": lambda self: np.full(2, np.nan, np.float32)},
         "reset: expected finite numbers in 'observation', got nan or inf",
     ),
+    "outside": (
+        {"seen": lambda self: np.array([0.5, self.age], np.float32)},
+        "step: expected 'observation' inside Box(0.0, 1.0, (2,), float32), as observation_space says, got 2.0",
+    ),
+    "outside discrete": (
+        {"observation_space": spaces.Discrete(2), "seen": lambda self: self.age},
+        "step: expected 'observation' inside Discrete(2), as observation_space says, got 2",
+    ),
     "no info": (
         {"reset": lambda self, seed=None, options=None: Coin.reset(self, seed=seed)[0]},
         "reset: expected a tuple of observation and info, a dict, got ndarray",
@@ -116,9 +124,9 @@ BROKEN: dict[str, tuple[Any, str]] = {
         {"action_space": spaces.Text(4)},
         "action_space: expected Discrete, MultiDiscrete, MultiBinary or a Box of floats as",
     ),
-    "outside": (
+    "outside at once": (
         {"seen": lambda self: np.full(2, 7.0, np.float32)},
-        "check_env: gymnasium says: The first element returned by `env.reset()` is not within the obs",
+        "reset: expected 'observation' inside Box(0.0, 1.0, (2,), float32), as observation_space says, got 7.0",
     ),
 }
 
