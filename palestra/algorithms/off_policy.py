@@ -74,7 +74,7 @@ class OffPolicyConfig(AlgorithmConfig):
             "target": {"tau": 1.0, "interval": 500},
             "body": actor_critic.usual_body(heads, spaces, said, critics),
             "initialization": "stock",
-            "box_actions": "state_dependent_gaussian" if critics else None,
+            "box_actions": "state_dependent_gaussian" if POLICY in heads and isinstance(spaces.action, Box) else None,
             "exploration": None if POLICY in heads else "epsilon_greedy",
         }
 

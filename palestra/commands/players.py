@@ -205,10 +205,13 @@ def _watch(run: str, stored: Any, evaluation: str | None, games: int | None) -> 
 
 def _evaluate(stored: Any, names: Sequence[str], games: int | None, video: bool) -> None:
     from palestra.commands.evaluate import ShownEvaluations
+    from palestra.evaluation.video import require_extra
     from palestra.recording.display import make_display
     from palestra.recording.display.scores import score_table
     from palestra.recording.results import Evaluation
 
+    if video:  # before the games
+        require_extra()
     with make_display("auto", console) as display:
         shown = ShownEvaluations(stored, names, games, display)
         found = {name: shown.play(name) for name in names}

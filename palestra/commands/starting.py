@@ -16,12 +16,13 @@ from palestra.config.variants import members_of, names_of
 from palestra.games import AnyGameConfig
 from palestra.games.dialogue.game import AnyScenarioConfig
 from palestra.games.dialogue.protocols import AnyProtocolConfig
+from palestra.games.gymnasium.arguments import nearest_ids
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.config import AnyAlgorithm, RunConfig
 from palestra.runs.fit import AnyDataConfig, AnyModelConfig
 from palestra.runs.kinds import kind_of_run, read_config
 from palestra.runs.shipped_configs import shipped_configs
-from palestra.runs.starting import following, remedies, starting_data
+from palestra.runs.starting import following, for_each_player, remedies, starting_data
 from palestra.runs.starting_fit import NO_MODEL, starting_fit
 from palestra.runs.starting_text import starting_text
 from palestra.text.algorithms import AnyTextAlgorithm
@@ -82,10 +83,11 @@ def starting_config(name: str, words: Sequence[str]) -> BaseRunConfig:
         if (tuned := _tuned(name, game, shipped)) is not None:
             return followed(tuned, overrides) or read_config(tuned, overrides)
         if not _is_game(game):
-            raise ConfigError.at(f"{name} {words[0]}", _expected_game(name, repr(words[0]), shipped))
+            near = f"; {nearest_ids(words[0])}" if is_algorithm(name) else ""
+            raise ConfigError.at(f"{name} {words[0]}", _expected_game(name, repr(words[0]), shipped) + near)
         data = starting_data(name, game, overrides)
         with remedies(data, RunConfig):
-            config: RunConfig = read_config(data, overrides)
+            config: RunConfig = read_config(data, for_each_player(data, overrides))
         make_trainer(apart_from_this_machine(config))
         return config
 

@@ -228,6 +228,11 @@ def full_key(data: Any, path: str, model: type[Config] | None = None) -> str:
     raise ConfigError.at(path, f"no such key, {like}; at the top there are {', '.join(map(str, data))}")
 
 
+def keys_ending_in(data: Any, path: str) -> list[str]:
+    """The dotted keys of the data that end in a path, or in _ and the path."""
+    return [key for key in _paths(data) if key.endswith((f".{path}", f"_{path}"))]
+
+
 def find_key(data: Any, path: str) -> str | None:
     """The dotted key that a path means, as in `full_key`; None if there is no such key."""
     known = list(_paths(data))
@@ -235,7 +240,7 @@ def find_key(data: Any, path: str) -> str | None:
         return path
     if not any(key.endswith(f".{path}") for key in known):
         return None
-    candidates = [key for key in known if key.endswith((f".{path}", f"_{path}"))]
+    candidates = keys_ending_in(data, path)
     if len(candidates) > 1:
         raise ConfigError.at(path, f"expected a key in full, for several end so: {', '.join(candidates)}")
     return candidates[0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,12 @@ class Frame(NamedTuple):
     is_last: bool
 
 
+def require_extra() -> None:
+    """Raise ConfigError if the extra `video` is missing."""
+    if find_spec("imageio_ffmpeg") is None:
+        raise ConfigError.at("--video", "filming needs an extra: pip install 'palestra[video]'")
+
+
 def film_episodes(
     game: WorldGame, policy: Policy, num_games: int, max_rounds: int, seed: int, path: Path
 ) -> list[float]:
@@ -35,11 +42,9 @@ def film_episodes(
 
     Raises ConfigError if the environment cannot be rendered as pixels, or the extra `video` is missing.
     """
-    try:
-        from imageio_ffmpeg import write_frames
-    except ImportError as error:
-        message = "filming needs an extra: pip install 'palestra[video]'"
-        raise ConfigError.at("--video", message) from error
+    require_extra()
+    from imageio_ffmpeg import write_frames
+
     returns, writer = list[float](), None
     try:
         with closing(episode_frames(game, policy, num_games, max_rounds, seed)) as frames:

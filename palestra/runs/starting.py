@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, apply_overrides, check
-from palestra.config.files import find_key, value_at
+from palestra.config.files import find_key, keys_ending_in, value_at
 from palestra.config.places import Place, place_of
 from palestra.config.usual import completed, joined, lacking, rebased
 from palestra.games import OneGame, make_game
@@ -46,7 +46,20 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
         if player not in players:
             players[player] = {"algorithm": completed({"name": algorithm}, ALGORITHM, spaces_of(game, role))}
     data = {"game": rules, "roles": roles, "players": players, **_evaluations(config, game, roles)}
-    return following(completed(joined(data, beside), Place(RunConfig)), overrides, game)
+    data = completed(joined(data, beside), Place(RunConfig))
+    return following(data, for_each_player(data, overrides), game)
+
+
+def for_each_player(data: Data, overrides: Sequence[str]) -> list[str]:
+    """Overrides of which one of a key that all players have, and nothing else has, becomes one for each player."""
+    found: list[str] = []
+    for override in overrides:
+        path, _, value = override.partition("=")
+        keys = keys_ending_in(data, path.strip())
+        same = {tuple(key.split(".")[2:]) for key in keys if key.startswith("players.")}
+        is_of_all = len(same) == 1 and len(keys) == len(data["players"]) > 1
+        found += [f"{key}={value}" for key in keys] if is_of_all else [override]
+    return found
 
 
 def _rules(said: Data, overrides: Sequence[str]) -> Data:

@@ -34,6 +34,24 @@ def test_sac_fits_discrete_actions() -> None:
     assert algorithm.entropy_coefficient.target_entropy.name == "per_log_actions"
 
 
+def test_a_policy_without_critics_draws_vectors_of_numbers_too() -> None:
+    loss = "loss=tests.algorithms.test_off_policy:Cloning"
+    of_numbers, of_choices = (starting_config("off_policy", [game, loss]) for game in ("Pendulum-v1", "CartPole-v1"))
+    algorithms = [config.players["agent"].algorithm for config in (of_numbers, of_choices)]  # type: ignore[union-attr]
+    assert [each.box_actions and each.box_actions.name for each in algorithms] == ["state_dependent_gaussian", None]
+
+
+def test_a_key_of_all_players_may_be_given_once() -> None:
+    config = starting_config("on_policy", ["matrix", "loss=reinforce"])
+    assert {each.algorithm.loss.name for each in config.players.values()} == {"reinforce"}  # type: ignore[union-attr]
+    assert {each.algorithm.estimator.name for each in config.players.values()} == {"reward_to_go"}  # type: ignore[union-attr]
+
+
+def test_an_id_without_its_version_is_told_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"got 'LunarLander'; .*; the nearest known: 'LunarLander-v3'"):
+        starting_config("ppo", ["LunarLander"])
+
+
 def test_networks_fit_what_is_seen() -> None:
     given = ["game.observation.channels=last"]
     mixed = starting_config("ppo", ["tests.gym_probes:Mixed-v0", *given])

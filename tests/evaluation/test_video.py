@@ -99,3 +99,8 @@ def test_the_command_line_films_a_run(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "a film of episodes with returns 3, 3, 3: " in told.output
     (film,) = (tmp_path / "run" / "evaluations").glob("*.mp4")
     assert len(brightness(film)) == 12
+    monkeypatch.setattr("palestra.evaluation.video.find_spec", lambda name: None)
+    monkeypatch.setattr("palestra.evaluation.evaluations.Evaluations.play", None)  # no game is played before
+    told = CliRunner().invoke(app, ["evaluate", run, "--games", "2", "--video"])
+    assert told.exit_code == 2
+    assert told.stderr.strip() == "--video: filming needs an extra: pip install 'palestra[video]'"
