@@ -12,6 +12,7 @@ import torch
 from palestra.commands.match import Match, Position, advise, check_role
 from palestra.config import ConfigError
 from palestra.config.errors import shown
+from palestra.games.boards import fault_of_board
 from palestra.games.game import TensorGame, is_legal
 from palestra.games.spaces import Box, Discrete, MultiDiscrete
 from palestra.randomness import base_key, world_keys
@@ -54,6 +55,10 @@ def begin_match(stored: StoredRun, board: str, seed: int) -> Match:
         state = game.read_board(parsed)
     except ValueError as error:
         raise ConfigError.at("--board", str(error)) from error
+    if (fault := fault_of_board(game, state)) is not None:
+        expected, got = fault
+        message = f"expected of read_board of {type(game).__name__} {expected}, got {got}"
+        raise ConfigError.at("--board", f"{message}; palestra.testing.check_game checks it")
     return Match(game, state, base_key(seed, "play"))
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from palestra.config import ConfigErrorItem, failure
+from palestra.games.boards import check_board
 from palestra.games.game import State, TensorGame, choose_worlds, expand_mask
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
 from palestra.games.trees import are_same, copied
@@ -109,6 +110,7 @@ class TryOut(CheckedCalls):
             self.check_results()
             number += 1
         check_scores(self, game, state)
+        check_board(self, game)
 
     def num_worlds(self) -> int:
         """Return a number of worlds that is no other size in the game."""

@@ -1,12 +1,14 @@
 """`check_game`: sound games pass, and each broken promise is named, with the method that breaks it.
 
-Covers palestra.games.trees, palestra.games.tryout, palestra.games.tryout_calls, palestra.testing,
-palestra.testing.games.
+Covers palestra.games.boards, palestra.games.trees, palestra.games.tryout, palestra.games.tryout_calls,
+palestra.testing, palestra.testing.games.
 """
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
+from palestra.commands.ask import begin_match
 from palestra.config import ConfigError
 from palestra.games import UserGameConfig, make_game
 from palestra.games.game import Observation, State, TensorGame
@@ -641,3 +644,24 @@ def test_a_broken_game_is_refused_before_training(make_config: MakeConfig, in_tm
     assert result.exit_code == 2
     at["game"] = own | {"fault": "none"}
     palestra.Trainer(config, run=in_tmp_path / "run")
+
+
+class WithoutWorlds(Race):
+    """Its boards are states of no world."""
+
+    def read_board(self, board: Any) -> State:
+        if not isinstance(board, list):
+            raise ValueError(f"expected two places, such as [3,4], got {board!r}")
+        return {"places": torch.tensor(board), "mover": torch.tensor(0), "die": torch.tensor(1)}
+
+
+@pytest.mark.usefixtures("few_moves")
+def test_a_board_that_is_read_without_the_axis_of_worlds_is_told() -> None:
+    told = "expected 'places' of one world, int64 (1, 2) on cpu, got int64 (2,) on cpu"
+    with pytest.raises(ConfigError, match=re.escape(f"WithoutWorlds.read_board: {told}")):
+        check_game(WithoutWorlds())
+    stored: Any = SimpleNamespace(game=WithoutWorlds())
+    with pytest.raises(
+        ConfigError, match=re.escape("--board: expected of read_board of WithoutWorlds 'places' of one")
+    ):
+        begin_match(stored, "[3,4]", seed=0)
