@@ -261,6 +261,7 @@ def gymnasium(env_id: str, **arguments: Any) -> Data:
         "wrappers": [{"name": "gymnasium.wrappers:TimeLimit", "arguments": {"max_episode_steps": 4}}],
         "observation": {"normalize": {"eps": 1e-8}, "clip": 5.0, "channels": None},
         "reward": {"normalize": {"gamma": 0.99, "eps": 1e-8}, "clip": 5.0},
+        "action_mask": None,
     }
 
 

@@ -37,6 +37,43 @@ class Walk(gymnasium.Env):
         return self.seen(), float(self.age), is_over and kind != 1, is_over and kind != 0, {"age": self.age}
 
 
+class Forbidding(Walk):
+    """A Walk that forbids some of four actions at every step, and stops if one of these is played.
+
+    gives: where its mask is: info.action_mask (missing at the end), observation.mask, action_masks(), or all of these.
+    """
+
+    action_space = spaces.Discrete(4, start=5)
+
+    def __init__(self, gives: str) -> None:
+        self.gives = gives
+        if gives in ("observation.mask", "all"):
+            mask = spaces.Box(0, 1, (4,), np.int8)
+            self.observation_space = spaces.Dict({"walk": Walk.observation_space, "mask": mask})
+        if gives in ("action_masks()", "all"):
+            self.action_masks = lambda: self.mask.astype(bool)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.given()
+
+    def given(self) -> tuple[Any, dict[str, Any]]:
+        is_over = self.age >= self.length
+        self.mask = np.zeros(4, dtype=np.int8)
+        if not is_over:
+            self.mask[self.np_random.permutation(4)[: self.np_random.integers(1, 4)]] = 1
+        walk = Walk.seen(self)
+        observation = {"walk": walk, "mask": self.mask.copy()} if self.gives in ("observation.mask", "all") else walk
+        has_info = self.gives == "all" or (self.gives == "info.action_mask" and not is_over)
+        return observation, {"action_mask": self.mask.copy()} if has_info else {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.mask[int(action) - 5], "played what it forbids"
+        _, reward, terminated, truncated, _ = super().step(action)
+        observation, info = self.given()
+        return observation, reward, terminated, truncated, info
+
+
 class Uneven(Walk):
     """A Walk of one step, or, every fifth time, of 200; a reward of 1 for every step."""
 
@@ -308,6 +345,7 @@ class Lonely(gymnasium.vector.VectorEnv):
 
 for probe in (
     Walk,
+    Forbidding,
     Uneven,
     Telling,
     Forgetful,

@@ -77,6 +77,7 @@ IN_GYMNASIUM: dict[str, Any] = {
     "vectorization": {"name": "sync", "autoreset": "next_step"},
     "observation": {"normalize": {"eps": 1e-8}, "clip": 5.0, "channels": None},
     "reward": {"normalize": None, "clip": None},
+    "action_mask": None,
 }
 
 # Evaluations and saves as in the tiny run, in a third of its opt steps; the replay buffer is filled all the same.

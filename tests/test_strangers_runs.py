@@ -35,6 +35,7 @@ GYM = {
     "vectorization": {"name": "sync", "autoreset": "next_step"},
     "observation": {"normalize": None, "clip": None, "channels": None},
     "reward": {"normalize": None, "clip": None},
+    "action_mask": None,
 }
 OWN = {"name": "theirs:Thing", "key": [1, {"name": "theirs:Other"}]}
 LONE = {

@@ -54,7 +54,8 @@ class Game(ABC):
 
     Must be set: `roles`, in the order of the axis R; `spaces` (observations) and `action_spaces` by role; `device`. May
     be set: `tallies`, the names of further counters that are summed over finished games; `always_legal`, where no
-    action is ever illegal; `critic_spaces`, by role what the game shows critics alone, under other names than `spaces`.
+    action is ever illegal; `critic_spaces`, by role what the game shows critics alone, under other names than `spaces`;
+    `notes`, lines that a training tells at its start.
     """
 
     roles: tuple[str, ...]
@@ -64,6 +65,7 @@ class Game(ABC):
     tallies: tuple[str, ...] = ()
     always_legal: bool = False
     critic_spaces: Mapping[str, dict[str, Space]] = {}
+    notes: Sequence[str] = ()
 
     @property
     def declared_scores(self) -> tuple[DeclaredScore, ...]:

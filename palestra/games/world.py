@@ -126,11 +126,11 @@ class WorldGame(Game):
         """
 
     @abstractmethod
-    def play_outside(self, num_worlds: int, num_rounds: int, key: int, choose: Callable[[Any], Any]) -> None:
+    def play_outside(self, num_worlds: int, num_rounds: int, key: int, choose: Callable[[Any, Any], Any]) -> None:
         """Play environments as a program outside palestra would, without training.
 
         key: of the seeds of their episodes. choose: gives actions at a batch of observations, both in the environments'
-        own form. Raises EnvironmentFailed.
+        own form, and of legal actions, None where all are. Raises EnvironmentFailed.
         """
 
     @abstractmethod

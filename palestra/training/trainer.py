@@ -79,7 +79,14 @@ class Trainer(Training):
     May be overridden: `_train` and `_test`, with `train_stage` and `test_stage`; `get_num_updates`; the contexts
     `train_context` and `test_context`; and every hook (`before_train`, `before_epoch`, `after_roll_out`, `before_step`,
     `after_step`, `after_evaluation`, `after_save`, `after_epoch`, `after_train`); an override calls its parent.
-    Nothing must be implemented. What `_train` may use: `give_turn`, `learners`, `players`, the counters, `extra_state`.
+    Nothing must be implemented.
+
+    `_train` may use: `give_turn`, `learners`, `players`, `player_of`, `game`, `fused_game`, `config`, `device`; to
+    learn by hand `_roll_out`, `before_step`, `after_step`, `safe_point`, `set_training`; of the player in each seat
+    `host_net`, `host_optimizer`, `host_lr_scheduler`, `host_er_scheduler`, `host_replay_buffer` (and so for each role);
+    `env_steps`, `opt_steps`, `epochs`, `episodes`, `epoch_counts`, which are only read; `evaluate`, `recent_returns`,
+    `note`, `log`, `end_run`, `is_asked_to_leave`, `extra_state`; and `during`, a context in which the display says what
+    a loop does now.
     """
 
     run_config = RunConfig
@@ -241,6 +248,8 @@ class Trainer(Training):
         super().before_train()
 
     def choose_kernels(self) -> None:
+        for note in self.game.notes:
+            self.log(note)
         for player in self.learners:
             for line in player.algorithm.begin_run():
                 self.log(f"players.{player.name}: {line}")

@@ -189,7 +189,7 @@ def test_check_makes_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 WALK = "{name: gymnasium, id: 'tests.gym_probes:Walk-v0', arguments: {}, wrappers: [], vectorization: {name: sync, "
 WALK += "autoreset: same_step}, observation: {normalize: null, clip: null, channels: null}, reward: {normalize: null, "
-WALK += "clip: null}}"
+WALK += "clip: null}, action_mask: null}"
 STEPS = "arguments.max_episode_steps"
 LIMIT = "{name: gymnasium.wrappers:TimeLimit, arguments: {max_episode_steps: 5}}"
 

@@ -23,6 +23,7 @@ WALK: Data = {
     "vectorization": {"name": "sync", "autoreset": "next_step"},
     "observation": {"normalize": None, "clip": None, "channels": None},
     "reward": {"normalize": None, "clip": None},
+    "action_mask": None,
 }
 
 

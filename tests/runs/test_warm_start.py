@@ -119,6 +119,7 @@ ARM = {
     "wrappers": [{"name": "gymnasium.wrappers:TimeLimit", "arguments": {"max_episode_steps": 4}}],
     "observation": {"normalize": None, "clip": None, "channels": None},
     "reward": {"normalize": None, "clip": None},
+    "action_mask": None,
     "vectorization": {"name": "sync", "autoreset": "same_step"},
 }
 

@@ -1,5 +1,6 @@
 """The config of a Gymnasium environment, which is checked without making the environment or importing any extra."""
 
+import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
@@ -7,6 +8,7 @@ from pydantic import model_validator
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, Discount, NonEmptyStr, PositiveFloat, admit
 from palestra.games.config import GameConfig
 from palestra.games.gymnasium.arguments import argument_errors, id_error
+from palestra.games.gymnasium.masks import EXPECTED, INFO, METHOD, OBSERVATION
 from palestra.games.gymnasium.spaces import Channels
 from palestra.games.gymnasium.wrappers import AnyWrapper
 from palestra.games.normalization import ObservationConfig
@@ -77,6 +79,9 @@ class EnvironmentConfig(GameConfig):
     """what is done with observations"""
     reward: RewardConfig
     """what is done with rewards"""
+    action_mask: str | None
+    """where the environment gives the mask of legal actions, a flag for each: info.NAME, observation.NAME (an entry of
+    a Dict, which players then do not observe) or action_masks(); null: every action is legal"""
 
     def own_modules(self) -> list[str]:
         return [self.id.rpartition(":")[0]] if ":" in self.id else []
@@ -99,5 +104,11 @@ class EnvironmentConfig(GameConfig):
         if self.is_vector and self.wrappers:
             message = f"expected [], because entry_point environments take no wrappers, got {len(self.wrappers)}"
             errors.append(ConfigErrorItem("wrappers", message))
+        source = self.action_mask
+        if source is not None and source != METHOD and not re.fullmatch(rf"({INFO}|{OBSERVATION}).+", source):
+            errors.append(ConfigErrorItem("action_mask", f"{EXPECTED}, got {source!r}"))
+        elif source is not None and self.is_vector and not source.startswith(OBSERVATION):
+            message = f"expected {OBSERVATION}NAME or null of an entry_point environment, got {source!r}"
+            errors.append(ConfigErrorItem("action_mask", message))
         ConfigError.require_none(errors)
         return self

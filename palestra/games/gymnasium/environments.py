@@ -14,8 +14,10 @@ from palestra.games.config import NotDeclared, is_without_environments
 from palestra.games.gymnasium.arguments import is_atari, nearest_ids, passed_arguments
 from palestra.games.gymnasium.config import EnvironmentConfig
 from palestra.games.gymnasium.known_spaces import make_stand_in, wrap_stand_in
+from palestra.games.gymnasium.masks import WithMask, mask_entry
 from palestra.games.gymnasium.own_vector import CheckedVector
 from palestra.games.gymnasium.seeding import EpisodeSeeds
+from palestra.games.gymnasium.spaces import MASK, action_space
 from palestra.games.gymnasium.sync import LeanSyncVectorEnv
 from palestra.games.gymnasium.workers import CheckedSteps, WatchedVectorEnv, WorkerSignals
 from palestra.games.gymnasium.wrappers import wrap
@@ -91,6 +93,8 @@ def _make_seeded(config: EnvironmentConfig, key: int, world: int, first: int) ->
     """Make an environment whose config was tried before: a failure now is the environment's, not the config's."""
     try:
         env = make_environment(config)
+        if (source := config.action_mask) is not None and mask_entry(source) == MASK:
+            env = WithMask(env, source, action_space(env.action_space)[0].num_flags)
     except ConfigError as error:
         raise EnvironmentFailed(str(error), world) from error
     return EpisodeSeeds(CheckedSteps(env) if config.vectorization.name == "async" else env, key, world, first)

@@ -3,9 +3,10 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
+import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
@@ -21,9 +22,10 @@ from palestra.games.gymnasium.config import EnvironmentConfig, SyncConfig
 from palestra.games.gymnasium.environments import close_vector, has_limit, make_environment, make_vector, registered
 from palestra.games.gymnasium.faults import fault_of_reset
 from palestra.games.gymnasium.known_spaces import has_exact_actions
+from palestra.games.gymnasium.masks import mask_entry, masks_seen, with_mask, without_mask
 from palestra.games.gymnasium.normalization import Moments
 from palestra.games.gymnasium.outside import outside_of
-from palestra.games.gymnasium.spaces import Arrays, ObservationReader, UnknownChannels, UnknownSpace, action_space
+from palestra.games.gymnasium.spaces import MASK, Arrays, ObservationReader, UnknownChannels, UnknownSpace, action_space
 from palestra.games.gymnasium.world import GymnasiumWorld
 from palestra.games.gymnasium.wrappers import has_fire
 from palestra.games.outside import Outside
@@ -110,20 +112,21 @@ class GymnasiumGame(WorldGame):
     """
 
     roles = ("agent",)
-    always_legal = True
 
     def __init__(self, config: GymnasiumConfig, device: torch.device) -> None:
         self.config, self.device, self.can_restart = config, device, not config.is_vector
-        self.is_on_cpu = device.type == "cpu"
+        self.is_on_cpu, self.always_legal = device.type == "cpu", config.action_mask is None
         try:
             with below("game"):
-                self.reader, self.action_space, self.to_gym_actions = _reader_and_actions(config)
+                tried = _tried(config)
         except UnknownChannels as error:
             raise ConfigError.at(
                 "game.observation.channels", f"{error}; give it, as game.observation.channels=last"
             ) from error
         except UnknownSpace as error:
             raise ConfigError.at("game.id", f"{config.id!r} cannot be played: {error}") from error
+        self.world_reader, self.reader, self.notes = tried.world_reader, tried.reader, tried.notes
+        self.action_space, self.to_gym_actions = tried.action_space, tried.to_gym_actions
         self.spaces = {"agent": {entry.name: entry.space for entry in self.reader.entries}}
         self.action_spaces = {"agent": self.action_space}
         numbers = [entry for entry in self.reader.entries if entry.is_number]
@@ -177,8 +180,12 @@ class GymnasiumGame(WorldGame):
         arrays = self.reader.read_list([observation]) if is_single else self.reader.read(observation)
         return self._tensors(arrays), is_single
 
+    def legal_by(self, role: str, observation: Observation) -> Tensor | None:
+        return observation.get(MASK, super().legal_by(role, observation))
+
     def transformed(self, role: str, observation: Observation) -> Observation:
-        return self._tensors(self.transform({name: value.cpu().numpy() for name, value in observation.items()}))
+        arrays = {name: value.cpu().numpy() for name, value in observation.items() if name != MASK}
+        return self._tensors(self.transform(arrays))
 
     def _tensors(self, arrays: Arrays) -> Observation:
         return {name: torch.from_numpy(value).to(self.device) for name, value in arrays.items()}
@@ -191,7 +198,7 @@ class GymnasiumGame(WorldGame):
         moments, actions = self._observation_moments, (self.action_space, self.to_gym_actions)
         return outside_of(self.config, self.reader, moments, *actions, self.device)
 
-    def play_outside(self, num_worlds: int, num_rounds: int, key: int, choose: Callable[[Any], Any]) -> None:
+    def play_outside(self, num_worlds: int, num_rounds: int, key: int, choose: Callable[[Any, Any], Any]) -> None:
         config = self.config
         if not config.is_vector:
             vectorization = SyncConfig(name="sync", autoreset="next_step")
@@ -200,7 +207,12 @@ class GymnasiumGame(WorldGame):
         try:
             observation, _ = vector.reset()
             for _ in range(num_rounds):
-                observation, *_ = vector.step(choose(observation))
+                legal = self.world_reader.read(observation).get(MASK)
+                if self.world_reader is not self.reader:
+                    observation = without_mask(self.reader.gym_space, observation)
+                if legal is not None:  # where an episode has ended, no action need be
+                    legal = torch.from_numpy(legal | ~legal.any(axis=1, keepdims=True))
+                observation, *_ = vector.step(choose(observation, legal))
         finally:
             close_vector(vector)
 
@@ -257,22 +269,36 @@ class GymnasiumGame(WorldGame):
             world.close()
 
 
-def _reader_and_actions(config: EnvironmentConfig) -> tuple[ObservationReader, ActionSpace, Callable[..., np.ndarray]]:
-    """Return the reader of observations, the action space, and what converts actions to Gymnasium's.
+class _Tried(NamedTuple):
+    """What an environment tells once it is made.
 
-    The environment is made and reset once; raises ConfigError if that fails.
+    world_reader: of observations as vector environments give them. reader: of the environment's own. to_gym_actions:
+    converts actions to Gymnasium's. notes: lines for the user.
     """
-    channels, keeps_precision = config.observation.channels, config.observation.normalize is not None
+
+    world_reader: ObservationReader
+    reader: ObservationReader
+    action_space: ActionSpace
+    to_gym_actions: Callable[[np.ndarray], np.ndarray]
+    notes: Sequence[str]
+
+
+def _tried(config: EnvironmentConfig) -> _Tried:
+    """Make the environment, and reset it once. Raises ConfigError if that fails."""
     if config.is_vector:
         vector = make_vector(config, 1, 0, config.id, None)
-        observations, actions = vector.single_observation_space, vector.single_action_space
+        observations, actions = vector.single_observation_space, action_space(vector.single_action_space)
         close_vector(vector)
-        return ObservationReader(observations, channels, keeps_precision), *action_space(actions)
-    env = make_environment(config)
-    reader = ObservationReader(env.observation_space, channels, keeps_precision)
-    space_and_conversion = action_space(env.action_space)
+        return _Tried(*_readers(config, observations, actions[0]), *actions, ())
+    env, notes = make_environment(config), list[str]()
+    actions = action_space(env.action_space)
+    readers = _readers(config, env.observation_space, actions[0])
     try:
-        why = fault_of_reset(env.observation_space, env.reset(seed=0))
+        found = env.reset(seed=0)
+        why = fault_of_reset(env.observation_space, found)
+        if why is None and config.action_mask is None and (num_flags := actions[0].num_flags):
+            for each in masks_seen(env, found[1], num_flags):
+                notes.append(f"game.action_mask=null: the mask {each} of the environment is not used ({each} uses it)")
     except (Exception, SystemExit) as error:  # of the environment or of a wrapper
         why = failure(error)
     with suppress(Exception, SystemExit):  # a failure to close harms nothing
@@ -281,4 +307,26 @@ def _reader_and_actions(config: EnvironmentConfig) -> tuple[ObservationReader, A
         above = f" in the wrappers {listed(wrapper.name for wrapper in config.wrappers)}" if config.wrappers else ""
         message = f"{config.id!r}{above} gives no first observation: {why}"
         raise ConfigError.at("wrappers" if config.wrappers else "id", message)
-    return reader, *space_and_conversion
+    return _Tried(*readers, *actions, notes)
+
+
+def _readers(
+    config: EnvironmentConfig, space: gymnasium.Space, actions: ActionSpace
+) -> tuple[ObservationReader, ObservationReader]:
+    """Return the readers of what vector environments give, and of the environment's own observations."""
+    how, source = (config.observation.channels, config.observation.normalize is not None), config.action_mask
+    own = ObservationReader(space, *how, mask_entry(source))
+    if source is None:
+        return own, own
+    if not actions.num_flags:
+        raise ConfigError.at(
+            "action_mask", f"expected null, because the actions are vectors of numbers, got {source!r}"
+        )
+    if mask_entry(source) == MASK:
+        whole = with_mask(space, space, gymnasium.spaces.MultiBinary(actions.num_flags))
+        return ObservationReader(gymnasium.spaces.Dict(whole), *how, MASK), own
+    if own.mask is None or own.mask.space.shape != (actions.num_flags,):
+        shape = f"got {'none' if own.mask is None else own.mask.space.shape}"
+        entry = f"an entry {mask_entry(source)!r} of the observation, of shape ({actions.num_flags},)"
+        raise ConfigError.at("action_mask", f"expected {entry}, a flag for each action, {shape}")
+    return own, own

@@ -64,6 +64,7 @@ def outside_of(
         "id": config.id,
         "arguments": dict(config.arguments),
         "wrappers": [wrapper.model_dump(mode="json") for wrapper in config.wrappers],
+        "action_mask": config.action_mask,
     }
     return Outside(entries, read, *_actions(space, to_gym_actions, device), setting)
 

@@ -30,6 +30,7 @@ from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Spa
 Arrays = dict[str, np.ndarray]
 Read = Callable[[np.ndarray], np.ndarray]
 Channels = Literal["first", "last"]
+MASK = "palestra.action_mask"  # the name under which a mask of legal actions travels with an observation
 WHOLE = "observation"  # the name of the one entry of an observation that is no Dict or Tuple
 
 
@@ -66,13 +67,18 @@ class ObservationReader:
     entries: in the order of the space. read_whole: converts an observation that is no Dict or Tuple; None for those
     that are. keeps_precision: whether numbers that float32 cannot hold are read as float64 or integers of 64 bits, as
     those that are to be normalised. channels: where the channels of images are; None: where their shapes tell.
-    has_channels: whether there is an image that has an axis of them. Raises UnknownSpace for a space that palestra does
+    has_channels: whether there is an image that has an axis of them. mask: the name of the entry that is none of
+    `entries`, but read as MASK, bool (B, flags): the legal actions. Raises UnknownSpace for a space that palestra does
     not support, and UnknownChannels.
     """
 
-    def __init__(self, space: gymnasium.Space, channels: Channels | None, keeps_precision: bool = False) -> None:
+    def __init__(
+        self, space: gymnasium.Space, channels: Channels | None, keeps_precision: bool = False, mask: str | None = None
+    ) -> None:
         self.gym_space = space
-        self.entries = list(_entries(space, (), channels, keeps_precision))
+        entries = list(_entries(space, (), channels, keeps_precision))
+        self.entries = [entry for entry in entries if entry.name != mask]
+        self.mask = next((entry for entry in entries if entry.name == mask), None)
         self.has_channels = any(entry.has_channels for entry in self.entries)
         names = [entry.name for entry in self.entries]
         if not names:
@@ -90,12 +96,9 @@ class ObservationReader:
         """Convert observations of a vector environment to new arrays (B, *space.shape) by entry."""
         if self.read_whole is not None:
             return {WHOLE: self.read_whole(observations)}
-        found = {}
-        for entry in self.entries:
-            part = observations
-            for key in entry.path:
-                part = part[key]
-            found[entry.name] = entry.read(part)
+        found = {entry.name: entry.read(_part(observations, entry)) for entry in self.entries}
+        if self.mask is not None:
+            found[MASK] = np.array(_part(observations, self.mask)) != 0
         return found
 
     def is_single(self, observation: Any) -> bool:
@@ -131,6 +134,12 @@ class ObservationReader:
             return {WHOLE: self.read_whole(np.asarray(observations))}
         batch: Any = create_empty_array(self.gym_space, len(observations), np.empty)
         return self.read(concatenate(self.gym_space, observations, batch))
+
+
+def _part(observations: Any, entry: Entry) -> Any:
+    for key in entry.path:
+        observations = observations[key]
+    return observations
 
 
 def _entries(

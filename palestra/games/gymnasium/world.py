@@ -23,7 +23,7 @@ from palestra.games.gymnasium.normalization import Moments
 from palestra.games.gymnasium.pictures import Pictures, frames_per_second
 from palestra.games.gymnasium.running_episodes import RunningEpisodes
 from palestra.games.gymnasium.seeding import episode_seed
-from palestra.games.gymnasium.spaces import WHOLE, Arrays, ObservationReader
+from palestra.games.gymnasium.spaces import MASK, WHOLE, Arrays, ObservationReader
 from palestra.games.info import InfoFields, StepInfo
 from palestra.games.spaces import ActionSpace
 from palestra.games.world import EnvironmentFailed, EnvironmentWorld, Outcome
@@ -35,7 +35,7 @@ class EnvironmentGame(Protocol):
 
     device: torch.device
     is_on_cpu: bool
-    reader: ObservationReader
+    world_reader: ObservationReader
     action_space: ActionSpace
     transforms_observations: bool
     transforms_rewards: bool
@@ -77,6 +77,7 @@ class GymnasiumWorld(EnvironmentWorld):
 
     _vector: Any
     _mode: AutoresetMode
+    _whole: Observation  # with the mask of legal actions, if there is one
     _raw_observation: Arrays  # the last observations before normalisation and clipping; unused if there is neither
     _awaiting_reset: np.ndarray | None  # bool (B,): episodes that have ended, whose worlds the next step only resets
     _episodes: RunningEpisodes
@@ -86,22 +87,24 @@ class GymnasiumWorld(EnvironmentWorld):
         self.game, self.num_worlds, self.key, self.training = game, num_worlds, key, training
         self.first = first
         self.exact = True
-        self.legal = torch.ones(num_worlds, game.action_space.num_flags, dtype=torch.bool, device=game.device)
+        self._has_mask = game.world_reader.mask is not None
+        if not self._has_mask:
+            self.legal = torch.ones(num_worlds, game.action_space.num_flags, dtype=torch.bool, device=game.device)
         self._all_true = torch.ones(num_worlds, dtype=torch.bool, device=game.device)
         self._all_false = torch.zeros(num_worlds, dtype=torch.bool, device=game.device)
         self.info: InfoFields | StepInfo | None = None
         self._pictures = Pictures()
         self._stored: dict[str, Any] | None = None
         self._floats = tuple(game.floats)
-        self._is_plain = game.reader.read_whole is not None and not game.transforms_observations
+        self._is_plain = game.world_reader.read_whole is not None and not game.transforms_observations
         self._tensor: Callable[[np.ndarray], Tensor] = torch.from_numpy if game.is_on_cpu else self._on_device
 
     def _on_device(self, value: np.ndarray) -> Tensor:
         return torch.from_numpy(value).to(self.game.device)
 
     def __getattr__(self, name: str) -> Any:
-        """Make `observation` and `_vector` at the first use of either."""
-        if name in ("observation", "_vector"):
+        """Make what only open environments have at the first use of any of it."""
+        if name in ("observation", "legal", "_whole", "_vector"):
             self._open()
             return self.__dict__[name]
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
@@ -152,7 +155,7 @@ class GymnasiumWorld(EnvironmentWorld):
         except EnvironmentFailed as failed:
             failed.place = failed.place or self._place(failed.world)  # `_open` has set it if it failed there
             raise
-        arrays = game.reader.read(raw)
+        arrays = game.world_reader.read(raw)
         single = rewards.astype(np.float32)
         are_finite = isfinite(vdot(single, single))  # the fastest look at few numbers; squares may overflow
         for name in self._floats:
@@ -167,10 +170,10 @@ class GymnasiumWorld(EnvironmentWorld):
         if self.info is not None:
             self.info.step(infos, None, None, False)
         observation = {WHOLE: self._tensor(arrays[WHOLE])} if self._is_plain else self._observe(arrays)
-        self.observation = observation
+        self._decide_at(observation, None)
         transformed = self._transform_rewards(rewards, None, None) if game.transforms_rewards else reward
         all_false = self._all_false
-        return Outcome(observation, self.legal, transformed, reward, all_false, all_false, self._all_true, ())
+        return Outcome(self.observation, self.legal, transformed, reward, all_false, all_false, self._all_true, ())
 
     def _step_with_ends(
         self, arrays: Arrays, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, infos: dict[str, Any]
@@ -187,13 +190,15 @@ class GymnasiumWorld(EnvironmentWorld):
         if self.info is not None:
             self.info.step(infos, valid, ended, self._mode is AutoresetMode.SAME_STEP)
         if count_nonzero(ended):
-            observation, self.observation = self._end(arrays, ended, infos)
+            last, first = self._end(arrays, ended, infos)
         else:
-            observation = self.observation = self._observe(arrays)
+            last = first = self._observe(arrays)
+        self._decide_at(first, self._awaiting_reset)
+        observation, legal = self._parted(last, ended)
         reward = self._tensor(rewards.astype(np.float32))
         return Outcome(
             observation=observation,
-            legal=self.legal,
+            legal=legal,
             reward=self._transform_rewards(rewards, reset_only, ended) if self.game.transforms_rewards else reward,
             raw_reward=reward,
             terminated=self._tensor(terminated),
@@ -226,9 +231,9 @@ class GymnasiumWorld(EnvironmentWorld):
             )
         final = infos["final_obs"]
         if isinstance(final, np.ndarray) and final.dtype == object:
-            last = self.game.reader.read_list([final[i] for i in np.flatnonzero(ended)])
+            last = self.game.world_reader.read_list([final[i] for i in np.flatnonzero(ended)])
         else:
-            last = {name: value[ended] for name, value in self.game.reader.read(final).items()}
+            last = {name: value[ended] for name, value in self.game.world_reader.read(final).items()}
         found = self._fault_of_observations(last)
         if found is not None:
             world = int(np.flatnonzero(ended)[found[0]])
@@ -246,12 +251,12 @@ class GymnasiumWorld(EnvironmentWorld):
         self._episodes.begin(mask)
         if self._awaiting_reset is not None:
             self._awaiting_reset = self._awaiting_reset & ~mask
-        self.observation = self._observe_after_reset(self.observation, mask, after_reset)
+        self._decide_at(self._observe_after_reset(self._whole, mask, after_reset), self._awaiting_reset)
 
     def _reset(self, when: str, **options: Any) -> Arrays:
         """Return the first observations of new episodes. when: what an error says of the moment, see `_place`."""
         try:
-            arrays = self.game.reader.read(self._vector.reset(**options)[0])
+            arrays = self.game.world_reader.read(self._vector.reset(**options)[0])
             found = self._fault_of_observations(arrays)
             if found is not None:
                 raise EnvironmentFailed(found[1], found[0])
@@ -294,6 +299,28 @@ class GymnasiumWorld(EnvironmentWorld):
         return f"{self._name}, world {self.first + world}, {when.format(step=step, episode=episode)}"
 
     # ---- observations and rewards of the player ----------------------------------------------------------
+
+    def _decide_at(self, observation: Observation, may_lack: np.ndarray | None) -> None:
+        """Let the next decisions be made at these observations. may_lack: as of `_parted`."""
+        self._whole = observation
+        self.observation, self.legal = self._parted(observation, may_lack)
+
+    def _parted(self, observation: Observation, may_lack: np.ndarray | None) -> tuple[Observation, Tensor]:
+        """Part observations from the legal actions that travel with them.
+
+        may_lack: bool (B,), worlds in which nobody decides now, where no action needs to be legal; None: none.
+        """
+        if not self._has_mask:
+            return observation, self.legal
+        legal, space = observation[MASK], self.game.action_space
+        lacks = ~torch.stack([flags.any(dim=1) for flags in space.split(legal)]).all(dim=0)
+        if lacks.any():
+            wrong = lacks.cpu().numpy() & (True if may_lack is None else ~may_lack)
+            if wrong.any():
+                world, source = int(wrong.argmax()), self.game.config.action_mask
+                raise EnvironmentFailed(f"expected a legal action in {source}, got none", world, self._place(world))
+            legal = legal | lacks.unsqueeze(1)
+        return {name: value for name, value in observation.items() if name != MASK}, legal
 
     def _observe(self, arrays: Arrays) -> Observation:
         """Return new observations as the player gets them; they update the game's statistics."""
@@ -362,7 +389,7 @@ class GymnasiumWorld(EnvironmentWorld):
         if stored is None or config.is_vector:
             self._episodes.numbers += 0 if stored is None else int(stored["episodes"].max()) + 1
             seed = episode_seed(self.key, self.first, int(self._episodes.numbers[0]))
-            self.observation = self._observe(self._reset("its first reset", seed=seed))
+            self._decide_at(self._observe(self._reset("its first reset", seed=seed)), None)
             if stored is not None:
                 self._warn(
                     np.ones(self.num_worlds, dtype=bool), "is a vector environment of its own, which cannot be replayed"
@@ -383,7 +410,7 @@ class GymnasiumWorld(EnvironmentWorld):
         except EnvironmentFailed as failed:
             failed.place = self._place(failed.world, "the replay up to step {step} of episode {episode}")
             raise
-        arrays = self.game.reader.read(raw)
+        arrays = self.game.world_reader.read(raw)
         before = {name: value.cpu().numpy() for name, value in stored["raw_observation"].items()}
         differs = awaiting_reset != have_ended
         for name, value in arrays.items():
@@ -391,7 +418,8 @@ class GymnasiumWorld(EnvironmentWorld):
             differs |= ~is_same.reshape(self.num_worlds, -1).all(axis=1)
         self._raw_observation = arrays
         self._awaiting_reset = awaiting_reset if awaiting_reset.any() else None
-        self.observation = {name: value.to(self.game.device) for name, value in stored["observation"].items()}
+        whole = {name: value.to(self.game.device) for name, value in stored["observation"].items()}
+        self._decide_at(whole, self._awaiting_reset)
         if differs.any():
             self._warn(differs, "did not give the same observations when it was replayed from its seed")
             self._returns[differs] = 0.0
@@ -408,7 +436,7 @@ class GymnasiumWorld(EnvironmentWorld):
     def state_dict(self) -> dict[str, Any]:
         if self._stored is not None:
             return self._stored
-        observation = {name: value.cpu() for name, value in self.observation.items()}
+        observation = {name: value.cpu() for name, value in self._whole.items()}
         waits = np.zeros(self.num_worlds, dtype=bool) if self._awaiting_reset is None else self._awaiting_reset
         raw = {name: torch.tensor(value) for name, value in self._raw_observation.items()}
         return {
@@ -432,7 +460,8 @@ class GymnasiumWorld(EnvironmentWorld):
 
     def _close_vector(self) -> None:
         vector = self.__dict__.pop("_vector", None)
-        self.__dict__.pop("observation", None)
+        for name in ("observation", "_whole", *(["legal"] if self._has_mask else [])):
+            self.__dict__.pop(name, None)
         if vector is not None:
             close_vector(vector)
 
