@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+
 from palestra.config import IMPORT_PATH, ConfigError, checking, load_yaml
 from palestra.config.errors import nearest
 from palestra.config.own_classes import admits, load_named
@@ -16,7 +18,6 @@ from palestra.config.variants import members_of, names_of
 from palestra.games import AnyGameConfig
 from palestra.games.dialogue.game import AnyScenarioConfig
 from palestra.games.dialogue.protocols import AnyProtocolConfig
-from palestra.games.gymnasium.arguments import nearest_ids
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.config import AnyAlgorithm, RunConfig
 from palestra.runs.fit import AnyDataConfig, AnyModelConfig
@@ -83,7 +84,7 @@ def starting_config(name: str, words: Sequence[str]) -> BaseRunConfig:
         if (tuned := _tuned(name, game, shipped)) is not None:
             return followed(tuned, overrides) or read_config(tuned, overrides)
         if not _is_game(game):
-            near = f"; {nearest_ids(words[0])}" if is_algorithm(name) else ""
+            near = f"; did you mean {found!r}?" if (found := nearest(words[0], gymnasium.registry)) else ""
             raise ConfigError.at(f"{name} {words[0]}", _expected_game(name, repr(words[0]), shipped) + near)
         data = starting_data(name, game, overrides)
         with remedies(data, RunConfig):

@@ -48,7 +48,7 @@ def test_a_key_of_all_players_may_be_given_once() -> None:
 
 
 def test_an_id_without_its_version_is_told_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"got 'LunarLander'; .*; the nearest known: 'LunarLander-v3'"):
+    with pytest.raises(ConfigError, match=r"got 'LunarLander'; .*; did you mean 'LunarLander-v[0-9]'"):
         starting_config("ppo", ["LunarLander"])
 
 
