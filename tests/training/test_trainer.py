@@ -43,7 +43,8 @@ from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import CheckpointError
 from palestra.training.checks import TrainingFailed
-from palestra.training.trainer import Trainer
+from palestra.training.trainer import PARTS, Trainer
+from palestra.training.training import Training
 
 MakeConfig = Callable[..., dict[str, Any]]
 
@@ -222,6 +223,22 @@ def test_the_docstring_lists_what_may_be_overridden_and_what_must_be(interface: 
         own = {name for name, value in vars(Algorithm).items() if callable(value) and not name.startswith("_")}
         own -= set(re.findall(r"`(\w+)`", called[1]))
         assert set(re.findall(r"`(\w+)`", may[1])) == own - listed
+
+
+def test_the_docstring_lists_all_that_a_train_of_ones_own_may_use(make_config: MakeConfig) -> None:
+    listed = re.search(r"`_train` may use: (.*?)\n\n|\Z", (inspect.getdoc(Trainer) or "") + "\n\n", re.DOTALL)
+    assert listed is not None
+    names, trainer = set(re.findall(r"`(\w+)`", listed[1])), Trainer(make_config())
+    assert [name for name in names if not hasattr(trainer, name)] == []
+    assert {f"host_{part}" for part in PARTS} <= names
+    document = (Path(__file__).parents[2] / "docs/own-trainer.md").read_text()
+    used = {name for name in re.findall(r"(?:self|trainer)\.([a-z]\w*|_roll_out)", document) if hasattr(trainer, name)}
+    hooks_and_life = {"fit", "save", "load", "branch", "extend", "copy", "run", "set_model", "finished", "replica"}
+    assert used - names - hooks_and_life == set()
+    own = {name for name, value in vars(Trainer).items() if callable(value) and not hasattr(Training, name)}
+    own = {name for name in own if not name.startswith(("_", "before_", "after_")) or name == "_roll_out"}
+    assert own - names - {"set_model", "get_num_updates"} == set()
+    assert {"fused_game", "safe_point", "before_step", "after_step"} <= names
 
 
 @pytest.mark.parametrize("hook", [name for name in vars(Callback) if name.startswith(("before_", "after_"))])
