@@ -12,14 +12,9 @@ from palestra.randomness import world_keys
 
 def fault_of_board(game: TensorGame, state: Any) -> tuple[str, str] | None:
     """Say what was expected of what `read_board` gave, and what is there; None if it is a state of one world."""
-    like = game.reset(world_keys(0, 1, game.device))
-    if not isinstance(state, dict) or state.keys() != like.keys():
-        got = ", ".join(map(str, state)) if isinstance(state, dict) else described(state)
-        return f"a dict of the entries of a state, {', '.join(like)}", got
-    for name, value in like.items():
-        if described(state[name]) != described(value):
-            return f"{name!r} of one world, {described(value)}", described(state[name])
-    return None
+    like = {name: described(value) for name, value in game.reset(world_keys(0, 1, game.device)).items()}
+    found = {name: described(value) for name, value in state.items()} if isinstance(state, dict) else described(state)
+    return None if found == like else (f"a state of one world, {like}", str(found))
 
 
 def check_board(calls: CheckedCalls, game: TensorGame) -> None:

@@ -657,11 +657,9 @@ class WithoutWorlds(Race):
 
 @pytest.mark.usefixtures("few_moves")
 def test_a_board_that_is_read_without_the_axis_of_worlds_is_told() -> None:
-    told = "expected 'places' of one world, int64 (1, 2) on cpu, got int64 (2,) on cpu"
+    told = "expected a state of one world, {'places': 'int64 (1, 2) on cpu', "
     with pytest.raises(ConfigError, match=re.escape(f"WithoutWorlds.read_board: {told}")):
         check_game(WithoutWorlds())
     stored: Any = SimpleNamespace(game=WithoutWorlds())
-    with pytest.raises(
-        ConfigError, match=re.escape("--board: expected of read_board of WithoutWorlds 'places' of one")
-    ):
+    with pytest.raises(ConfigError, match=re.escape("--board: expected of read_board of WithoutWorlds a state of one")):
         begin_match(stored, "[3,4]", seed=0)

@@ -211,8 +211,8 @@ class GymnasiumGame(WorldGame):
                 if self.world_reader is not self.reader:
                     observation = without_mask(self.reader.gym_space, observation)
                 if legal is not None:  # where an episode has ended, no action need be
-                    legal = torch.from_numpy(legal | ~legal.any(axis=1, keepdims=True))
-                observation, *_ = vector.step(choose(observation, legal))
+                    legal |= ~legal.any(axis=1, keepdims=True)
+                observation, *_ = vector.step(choose(observation, None if legal is None else torch.from_numpy(legal)))
         finally:
             close_vector(vector)
 
@@ -319,9 +319,7 @@ def _readers(
     if source is None:
         return own, own
     if not actions.num_flags:
-        raise ConfigError.at(
-            "action_mask", f"expected null, because the actions are vectors of numbers, got {source!r}"
-        )
+        raise ConfigError.at("action_mask", f"expected null (the actions are vectors of numbers), got {source!r}")
     if mask_entry(source) == MASK:
         whole = with_mask(space, space, gymnasium.spaces.MultiBinary(actions.num_flags))
         return ObservationReader(gymnasium.spaces.Dict(whole), *how, MASK), own

@@ -25,7 +25,7 @@ from palestra.games.gymnasium.running_episodes import RunningEpisodes
 from palestra.games.gymnasium.seeding import episode_seed
 from palestra.games.gymnasium.spaces import MASK, WHOLE, Arrays, ObservationReader
 from palestra.games.info import InfoFields, StepInfo
-from palestra.games.spaces import ActionSpace
+from palestra.games.spaces import ActionSpace, Box
 from palestra.games.world import EnvironmentFailed, EnvironmentWorld, Outcome
 from palestra.recording.aggregates import Aggregates
 
@@ -313,6 +313,7 @@ class GymnasiumWorld(EnvironmentWorld):
         if not self._has_mask:
             return observation, self.legal
         legal, space = observation[MASK], self.game.action_space
+        assert not isinstance(space, Box)
         lacks = ~torch.stack([flags.any(dim=1) for flags in space.split(legal)]).all(dim=0)
         if lacks.any():
             wrong = lacks.cpu().numpy() & (True if may_lack is None else ~may_lack)
