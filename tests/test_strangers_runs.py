@@ -21,6 +21,7 @@ from palestra.config.own_modules import read_trusted
 from palestra.report.page import write_report
 from palestra.runs.config import RunConfig
 from palestra.runs.fit import FitConfig
+from palestra.storage.disk import RunFolderError
 
 Data = dict[str, Any]
 MakeConfig = Callable[..., Data]
@@ -292,6 +293,26 @@ def test_an_edited_source_is_refused_until_it_is_trusted_again(own: Path) -> Non
     before, now = (hashlib.sha256(source.encode()).hexdigest() for source in (MINE, MINE + "\n# better\n"))
     assert f"user_classes.mine:Quiet was {before}, is {now}; equal bits are not promised" in told
     invoke("resume", "run", code=0)
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        (None, "importing 'mine' failed: ModuleNotFoundError: No module named 'mine'; looked in {} and Python's path"),
+        ("", "expected a class of module 'mine' (none), got 'Quiet'"),
+    ],
+)
+def test_a_run_whose_class_is_not_here_says_so(source: str | None, fault: str, own: Path) -> None:
+    del sys.modules["mine"]
+    (own / "mine.py").unlink() if source is None else (own / "mine.py").write_text(source)
+    lines = f"run/config.yml names code that is not here as the run needs it:\ncallbacks.0.name: {fault.format(own)}"
+    for load in (
+        lambda: palestra.load_player("run", "host", trust=True),
+        lambda: palestra.StoredRun.open("run", trust=True),
+    ):
+        with pytest.raises(RunFolderError) as caught:
+            load()
+        assert str(caught.value) == lines
 
 
 def test_a_copy_elsewhere_is_not_what_was_trusted(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,11 @@ class ConfigErrorItem:
         """Whether a key is missing, or is unknown."""
         return self.message.startswith("unknown key") or self.message.endswith("missing")
 
+    @property
+    def is_about_code(self) -> bool:
+        """Whether code of the user's own is missing, or fails when it is imported."""
+        return self.message.startswith(("importing ", "expected a class of module", "expected a function of module"))
+
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
 

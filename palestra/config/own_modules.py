@@ -374,7 +374,7 @@ def import_own(module_name: str) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         raise ValueError(
-            f"importing {module_name!r} failed: {type(error).__name__}: {error}; looked in {here}"
+            f"importing {module_name!r} failed: {type(error).__name__}: {error}; looked in {here} and Python's path"
         ) from error
     finally:
         if finder is not None:

@@ -124,6 +124,10 @@ def read_stored_config(path: Path, overrides: Sequence[str] = ()) -> Any:
             raise RunFolderError(f"expected a run in which a player learns, got a tournament: {path.parent}")
         return load_stored_config(path, kind_of_run)
     except ConfigError as error:
+        if code := [str(each) for each in error.errors if each.is_about_code]:
+            raise RunFolderError(
+                "\n".join((f"{path} names code that is not here as the run needs it:", *code))
+            ) from error
         other = _other_palestra(path) if any(each.is_about_a_key for each in error.errors) else None
         raise RunFolderError(f"{path} {other or 'differs from what was written'}:\n{error}") from error
 
