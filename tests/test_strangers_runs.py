@@ -272,10 +272,9 @@ def own(in_tmp_path: Path, make_config: MakeConfig, monkeypatch: pytest.MonkeyPa
 
 
 def test_who_trains_trusts_what_the_file_names(own: Path) -> None:
-    (entry,) = read_trusted()
-    assert entry.module == "mine"
-    assert entry.file == str((own / "mine.py").resolve())
-    assert entry.sha256 == hashlib.sha256(MINE.encode()).hexdigest()
+    entries = read_trusted()
+    assert {(entry.module, entry.file) for entry in entries} == {("mine", str((own / "mine.py").resolve()))}
+    assert {entry.sha256 for entry in entries} == {hashlib.sha256(MINE.encode()).hexdigest(), ""}  # "": as it is edited
     invoke("resume", "run", code=0)
     invoke("verify", "run", "--from", "beginning", code=0)
     invoke("extend", "run", "stop.after=16", code=0)
@@ -283,8 +282,17 @@ def test_who_trains_trusts_what_the_file_names(own: Path) -> None:
     palestra.load_player("run", "host")
 
 
-def test_an_edited_source_is_refused_until_it_is_trusted_again(own: Path) -> None:
+def test_who_trained_by_a_file_of_the_working_directory_may_edit_it(own: Path) -> None:
     (own / "mine.py").write_text(MINE + "\n# better\n")
+    invoke("resume", "run", code=0)
+    told = " ".join(invoke("verify", "run", "--from", "0", code=0).stdout.split())
+    assert "user_classes.mine:Quiet was " in told
+
+
+@pytest.mark.parametrize("place", ["mine.py", "."])
+def test_an_edited_source_that_others_can_write_is_refused_until_it_is_trusted_again(place: str, own: Path) -> None:
+    (own / "mine.py").write_text(MINE + "\n# better\n")
+    (own / place).chmod((own / place).stat().st_mode | 0o020)
     (line,) = invoke("resume", "run").stderr.splitlines()
     assert "module 'mine'" in line
     assert "has changed since it was trusted" in line

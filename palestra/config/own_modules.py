@@ -2,9 +2,10 @@
 
 A config names them as `package.module:Class`, or as `module:Name-v0` for a Gymnasium environment. The user's own config
 files may name any module. A stored run may come from another person: of the modules that it names, only those are
-imported whose sources are listed in a file of the user's state folder, by module, file and SHA-256. `palestra train`
-and the option `--trust` add to that list. All commands begin in `saying_nothing`: what they read is another person's,
-unless `reading_own` or `checking` says that it is the user's own.
+imported whose sources are listed in a file of the user's state folder, by module, file and SHA-256; who has trained by
+a file of the working directory may edit it. `palestra train` and the option `--trust` add to that list. All commands
+begin in `saying_nothing`: what they read is another person's, unless `reading_own` or `checking` says that it is the
+user's own.
 """
 
 import fcntl
@@ -20,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -37,6 +38,21 @@ class Source:
     module: str
     file: str
     sha256: str
+
+    @property
+    def whatever_it_holds(self) -> "Source":
+        """What stands in the list for a file of the user's own, which may change."""
+        return replace(self, sha256="")
+
+    def lies_here(self) -> bool:
+        """Whether it is a file of the working directory itself, which no installed package is."""
+        place = os.path.join(os.getcwd(), *self.module.split("."))
+        return self.file in map(os.path.realpath, (f"{place}.py", f"{place}/__init__.py"))
+
+    def is_written_by_the_user_alone(self) -> bool:
+        """Whether the file and its folder belong to the user, and nobody else may write to them."""
+        found = [os.stat(path) for path in (self.file, os.path.dirname(self.file))]
+        return all(each.st_uid == os.getuid() and not each.st_mode & 0o022 for each in found)
 
 
 class UntrustedError(Exception):
@@ -245,7 +261,8 @@ def admit(module_name: str) -> bool:
     if imports.kind == "no_others":
         return not _untrusted(sources)
     if imports.kind in GENEROUS:
-        enter_trusted(sources)
+        mine = [source.whatever_it_holds for source in sources if imports.kind == "own" and source.lies_here()]
+        enter_trusted([*sources, *mine])
     is_here = imports.kind == "unsaid" and (module_name in sys.modules or _admitted.issuperset(sources))
     is_allowed = is_here or imports.allows(lambda: _untrusted(sources))
     _admitted.update(sources if is_allowed else ())
@@ -296,7 +313,12 @@ def _untrusted(sources: Sequence[Source]) -> list[str]:
     """The refusals of those sources that are not trusted, one line each."""
     trusted = read_trusted()
     earlier = {(source.module, source.file) for source in trusted}
-    return [_refusal(source, (source.module, source.file) in earlier) for source in sources if source not in trusted]
+    refused = [
+        source
+        for source in sources
+        if source not in trusted and not (source.whatever_it_holds in trusted and source.is_written_by_the_user_alone())
+    ]
+    return [_refusal(source, (source.module, source.file) in earlier) for source in refused]
 
 
 def _refusal(source: Source, has_changed: bool) -> str:

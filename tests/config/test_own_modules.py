@@ -16,7 +16,15 @@ from typer.testing import CliRunner
 import palestra.training  # noqa: F401 (the modules of a command stay imported)
 from palestra.cli import app
 from palestra.config import UntrustedError, admit, import_own, trusting
-from palestra.config.own_modules import Source, enter_trusted, find_sources, read_trusted, reading_stored, trusted_file
+from palestra.config.own_modules import (
+    Source,
+    enter_trusted,
+    find_sources,
+    read_trusted,
+    reading_own,
+    reading_stored,
+    trusted_file,
+)
 
 SAYS = "said = 'the source'\n"
 
@@ -149,6 +157,23 @@ def test_the_list_is_the_users_alone_and_holds_each_source_once(here: Path) -> N
     assert trusted_file() == here / "state" / "palestra" / "trusted"
     assert trusted_file().stat().st_mode & 0o777 == 0o600
     assert trusted_file().parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("trust", ["--trust", "installed", "of another user"])
+def test_an_edited_module_is_the_users_own_only_if_it_lies_here_and_was_trained_by(
+    trust: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = here / "installed" if trust == "installed" else here
+    place.mkdir(exist_ok=True)
+    monkeypatch.syspath_prepend(str(place))
+    for content, is_mine in ((SAYS, True), (f"{SAYS}more = 1", False)):
+        (place / "mine.py").write_text(content)
+        with trusting() if trust == "--trust" else reading_own():
+            admit("mine") if is_mine else None
+        if trust == "of another user":
+            monkeypatch.setattr("os.getuid", lambda: place.stat().st_uid + 1)
+    with pytest.raises(UntrustedError, match="has changed since it was trusted"), reading_stored(Path("config.yml")):
+        admit("mine")
 
 
 def test_processes_that_enter_sources_at_once_lose_none(here: Path) -> None:
