@@ -69,6 +69,8 @@ def check_overridden(data: dict[str, Any], overrides: Iterable[str], model: Mode
         chosen: type[M] = model if isinstance(model, type) else model(data)
         config = check(data, chosen)
     except ConfigError as error:
+        unknown = tuple(each.path.removesuffix("name") for each in error.errors if each.path.endswith(".name"))
+        errors = [each for each in errors if not each.path.startswith(unknown)]  # nobody knows the keys of these parts
         errors += error.errors
     ConfigError.require_none(errors)
     return config

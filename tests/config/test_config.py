@@ -495,6 +495,16 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def test_a_class_of_the_wrong_base_is_at_fault_and_no_key_of_it(data: dict[str, Any], user_module: Path) -> None:
+    overrides = ["reward.name=my_rewards:Bare", "reward.rows=3", "nonsense=1"]
+    with pytest.raises(ConfigError) as caught:
+        check_overridden(data, overrides, Root)
+    keys, base = sorted(caught.value.errors, key=lambda error: error.path)
+    assert keys.path == "nonsense"
+    assert base.path == "reward.name"
+    assert base.message.startswith("expected an attribute Config of 'my_rewards:Bare', a subclass of palestra.")
+
+
 def test_users_own_class_checks_its_keys_by_its_own_model(data: dict[str, Any], user_module: Path) -> None:
     assert_every_mutation_is_told(apply_overrides(data, ["reward={name: 'my_rewards:Bonus', bonus: 3}"]), Root)
 
