@@ -39,6 +39,10 @@ class Config(BaseModel):
         """The modules of the user's own that this config itself names."""
         return [name.partition(":")[0] for name in self.user_names()]
 
+    def uses_outside(self) -> list[tuple[str, str]]:
+        """The places outside of a run's folder that this config itself names, each with what it is used for."""
+        return []
+
 
 @dataclass(frozen=True)
 class Noun:

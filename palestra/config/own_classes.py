@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from palestra.config.base import Config, walk
 from palestra.config.errors import ConfigError, listed
-from palestra.config.own_modules import IMPORT_PATH, OF_A_SCRIPT, admit, find_sources, import_own
+from palestra.config.own_modules import IMPORT_PATH, OF_A_SCRIPT, admit, admit_outside, find_sources, import_own
 
 T = TypeVar("T")
 
@@ -93,10 +93,13 @@ def failure(error: BaseException) -> str:
 
 
 def admit_modules(config: Any) -> None:
-    """Admit the modules of the user's own that a config names, as a check of the config does."""
+    """Admit the modules of the user's own that a config names, and places outside, as a check of the config does."""
     for _, value in walk(config):
-        for module in value.own_modules() if isinstance(value, Config) else ():
-            admit(module)
+        if isinstance(value, Config):
+            for module in value.own_modules():
+                admit(module)
+            for place, why in value.uses_outside():
+                admit_outside(place, why)
 
 
 def user_class_hashes(config: Any) -> dict[str, str]:

@@ -20,10 +20,11 @@ from typer.testing import CliRunner
 
 from palestra.cli import app
 from palestra.config import ConfigError
-from palestra.config.own_modules import read_trusted
+from palestra.config.own_modules import Source, checking, read_trusted
+from palestra.runs.kinds import read_config
 from palestra.runs.text import BUDGET_IS_SPENT
 from palestra.runs.text_costs import TextCosts
-from palestra.serving.source import begin, facts_of
+from palestra.serving.source import facts_of, find_source
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.text.models.sources import NewConfig
 from palestra.text.rollouts import Rollouts
@@ -418,6 +419,17 @@ def test_configs_that_do_not_fit_a_server_are_refused_key_by_key(server: FakeSer
     assert {error.path for error in raised.value.errors} == {"evaluators", "players.prover.model.prices"}
 
 
+def test_a_server_that_a_checked_config_names_is_trusted_by_training_so_that_resume_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "mine"))
+    with checking():  # as `train ALGORITHM GAME OVERRIDES` makes its config
+        config = read_config(without_evaluations(server_run("http://127.0.0.1:9/v1")))
+    assert not read_trusted()
+    make_trainer(config)
+    assert read_trusted() == {Source("to send it prompts", "http://127.0.0.1:9/v1", "")}
+
+
 def test_a_strangers_run_sends_no_key_and_no_prompt_before_it_is_trusted(
     server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -444,7 +456,7 @@ def test_a_strangers_run_sends_no_key_and_no_prompt_before_it_is_trusted(
     told(["report", str(run)])
     told(["analyse", str(run), "quotes_what_is_there"])
     told(["export", str(run), "--player", "verifier"])
-    served = begin(facts_of(run, "verifier", None), Folder(tmp_path).below("served").make())
+    served = find_source(facts_of(run, "verifier", None), Folder(tmp_path).below("served").make())
     assert isinstance(served.config, NewConfig)
     assert not read_trusted()
     with pytest.raises(Exception, match="is not trusted"):

@@ -86,10 +86,13 @@ class ServerConfig(Config):
     @model_validator(mode="after")
     def _check_trusted(self) -> Self:
         """Note a server that the config of a stored run names, and that the user does not trust."""
-        what = "prompts" if self.key is None else f"prompts and the key in {self.key}"
-        if not admit_outside(self.url, f"to send it {what}"):
+        if not all(admit_outside(*use) for use in self.uses_outside()):
             raise ConfigError.at("url", f"expected a server that is trusted (--trust), got {self.url}")
         return self
+
+    def uses_outside(self) -> list[tuple[str, str]]:
+        what = "prompts" if self.key is None else f"prompts and the key in {self.key}"
+        return [(self.url, f"to send it {what}")]
 
     def exact_prices(self) -> Prices:
         """Return the prices of one token each; 0 where nothing is said."""
