@@ -104,20 +104,22 @@ def load_model(
     weights: Literal["latest", "averaged"] = "latest",
     overrides: tuple[str, ...] = (),
     trust: bool = False,
+    models: Model | Mapping[str, Model] | None = None,
 ) -> StoredModel:
     """A model as a run left it, held fixed and in evaluation mode: `load_model(run).predict(items)`.
 
     run: the folder of a run in which a model learned from data. checkpoint: latest, best, a number, or an opt step as
     @2100. weights: latest, or averaged: the averages of learning.ema. overrides: changes of the keys that say with what
     and where it is used, as "execution.device=cpu" or "data.test.file=other.csv". trust: whether the modules that the
-    run names are trusted from now on. Raises ConfigError for weights and overrides that do not fit, UntrustedError for
-    modules that are not trusted, RunFolderError and CheckpointError if the run cannot be read.
+    run names are trusted from now on. models: the model that `set_model` handed over when the run began, if its config
+    names none; it is copied. Raises ConfigError for weights and overrides that do not fit, UntrustedError for modules
+    that are not trusted, RunFolderError and CheckpointError if the run cannot be read.
     """
     from warnings import warn
 
-    from palestra.runs import models
+    from palestra.runs.models import load_model as load
 
-    loaded = models.load_model(run, checkpoint, weights, overrides, trust)
+    loaded = load(run, checkpoint, weights, overrides, trust, models=models)
     for line in loaded.warnings:
         warn(line, stacklevel=2)
     return loaded

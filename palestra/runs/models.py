@@ -4,6 +4,7 @@ Letters: B items of a batch.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -20,7 +21,7 @@ from palestra.data.sets import TRAIN, UserDataConfig, make_sets, require_same_se
 from palestra.games.spaces import Space
 from palestra.models.labelled import LabelledConfig, LabelledModel
 from palestra.models.learning import Learner, computing_in
-from palestra.models.model import Model
+from palestra.models.model import SEAT, Model
 from palestra.randomness import base_key, restored_global_states, seeded_global_state
 from palestra.runs.changed_evaluations import changed_stored_config
 from palestra.runs.fit import FitConfig
@@ -96,7 +97,8 @@ class TrainedModel:
     place: the folder that it was read from. config: that of its run. weights: the latest ones by name, with the
     buffers. spaces: of the items from which it was made; None if it needs none. learner: the state of its learner, with
     the averages of its weights; {} if it was not read. files: the SHA-256 of those that its data sets name, by set and
-    path. warnings: a line for each change that nobody has typed, and each damaged checkpoint that was skipped.
+    path. warnings: a line for each change that nobody has typed, and each damaged checkpoint that was skipped. given:
+    the model that `set_model` handed over when the run began, if no config names it.
     """
 
     place: Path
@@ -107,23 +109,26 @@ class TrainedModel:
     learner: Mapping[str, Any]
     files: Mapping[str, Mapping[str, str]]
     warnings: Sequence[str] = ()
+    given: Model | None = None
 
     @classmethod
-    def read(cls, run: str | Path, checkpoint: str, overrides: Sequence[str] = ()) -> Self:
+    def read(
+        cls, run: str | Path, checkpoint: str, overrides: Sequence[str] = (), given: Model | None = None
+    ) -> Self:
         """Read a checkpoint of a run in which a model has learned.
 
-        overrides: changes of its config. Raises RunFolderError if there is no such run, CheckpointError for a
+        overrides: changes of its config. given: as above. Raises RunFolderError if there is no such run, CheckpointError for a
         checkpoint that is missing or damaged, UntrustedError, ConfigError for overrides that do not fit.
         """
         folder = RunFolder.open(find_run(run).folder)
         changed = changed_stored_config(folder, overrides)
         config = require_kind(changed.config, FitConfig, folder.path)
-        folder.require_rebuildable()
+        folder.require_rebuildable([] if given is None else [f"set_model({SEAT!r}, ...)"])
         loaded = Checkpoints(folder, keep_last=1, keep_every=None).load(checkpoint, check_rows=False)
         with loaded.fitting():
             state = loaded.state
             stored = state["model"], stored_spaces(state["spaces"]), state["learner"], state["files"]
-            return cls(folder.path, config, loaded.counters["opt_steps"], *stored, [*changed.notes, *loaded.warnings])
+            return cls(folder.path, config, loaded.counters["opt_steps"], *stored, [*changed.notes, *loaded.warnings], given)
 
     def build(self, device: torch.device, weights: Weights = "latest") -> Model:
         """Make the model, held fixed and in evaluation mode.
@@ -136,7 +141,7 @@ class TrainedModel:
             why = f"learning.ema of {self.place} is null"
             raise ConfigError.at("weights", f"expected latest, because {why}, got 'averaged'")
         with restored_global_states():
-            model = make_model(self.config, self.spaces)
+            model = make_model(self.config, self.spaces) if self.given is None else deepcopy(self.given)
         try:
             model.load_state_dict(dict(self.weights))
             if weights == "averaged":
@@ -163,13 +168,17 @@ def load_model(
     overrides: Sequence[str] = (),
     trust: bool = False,
     device: torch.device | None = None,
+    models: Model | Mapping[str, Model] | None = None,
 ) -> "StoredModel":
     """A model as a run left it, held fixed. The arguments and errors are those of `palestra.load_model`.
 
     device: where it computes; None: on that of the run.
     """
+    given = models[SEAT] if isinstance(models, Mapping) and SEAT in models else models
+    if not isinstance(given, Model | None):
+        raise ValueError(f"models: expected a palestra.Model, as set_model got it, got {given!r:.80}")
     with trusting(trust):
-        trained = TrainedModel.read(run, checkpoint, overrides)
+        trained = TrainedModel.read(run, checkpoint, overrides, given)
         device = device or find_device(trained.config.execution.device)
         return StoredModel(trained, trained.build(device, weights), weights, device)
 

@@ -262,7 +262,7 @@ class RunFolder:
                 f"{self.path}: expected no objects from Python, because its config names all, got some"
             )
         ways = self.ways_on()
-        also = " (StoredRun.open, load_player and Trainer.branch take `models`, too)" if ways.models else ""
+        also = " (StoredRun.open, load_player, load_model and Trainer.branch take `models`, too)" if ways.models else ""
         return RunFolderError(
             f"{self.path} was trained with objects that no config names; only Python can continue it, with the same "
             f"objects: {ways.in_python('load', repr(str(self.path)))}{also}"

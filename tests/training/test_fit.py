@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
+
+import palestra
 from fitted import EVALUATION, fit_config
 from resuming import Killed, ask_to_leave, assert_same_bits, at_call, kill, records
 from typer.testing import CliRunner
@@ -23,6 +25,7 @@ from palestra.models.learning import LossScale
 from palestra.recording import Logger
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
+from palestra.storage.disk import RunFolderError
 from palestra.training import make_trainer
 from palestra.training.checks import TrainingFailed
 from palestra.training.fit import FitTrainer
@@ -424,6 +427,15 @@ def test_a_model_of_a_script_can_only_be_resumed_from_python(config: dict[str, A
     branch.fit()
     assert branch.epochs == 5
     assert float(loaded.evaluating.best.value) > 0.3  # type: ignore[union-attr]
+    with pytest.raises(RunFolderError, match=r"load_player, load_model and Trainer\.branch take `models`, too"):
+        palestra.load_model(run)
+    with pytest.raises(ValueError, match=r"^models: expected a palestra\.Model, as set_model got it, got 7$"):
+        palestra.load_model(run, models=7)  # type: ignore[arg-type]
+    trained = loaded.model.state_dict()
+    for given in (model, {"model": model}):
+        found = palestra.load_model(run, models=given).model
+        assert found is not model
+        assert all(torch.equal(value, trained[name]) for name, value in found.state_dict().items())
 
 
 def test_what_is_no_model_of_the_run_is_told(config: dict[str, Any]) -> None:
