@@ -141,7 +141,8 @@ class SweepConfig(Config):
             message = f"expected at most {len(self.seeds)}, the number of seeds, got {wanted}"
             errors.append(ConfigErrorItem(f"pruning.{key}", message))
         if not self.space and len(self.base) == 1:
-            errors.append(ConfigErrorItem("space", "expected a key, or several files in base, got neither"))
+            expected = "expected a key, as {gamma: {name: uniform, low: 0.9, high: 1, step: null}}"
+            errors.append(ConfigErrorItem("space", f"{expected}, or several files in base, got neither"))
         ConfigError.require_none(errors)
         return self
 

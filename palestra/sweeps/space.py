@@ -17,6 +17,7 @@ from palestra.config import ByName, Config, ConfigError, PositiveFloat, Positive
 from palestra.config.files import full_key, replace_values
 from palestra.config.rendering import inline_flow
 from palestra.runs.base import BaseRunConfig
+from palestra.schedules import Schedule, UserSchedule
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -312,15 +313,26 @@ GAMMAS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 def dimensions(base: BaseRunConfig, is_grid: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield dimensions around learning rates, entropy coefficients and discounts, by dotted keys."""
     below = [tuple(key.split(".")) for key in base.learning_keys()]
+    schedules = {keys: value for keys, value in walk(base) if isinstance(value, Schedule)}
     for keys, value in walk(base.model_dump()):
         if not any(keys[: len(key)] == key for key in below):
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        what = keys[-2] if keys[-1] in ("value", "initial") else keys[-1]
+        place = next((above for above in schedules if keys[: len(above)] == above), keys)
+        if place != keys and not _is_level(schedules[place], keys[-1], value):
+            continue
+        what = place[-1]
         if what.endswith(("learning_rate", "entropy_coefficient")) and value > 0:
             low, high = (float(f"{each:.3g}") for each in (value / 10, value * 10))
             choice = {"name": "choice", "values": [low, value, high]}
             yield ".".join(keys), choice if is_grid else {"name": "log", "low": low, "high": high}
         elif what == "gamma" and 0 < value < 1:
             yield ".".join(keys), {"name": "choice", "values": sorted({value, *GAMMAS})}
+
+
+def _is_level(schedule: Schedule, key: str, value: float) -> bool:
+    """Whether a number of a schedule is one at which its values lie. Of one of the user's own any float may be."""
+    if isinstance(schedule, UserSchedule):
+        return key in schedule.in_proportion if schedule.in_proportion else isinstance(value, float)
+    return key in ("value", "initial", "peak")

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from palestra.config import ConfigError, load_yaml, render
+from palestra.runs.kinds import read_config
 from palestra.runs.shipped_configs import shipped_configs
 from palestra.sweeps import plan
 from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
 from palestra.sweeps.plan import Plan
+from palestra.sweeps.space import dimensions
 from palestra.sweeps.starting import read_bases, starting_sweep
 from tests.sweeps.small_runs import ROOT
 
@@ -34,6 +36,48 @@ def test_the_space_is_around_the_values_of_the_base() -> None:
     assert 0.98 in sweep.space["players.agent.algorithm.gamma"].stored()
     assert sweep.pruning is not None
     assert sweep.pruning.model_dump()["min_resource"] == 20000
+
+
+OWN_SCHEDULE = """
+from palestra.config import PositiveFloat, PositiveInt
+from palestra.schedules import UserSchedule
+
+
+class Halving(UserSchedule):
+    start: PositiveFloat
+    after: PositiveInt
+
+    def __call__(self, step):
+        return self.start / 2 ** (step // self.after)
+
+
+class Scaled(Halving):
+    in_proportion = ("start",)
+"""
+HALVING = "{name: 'own_schedules:Halving', start: 0.01, after: 9}"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "keys"),
+    [
+        (HALVING, ["start"]),
+        (HALVING.replace("Halving", "Scaled"), ["start"]),
+        (
+            "{name: piecewise, knots: [{step: 0, value: 0.01}, {step: 9, value: 0.01}]}",
+            ["knots.0.value", "knots.1.value"],
+        ),
+        ("{name: warm_up_cosine, peak: 0.01, final: 0.0, num_warm_up_steps: 9, num_steps: 99}", ["peak"]),
+    ],
+)
+def test_the_space_is_around_the_levels_of_any_schedule(
+    schedule: str, keys: list[str], in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(in_tmp_path))
+    Path("own_schedules.py").write_text(OWN_SCHEDULE)
+    base = read_config("ppo-cartpole", [f"learning_rate={schedule}"])
+    found = {key: item for key, item in dimensions(base, is_grid=False) if "learning_rate" in key}
+    assert [key.partition("learning_rate.")[2] for key in found] == keys
+    assert {(item["low"], item["high"]) for item in found.values()} == {(0.001, 0.1)}
 
 
 def test_several_configs_are_compared_and_wrong_ones_are_named_together() -> None:
