@@ -4,7 +4,6 @@ Letters: B worlds.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Self
 
 import torch
@@ -19,6 +18,7 @@ from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Box, best_choice
 from palestra.players.user_scripts import try_policy
 from palestra.randomness import seeded_global_state
+from palestra.storage.stored_files import read_weights_file
 
 
 def _check_function(name: str) -> str:
@@ -118,7 +118,7 @@ def read_weights(config: TorchModuleConfig) -> bytes | None:
     if config.weights is None:
         return None
     try:
-        return Path(config.weights).read_bytes()
+        return read_weights_file(config.weights)
     except OSError as error:
         raise ConfigError.at(
             "weights", f"expected a safetensors file, got {config.weights} ({error.strerror})"

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from palestra.players.player import Player
 from palestra.runs.models import TrainedModel
 from palestra.storage.disk import RunFolderError
 from palestra.storage.loaded_checkpoint import NOT_OURS
-from palestra.storage.stored_files import CheckpointError, tensors_in
+from palestra.storage.stored_files import CheckpointError, read_weights_file, tensors_in
 
 MOST_NAMED = 6  # weights or networks that a line names
 
@@ -70,7 +69,7 @@ def _weights_of(config: ModelStartConfig | FileStartConfig) -> tuple[Mapping[str
         trained = TrainedModel.read(config.from_model, config.checkpoint)
         return trained.weights, f"{config.take} of {config.from_model} at opt step {trained.opt_steps}"
     try:
-        return tensors_in(Path(config.file).read_bytes(), config.file), f"{config.take} of {config.file}"
+        return tensors_in(read_weights_file(config.file), config.file), f"{config.take} of {config.file}"
     except OSError as error:
         raise RunFolderError(f"expected a safetensors file, got {config.file} ({error.strerror})") from error
 

@@ -1,9 +1,12 @@
 """The small files of a run, whose size and digest are noted when they are written, and checked when they are read."""
 
+import errno
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, get_args
 
 import torch
@@ -119,6 +122,13 @@ def tensors_to_bytes(tensors: dict[str, Tensor]) -> bytes:
 def read_tensors(folder: Folder, name: str, stored: StoredFile) -> dict[str, Tensor]:
     """The CPU tensors of a safetensors file. Raises DamagedError if it differs from what was written."""
     return tensors_in(read_checked(folder, name, stored), name)
+
+
+def read_weights_file(path: str) -> bytes:
+    """The content of a file that a config names. Raises OSError, also for a pipe or a device, which might never end."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OSError(errno.EINVAL, "it is no plain file")
+    return Path(path).read_bytes()
 
 
 def tensors_in(content: bytes, name: str) -> dict[str, Tensor]:

@@ -186,6 +186,7 @@ def test_a_branch_puts_a_stored_player_and_a_module_in_the_place_of_each_other(
     ("change", "message"),
     [
         ({"weights": "nowhere.safetensors"}, "weights: expected a safetensors file, got nowhere.safetensors (No such"),
+        ({"weights": "/dev/null"}, "weights: expected a safetensors file, got /dev/null (it is no plain file)"),
         ({"weights": "opponents.py"}, "weights: expected a safetensors file, got opponents.py ("),
         ({"weights": "less.safetensors"}, "expected the key '1.bias' of the module in less.safetensors, got none"),
         (

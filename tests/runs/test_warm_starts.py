@@ -112,6 +112,10 @@ def test_a_model_begins_with_a_file_of_weights(here: Path) -> None:
             {"file": "no.safetensors", "take": "all"},
             r"warm_start: expected a safetensors file, got no.safetensors \(.*",
         ),
+        (
+            {"file": "/dev/null", "take": "all"},
+            r"warm_start: expected a safetensors file, got /dev/null \(it is no plain file\)",
+        ),
         ({"file": "fitted_parts.py", "take": "all"}, r"warm_start: fitted_parts.py does not hold tensors \(.*\)"),
         ({"take": "all"}, r"warm_start: expected either warm_start.from_model and .* or warm_start.file, but all .*"),
         (start(from_model="palestra:polyhedra"), r"warm_start: expected a run in which a model learns from data, .*"),
