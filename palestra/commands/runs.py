@@ -93,15 +93,22 @@ def table(
     runs: Runs,
     csv: Annotated[Path | None, typer.Option(help="the file to write [standard output]")] = None,
     parquet: Annotated[Path | None, typer.Option(help="write this file, as parquet (extra: frames)")] = None,
+    metrics: Annotated[
+        list[str] | None, typer.Option(help="only these: a name, or its end; * stands for any text; may be repeated")
+    ] = None,
 ) -> None:
     """Write the records of runs as a tidy table: run, seed, counters such as opt_steps, name, value."""
     with one_line_errors():
         from palestra.report.page import write_page
-        from palestra.runs.tables import rows_of_runs, to_csv, to_parquet, write_csv
+        from palestra.runs.tables import chosen_names, rows_of_runs, to_csv, to_parquet, write_csv
         from palestra.storage.fetching import local_folders
 
         with local_folders(with_runs_of_sweeps(runs)) as folders:
             found = rows_of_runs(folders, errors.print)
+            if metrics:
+                rows = list(found.rows)
+                names = {*chosen_names(list(dict.fromkeys(row.name for row in rows)), metrics)}
+                found = found._replace(rows=[row for row in rows if row.name in names])
             if csv is None and parquet is None:
                 write_csv(found, VisibleFile(sys.stdout) if sys.stdout.isatty() else sys.stdout)
                 return
@@ -122,7 +129,7 @@ def plot(
     metrics: Annotated[
         list[str] | None,
         typer.Option(
-            help="a name of `palestra table`, or its end; * stands for any text; may be repeated "
+            help="a name of `palestra table`, or its end; * stands for any text; may be repeated; of tables: a score "
             "[the scores of the players that learn]",
         ),
     ] = None,
@@ -151,15 +158,15 @@ def plot(
             raise ConfigError.at("--kind", f"expected curves, {' or '.join(KINDS)}, got {kind!r}")
         if kind == "curves" and checkpoint is not None:
             raise ConfigError.at("--checkpoint", f"expected it with --kind {' or '.join(KINDS)}, got curves")
-        if kind != "curves" and (metrics or single or iqm or x is not None):
-            raise ConfigError.at("--kind", f"expected curves with --metrics, --single, --iqm or --x, got {kind!r}")
+        if kind != "curves" and (single or iqm or x is not None):
+            raise ConfigError.at("--kind", f"expected curves with --single, --iqm or --x, got {kind!r}")
         if single and iqm:
             raise ConfigError.at("--iqm", "expected either --single or --iqm, got both")
         with local_folders(with_runs_of_sweeps(runs)) as folders:
             if kind == "curves":
                 drawn = plot_runs(folders, x, out.suffix[1:], metrics or (), single, errors.print, iqm)
             else:
-                drawn = plot_tables(folders, kind, out.suffix[1:], checkpoint, errors.print)
+                drawn = plot_tables(folders, kind, out.suffix[1:], checkpoint, errors.print, metrics or ())
         write_page(out, drawn.content)
         say(f"{out}: {drawn.caption}")
 

@@ -17,13 +17,14 @@ from matplotlib.figure import Figure
 from matplotlib.table import Cell
 
 from palestra.config import ConfigError
-from palestra.recording.results import Seat, label, printable, score_text
+from palestra.recording.results import UNKNOWN, Seat, label, printable, score_text
 from palestra.report.comparison import ScoreRow, compare_groups
 from palestra.report.evaluation_tables import counted_in_runs, evaluation_names
 from palestra.report.groups import Group, group_runs, mean_score, standings_of
 from palestra.report.moments import read_moments
 from palestra.report.plots import STYLE, Plot, Series, check_format, figure_title, saved
 from palestra.report.reading import Evaluated, RunData, read_runs
+from palestra.runs.tables import chosen_names
 from palestra.runtime.scores import Estimate
 
 KINDS = ("learning-table", "cross-table")
@@ -40,14 +41,19 @@ Seats = tuple[Seat, ...]
 
 
 def plot_tables(
-    paths: Sequence[Path], kind: str, file_format: str, checkpoint: str | None, tell: Callable[[str], None]
+    paths: Sequence[Path],
+    kind: str,
+    file_format: str,
+    checkpoint: str | None,
+    tell: Callable[[str], None],
+    metrics: Sequence[str] = (),
 ) -> Plot:
     """Draw the scores of runs as tables; of runs that differ in the seed alone the mean.
 
     kind: one of KINDS. file_format: pdf, svg or png. checkpoint: best, latest, a number or @ and an opt step; None: the
-    last evaluation. tell: called with a message for each damaged line or file. Raises RunFolderError for a folder that
-    is no run, CheckpointError for a damaged checkpoint, and ConfigError for a wrong argument, and if there is nothing
-    to draw.
+    last evaluation. tell: called with a message for each damaged line or file. metrics: the scores that are shown, by
+    name; none: all of a learning table, the first one of a cross-table. Raises RunFolderError for a folder that is no
+    run, CheckpointError for a damaged checkpoint, ConfigError for a wrong argument, and if there is nothing to draw.
     """
     check_format(file_format)
     runs = [run for run, _ in read_moments(paths, checkpoint)]
@@ -58,9 +64,9 @@ def plot_tables(
     series = [Series(group, "opt_steps", tell) for group in groups]
     with matplotlib.rc_context({**STYLE, "savefig.bbox": "tight"}):
         if kind == "learning-table":
-            figure = _draw_learning_table(series)
+            figure = _draw_learning_table(series, metrics)
         else:
-            figure = _draw_cross_tables(list(_cross_tables(series, _scripted_results(runs))))
+            figure = _draw_cross_tables(list(_cross_tables(series, _scripted_results(runs), metrics)))
         content = saved(figure, file_format)
     marks = {"learning-table": "a star marks players that learn"}
     return Plot(content, f"{_caption(groups)}; {marks.get(kind, 'players that learn are bold, darker is higher')}")
@@ -78,7 +84,7 @@ def _caption(groups: Sequence[Group]) -> str:
 # ---- learning tables -----------------------------------------------------------------------------------
 
 
-def _draw_learning_table(all_series: Sequence[Series]) -> Figure:
+def _draw_learning_table(all_series: Sequence[Series], metrics: Sequence[str]) -> Figure:
     """Draw a line for each score of a learning player in each environment, and a column for each algorithm.
 
     Where an algorithm has several groups of runs in one environment, each of them has a column.
@@ -94,6 +100,9 @@ def _draw_learning_table(all_series: Sequence[Series]) -> Figure:
         raise ConfigError.at(
             "--kind", "expected runs with an evaluation of a learning player for a learning table, got none"
         )
+    if metrics:
+        shown = chosen_names(list(dict.fromkeys(row.measure for _, row in rows)), metrics)
+        rows = [(game, row) for game, row in rows if row.measure in shown]
     names = {series.group.label: _column(series, by_game[series.game]) for series in all_series}
     columns = list(dict.fromkeys(names.values()))
     heads = {
@@ -167,19 +176,19 @@ def _scripted_results(runs: Sequence[RunData]) -> Scripted:
     return {run.path: run.evaluated for run in read_runs(dated)} if dated else {}
 
 
-def _cross_tables(all_series: Sequence[Series], scripted: Scripted) -> Iterator[CrossTable]:
+def _cross_tables(all_series: Sequence[Series], scripted: Scripted, metrics: Sequence[str]) -> Iterator[CrossTable]:
     found = []
     for series in all_series:
         names = evaluation_names([series.group])
         for name in names:
-            scores: dict[Seats, list[Estimate]] = {}
-            measure = "score"
+            by_measure: dict[str, dict[Seats, list[Estimate]]] = {}
             for run in series.group.runs:
                 for seats, pair in _results(run, name, scripted.get(run.path, ())):
-                    if len(seats) == 2:
-                        measure = pair.measure
-                        scores.setdefault(seats, []).append(pair.score)
-            if scores:
+                    for measure in chosen_names([*pair.every_score], metrics) if metrics else [pair.measure]:
+                        if len(seats) == 2:
+                            score = pair.every_score.get(measure, UNKNOWN)
+                            by_measure.setdefault(measure, {}).setdefault(seats, []).append(score)
+            for measure, scores in by_measure.items():
                 title = [figure_title([series])]
                 title += [printable(series.group.label)] if len(all_series) > 1 else []
                 title += [printable(name)] if len(names) > 1 else []

@@ -5,8 +5,6 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +29,7 @@ from palestra.report.groups import (
     reported_score,
 )
 from palestra.report.reading import read_runs
-from palestra.runs.tables import rows_of_records
+from palestra.runs.tables import chosen_names, in_words, rows_of_records
 from palestra.runtime.scores import Estimate
 from palestra.runtime.statistics import interquartile_mean_curve
 
@@ -187,26 +185,9 @@ def _names(all_series: Sequence[Series], metrics: Sequence[str]) -> list[str]:
     wanted = metrics or [name for name in _score_names([series.group for series in all_series]) if name in known]
     if not wanted:
         raise ConfigError.at(
-            "--metrics", f"expected a name, because no evaluation of a learning player is recorded; {_like(known)}"
+            "--metrics", f"expected a name, because no evaluation of a learning player is recorded; {in_words(known)}"
         )
-    found: dict[str, None] = {}
-    for metric in wanted:
-        matches = [metric] if metric in known else [name for name in known if _is_named(name, metric)]
-        if not matches:
-            near = get_close_matches(metric, dict.fromkeys([*known, *(name.rpartition("/")[2] for name in known)]))
-            raise ConfigError.at(
-                "--metrics", f"expected the name of a recorded number, got {metric!r}; {_like(near or known)}"
-            )
-        found |= dict.fromkeys(matches)
-    return list(found)
-
-
-def _is_named(name: str, metric: str) -> bool:
-    return fnmatchcase(name, metric) or fnmatchcase(name, f"*/{metric}")
-
-
-def _like(names: Sequence[str]) -> str:
-    return f"recorded are {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else "nothing is recorded"
+    return chosen_names(known, wanted)
 
 
 def _score_names(groups: Sequence[Group]) -> Iterator[str]:

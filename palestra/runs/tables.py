@@ -2,7 +2,10 @@
 
 import csv
 import io
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TextIO
@@ -114,6 +117,37 @@ def rows_of_record(record: Mapping[str, Any], kind: type[BaseRunConfig], run: st
             name = prefix + name
         if name not in kind.axes and name.startswith(prefix):
             yield Row(run, seed, counters, name, float(value))
+
+
+# ---- which numbers -------------------------------------------------------------------------------------
+
+
+def chosen_names(known: Sequence[str], metrics: Sequence[str]) -> list[str]:
+    """Return the names that `--metrics` means: names, or their ends, in which * stands for any text.
+
+    Raises ConfigError for one that means none of the known names.
+    """
+    found: dict[str, None] = {}
+    for metric in metrics:
+        matches = [metric] if metric in known else [name for name in known if _is_named(name, metric)]
+        if not matches:
+            near = get_close_matches(metric, dict.fromkeys([*known, *(name.rpartition("/")[2] for name in known)]))
+            raise ConfigError.at(
+                "--metrics", f"expected the name of a recorded number, got {metric!r}; {in_words(near or known)}"
+            )
+        found |= dict.fromkeys(matches)
+    return list(found)
+
+
+def _is_named(name: str, metric: str) -> bool:
+    name, metric = name.replace("_", " "), metric.replace("_", " ")  # as tables and figures write them
+    return fnmatchcase(name, metric) or fnmatchcase(name, f"*[/ ]{metric}")  # also of "prover vs verifier/accuracy"
+
+
+def in_words(names: Sequence[str]) -> str:
+    """Say which names are recorded, as one types them."""
+    shown = ", ".join(map(shlex.quote, names[:5]))
+    return f"recorded are {shown}{', ...' if len(names) > 5 else ''}" if names else "nothing is recorded"
 
 
 # ---- as a table ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from tests.records import POLYHEDRA, RHO, evaluation_of, played_pair
 from tests.report.test_plots import FACTS, make_run
 
 
-def drawn_texts(*paths: Path, kind: str, checkpoint: str | None = None) -> list[str]:
+def drawn_texts(*paths: Path, kind: str, checkpoint: str | None = None, metrics: Sequence[str] = ()) -> list[str]:
     """The texts of the figure, from the SVG, in which text is text and nothing is an image."""
-    svg = plot_tables(paths, kind, "svg", checkpoint, pytest.fail).content.decode()
+    svg = plot_tables(paths, kind, "svg", checkpoint, pytest.fail, metrics).content.decode()
     assert "<image" not in svg
     return [re.sub("<[^>]*>", " ", text).strip() for text in re.findall(r"<text[^>]*>(.*?)</text>", svg, re.DOTALL)]
 
@@ -134,6 +135,23 @@ def test_each_group_has_a_cross_table_with_its_name(tmp_path: Path) -> None:
     assert [text for text in texts if "polyhedra" in text] == ["DQN on polyhedra, first", "DQN on polyhedra, second"]
 
 
+@pytest.mark.parametrize("kind", ["learning-table", "cross-table"])
+def test_a_table_is_limited_to_one_score_by_the_name_that_it_lists(kind: str, tmp_path: Path) -> None:
+    run = make_duel(tmp_path / "duel", 0, [0.25])
+    record = json.loads((run / "records.jsonl").read_text())
+    record["declared_scores"].append(record["declared_scores"][0] | {"name": "wins_of_all"})
+    for pair in record["pairs"]:
+        pair["scores"]["wins_of_all"] = 0.625
+    (run / "records.jsonl").write_text(json.dumps(record) + "\n")
+    for metric in ("wins of all", "wins_of_all"):
+        texts = drawn_texts(run, kind=kind, metrics=[metric])
+        assert "wins of all" in texts
+        assert "rho" not in texts
+        assert any(text.startswith(".625") for text in texts)
+    told = palestra_plot(run, "--kind", kind, "--metrics", "win", code=2).stderr
+    assert told == "--metrics: expected the name of a recorded number, got 'win'; recorded are rho, wins_of_all\n"
+
+
 # ---- arguments and files -------------------------------------------------------------------------------
 
 
@@ -155,7 +173,7 @@ def test_tables_are_written_with_a_caption_and_the_same_to_the_bit(tmp_path: Pat
         (("--checkpoint", "best"), "--checkpoint: expected it with --kind learning-table or cross-table, got curves"),
         (
             ("--kind", "cross-table", "--single"),
-            "--kind: expected curves with --metrics, --single, --iqm or --x, got 'cross-table'",
+            "--kind: expected curves with --single, --iqm or --x, got 'cross-table'",
         ),
         (
             ("--kind", "cross-table", "--out", "x.jpg"),

@@ -148,6 +148,16 @@ def test_the_table_of_several_runs_goes_to_standard_output_as_csv(runs: list[Pat
     assert list(read_again.itertuples(index=False, name=None)) == flat([*read(runs[0]), *read(runs[1])])
 
 
+def test_a_table_takes_the_names_that_it_lists_and_the_ends_of_their_words(runs: list[Path]) -> None:
+    rows = [*read(runs[0]), *read(runs[1])]
+    name = next(row.name for row in rows if row.name.endswith(" vs random/rho"))
+    for metric in (name, "random/rho", "rho"):
+        found = palestra_table(*runs, "--metrics", metric).stdout
+        assert found == to_csv(Rows(AXES, [row for row in rows if row.name.endswith(metric)])), metric
+    told = palestra_table(*runs, "--metrics", name[:-1], code=2).stderr
+    assert f"got {name[:-1]!r}; recorded are '{name}'" in told
+
+
 def test_the_table_as_parquet_has_the_same_rows_as_in_csv(runs: list[Path], tmp_path: Path) -> None:
     result = palestra_table(*runs, "--csv", tmp_path / "table.csv", "--parquet", tmp_path / "table.parquet")
     assert result.stdout == ""
