@@ -219,6 +219,7 @@ class Progress:
     curves: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     evaluations: Sequence[Evaluation] = ()  # all so far, the oldest first
     end_reason: str | None = None  # why the run ends, or ended, before its `stop`
+    decisive: Mapping[tuple[str, int], str] = field(default_factory=dict)  # evaluation, opt step -> what decides `best`
 
 
 def by_name(evaluations: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from palestra.evaluation.evaluations import BestScore
 from palestra.evaluation.evaluator import Watch
 from palestra.recording.recorders import plain
-from palestra.recording.results import Task
+from palestra.recording.results import Task, metric_text
 from palestra.runs.progress import ProgressReporter
 from palestra.runs.run_checkpoints import RunCheckpoints
 from palestra.runtime.intervals import Counters, Interval, is_due
@@ -243,10 +243,13 @@ class Evaluating:
         """
         if self.best is None:
             return
-        display = self.progress.run.display
+        display, measure = self.progress.run.display, self.best.config.measure
+        shown = next((score["name"] for score in record.get("declared_scores", ()) if score["shown"]), None)
+        if measure != shown and (value := self.best.measure.of(record)) is not None:
+            self.progress.decisive[record["evaluation"], record["opt_steps"]] = f"{measure} {metric_text(value)}"
         if not self._warned_nan and self.best.is_nan(record):
             self._warned_nan = True
-            name, steps = f"{self.best.config.measure} of evaluation {record['evaluation']!r}", record["opt_steps"]
+            name, steps = f"{measure} of evaluation {record['evaluation']!r}", record["opt_steps"]
             display.warn(f"best: {name} is nan at opt step {steps}; a checkpoint with nan is never the best")
         if not self.best.improves(record):
             return

@@ -112,13 +112,12 @@ class TrainedModel:
     given: Model | None = None
 
     @classmethod
-    def read(
-        cls, run: str | Path, checkpoint: str, overrides: Sequence[str] = (), given: Model | None = None
-    ) -> Self:
+    def read(cls, run: str | Path, checkpoint: str, overrides: Sequence[str] = (), given: Model | None = None) -> Self:
         """Read a checkpoint of a run in which a model has learned.
 
-        overrides: changes of its config. given: as above. Raises RunFolderError if there is no such run, CheckpointError for a
-        checkpoint that is missing or damaged, UntrustedError, ConfigError for overrides that do not fit.
+        overrides: changes of its config. given: as above. Raises RunFolderError if there is no such run,
+        CheckpointError for a checkpoint that is missing or damaged, UntrustedError, ConfigError for overrides that do
+        not fit.
         """
         folder = RunFolder.open(find_run(run).folder)
         changed = changed_stored_config(folder, overrides)
@@ -128,7 +127,8 @@ class TrainedModel:
         with loaded.fitting():
             state = loaded.state
             stored = state["model"], stored_spaces(state["spaces"]), state["learner"], state["files"]
-            return cls(folder.path, config, loaded.counters["opt_steps"], *stored, [*changed.notes, *loaded.warnings], given)
+            notes = [*changed.notes, *loaded.warnings]
+            return cls(folder.path, config, loaded.counters["opt_steps"], *stored, notes, given)
 
     def build(self, device: torch.device, weights: Weights = "latest") -> Model:
         """Make the model, held fixed and in evaluation mode.

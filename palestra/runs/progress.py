@@ -53,6 +53,7 @@ class ProgressReporter:
     def __init__(self, run: Run, look: Callable[[], Standing], is_shown: bool = True) -> None:
         self.run, self.look, self.is_shown = run, look, is_shown
         self.tasks: list[Task] = []
+        self.decisive: dict[tuple[str, int], str] = {}  # what decides `best`, by evaluation and opt step
         self._message: str | None = None
         self._warned: set[tuple[str, str]] = set()
         self._shown_at_s = 0.0
@@ -120,6 +121,7 @@ class ProgressReporter:
             evaluations=run.records.evaluations,
             tasks=(*self.tasks, *now.tasks),
             end_reason=now.end_reason,
+            decisive=self.decisive,
             phase=self._phase,
         )
 

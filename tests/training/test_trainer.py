@@ -893,6 +893,23 @@ def test_plain_lines_tell_where_the_run_is(make_config: MakeConfig, tmp_path: Pa
     assert str(tmp_path / "run") in text.replace("\n", "")
 
 
+@pytest.mark.parametrize("measure", ["length", "rho"])
+def test_plain_lines_tell_the_score_that_decides_best_unless_they_show_it(
+    measure: str, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    shown = io.StringIO()
+    config = make_config({"best.measure": measure, "output.display": "plain"})
+    trainer = Trainer(config, run=tmp_path / "run", console=Console(file=shown, width=200))
+    trainer.fit()
+    lines = [line for line in shown.getvalue().splitlines() if line.startswith("evaluation main at opt step")]
+    found = records(trainer, "evaluation")
+    assert len(lines) == len(found)
+    for line, record in zip(lines, found, strict=True):
+        length = record["pairs"][0]["statistics"]["episode_length"]["mean"]
+        assert (f"; best goes by length {length:.3g}" in line) == (measure == "length"), line
+        assert ("best goes by" in line) == (measure == "length")
+
+
 def test_a_second_fit_of_a_finished_trainer_changes_nothing(make_config: MakeConfig, in_tmp_path: Path) -> None:
     trainer = palestra.Trainer(make_config({"output.save": None}), run="run")
     trainer.fit()

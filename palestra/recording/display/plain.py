@@ -69,7 +69,8 @@ class PlainDisplay(Display):
             for evaluation in progress.evaluations[num_shown:]:
                 is_past = evaluation.opt_steps != progress.evaluations[-1].opt_steps  # of a resumed run
                 if num_shown or not is_past:
-                    self.log(evaluation_line(evaluation))
+                    decisive = progress.decisive.get((evaluation.name, evaluation.opt_steps))
+                    self.log(evaluation_line(evaluation) + (f"; best goes by {decisive}" if decisive else ""))
         except Exception:  # a display is not worth a run
             if not self._failed:
                 logger.warning("the display could not show a run's progress; training goes on", exc_info=True)
