@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -214,6 +214,15 @@ class TextTrainer(TextTuning):
         self.servers.calls.forget(str(self.epochs))
         return waves.rollouts()
 
+    def sample_evaluation(self, name: str, waves: Waves, watch: Callable[[int], None]) -> Rollouts:
+        """Play the dialogues of an evaluation, in which `sample` has no say; return the decisions that are judged.
+
+        name: of the evaluation. watch: called with how many dialogues are over.
+        """
+        while waves.play_batch():
+            watch(waves.num_over)
+        return waves.rollouts()
+
     def _count_waves(self) -> None:
         """Let the counters have what was played since the last time."""
         if self.waves is not None:
@@ -233,11 +242,18 @@ class TextTrainer(TextTuning):
                     self._warn(f"epoch {self.epochs} has no example from which {player.name!r} could learn")
         return found
 
+    def _sample_evaluation(self, name: str, waves: Waves, watch: Callable[[int], None]) -> Rollouts:
+        with self._telling("sample_evaluation"):
+            return self._rollouts_of("sample_evaluation", self.sample_evaluation(name, waves, watch))
+
+    def _rollouts_of(self, method: str, found: Any) -> Rollouts:
+        if not isinstance(found, Rollouts):
+            raise AlgorithmFailed(f"{type(self).__name__}.{method}: expected Rollouts, got {found!r:.80}")
+        return found
+
     def _sample(self) -> None:
         with self._telling("sample"):
-            rollouts = self.sample()
-        if not isinstance(rollouts, Rollouts):
-            raise AlgorithmFailed(f"{type(self).__name__}.sample: expected Rollouts, got {rollouts!r:.80}")
+            rollouts = self._rollouts_of("sample", self.sample())
         with self._telling("statistics"):
             self.statistics_of_epoch = self.last_statistics = self.statistics(rollouts)
         self.files.write(str(self.epochs), rollouts)

@@ -98,10 +98,8 @@ class TextEvaluations:
         questions = self.game.questions(world_keys(key, num, torch.device("cpu")), held_out=True)
         writers = {role: self._writer(pairing[role]) for role in self.game.roles}
         waves = Waves(self.game, writers, questions, 1, fold_number(key, 2**40), 0, training.config.answers_at_once)
-        while waves.play_batch():
-            over(waves.num_over)
+        rollouts = training._sample_evaluation(name, waves, over)
         protocol, dialogues = self.game.protocol, [table.dialogue for table in waves.tables]
-        rollouts = waves.rollouts()
         numbers: dict[tuple[tuple[str, str], ...], int] = {}  # of the different questions
         same = [numbers.setdefault((*each.fields.items(),), len(numbers)) for each in questions]
         returns = {role: torch.tensor([each.returns[role] for each in dialogues]) for role in protocol.roles}

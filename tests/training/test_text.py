@@ -5,6 +5,7 @@ palestra.training.dialogue_statistics.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from resuming import records
 
 from palestra.config import ConfigError, check, find_defaults, find_undescribed
 from palestra.runs.text import TextConfig
+from palestra.text.rollouts import Rollouts
+from palestra.text.waves import Waves
 from palestra.training import make_trainer
 from palestra.training.checks import TrainingFailed
 from palestra.training.text import TextTrainer
@@ -185,6 +188,28 @@ def test_a_stage_of_ones_own_that_fails_ends_the_run_in_a_line_that_names_it(
     with pytest.raises(TrainingFailed, match=f"^Own.{told}") as failed:
         trainer.fit()
     assert "\n" not in str(failed.value)
+
+
+class Knowing(TextTrainer):
+    """Its evaluations count every verdict as the right one."""
+
+    def sample(self) -> Rollouts:
+        raise AssertionError("it is for training alone")
+
+    def sample_evaluation(self, name: str, waves: Waves, watch: Callable[[int], None]) -> Rollouts:
+        rows = super().sample_evaluation(name, waves, watch).rows
+        return Rollouts(replace(row, verdict=None if row.role == "prover" else row.label) for row in rows)
+
+
+def test_evaluations_are_sampled_by_a_method_of_their_own(tmp_path: Path) -> None:
+    players = dict.fromkeys(SEATS, PLAYER | {"imitate": None})
+    with pytest.raises(TrainingFailed, match=r"^Knowing\.sample: raises AssertionError"):
+        Knowing(CONFIG | {"players": players}, tmp_path / "run").fit()
+    [found] = [record for record in records(tmp_path / "run") if record["kind"] == "evaluation"]
+    assert {pair["scores"]["accuracy"] for pair in found["pairs"]} == {1.0}
+    nothing = type("Nothing", (TextTrainer,), {"sample_evaluation": lambda *_: []})
+    with pytest.raises(TrainingFailed, match=r"^Nothing\.sample_evaluation: expected Rollouts, got \[\]"):
+        nothing(CONFIG | {"players": players}, tmp_path / "none").fit()
 
 
 def test_a_player_without_an_example_has_no_job(tmp_path: Path) -> None:
