@@ -6,6 +6,7 @@ import os
 
 TYPE_CHECKING = False  # as typing has it, whose import takes as long as all that the command line needs of this file
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
     from typing import Any, Literal
 
