@@ -124,6 +124,13 @@ def set_flat(trainer: Trainer, names: Data) -> None:
 EXAMPLES = {
     "reinforce": Example("own-algorithm.md", "class Reinforce", "reinforce", None),
     "loss on roll-outs": Example("own-loss.md", "class AdvantageWeighted", "advantage", None),
+    "auxiliary loss": Example(
+        "own-loss.md",
+        "class Restating",
+        "auxiliary",
+        "on_policy-cartpole",
+        lambda config: agent(config, **shown("own-loss.md", "auxiliary:Restating")),
+    ),
     "loss from replay": Example("own-loss.md", "class Regret", "regret", None),
     "loss module of TorchRL": Example(
         "own-loss.md",

@@ -8,10 +8,12 @@ import pkgutil
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import ANY
 
 import nbformat
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -256,6 +258,20 @@ def test_the_network_made_in_python_in_the_document_learns(tmp_path: Path, monke
     assert names["trainer"].opt_steps == 8
     exec(later, names)
     assert names["player"].opt_steps == 8
+
+
+def test_the_values_of_normalisation_are_where_the_document_finds_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "docs" / "gymnasium.md").read_text()
+    shown = next(block for block in re.findall(r"```yaml\n(.*?)```", text, re.S) if "CartPole-v1" in block)
+    rules = yaml.safe_load(shown)["game"]
+    game: Any = make_game(rules | {"observation": rules["observation"] | {"normalize": {"eps": 1e-8}}})
+    game.update_observation_statistics({"observation": np.array([[1.0, 2, 3, 4], [3.0, 2, 1, 4]])})
+    monkeypatch.setattr(palestra, "load_player", lambda run: SimpleNamespace(game=game))
+    [code] = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "moments" in block]
+    exec(code, {})
+    assert re.findall(r"\[(.*?)\]", capsys.readouterr().out) == ["2., 2., 2., 4.", "1., 0., 1., 0."]
 
 
 def test_the_variants_of_dqn_in_the_document_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,6 +111,17 @@ FINDS = {
     "cite": "questions.html#how-do-i-cite-palestra",
     "stable baselines": "coming-from.html#stable-baselines3",
     "jupyter notebook": "quickstart.html",
+    "auxiliary loss": "own-loss.html#an-auxiliary-loss",
+    "features extractor": "questions.html#how-do-i-change-the-policys-network-or-its-features-extractor",
+    "curriculum": "questions.html#how-do-i-train-by-a-curriculum",
+    "max episode steps": "questions.html#how-do-i-limit-an-episodes-length",
+    "reward threshold": "questions.html#how-do-i-limit-an-episodes-length-or-end-at-a-reward-threshold",
+    "learning curve over seeds": "questions.html#how-do-i-plot-a-learning-curve-over-seeds",
+    "keyboard": "questions.html#how-do-i-play-against-it-myself",
+    "hyperparameter tuning": "questions.html#how-do-i-tune-hyperparameters",
+    "custom policy network": "questions.html#how-do-i-change-the-policys-network",
+    "running mean": "gymnasium.html#normalisation",
+    "PPOLoss": "reference/python/algorithms.html#palestra.algorithms.losses.ppo.PPOLoss",
 }
 NUM_LOOKED_AT = 5
 SEPARATOR = re.compile(r"""[\s\-_,:!=\[\]()"`/]+|\.(?!\d)|<[^>]*>""")
