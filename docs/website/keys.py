@@ -28,8 +28,8 @@ hide: [toc]
 # Keys of YAML files
 
 No key has a default. `palestra config` prints a complete file with a comment on each key, and `palestra check` says
-what is wrong with one. In the tables of these pages, the last column names the files of palestra that read a key, as
-far as their code shows it.
+what is wrong with one. In the tables of these pages, "read by" unfolds to the files of palestra that read a key, as far
+as their code shows it.
 
 | file | its keys |
 |---|---|"""
@@ -186,7 +186,7 @@ def section(model: Model, stands_at: list[str], page: str) -> str:
     said = f"{FILES[model]}: a whole file" if model in FILES else f"At {where}{more}"
     parts.append(f"{said}. Declared in [`{source}`]({relative(source_page(source), page)}).")
     last_keys = {key for place in stands_at for key in place.split(".")[-2:] if not key.isdigit()}
-    rows = ["| key | expected | meaning | read by |", "|---|---|---|---|"]
+    rows = ["| key | expected | meaning |", "|---|---|---|"]
     for key, field in model.model_fields.items():
         mark = f'<span id="{anchor(model)}.{key}"></span>'
         expected = cell(expectation(place_of_field(field), page))
@@ -195,7 +195,8 @@ def section(model: Model, stands_at: list[str], page: str) -> str:
             for file, line in readers(model, key, last_keys).items()
         ]
         read_by = ", ".join(files[:MOST_READERS]) + (", ..." if len(files) > MOST_READERS else "")
-        rows.append(f"| {mark}`{key}` | {expected} | {cell(comment_of(model, key) or '')} | {read_by} |")
+        folded = f" <details><summary>read by</summary>{read_by}</details>" if files else ""
+        rows.append(f"| {mark}`{key}` | {expected} | {cell(comment_of(model, key) or '')}{folded} |")
     parts.append("\n".join(['<div class="keys" markdown>', "", *rows, "", "</div>"]))
     return "\n\n".join(parts)
 
