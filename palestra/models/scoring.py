@@ -60,11 +60,17 @@ class ItemScores:
         }
 
     def extremes(self) -> dict[str, Any]:
-        """Return the items with the best and the worst loss, or first score: each as its index and its number."""
+        """Return the items with the best and the worst loss, or first score: each as its index and its number.
+
+        Where a score says of each item whether it is right, 1, or wrong, 0, the worst are among the wrong ones.
+        """
         score = next((each for each in self.declared if each.name == "loss"), self.declared[0])
         values = torch.cat(self.values[score.name])
         order = values.argsort(descending=bool(score.high_for), stable=True)
-        best, worst = order[:NUM_EXTREMES], order.flip(0)[:NUM_EXTREMES]
+        shares = (torch.cat(self.values[each.name]) for each in self.declared if each.is_share and each.high_for)
+        hits = next((share for share in shares if bool(((share == 0) | (share == 1)).all())), torch.zeros(len(values)))
+        best, worst = order[:NUM_EXTREMES], order.flip(0)
+        worst = worst[hits[worst] == 0][:NUM_EXTREMES]
         pairs = [[[int(item), float(values[item])] for item in items] for items in (best, worst)]
         return {"score": score.name, "best": pairs[0], "worst": pairs[1]}
 

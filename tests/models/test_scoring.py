@@ -67,3 +67,20 @@ def test_what_is_no_share_of_an_item_is_told(value: Any, told: str) -> None:
     with pytest.raises(TermsError) as raised:
         ItemScores([score("right", "what it is", "share", better="high")]).add({"right": torch.tensor(value)}, 2)
     assert str(raised.value) == told
+
+
+def test_the_worst_items_are_among_the_wrong_ones() -> None:
+    """Right and wrong, 1 and 0, are told by a score; an error without one tells nothing."""
+    loss, right = torch.arange(12.0), torch.tensor([0.0, 1.0, 1.0] * 4)
+    error, accuracy = score("loss", "", "", better="low"), score("accuracy", "", "share", better="high")
+    for declared, numbers, expected in (
+        ([error, accuracy], {"loss": loss, "accuracy": right}, [9, 6, 3, 0]),
+        ([error, accuracy], {"loss": loss, "accuracy": right / 2}, [11, 10, 9, 8, 7, 6, 5, 4]),
+        ([error], {"loss": loss}, [11, 10, 9, 8, 7, 6, 5, 4]),
+        ([accuracy], {"accuracy": right}, [9, 6, 3, 0]),
+    ):
+        scores = ItemScores(declared)
+        scores.add(numbers, 12)
+        found = scores.extremes()
+        assert [item for item, _ in found["worst"]] == expected
+        assert len(found["best"]) == 8
