@@ -186,6 +186,11 @@ class RowsData(TensorItems):
         entries = [name for name in self.entries if name != LABEL]
         return {"entries": entries, "columns": columns, "classes": self.classes, "first": first}
 
+    def row_hashes(self) -> np.ndarray[Any, Any]:
+        """Return a number for each item, equal for equal items of all sets of this process: int64 (N,)."""
+        arrays = [each.numpy() for each in self.entries.values()]
+        return np.array([hash(b"".join(each.tobytes() for each in item)) for item in zip(*arrays, strict=True)])
+
     def describe(self, index: int) -> str:
         """Describe an item as people read it, such as "row 17: age 31, colour red"."""
         return self.source.describe(int(self.rows[index]))

@@ -155,15 +155,20 @@ def _require_one_split(made: Mapping[str, Any], data: Any) -> None:
 
 
 def overlaps(sets: Mapping[str, Any], configs: Mapping[str, DataConfig]) -> list[str]:
-    """Say which sets have rows from which the model also learns, and how many."""
-    taken = {
-        name: data.file_rows.rows[: configs[name].num_items]
-        for name, data in sets.items()
-        if _of_train_file(sets, data)
-    }
-    shared = {name: int(np.isin(np.unique(rows), taken[TRAIN]).sum()) for name, rows in taken.items() if name != TRAIN}
-    what = f"are also in data.{TRAIN}, from which the model learns"
-    return [f"{num} rows or instances of data.{name} {what}" for name, num in shared.items() if num]
+    """Say which sets have rows from which the model also learns, or equal ones of another file, and how many."""
+    lines = []
+    for name, data in sets.items():
+        is_one_file = _of_train_file(sets, data) is not None
+        if name == TRAIN or not (is_one_file or all(hasattr(each, "row_hashes") for each in (sets.get(TRAIN), data))):
+            continue
+        own, there = (
+            (sets[each].file_rows.rows if is_one_file else sets[each].row_hashes())[: configs[each].num_items]
+            for each in (name, TRAIN)
+        )
+        if num := int(np.isin(np.unique(own) if is_one_file else own, there).sum()):
+            what = "are also" if is_one_file else "equal rows"
+            lines.append(f"{num} rows or instances of data.{name} {what} in data.{TRAIN}, from which the model learns")
+    return lines
 
 
 def files_of(sets: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -198,6 +198,13 @@ def test_sets_of_one_file_are_split_alike_and_what_they_share_is_counted() -> No
         configs: Any = check({"data": {"train": keys(**train), "test": keys(**test)}}, Sets).data
         told = [f"{shared} rows or instances of data.test are also in data.train, from which the model learns"]
         assert overlaps(make_sets(configs, 0), configs) == (told if shared else [])
+    write_csv([ROWS[0], *ROWS[5:9], *([1000, *row[1:]] for row in ROWS[1:4])], "other.csv")
+    for num_items, num in ((None, 4), (6, 2)):
+        sets = {"train": keys(part="all", held_out=None, num_items=num_items)}
+        sets["test"] = keys(part="all", held_out=None, file="other.csv")
+        configs = check({"data": sets}, Sets).data
+        [line] = overlaps(make_sets(configs, 0), configs)
+        assert line == f"{num} rows or instances of data.test equal rows in data.train, from which the model learns"
     rewards = {"right": 1.0, "wrong": -1.0, "out_of_time": -1.0, "go_on": 0.0, "prover": 1.0, "shared": False}
     drawn = {"name": "scenario", "protocol": {"name": "solo_verifier", "rewards": rewards}, "role": "verifier"}
     rows = keys(name="rows", sees={"verifier": ["a", "colour", "b"]}, num_tokens=2, balanced=False)
