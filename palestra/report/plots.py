@@ -201,12 +201,14 @@ def _score_names(groups: Sequence[Group]) -> Iterator[str]:
 def _lines(series: Series, name: str, single: bool, iqm: bool) -> list[Line]:
     """Return the lines of a group in a panel; none if it has no such number.
 
-    Raises ConfigError if its runs share no step.
+    Where several runs are too few for a band, their own lines follow. Raises ConfigError if its runs share no step.
     """
     tracks = series.tracks.get(name, {})
+    kept = {run: thinned(sorted(track), MOST_POINTS) for run, track in tracks.items()}
+    own = [Line(run, steps, [tracks[run][step] for step in steps], None) for run, steps in kept.items()]
     if single or len(tracks) <= 1:
-        kept = {run: thinned(sorted(track), MOST_POINTS) for run, track in tracks.items()}
-        return [Line(run, steps, [tracks[run][step] for step in steps], None) for run, steps in kept.items()]
+        return own
+    has_band = len(tracks) >= FEWEST_OF_A_BAND
     steps = thinned(sorted(set.intersection(*map(set, tracks.values()))), MOST_POINTS)
     if not steps:
         message = f"the runs of {series.group.label} have {name} at no common number of {label(series.unit)}"
@@ -215,11 +217,12 @@ def _lines(series: Series, name: str, single: bool, iqm: bool) -> list[Line]:
     if iqm:
         values = torch.tensor(by_step, dtype=torch.float64).T
         value, low, high = interquartile_mean_curve(values, NUM_RESAMPLES, 0, SHARE).tolist()
-        return [Line("", steps, value, (low, high) if len(tracks) >= FEWEST_OF_A_BAND else None)]
+        return [Line("", steps, value, (low, high) if has_band else None), *([] if has_band else own)]
     is_share = name in series.shares
     means = [reported_score(list(map(Estimate.of, values)), name, is_share) for values in by_step]
     band = [mean.low for mean in means], [mean.high for mean in means]
-    return [Line("", steps, [mean.value for mean in means], band if len(tracks) >= FEWEST_OF_A_BAND else None)]
+    mean = Line("", steps, [mean.value for mean in means], band if has_band else None)
+    return [mean, *([] if has_band else own)]
 
 
 # ---- how it is drawn -----------------------------------------------------------------------------------
@@ -238,9 +241,11 @@ def _draw(panels: Sequence[Panel], all_series: Sequence[Series], x: str, single:
     for axes, panel in zip(grid, panels, strict=False):
         for number, series in enumerate(all_series):
             if series.game == panel.game:
-                for line in _lines(series, panel.name, single, iqm):
+                lines = _lines(series, panel.name, single, iqm)
+                for line in lines:
                     place = run_names.index(line.run) if by_run else number
-                    drawn = _draw_line(axes, line, place, thin=single and not by_run)
+                    is_thin = not by_run and (single or (line.run != "" and len(lines) > 1))
+                    drawn = _draw_line(axes, line, place, is_thin)
                     handles.setdefault(printable(line.run if by_run else series.group.label), drawn)
         title, y_label = panel_texts(panel.name, several_kinds)
         axes.set_title(f"{printable(panel.game)}: {title}" if several_games else title)
@@ -314,8 +319,12 @@ def _caption(all_series: Sequence[Series], single: bool, iqm: bool) -> str:
     counts = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
     least = f", of {FEWEST_OF_A_BAND} runs or more" if min(sizes) < FEWEST_OF_A_BAND else ""
     has_bands = max(sizes) >= FEWEST_OF_A_BAND
+    is_thin = any(1 < size < FEWEST_OF_A_BAND for size in sizes)
+    thin = f", thin lines the single runs{' where they are fewer' if has_bands else ''}" if is_thin else ""
     if not iqm:
-        return f"lines are means of {counts} runs" + (f", bands their 95% t intervals{least}" if has_bands else "")
+        return (
+            f"lines are means of {counts} runs" + (f", bands their 95% t intervals{least}" if has_bands else "") + thin
+        )
     few = " (of fewer than four runs it is their mean)" if min(sizes) < 4 else ""
     bands = f", bands their bootstrapped {SHARE:.0%} intervals{least}" if has_bands else ""
-    return f"lines are interquartile means of {counts} runs{few}{bands}"
+    return f"lines are interquartile means of {counts} runs{few}{bands}{thin}"

@@ -100,7 +100,20 @@ def test_runs_that_differ_in_seed_are_the_line_and_band_that_a_report_draws(
     (band,) = figure.axes[0].collections
     ends = [y for x, y in band.get_paths()[0].vertices.tolist() if x == 10.0]
     assert (min(ends), max(ends)) == curve.points[-1].score[1:]
-    assert list(drawn(monkeypatch, *seeds[:3]).axes[0].collections) == []
+
+
+def test_runs_that_are_too_few_for_a_band_are_thin_lines_beside_their_mean(
+    seeds: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    singles = lines_of(drawn(monkeypatch, *seeds[:3], single=True))
+    for iqm in (False, True):
+        axes = drawn(monkeypatch, *seeds[:3], iqm=iqm).axes[0]
+        assert list(axes.collections) == []
+        mean, *own = axes.lines
+        assert [list(map(tuple, line.get_xydata().tolist())) for line in own] == singles
+        assert mean.get_linewidth() > own[0].get_linewidth()
+        assert {line.get_color() for line in own} == {mean.get_color()}
+    assert len(drawn(monkeypatch, *seeds).axes[0].lines) == len(drawn(monkeypatch, seeds[0]).axes[0].lines) == 1
 
 
 def test_interquartile_means_are_drawn_where_they_are_asked_for(
@@ -113,7 +126,6 @@ def test_interquartile_means_are_drawn_where_they_are_asked_for(
     ends = [y for x, y in band.get_paths()[0].vertices.tolist() if x == 10.0]
     assert (min(ends), max(ends)) == (low[0], high[0])
     assert figure.legends == []
-    assert list(drawn(monkeypatch, *seeds[:3], iqm=True).axes[0].collections) == []
 
 
 def test_plot_report_and_compare_show_the_same_numbers_of_a_group(
@@ -196,7 +208,9 @@ def test_each_game_has_panels_of_its_own(seeds: list[Path], tmp_path: Path, monk
 def test_means_are_taken_where_all_runs_have_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     short = make_run(tmp_path / "cart" / "seed-0", 0, {0: 0.0, 10: 1.0})
     long = make_run(tmp_path / "cart" / "seed-1", 1, {0: 2.0, 10: 3.0, 20: 9.0})
-    assert lines_of(drawn(monkeypatch, short, long)) == [[(0.0, 1.0), (10.0, 2.0)]]
+    mean, *own = lines_of(drawn(monkeypatch, short, long))
+    assert mean == [(0.0, 1.0), (10.0, 2.0)]
+    assert [len(line) for line in own] == [2, 3]
 
 
 def test_runs_without_common_steps_are_refused_and_may_be_drawn_one_by_one(
@@ -283,7 +297,8 @@ def test_text_in_an_svg_is_text(seeds: list[Path], tmp_path: Path) -> None:
 
 
 def test_a_png_and_the_caption_of_few_runs(seeds: list[Path], tmp_path: Path) -> None:
-    assert "lines are means of 3 runs\n" in palestra_plot(*seeds[:3], "--out", tmp_path / "fig.png").stdout
+    told = "lines are means of 3 runs, thin lines the single runs\n"
+    assert told in palestra_plot(*seeds[:3], "--out", tmp_path / "fig.png").stdout
     result = palestra_plot(*seeds[:3], "--iqm", "--out", tmp_path / "fig.png")
     assert (tmp_path / "fig.png").read_bytes().startswith(b"\x89PNG")
     assert "of fewer than four runs it is their mean" in result.stdout
