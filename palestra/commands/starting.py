@@ -15,6 +15,7 @@ from palestra.config import IMPORT_PATH, ConfigError, checking, load_yaml
 from palestra.config.errors import nearest
 from palestra.config.own_classes import admits, load_named
 from palestra.config.variants import members_of, names_of
+from palestra.data.own_loaders import LoaderConfig
 from palestra.games import AnyGameConfig
 from palestra.games.dialogue.game import AnyScenarioConfig
 from palestra.games.dialogue.protocols import AnyProtocolConfig
@@ -106,13 +107,20 @@ def _starting_fit(words: Sequence[str]) -> BaseRunConfig:
             expected = f"expected {what} ({', '.join(known)}, or package.module:Class{others})"
             raise ConfigError.at(" ".join([FIT, *named[: place + 1]]), f"{expected}, got {got}")
     model, *about = named
-    said: dict[str, Any] = {"name": about[0]}
+    said: dict[str, Any] = {LoaderConfig.key if _is_function(about[0]) else "name": about[0]}
     if len(about) > 1:
         said = {"name": "scenario", "protocol": {"name": about[0]}, "scenario": {"name": about[1]}}
     overrides = [word for word in words if "=" in word]
     config = starting_fit(model, said, overrides)
     make_trainer(apart_from_this_machine(config))
     return config
+
+
+def _is_function(name: str) -> bool:
+    """Return whether a text names a function of the user's own, which is imported: as data, a loader."""
+    with suppress(ValueError):  # the user gets this error when the config is read
+        return ":" in name and admits(name) and not isinstance(load_named(name), type)
+    return False
 
 
 def _starting_text(name: str, words: Sequence[str], shipped: Mapping[str, Path]) -> BaseRunConfig:

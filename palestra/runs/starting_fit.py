@@ -10,6 +10,7 @@ from palestra.config import Config, ConfigError, ConfigErrorItem, apply_override
 from palestra.config.places import Place
 from palestra.config.usual import completed, lacking
 from palestra.config.variants import UNSAID
+from palestra.data.own_loaders import LoaderConfig
 from palestra.data.reading import DataFailed, Reader
 from palestra.data.rows import WHOLE_FILE, is_other_file
 from palestra.data.sets import TRAIN, make_sets
@@ -21,6 +22,7 @@ from palestra.runs.starting import remedies
 
 NO_MODEL = "null"  # in place of a model's name
 VALID = "valid"  # the set by which a first file judges a model, besides `train`
+BY_LOADER = dict.fromkeys(("order", "batch_size", "last_batch", "seeding"))  # what a loader decides, in `learning`
 Data = dict[str, Any]
 
 
@@ -39,9 +41,13 @@ def starting_fit(model: str, said: Data, overrides: Sequence[str]) -> FitConfig:
 
     model: its name; "null": that a program hands over. said: of the key `data.train`. overrides: those of the data
     count before these are made; one such as data.test.part=test adds a set of that name. A set by which the model is
-    judged stands beside `train` if the data set can hold items out. Raises ConfigError with all faults at once: of
-    data, of the model, and of other overrides.
+    judged stands beside `train` if the data set can hold items out; beside a loader there is none. Raises ConfigError
+    with all faults at once: of data, of the model, and of other overrides.
     """
+    if LoaderConfig.key in said:
+        learner = None if model == NO_MODEL else _model(model, None, overrides)
+        by_loader = {"model": learner, "data": {TRAIN: said}, "learning": BY_LOADER} | _judged(None, [])
+        return _read(completed(by_loader, Place(FitConfig)), overrides)
     sets, faults = {TRAIN: said}, list[ConfigErrorItem]()
     follows = set[str]()  # keys that follow from the data: nobody knows whether they are missing while there are none
     try:
@@ -56,13 +62,18 @@ def starting_fit(model: str, said: Data, overrides: Sequence[str]) -> FitConfig:
     data = {"model": learner, "data": sets} | _judged(learner, [name for name in sets if name != TRAIN] or [TRAIN])
     data = completed(data, Place(FitConfig))
     try:
-        with remedies(data, FitConfig):
-            config: FitConfig = read_config(data, overrides)
+        config = _read(data, overrides)
     except ConfigError as error:
         told = [each for each in error.errors if each.path not in follows]
         paths = {each.path for each in told}
         faults = [*told, *(each for each in faults if each.path not in paths)]
     ConfigError.require_none(faults)
+    return config
+
+
+def _read(data: Data, overrides: Sequence[str]) -> FitConfig:
+    with remedies(data, FitConfig):
+        config: FitConfig = read_config(data, overrides)
     return config
 
 

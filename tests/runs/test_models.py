@@ -23,6 +23,7 @@ import palestra
 from palestra.cli import app
 from palestra.commands.export_check import ExportError
 from palestra.commands.export_model import export_model
+from palestra.commands.starting import starting_config
 from palestra.config import ConfigError
 from palestra.data.reading import DataFailed
 from palestra.models.model import Model
@@ -490,3 +491,23 @@ def test_rows_that_do_not_fit_are_told_in_one_line(here: Path, words: str, told:
 def test_a_model_does_not_learn_from_rows_without_labels(here: Path) -> None:
     with pytest.raises(ConfigError, match=r"^data.train.label: expected a column, because the model learns from these"):
         fitted("unlabelled", CLASSIFIER, data={"train": rows("class", label=None)})
+
+
+def test_a_first_file_of_a_loader_has_no_data_to_judge_by(in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("streams.py").write_text(
+        "from palestra.config import PositiveInt\nfrom palestra.data.own_loaders import LoaderConfig\n"
+        "class Keys(LoaderConfig):\n    size: PositiveInt\n"
+        "def make(config):\n    return [None]\n"
+        "make.Config = Keys\n"
+    )
+    monkeypatch.syspath_prepend(".")
+    config: Any = starting_config("fit", ["null", "streams:make", "data.train.size=16"])
+    assert config.data["train"].model_dump() == {"loader": "streams:make", "num_batches": None, "size": 16}
+    assert (config.evaluations, config.best, config.learning.order, config.learning.batch_size) == (
+        [],
+        None,
+        None,
+        None,
+    )
+    with pytest.raises(ConfigError, match=r"^data.train.size: expected an integer >= 1, but the key is missing"):
+        starting_config("fit", ["null", "streams:make"])
