@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from palestra.config import Config, NonNegativeInt, PositiveFloat, PositiveInt
 from palestra.data.reading import BatchKey, DataFailed, Reader, Unread
 from palestra.data.workers import begin_worker, next_of
+from palestra.runtime.limits import lack
 from palestra.runtime.threads import available_cores
 
 
@@ -179,7 +180,8 @@ class Loader(Batches):
             try:
                 batch = next_of(loaded)
             except Exception as error:  # of torch's own: the reader raises none
-                raise DataFailed(f"{self.reader.name}: {self._why(error)}; the run waited for {key}") from error
+                why = lack(error) or self._why(error)
+                raise DataFailed(f"{self.reader.name}: {why}; the run waited for {key}") from error
             if isinstance(batch, Unread):
                 raise DataFailed(*batch)
             yield key, batch

@@ -16,6 +16,7 @@ from palestra.data.loading import Batches
 from palestra.data.reading import BatchKey, DataFailed, hash_of
 from palestra.data.workers import end_workers_with_run, next_of
 from palestra.randomness import base_key, fold_number, restored_global_states, seed_global_states
+from palestra.runtime.limits import lack
 from palestra.storage.states import encode
 
 ARGUMENTS = ("config", "seed", "epoch")
@@ -137,7 +138,7 @@ class OwnLoader(Batches):
             except StopIteration:
                 return END
             except Exception as error:
-                why = f"{type(error).__name__}: {error}".splitlines()[0]
+                why = lack(error) or f"{type(error).__name__}: {error}".splitlines()[0]
                 message = f"{self.name}: the loader fails: {why}; the run waited for {key}"
                 raise DataFailed(message, traceback.format_exc()) from error
 

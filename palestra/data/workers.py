@@ -4,14 +4,18 @@ torch tells of the death of a worker by a RuntimeError that its handler of SIGCH
 then, so also while a model computes. Inside `deaths_held`, that error waits for `next_of`.
 """
 
+import errno
 import io
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import parent_process
+from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -49,12 +53,23 @@ deaths = Deaths()  # a process has one handler of a signal
 
 
 def next_of(batches: Iterator[Any]) -> Any:
-    """Return the next batch. Raises StopIteration, what the loader raises, and RuntimeError if a worker has died."""
+    """Return the next batch.
+
+    Raises StopIteration, what the loader raises, and RuntimeError if a worker has died, OSError if of too many files.
+    """
     deaths.is_awaited = True
     try:
         if deaths.error is not None:
             raise deaths.error
-        return next(batches)
+        try:
+            return next(batches)
+        except (EOFError, ConnectionError):
+            time.sleep(1.0)  # the death of a worker that was just sending is heard
+            raise
+    except RuntimeError as error:
+        if f"exit code {errno.EMFILE}." in f"{error} {error.__cause__}":
+            raise OSError(errno.EMFILE, f"a worker has ended: {os.strerror(errno.EMFILE)}") from error
+        raise
     finally:
         deaths.is_awaited, deaths.error = False, None
 
@@ -84,10 +99,23 @@ def begin_worker(worker: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    Queue._on_queue_feeder_error = staticmethod(_end_without_files(Queue._on_queue_feeder_error))  # type: ignore[attr-defined]
+    sys.excepthook = _end_without_files(sys.excepthook)
     owner = parent_process()
     assert owner is not None
     os.setpgid(0, 0)
     end_with_parent(owner.sentinel)
+
+
+def _end_without_files(tell: Callable[..., Any]) -> Callable[..., Any]:
+    """Let threads that send batches end the worker where no more files may be opened: no batch would come any more."""
+
+    def hear(*arguments: Any) -> None:
+        if any(isinstance(each, Exception) and os.strerror(errno.EMFILE) in f"{each}" for each in arguments):
+            os._exit(errno.EMFILE)
+        tell(*arguments)
+
+    return hear
 
 
 def end_workers_with_run(loader: Any) -> None:

@@ -5,6 +5,7 @@ Covers palestra.data.reading.
 
 import os
 import random
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -56,6 +57,10 @@ def unknown() -> dict[str, Any]:
 
 def exits() -> None:
     os._exit(3)
+
+
+def opens_no_more() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 def sleeps() -> None:
@@ -218,6 +223,16 @@ def test_a_worker_that_dies_or_is_late_is_told() -> None:
         with pytest.raises(DataFailed, match=f"^data.train: {told}"):
             list(loaded.batches(0))
         loaded.close()
+
+
+def test_a_worker_that_may_open_no_more_files_is_told_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    loaded = loader(Plain(9, opens_no_more), num_workers=1, within_s=60.0)
+    start = time.monotonic()
+    with pytest.raises(DataFailed, match=r"^data.train: this process may open \d+ files at a time \(ulimit -n\), and "):
+        list(loaded.batches(0))
+    assert time.monotonic() - start < 30
+    assert "Traceback" not in capfd.readouterr().err
+    loaded.close()
 
 
 def test_ctrl_c_does_not_end_workers() -> None:
