@@ -26,13 +26,14 @@ FORMAT: Literal[5] = 5  # 5 added the files that are written once, and the secon
 MANIFEST, STATE, TENSORS = "manifest.json", "state.json", "tensors.safetensors"
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-OnceFolder = Literal["players", "prompts", "rollouts", "transcripts", "calls"]
+OnceFolder = Literal["players", "prompts", "rollouts", "learned", "transcripts", "calls"]
 Once = dict[OnceFolder, dict[FileName, StoredFile]]
 """the files of a run that are written once beside its checkpoints, by folder and name"""
 ONCE: dict[OnceFolder, re.Pattern[str]] = {
     "players": re.compile(r"[^./\\\x00][^/\\\x00]*\.(json|yml|safetensors)"),
     "prompts": re.compile(r"[^./\\\x00][^/\\\x00]*\.jinja"),
     "rollouts": re.compile(r"[^./\\\x00][^/\\\x00]*\.parquet"),
+    "learned": re.compile(r"[^./\\\x00][^/\\\x00]*\.parquet"),
     "transcripts": re.compile(r"[^./\\\x00][^/\\\x00]*\.yml"),
     "calls": re.compile(r"[^./\\\x00][^/\\\x00]*\.jsonl"),
 }
@@ -45,8 +46,9 @@ PUT_BACK = "every checkpoint needs it: put that file back as it was, or begin a 
 
 
 def training_reads(folder: OnceFolder, name: str) -> bool:
-    """Whether a run that goes on may need this file: not transcripts, nor the roll-outs of evaluations."""
-    return folder != "transcripts" and (folder != "rollouts" or name.removesuffix(".parquet").isdecimal())
+    """Whether a run that goes on may need this file: not what people read, nor the roll-outs of evaluations."""
+    is_for_people = folder in ("learned", "transcripts")
+    return not is_for_people and (folder != "rollouts" or name.removesuffix(".parquet").isdecimal())
 
 
 class Manifest(SealedEntry):

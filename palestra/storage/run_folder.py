@@ -28,6 +28,7 @@ OUR_FOLDERS = (
     "players",
     "prompts",
     "rollouts",
+    "learned",
     "transcripts",
     "calls",
     "ranks",

@@ -153,7 +153,7 @@ class TextPlayer:
     """A player with a model of its own, in one role or in several.
 
     opt_steps: those of all its jobs so far. imitated: the scripted player whose answers it learns first. teacher: the
-    one whose answers its algorithm learns from.
+    one whose answers its algorithm learns from. chosen: the examples of its last job.
     """
 
     def __init__(
@@ -164,6 +164,7 @@ class TextPlayer:
         self.opt_steps = 0
         self.algorithm: TextAlgorithm | None = None
         self.imitated = self.teacher = None
+        self.chosen: list[ChosenExample] = []
         if config.imitate is not None:
             with below("imitate"):
                 self.imitated = named_script(config.imitate.scripted, game, roles)
@@ -191,7 +192,7 @@ class TextPlayer:
         assert self.algorithm is not None
         config: JobConfig = self.algorithm.config
         read = rollouts if self.algorithm.all_epochs else rollouts.of_epoch(epoch)
-        found = chosen_examples(self.algorithm, read, torch.tensor([key]))
+        found = self.chosen = chosen_examples(self.algorithm, read, torch.tensor([key]))
         if isinstance(self.model, ServerModel):
             return _file_job(found, config) if found else None
         examples = []

@@ -1,7 +1,9 @@
 """What a run of text players writes once beside its checkpoints: prompts, roll-outs and transcripts."""
 
 import base64
-from collections.abc import Iterable, Mapping
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from itertools import chain, count
 from typing import Any
 
@@ -11,12 +13,22 @@ from palestra.runs.run_checkpoints import RunCheckpoints
 from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.manifest import ONCE
 from palestra.storage.run_folder import RunFolder
+from palestra.text.algorithms.algorithm import Example
 from palestra.text.rollouts import Rollouts, read_rollouts
 from palestra.text.transcripts import transcripts
 
+LEARNED = {
+    **{"player": "string", "epoch": "int64", "question": "int64", "rollout": "int64", "node": "int64"},
+    **{"weight": "float64", "answer": "string", "worse": "int64"},
+}
+"""the columns that say what was learned from, as pyarrow types"""
+
 
 class RolloutFiles:
-    """The files of the dialogues of a run: `rollouts/NAME.parquet` and `transcripts/NAME.yml`."""
+    """The files of the dialogues of a run: `rollouts/NAME.parquet` and `transcripts/NAME.yml`.
+
+    `learned/EPOCH.parquet` says what players learned from in an epoch.
+    """
 
     def __init__(self, run: Run, checkpoints: RunCheckpoints) -> None:
         self.run, self.checkpoints = run, checkpoints
@@ -30,6 +42,21 @@ class RolloutFiles:
         if (told := self.run.config.output.transcripts) is not None:
             text = transcripts(rollouts, with_prompts=told == "prompts")
             self.checkpoints.write_once("transcripts", f"{name}.yml", text.encode())
+
+    def write_learned(self, epoch: int, chosen: Mapping[str, Sequence[Example]]) -> None:
+        """Write which decisions players learn from in an epoch, by the numbers that these have in their own files."""
+        columns: dict[str, list[Any]] = {name: [] for name in LEARNED}
+        for player, examples in chosen.items():
+            for row, weight, answer, worse in examples:
+                where = row.epoch, row.question, row.rollout, row.node
+                of_worse = None if worse is None else worse.node
+                for name, value in zip(LEARNED, (player, *where, weight, answer, of_worse), strict=True):
+                    columns[name].append(value)
+        if columns["player"]:
+            arrow, content = import_module("pyarrow"), io.BytesIO()
+            schema = arrow.schema([(name, getattr(arrow, kind)()) for name, kind in LEARNED.items()])
+            import_module("pyarrow.parquet").write_table(arrow.table(columns, schema=schema), content)
+            self.checkpoints.write_once("learned", f"{epoch}.parquet", content.getvalue())
 
     def write_evaluation(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Write the dialogues of an evaluation, and return its record without them.

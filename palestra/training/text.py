@@ -264,6 +264,8 @@ class TextTrainer(TextTuning):
         self.waves = None
 
     def _create_jobs(self) -> None:
+        for player in self.players.values():
+            player.chosen = []
         with self._telling("create_jobs"):
             jobs = self.create_jobs(self.rollouts)
         is_known = isinstance(jobs, dict) and jobs.keys() <= self.players.keys()
@@ -273,6 +275,7 @@ class TextTrainer(TextTuning):
             expected = f"expected a dict with jobs of {', '.join(self.players)}, each with examples, got {jobs!r:.80}"
             raise AlgorithmFailed(f"{type(self).__name__}.create_jobs: {expected}")
         self.jobs = local_first(jobs)
+        self.files.write_learned(self.epochs, {name: self.players[name].chosen for name in jobs})
 
     def _await_jobs(self) -> None:
         with self._telling("await_jobs"):

@@ -8,11 +8,13 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 import yaml
+from pyarrow import parquet
 from resuming import assert_same_bits, records
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
@@ -26,14 +28,17 @@ from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.manifest import Manifest
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import CheckpointError
+from palestra.text.algorithms.algorithm import Example
 from palestra.text.rollouts import Rollouts
 from palestra.text.templates import PARTS
 from palestra.training import evaluator_processes, make_trainer
 from palestra.training.evaluator_processes import Answer, ProcessRequest
 from palestra.training.evaluator_worker import serve
+from palestra.training.rollout_files import RolloutFiles
 from palestra.training.stored_training import open_stored
 from palestra.training.text import TextTrainer
 from tests.text.games import text_config
+from tests.text.rows import row as made_row
 from tests.training.test_text import CONFIG, EXPERT, MAIN, OUTPUT, PLAYER, SEATS
 
 SAVED = OUTPUT | {"save": {"every": 1, "unit": "stages"}, "keep_every": 1}
@@ -114,6 +119,7 @@ def test_finished_dialogues_are_files_that_checkpoints_name(whole: TextTrainer) 
     last = once_of(run, max(whole.checkpoints.stored.numbers()))
     assert last["rollouts"] == {f"{name}.parquet" for name in names}
     assert last["transcripts"] == {f"{name}.yml" for name in names}
+    assert last["learned"] == {"0.parquet", "1.parquet"}
     assert "rollouts" not in once_of(run, 0)
     rows = Rollouts.from_parquet((run / "rollouts" / "1.parquet").read_bytes())
     assert {row.epoch for row in rows.rows} == {1}
@@ -123,6 +129,32 @@ def test_finished_dialogues_are_files_that_checkpoints_name(whole: TextTrainer) 
     said = [answer["answer"] for dialogue in told for answer in dialogue["answers"]]
     assert said == [row.answer for row in rows.rows]
     assert told[0]["answers"][0]["prompt"] == [{"user": rows.rows[0].prompt[0].content}]
+
+
+def test_files_name_the_decisions_that_players_learned_from(whole: TextTrainer) -> None:
+    place = whole.run.folder.path / "rollouts"
+    rows = [row for name in ("0", "1") for row in Rollouts.from_parquet((place / f"{name}.parquet").read_bytes()).rows]
+    found = parquet.read_table(place.with_name("learned") / "1.parquet").to_pylist()
+    named = {(each["player"], each["epoch"], each["question"], each["rollout"], each["node"]) for each in found}
+    assert len(named) == len(found)
+    assert named == {(row.player, row.epoch, row.question, row.rollout, row.node) for row in rows if row.reward >= -1.0}
+
+
+def test_a_pair_that_was_learned_from_is_named_by_both_of_its_decisions() -> None:
+    files: dict[str, bytes] = {}
+    checkpoints = cast(
+        "Any", SimpleNamespace(write_once=lambda folder, name, content: files.update({f"{folder}/{name}": content}))
+    )
+    better, worse = made_row(epoch=3, question=5, rollout=1, node=7), made_row(epoch=3, question=5, rollout=1, node=9)
+    RolloutFiles(cast("Any", None), checkpoints).write_learned(
+        3, {"judge": [Example(better, 0.5, worse=worse), Example(worse, 1.0, "y")]}
+    )
+    where = {"epoch": 3, "question": 5, "rollout": 1, "node": 7, "worse": 9}
+    found = parquet.read_table(io.BytesIO(files.pop("learned/3.parquet"))).to_pylist()
+    assert found[0] == {"player": "judge", **where, "weight": 0.5, "answer": None}
+    assert found[1] == {"player": "judge", **where, "node": 9, "weight": 1.0, "answer": "y", "worse": None}
+    RolloutFiles(cast("Any", None), checkpoints).write_learned(3, {})
+    assert not files
 
 
 def test_evaluations_of_other_processes_have_files_and_records_do_not_hold_them(whole: TextTrainer) -> None:
