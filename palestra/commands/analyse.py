@@ -28,7 +28,7 @@ from palestra.config import (
 from palestra.config.files import values_of
 from palestra.config.places import Place
 from palestra.config.usual import completed
-from palestra.recording.results import estimate_text, printable
+from palestra.recording.results import estimate_text, printable, score_text
 from palestra.runs.kinds import require_kind
 from palestra.runs.stored import EvaluationFailed, config_of
 from palestra.runs.text import TextConfig
@@ -43,12 +43,14 @@ from palestra.text.analyses.stored import (
     DialoguePlace,
     Header,
     Journal,
+    JudgedDecision,
     JudgedDialogue,
     Results,
     file_of,
     judged_dialogue,
     means_of,
     read_results,
+    seat_of,
     stored_analyses,
 )
 from palestra.text.rollouts import DecisionRow, RolloutFile, read_rollouts, rollout_files
@@ -311,6 +313,38 @@ def shown(folder: RunFolder, name: str | None) -> list[RenderableType]:
     except (ValueError, OSError) as error:
         raise RunFolderError(str(error)) from error
     return [each for name, results in found.items() for each in _means(name, results.dialogues)]
+
+
+PARTLY = ("about", "answer", "words")  # of which a filter may give a part
+
+
+def listed(folder: RunFolder, name: str, wanted: Wanted, num: int, only: Sequence[str]) -> list[RenderableType]:
+    """Return a table of so many decisions with the largest and the smallest values. Raises ConfigError.
+
+    only: filters, each a key of a decision or of its dialogue with a value, as "role=verifier".
+    """
+    keys = [*JudgedDecision.model_fields, *(JudgedDialogue.model_fields.keys() - {"judged"})]
+    filters = [(key, value) for key, _, value in (each.partition("=") for each in only)]
+    if wrong := [each for each in only if each.partition("=")[0] not in keys or "=" not in each]:
+        raise ConfigError.at("--only", f"expected KEY=VALUE with a key of {', '.join(sorted(keys))}, got {wrong[0]!r}")
+    found = []
+    for dialogue in _read(folder.root.below("analyses"), file_of(name)).dialogues:
+        is_of = not wanted.of or (dialogue.evaluation or TRAINING) in wanted.of
+        for each in dialogue.judged if is_of and (wanted.epochs is None or dialogue.epoch in wanted.epochs) else ():
+            there = {key: str(value) for key, value in (dict(dialogue) | dict(each)).items() if value is not None}
+            if each.value is not None and all(
+                value in there.get(key, "") if key in PARTLY else value == there.get(key) for key, value in filters
+            ):
+                found.append((each.value, dialogue, each))
+    found.sort(key=lambda each: -each[0])
+    heads = ("value", "of", "epoch", "question", "rollout", "node", "label", "who", "words", "about", "answer")
+    table = Table(*heads, box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.title = Text(f"{printable(name)}: the largest and smallest of {len(found):,} values", style="dim")
+    for value, of, it in found if len(found) <= 2 * num else [*found[:num], *found[-num:]]:
+        where = of.evaluation or TRAINING, of.epoch, of.question, of.rollout, it.node, of.label
+        cells = score_text(value), *where, seat_of(it), it.words or "-", of.about, it.answer
+        table.add_row(*(Text(printable(f"{cell}")) for cell in cells))
+    return [table]
 
 
 def _means(name: str, dialogues: Sequence[JudgedDialogue]) -> Iterator[RenderableType]:

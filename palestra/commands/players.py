@@ -237,7 +237,8 @@ def analyse(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="keeps_to_role, follows_up, quotes_what_is_there, or a class of your own as package.module:Class; "
+            help="reward, keeps_to_role, follows_up, quotes_what_is_there, or a class of your own as "
+            "package.module:Class; "
             "without a name the means of stored analyses are shown",
         ),
     ] = None,
@@ -254,6 +255,12 @@ def analyse(
     anew: Annotated[
         bool, typer.Option("--anew", help="forget what was judged before, as with other keys or another model")
     ] = False,
+    show: Annotated[
+        int | None, typer.Option(min=1, help="list so many decisions with the largest and the smallest values instead")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="list these alone: role=verifier, words=reject, label=1; may be repeated")
+    ] = None,
     trust: Trust = False,
 ) -> None:
     """Let a model, or a rule, judge the stored dialogues of a run of text; results go to RUN/analyses/.
@@ -261,13 +268,14 @@ def analyse(
     What is judged already is not judged again. The run may train meanwhile.
     """
     with one_line_errors():
-        from palestra.commands.analyse import Wanted, open_run, read_analysis, shown
+        from palestra.commands.analyse import Wanted, listed, open_run, read_analysis, shown
         from palestra.commands.analyse import analyse as judge
 
         folder, config = open_run(run, trust)
+        wanted = Wanted.read(of or [], epochs)
         if name is not None:
-            judge(folder, config, read_analysis(name, keys or []), Wanted.read(of or [], epochs), anew, say)
-        found = shown(folder, name)
+            judge(folder, config, read_analysis(name, keys or []), wanted, anew, say)
+        found = shown(folder, name) if name is None or not show else listed(folder, name, wanted, show, only or [])
         for each in found:
             console.print(each)
         if not found:

@@ -104,6 +104,28 @@ def test_the_interval_of_a_mean_is_clustered_by_questions() -> None:
     assert math.isnan(Mean.of(values[1:3]).score.low)
 
 
+def test_dialogues_are_listed_by_what_they_got_best_and_worst_first(run: Path) -> None:
+    rows = [
+        row(epoch=2, question=number, label=number % 2, about=f"item {number}", reward=reward, verdict=verdict)
+        for number, (reward, verdict) in enumerate([(0.5, 0), (1.0, 1), (-1.0, None), (0.25, 0), (-0.5, 0)])
+    ]
+    (run / "rollouts" / "2.parquet").write_bytes(Rollouts(rows).to_parquet())
+
+    def listed(*words: str) -> list[tuple[str, str]]:
+        found = told(str(run), "reward", "--epochs", "2", *words).splitlines()
+        return [(line.split()[0], line.split(" item ")[1].split()[0]) for line in found if " item " in line]
+
+    assert listed("--show", "1") == [("1.000", "1"), ("-1.000", "2")]
+    assert listed("--show", "9") == [("1.000", "1"), (".500", "0"), (".250", "3"), ("-.500", "4"), ("-1.000", "2")]
+    assert listed("--show", "9", "--only", "words=reject", "--only", "label=0") == [(".500", "0"), ("-.500", "4")]
+    assert listed("--show", "9", "--only", "words=no verdict") == [("-1.000", "2")]
+    assert (
+        listed("--show", "9", "--only", "role=prover") == listed("--show", "9", "--of", "main", "--epochs", "1") == []
+    )
+    told_it = told(str(run), "reward", "--show", "1", "--only", "verdict=1", code=2)
+    assert "--only: expected KEY=VALUE with a key of about, answer" in told_it
+
+
 def test_dialogues_are_judged_once_and_later_epochs_are_added(run: Path) -> None:
     assert "no analyses yet" in told(str(run))
     shown = told(str(run), QUOTES)
@@ -204,7 +226,7 @@ def test_a_class_of_ones_own_judges_and_its_faults_are_one_line(run: Path) -> No
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["follow_up"], "NAME: expected one of 'follows_up', 'quotes_what_is_there', 'keeps_to_role', or a class"),
+        (["follow_up"], "NAME: expected one of 'follows_up', 'quotes_what_is_there', 'keeps_to_role', 'reward', or"),
         (["follows_up"], "model: expected a mapping with `name`, one of "),
         (["follows_up", "model.name=folder", "model.path=nope"], "model.path: expected a folder with a model, got "),
         (["follows_up", "model.path=nope"], "model.name: expected one of "),

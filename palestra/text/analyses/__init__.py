@@ -7,7 +7,8 @@ from palestra.text.analyses.analysis import Analysis
 from palestra.text.analyses.follows_up import FollowsUpConfig
 from palestra.text.analyses.keeps_to_role import KeepsToRoleConfig
 from palestra.text.analyses.quotes import QuotesConfig
+from palestra.text.analyses.reward import RewardConfig
 
 AnyAnalysisConfig = Annotated[
-    KeepsToRoleConfig | FollowsUpConfig | QuotesConfig | UserConfig, ByName(user_class=Analysis)
+    KeepsToRoleConfig | FollowsUpConfig | QuotesConfig | RewardConfig | UserConfig, ByName(user_class=Analysis)
 ]
