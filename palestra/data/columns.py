@@ -10,6 +10,7 @@ import json
 import math
 import re
 import zipfile
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -173,7 +174,7 @@ def _has_size(cell: str) -> bool:
 def _read_jsonl(content: bytes, path: str) -> Readers:
     """Read UTF-8 with a JSON object in every line; a row lacks the columns that its object lacks."""
     rows: list[dict[str, Any]] = []
-    for number, line in enumerate(content.splitlines(), start=1):
+    for number, line in enumerate(content.removeprefix(BOM_UTF8).splitlines(), start=1):
         if not line.strip():
             continue
         if len(line) > MOST_LINE:

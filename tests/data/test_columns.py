@@ -66,6 +66,16 @@ def test_what_is_no_number_is_told(cell: Any) -> None:
         made("data.npz", categorical=[])
 
 
+@pytest.mark.parametrize("before", ["", "\n"])
+@pytest.mark.parametrize("file", ["data.csv", "data.jsonl"])
+def test_a_byte_order_mark_is_no_part_of_a_file(file: str, before: str) -> None:
+    write(file, x=["a", "b"], y=["0", "1"])
+    Path(file).write_text(before + Path(file).read_text(), encoding="utf-8-sig")
+    found = read_columns(file)
+    assert (found.names, found.texts("x")) == (("x", "y"), ["a", "b"])
+
+
+
 def test_a_number_and_its_text_are_one_cell_in_all_types_of_files() -> None:
     train = made(write("train.csv", x=[3, 2, 1], y=[3, 1, 2]))
     for file in FILES:
