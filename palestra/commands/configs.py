@@ -113,6 +113,7 @@ def _rendered(name: str, words: list[str]) -> str:
     from palestra.commands.check import dry_tournament, require_printable
     from palestra.commands.starting import starting_config
     from palestra.config import render
+    from palestra.games.dialogue.turns import sights_in_words
     from palestra.runs.shipped_configs import shipped_tournaments
     from palestra.runs.tournament import TournamentConfig, read_tournament
 
@@ -128,6 +129,8 @@ def _rendered(name: str, words: list[str]) -> str:
     require_printable(suggested)
     if (note := suggested.limit_note()) is not None:
         say(note, errors)
+    for line in sights_in_words(getattr(getattr(suggested, "game", None), "scenario", None)):
+        say(line.strip(), errors)
     return render(suggested, type(suggested))
 
 

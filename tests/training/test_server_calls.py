@@ -456,7 +456,7 @@ def test_a_strangers_run_sends_no_key_and_no_prompt_before_it_is_trusted(
     told(["report", str(run)])
     told(["analyse", str(run), "quotes_what_is_there"])
     told(["export", str(run), "--player", "verifier"])
-    served = find_source(facts_of(run, "verifier", None), Folder(tmp_path).below("served").make())
+    served = find_source(facts_of(run, "verifier", None), Folder(tmp_path).below("served"))
     assert isinstance(served.config, NewConfig)
     assert not read_trusted()
     with pytest.raises(Exception, match="is not trusted"):

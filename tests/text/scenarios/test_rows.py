@@ -10,7 +10,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
+from typer.testing import CliRunner
 
+from palestra.cli import app
 from palestra.config import ConfigError
 from palestra.text.game import TextGame
 from tests.text.games import keys, text_config
@@ -71,6 +74,13 @@ def test_a_first_file_shows_provers_all_columns_but_the_label_and_a_verifier_non
     assert config.describe_turns()[-1] == "  of rows: prover sees question and number; verifier sees nothing"
     alone = text_config("solo_verifier", scenario={"name": "rows", "file": "rows.jsonl"})
     assert alone.scenario.sees == {"verifier": ["question", "number"]}
+
+
+def test_who_sees_what_is_said_beside_a_first_file() -> None:
+    words = ["config", "expert_iteration", "nip", "rows", "game.scenario.file=rows.csv", "game.scenario.label=label"]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stderr) == (0, "of rows: prover sees question and number; verifier sees nothing\n")
+    assert yaml.safe_load(done.stdout)["game"]["scenario"]["sees"]["verifier"] == []
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
