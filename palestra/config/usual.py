@@ -113,11 +113,14 @@ def lacking(value: Any, place: Place, path: str = "") -> Iterator[str]:
 def in_full(value: Any, place: Place) -> Any:
     """Write out the value of an override as a file must write it.
 
-    A number or a name becomes the mapping that it may stand for, also inside mappings and lists. A name stands for a
+    A number or a name becomes the mapping that it may stand for, also inside mappings and lists; a mapping that names a
+    part gets the usual keys that it lacks, if it is complete with these. A name stands for a
     part with its usual keys if the part is complete with these, and for a class of the user's own in any case.
     """
     if isinstance(value, dict):
-        return {key: in_full(item, place.below_or_any(key, value)) for key, item in value.items()}
+        found = {key: in_full(item, place.below_or_any(key, value)) for key, item in value.items()}
+        whole = completed(found, place) if "name" in found and place.variants is not None else found
+        return found if any(lacking(whole, place)) else whole
     if isinstance(value, list):
         return [in_full(item, place.below_or_any(index, value)) for index, item in enumerate(value)]
     if place.variants is None:
@@ -132,14 +135,13 @@ def in_full(value: Any, place: Place) -> Any:
 def with_another_name(value: dict[str, Any], place: Place) -> dict[str, Any]:
     """Bring a mapping whose `name` was replaced to the keys of the new part.
 
-    Keys of the part before go, and usual ones of the new part come, if the part is complete with these; otherwise the
-    mapping stays as it is.
+    Keys of the part before go, and usual ones of the new part come.
     """
     model = place.model_of(value)
     if model is None:
         return value
     whole: dict[str, Any] = completed({key: item for key, item in value.items() if key in model.model_fields}, place)
-    return value if any(lacking(whole, place)) else {key: whole[key] for key in model.model_fields}
+    return {key: whole[key] for key in model.model_fields if key in whole}
 
 
 def rebased(value: Any, before: Any, after: Any) -> Any:

@@ -296,6 +296,11 @@ class ByKey(Variants):
     def describe(self, members: tuple[type[Config], ...]) -> str:
         return f"a mapping with {self.expected(members)}"
 
+    def hint(self, members: tuple[type[Config], ...], value: Any) -> str:
+        single = [key for each in members if len(each.model_fields) == 1 for key in each.model_fields]
+        is_name = len(single) == 1 and isinstance(value, str)
+        return f"; write {{{single[0]}: {value}}}" if is_name else super().hint(members, value)
+
     def expected(self, members: tuple[type[Config], ...], path: str = "") -> str:
         """The distinctive keys in words; as dotted paths if `path` names the place of the mapping."""
         by_key = distinctive_keys(members)

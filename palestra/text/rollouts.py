@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from palestra.data.unfolding import BYTES_OF_VALUE, parts, read_parquet, require_room
@@ -101,12 +102,13 @@ class Rollouts:
         return content.getvalue()
 
     @classmethod
-    def from_parquet(cls, content: bytes) -> Self:
+    def from_parquet(cls, file: bytes | str | Path) -> Self:
         """Read what `to_parquet` gave, which another person may have changed.
 
-        Raises ValueError for anything that dialogues do not give: another schema, nulls, trees that are none, or far
-        more than so many bytes may hold.
+        file: its content, or its path. Raises ValueError for anything that dialogues do not give: another schema,
+        nulls, trees that are none, or far more than so many bytes may hold; OSError.
         """
+        content = file if isinstance(file, bytes) else Path(file).read_bytes()
         (found, batches), schema = read_parquet(content, MOST_UNFOLDED), _schema(import_module("pyarrow"))
         if not found.equals(schema):
             expected = f"expected the columns {', '.join(schema.names)}, each with its own type"

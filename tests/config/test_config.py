@@ -822,7 +822,8 @@ SLOPED: dict[str, Any] = {"line": {"name": "sloped", "slope": 3.0}}
         (["line=bent"], {"name": "bent", "slope": 1.0, "at": 0.5}),
         (["line.name=bent"], {"name": "bent", "slope": 3.0, "at": 0.5}),
         (["line.name=bent", "line.at=2"], {"name": "bent", "slope": 3.0, "at": 2}),
-        (["line.name=flat", "line.value=2"], {"name": "flat", "slope": 3.0, "value": 2}),
+        (["line.name=flat", "line.value=2"], {"name": "flat", "value": 2}),
+        (["line={name: bent, at: 2}"], {"name": "bent", "slope": 1.0, "at": 2}),
         (["line=flat"], "flat"),
     ],
 )

@@ -1,6 +1,7 @@
 import io
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow
@@ -32,6 +33,12 @@ def test_rollouts_come_back_from_a_file_as_they_were(drawn: list[tuple[int, str,
 def test_log_probabilities_are_kept_to_the_bit_as_floats_of_32_bits() -> None:
     kept = Rollouts.from_parquet(Rollouts([row(log_probs=(-0.125, -(2.0**-20)))]).to_parquet())
     assert kept.rows[0].log_probs == (-0.125, -(2.0**-20))
+
+
+def test_a_file_may_be_given_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "0.parquet").write_bytes(Rollouts([row()]).to_parquet())
+    assert Rollouts.from_parquet(tmp_path / "0.parquet").rows == [row()]
+    assert Rollouts.from_parquet(str(tmp_path / "0.parquet")).rows == [row()]
 
 
 def test_another_file_is_refused() -> None:

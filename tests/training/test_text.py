@@ -261,6 +261,12 @@ def test_every_key_is_written_and_described_and_every_break_is_told_by_its_path(
             "players: expected at least one player with an algorithm, got none",
         ),
         (
+            {"players": {"prover": "honest", "verifier": PLAYER}},
+            "players.prover: expected a mapping with either model and sampling and num_retries and warm_start and "
+            "imitate and algorithm and updates or scripted or from_run and player and checkpoint, got the string "
+            "'honest'; write {scripted: honest}",
+        ),
+        (
             {"players": learning(MALT, EXPERT)},
             "players.verifier.algorithm.name: expected 'malt', because players.prover learns from trees of dialogues, "
             "got 'expert_iteration'",
