@@ -155,15 +155,14 @@ class TextCosts:
         return found
 
     def beginning(self) -> Bound:
-        """Return the bound of what comes before the first epoch: imitation, and evaluations around it."""
-        found, seats = NO_BOUND, self.config.roles.values()
-        imitates = any(self.players[name].imitate is not None for name in self.players.keys() & set(seats))
+        """Return the bound of what comes before the first epoch: imitation, and evaluations at the start."""
+        found = NO_BOUND
         for name in self.servers:
-            if (config := self.players[name].imitate) is not None and name in seats:
+            if (config := self.players[name].imitate) is not None and name in self.config.roles.values():
                 examples = self._table("training", self.config.roles).examples[name]
                 found = found.plus(self._job(name, config, config.num_questions * examples))
-        starts = [self.evaluation(each.name) for each in self.config.evaluations if each.at_start]
-        return _sum([found, *starts * (2 if imitates else 1)])
+        starts = (each.name for each in self.config.evaluations if each.at_start)
+        return _sum([found, *map(self.evaluation, starts)])
 
     def evaluation(self, name: str, is_final: bool = False) -> Bound:
         """Return the bound of one making of an evaluation."""

@@ -20,7 +20,6 @@ from palestra.runs.text_costs import TextCosts
 from palestra.runs.text_players import TrainedTextPlayer, copy_text_player, find_text_player
 from palestra.runs.warm_starts import errors_at
 from palestra.runtime.counter import Counter, count
-from palestra.runtime.intervals import Counters
 from palestra.storage.disk import writing
 from palestra.storage.run_folder import RunFolder
 from palestra.text.algorithms.algorithm import AlgorithmFailed
@@ -181,15 +180,6 @@ class TextTrainer(TextTuning):
         self._forget_jobs()
         count(self, stages=1)
         self.safe_point()
-
-    def _due(self, before: Counters, now: Counters) -> list[str]:
-        """As in Training; evaluations at the start are due again once players have imitated."""
-        due, is_first = super()._due(before, now), not before["stages"] and any(self._imitators())
-        again = self.evaluating.at_start() if is_first and now["stages"] else []
-        return list(dict.fromkeys([*again, *due]))
-
-    def _due_once(self) -> Mapping[str, float]:
-        return super()._due_once() if self.checked["stages"] else {**super()._due_once(), "stages": 1}
 
     def _imitated(self, player: TextPlayer) -> Rollouts:
         """Play dialogues in which a scripted player sits in a player's roles; random ones sit in the others."""

@@ -201,7 +201,7 @@ class Training(TrainerBase):
             if done or is_due(output.record, before, now):
                 self.record(self.end_reason if done else None)
             self.checked, self.finished = before if self.is_cut else now, done
-            self._agenda.set(now, self._due_once())
+            self._agenda.set(now, self.lockstep.due_once())
             must_save = self.evaluating.must_save(self.counts())
             save_is_due = done or must_save or is_due(output.save, before, now)
         except Interrupted:
@@ -221,16 +221,8 @@ class Training(TrainerBase):
             with self.lockstep.evaluating(), self.evaluating.test(self.counts(), self._hooks()):
                 self._test()
         else:
-            self.evaluate(self._due(before, now))
+            self.evaluate(self.evaluating.due(before, now))
         return done
-
-    def _due(self, before: Counters, now: Counters) -> list[str]:
-        """Return the names of the evaluations that are due between two moments."""
-        return self.evaluating.due(before, now)
-
-    def _due_once(self) -> Mapping[str, float]:
-        """Return counts, by unit, at which something is due that does not recur."""
-        return self.lockstep.due_once()
 
     def is_saved(self) -> bool:
         """Whether nothing is lost if the process ends now."""
@@ -383,7 +375,7 @@ class Training(TrainerBase):
         intervals = [*self.evaluating.intervals(), self.config.output.record, self.config.output.save, LOOK_INTERVAL]
         self._pause = None if self._asked_for is None else self._asked_for(self.counters)
         self._agenda = Agenda([self.config.stop, self._pause], intervals)
-        self._agenda.set(self.checked, self._due_once())
+        self._agenda.set(self.checked, self.lockstep.due_once())
         self.safe_point()
 
     def begin_progress(self) -> None:

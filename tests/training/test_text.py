@@ -137,16 +137,6 @@ def test_an_epoch_has_three_stages_and_records_tell_of_dialogues(whole: TextTrai
     assert [pair["players"]["prover"] for pair in evaluation["pairs"]] == ["prover", "honest"]
 
 
-def test_evaluations_show_the_players_before_and_after_they_imitate(tmp_path: Path) -> None:
-    output = OUTPUT | {"record": None, "save": None}  # so that nothing else is due then
-    pairings = [SEATS, dict.fromkeys(SEATS, "random")]
-    main = MAIN | {"interval": None, "pairings": pairings}
-    run = trained(tmp_path / "run", output=output, evaluations=[main], stop={"after": 1, "unit": "epochs"}).run
-    found = [each for each in records(run.folder.path) if each["kind"] == "evaluation"]
-    assert [(each["stages"], len(each["pairs"])) for each in found] == [(0, 2), (1, 1), (4, 2)]
-    assert found[0]["opt_steps"] == 0 < found[1]["opt_steps"] < found[2]["opt_steps"]
-
-
 def test_of_all_epochs_the_second_one_learns_from_both(tmp_path: Path) -> None:
     def steps(epochs: str) -> list[int]:
         player = PLAYER | {"imitate": None, "algorithm": EXPERT | {"epochs": epochs}}
