@@ -11,7 +11,6 @@ from statistics import fmean
 
 from optuna.trial import FrozenTrial
 
-from palestra.sweeps.estimate import Outlook, seconds_left
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.naming import point_texts
 from palestra.sweeps.outcomes import (
@@ -159,7 +158,7 @@ def progress_of(
         stopped_by=stopped_by,
     )
     if stopped_by is None:
-        left = seconds_left(_outlook(progress, study, ended, owned, elsewhere, num_places, now_s))
+        left = _seconds_left(progress, study, ended, owned, elsewhere, num_places, now_s)
         progress = replace(progress, seconds_left=left)
     return progress
 
@@ -200,7 +199,7 @@ def _ended_trial(folder: SweepFolder, trial: FrozenTrial) -> EndedTrial:
 # ---- when it will end ------------------------------------------------------------------------------------
 
 
-def _outlook(
+def _seconds_left(
     progress: SweepProgress,
     study: SweepStudy,
     ended: Sequence[FrozenTrial],
@@ -208,46 +207,55 @@ def _outlook(
     elsewhere: Sequence[FrozenTrial],
     num_places: int,
     now_s: float,
-) -> Outlook:
-    """Collect what the estimate of the sweep's end needs.
+) -> float:
+    """Estimate when the sweep will end.
 
     A further trial takes the mean of those that ended, in whatever way, and of those that run, as they would end at
     their pace: the first that end are the short ones. Other processes are taken to work as fast as this one.
     """
-    is_in_turn = study.pruning is not None and study.pruning.over_seeds
     num_seeds = len(study.config.seeds)
     counted = [trial for trial in ended if state_of(trial) != "skipped"]
     whole = [whole for trial in owned if (whole := _projected(trial, now_s)) is not None]
-    known = [
+    whole += [
         (seconds, count_of(trial, progress.unit)) for trial in counted if (seconds := seconds_of(trial)) is not None
     ]
-    each = known + whole
-    trial_s, trial_count = map(fmean, zip(*each, strict=True)) if each else (math.nan, math.nan)
-    running, waiting = [], []
-    for trial in owned:
-        for run in trial.runs:
-            if run.is_running:
-                running.append((trial.number, _run_left(run, trial_s / num_seeds, now_s)))
-            elif run.value is None:
-                waiting.append((trial.number, trial_s / num_seeds))
-    places_of_trial = max(1, round(num_places / len(owned))) if owned else min(num_places, num_seeds)
-    for frozen in elsewhere:
-        gone_s = max(time.time() - _timestamp(frozen.datetime_start), 0.0)
-        left = max(trial_s / places_of_trial - gone_s, 0.0)
-        running += [(frozen.number, left)] * places_of_trial
-        num_places += places_of_trial
-    begun = len(counted) + len(owned) + len(elsewhere)
-    return Outlook(
-        num_places=num_places,
-        runs=running + waiting,
-        trial_s=trial_s,
-        trial_count=trial_count,
-        num_at_once=1 if is_in_turn else num_seeds,
-        count=sum(count_of(trial, progress.unit) for trial in ended),
-        num_trials=math.inf if progress.total is None else max(progress.total - begun, 0),
-        max_count=progress.max_count,
-        begin_s=progress.max_s - progress.worked_s,
+    trial_s, trial_count = map(fmean, zip(*whole, strict=True)) if whole else (math.nan, math.nan)
+    unfinished = [run for trial in owned for run in trial.runs if run.value is None]
+    lefts = [_run_left(run, trial_s / num_seeds, now_s) for run in unfinished]
+    num_at_once = max(1, round(num_places / len(owned))) if owned else min(num_places, num_seeds)
+    for trial in elsewhere:
+        gone_s = max(time.time() - _timestamp(trial.datetime_start), 0.0)
+        lefts += [max(trial_s / num_at_once - gone_s, 0.0)] * num_at_once
+    is_in_turn = study.pruning is not None and study.pruning.over_seeds
+    num_begun = len(owned) + len(elsewhere)
+    nums = [] if progress.total is None else [progress.total - len(counted) - num_begun]
+    if progress.max_count < math.inf:
+        left = progress.max_count - sum(count_of(trial, progress.unit) for trial in ended)
+        nums.append(math.ceil(left / trial_count) - num_begun if trial_count > 0.0 else math.nan)
+    return work_left(
+        lefts,
+        num_places + num_at_once * len(elsewhere),
+        trial_s,
+        trial_s if is_in_turn else trial_s / min(num_seeds, num_places),
+        math.nan if any(map(math.isnan, nums)) else max(min(nums, default=math.inf), 0),
+        progress.max_s - progress.worked_s,
     )
+
+
+def work_left(
+    lefts: Sequence[float], num_places: int, trial_s: float, longest_s: float, num_new: float, begin_s: float
+) -> float:
+    """Return the seconds that the work of a sweep takes in its places, side by side; nan if that is not known.
+
+    lefts: the seconds that each run still takes whose trial has begun. trial_s: what one more trial works, in all its
+    runs. longest_s: from its begin to its end. num_new: so many will begin, but none after begin_s; inf: no limit.
+    """
+    work_s, last_s = sum(lefts), max(lefts, default=0.0)
+    if num_new != 0 and begin_s > 0.0:
+        work_s = min(work_s + num_new * trial_s, num_places * (begin_s + longest_s))  # nan stays
+        last_s = max(last_s, longest_s)
+    left = max(work_s / num_places, last_s)
+    return math.nan if math.isnan(work_s) or math.isinf(left) else left
 
 
 def _run_left(run: TrialRun, usual_s: float, now_s: float) -> float:

@@ -1,6 +1,6 @@
 """The display of a sweep: what it says of a study, when it says the sweep will end, and that it fits any screen.
 
-Covers palestra.sweeps.estimate, palestra.sweeps.screen, palestra.sweeps.pace, palestra.sweeps.progress,
+Covers palestra.sweeps.screen, palestra.sweeps.pace, palestra.sweeps.progress,
 palestra.sweeps.texts.
 """
 
@@ -27,10 +27,9 @@ from palestra.storage.lock import Lock
 from palestra.sweeps import display as display_module
 from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.display import LiveSweepDisplay, PlainSweepDisplay, SweepDisplay, make_sweep_display
-from palestra.sweeps.estimate import Outlook, seconds_left
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.pace import Pace
-from palestra.sweeps.progress import EndedTrial, RunProgress, SweepProgress, progress_of
+from palestra.sweeps.progress import EndedTrial, RunProgress, SweepProgress, progress_of, work_left
 from palestra.sweeps.screen import screen_lines
 from palestra.sweeps.space import Base, Space
 from palestra.sweeps.study import SweepStudy
@@ -44,50 +43,37 @@ NOON = datetime(2026, 3, 5, 12, 0)
 # ---- when it will end ----------------------------------------------------------------------------------
 
 
-OUTLOOK = Outlook(
-    num_places=2,
-    runs=[(0, 30.0), (1, 60.0)],
-    trial_s=100.0,
-    trial_count=1000.0,
-    num_at_once=1,
-    count=5000.0,
-    num_trials=0.0,
-    max_count=math.inf,
-    begin_s=math.inf,
-)
+WORK: dict[str, Any] = {
+    "lefts": [30.0, 60.0],
+    "num_places": 2,
+    "trial_s": 100.0,
+    "longest_s": 100.0,
+    "num_new": 0.0,
+    "begin_s": math.inf,
+}
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, 60.0),
-        ({"runs": []}, 0.0),
-        ({"num_trials": 1.0}, 130.0),  # at 30 where the first one ended
-        ({"num_trials": 3.0}, 230.0),  # at 30, 60 and 130
-        ({"num_trials": 2.0, "num_at_once": 2}, 160.0),  # at 30 and 60, 80 and 110: fifty seconds each
-        ({"num_trials": math.inf, "begin_s": 60.0}, 130.0),  # none begins at 60
-        ({"num_trials": math.inf, "begin_s": 61.0}, 160.0),
-        ({"num_trials": 3.0, "begin_s": 61.0}, 160.0),  # the limit that comes first
-        ({"num_trials": math.inf, "max_count": 6000.0}, 60.0),  # which the trial that ends at 30 reaches
-        (
-            {"num_trials": math.inf, "max_count": 7000.0},
-            130.0,
-        ),  # and here the one that ends at 60, where one from 30 on still runs
-        ({"max_count": 5000.0, "num_trials": 9.0}, 60.0),
-        ({"runs": [(0, 30.0), (1, 60.0), (1, 40.0)]}, 70.0),  # the third waits for a place
-        ({"trial_s": math.nan}, 60.0),
-        ({"trial_s": math.nan, "num_trials": 1.0}, math.nan),
-        ({"num_trials": math.inf, "trial_count": math.nan, "max_count": 6000.0}, math.nan),
-        ({"num_trials": math.inf, "trial_count": 0.0, "max_count": 6000.0}, math.nan),
-        ({"runs": [(0, math.nan)]}, math.nan),
+        ({}, 60.0),  # the longest run's rest
+        ({"lefts": []}, 0.0),
+        ({"lefts": [], "num_new": 8.0}, 400.0),  # equal trials: four in each of two places
+        ({"num_new": 8.0}, 445.0),
+        ({"lefts": [], "num_new": 1.0}, 100.0),  # one trial of one seed leaves a place empty
+        ({"lefts": [], "num_new": 1.0, "longest_s": 50.0}, 50.0),  # two seeds side by side do not
+        ({"num_new": math.inf, "begin_s": 60.0}, 160.0),  # the last one begins at 60
+        ({"num_new": 1.0, "begin_s": 60.0}, 100.0),  # the limit that comes first
+        ({"num_new": 9.0, "begin_s": -5.0}, 60.0),  # no time is left to begin one
+        ({"num_new": math.inf}, math.nan),
+        ({"trial_s": math.nan, "longest_s": math.nan}, 60.0),
+        ({"trial_s": math.nan, "longest_s": math.nan, "num_new": 1.0}, math.nan),
+        ({"num_new": math.nan}, math.nan),
+        ({"lefts": [math.nan, 60.0]}, math.nan),
     ],
 )
-def test_the_end_of_a_sweep_is_that_of_its_last_run(changes: dict[str, Any], expected: float) -> None:
-    assert seconds_left(replace(OUTLOOK, **changes)) == pytest.approx(expected, nan_ok=True)
-
-
-def test_the_end_of_very_many_trials_is_about_the_same() -> None:
-    assert seconds_left(replace(OUTLOOK, num_trials=1e6)) == pytest.approx(1e6 * 100 / 2, rel=0.01)
+def test_what_a_sweep_still_takes_is_its_work_by_its_places(changes: dict[str, Any], expected: float) -> None:
+    assert work_left(**WORK | changes) == pytest.approx(expected, nan_ok=True)
 
 
 def test_a_run_ends_as_its_pace_says_without_the_time_in_which_it_imports() -> None:
@@ -208,6 +194,19 @@ def test_the_end_of_a_study_is_estimated_from_what_ended_and_what_runs(make_stud
     assert progress_of(folder, study, [owned], 2, None, 0.0).seconds_left == pytest.approx(2 * 100.0 / 2)
     assert math.isnan(progress_of(folder, study, [owned], 2, None, 0.0, signal.SIGINT).seconds_left)
     lock.free()
+
+
+def test_a_trial_that_runs_will_count_towards_the_budget(
+    make_study: Study,
+) -> None:
+    counted = {"budget": {"trials": None, "total": {"after": 3500, "unit": "env_steps"}, "minutes": None}}
+    folder, study = make_study(**counted)
+    for _ in range(2):
+        add(study, TrialState.COMPLETE, 3.0, counts={"env_steps": 1000}, seconds=100.0, values={})
+    assert progress_of(folder, study, [], 2, None, worked_s=0.0).seconds_left == pytest.approx(2 * 100.0 / 2)
+    add(study, TrialState.RUNNING)  # in another process, which has two places, too
+    left = progress_of(folder, study, [], 2, None, worked_s=0.0).seconds_left
+    assert left == pytest.approx(2 * 100.0 / 4, abs=5.0)
 
 
 def test_nothing_is_estimated_before_anything_is_known(make_study: Study) -> None:
