@@ -6,7 +6,7 @@ Each run is a process of its own.
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,18 +21,17 @@ from palestra.recording.results import Evaluation
 from palestra.recording.summary import render_seeds_summary
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
-from palestra.runtime.signals import StopSignals, exit_text
+from palestra.runtime.signals import StopSignals
 from palestra.runtime.threads import available_cores
 from palestra.storage.disk import Folder, RunFolderError, plain_path, written_name
 from palestra.storage.lock import Lock, in_use
 from palestra.storage.records_file import iterate_records
 from palestra.sweeps.config import Seeds
 from palestra.sweeps.folder import SEEDS, default_path, make_new
-from palestra.sweeps.places import Job, LocalConfig, LocalPlace, last_line
-from palestra.sweeps.seed_runs import arguments_for
+from palestra.sweeps.places import LocalConfig, Place
+from palestra.sweeps.seed_runs import POLL_S, SeedRun, SeedRuns, let_end
 from palestra.sweeps.watching import Growing
 
-POLL_S = 0.1
 BASE = "base.yml"  # the config of all runs
 LOCK = "lock"
 
@@ -40,17 +39,6 @@ LOCK = "lock"
 class _Seeds(Config):
     seeds: Seeds
     at: PositiveInt
-
-
-class SeedRun:
-    """The run of one seed. arguments: with which palestra begins it or goes on with it."""
-
-    def __init__(self, folder: Path, seed: int, config: BaseRunConfig) -> None:
-        self.seed, self.path, self.log = seed, folder / f"seed-{seed}", folder / f"seed-{seed}.log"
-        self.records = Growing(self.path, config)
-        self.arguments: list[str] = []
-        self.job: Job | None = None
-        self.code: int | None = None
 
 
 def train_side_by_side(
@@ -70,41 +58,51 @@ def train_side_by_side(
     while folder is None:
         free = default_path(name)
         folder = free if make_new(free) else None
-    with _held(folder, config):
-        runs = [SeedRun(folder, seed, config) for seed in seeds]
-        data = load_yaml(folder / BASE)
+    make_new(folder)
+    paths = {seed: folder / f"seed-{seed}" for seed in seeds}
+    runs = [SeedRun(path, seed, Growing(path, config)) for seed, path in paths.items()]
+    work = SeedRuns(Folder(folder), BASE, config, runs)
+    with _held(work):
         for run in runs:
-            run.arguments = arguments_for(Folder(folder), run.seed, folder / BASE, config, data)
+            work.arguments(run)  # raises before any begins
         Folder(folder).write(SEEDS, render(_Seeds(seeds=list(seeds), at=at), _Seeds).encode())
-        _train(runs, folder, config, place, shown)
+        _train(work, place, shown)
 
 
-def _train(runs: Sequence[SeedRun], folder: Path, config: BaseRunConfig, place: LocalPlace, shown: Console) -> None:
-    signals = StopSignals()
+def _train(work: SeedRuns[SeedRun], place: Place, shown: Console) -> None:
+    signals, codes = StopSignals(), dict[int, int]()
     with (
-        signals.caught(config.output.stop_within_s, lambda why: _signal(runs, signal.SIGKILL)),
-        _bars(runs, shown) as show,
+        signals.caught(work.config.output.stop_within_s, lambda why: work.signal(signal.SIGKILL)),
+        _bars(work.runs, codes, shown) as show,
     ):
-        while signals.received is None and any(run.code is None for run in runs):
-            for run in runs:
-                if run.job is None and run.code is None and sum(map(_is_running, runs)) < place.num_runs:
-                    _start(run, place, shown)
-                _look(run, shown)
+        while signals.received is None and len(codes) < len(work.runs):
+            for run in work.runs:
+                if run.job is None and run.seed not in codes and work.num_running < place.num_runs:
+                    _start(work, run, place, codes, shown)
+                if run.job is not None and (code := run.look()) is not None:
+                    codes[run.seed] = code
+                    say(f"seed {run.seed}: {'finished' if code == 0 else f'failed: {run.why(code)}'}", shown)
             show()
             time.sleep(POLL_S)
         if signals.received is not None:
             shown.print("saving the runs")
-            _signal(runs, signal.SIGTERM)
-        while any(_is_running(run) for run in runs):
-            time.sleep(POLL_S)
+            let_end([work], lambda: None)
     if signals.received is not None:
-        say(f"stopped; to go on: palestra resume {shlex.quote(str(folder))}", shown)
+        say(f"stopped; to go on: palestra resume {shlex.quote(str(work.folder.path))}", shown)
         raise typer.Exit(128 + signals.received)
-    done = {run.seed: _evaluations(run.path, shown) for run in runs if run.code == 0}
+    done = {run.seed: _evaluations(run.path, shown) for run in work.runs if codes[run.seed] == 0}
     if done:
         render_seeds_summary(shown, done)
-    if len(done) < len(runs):
+    if len(done) < len(work.runs):
         raise typer.Exit(1)
+
+
+def _start(work: SeedRuns[SeedRun], run: SeedRun, place: Place, codes: dict[int, int], shown: Console) -> None:
+    try:
+        work.start(run, place)
+    except (ConfigError, RunFolderError) as error:  # its log is no file of ours, say
+        codes[run.seed] = 2
+        say(f"seed {run.seed}: failed: {error}", shown)
 
 
 def resume_side_by_side(folder: Path, trust: bool, shown: Console) -> None:
@@ -119,68 +117,35 @@ def resume_side_by_side(folder: Path, trust: bool, shown: Console) -> None:
 
 
 @contextmanager
-def _held(path: Path, config: BaseRunConfig) -> Iterator[None]:
+def _held(work: SeedRuns[SeedRun]) -> Iterator[None]:
     """Make a context in which this process alone works on the folder of the runs, which holds BASE.
 
     Raises RunFolderError, and changes nothing, if the folder is that of something else, or another process works on it.
     """
-    folder, text = Folder(path), render(config, type(config))
-    make_new(path)
+    folder = work.folder
     try:
-        _require_ours(folder, text)
+        _require_ours(work)
         lock = Lock.take(folder, LOCK)
     except (NotADirectoryError, FileNotFoundError) as error:
-        raise RunFolderError(f"{path} cannot be used: {error.strerror}") from error
+        raise RunFolderError(f"{folder.path} cannot be used: {error.strerror}") from error
     if lock is None:
         raise RunFolderError(in_use(folder))
     try:
-        _require_ours(folder, text)  # as the process left it that was faster
-        if folder.kind(BASE) is None:
-            folder.write(BASE, text.encode())
+        _require_ours(work)  # as the process left it that was faster
+        work.has_base()
         yield
     finally:
         lock.free()
 
 
-def _require_ours(folder: Folder, text: str) -> None:
+def _require_ours(work: SeedRuns[SeedRun]) -> None:
     """Raise RunFolderError for a folder of something else than this config.
 
     A folder is also ours if a process was killed before it had written the config there.
     """
-    if folder.kind(BASE) is None:
-        is_ours = all(written_name(name) in (LOCK, BASE) for name in folder.names())
-    else:
-        is_ours = load_yaml(plain_path(folder, BASE)) == load_yaml(text)
-    if not is_ours:
-        raise RunFolderError(f"{folder.path} exists already, and does not hold runs of this config")
-
-
-def _is_running(run: SeedRun) -> bool:
-    return run.job is not None and run.job.poll() is None
-
-
-def _start(run: SeedRun, place: LocalPlace, shown: Console) -> None:
-    try:
-        run.job = place.start(run.arguments, run.log)
-    except RunFolderError as error:  # its log is no file of ours
-        run.code = 2
-        say(f"seed {run.seed}: failed: {error}", shown)
-
-
-def _look(run: SeedRun, shown: Console) -> None:
-    if run.job is None or run.code is not None:
-        return
-    run.records.look()
-    run.code = run.job.poll()
-    if run.code is not None:
-        end = "finished" if run.code == 0 else f"failed: {last_line(run.log) or 'its process ' + exit_text(run.code)}"
-        say(f"seed {run.seed}: {end}", shown)
-
-
-def _signal(runs: Sequence[SeedRun], number: int) -> None:
-    for run in runs:
-        if run.job is not None:
-            run.job.signal(number)
+    is_new = work.folder.kind(BASE) is None and all(written_name(name) in (LOCK, BASE) for name in work.folder.names())
+    if not (is_new or (work.folder.kind(BASE) is not None and work.has_base())):
+        raise RunFolderError(f"{work.folder.path} exists already, and does not hold runs of this config")
 
 
 def _evaluations(run: Path, shown: Console) -> list[Evaluation]:
@@ -190,7 +155,7 @@ def _evaluations(run: Path, shown: Console) -> list[Evaluation]:
 
 
 @contextmanager
-def _bars(runs: Sequence[SeedRun], console: Console) -> Iterator[Callable[[], None]]:
+def _bars(runs: Sequence[SeedRun], codes: Mapping[int, int], console: Console) -> Iterator[Callable[[], None]]:
     """Draw a bar for each run on a terminal; gives the function that moves the bars."""
     if console.quiet or not console.is_terminal:
         yield lambda: None
@@ -201,6 +166,6 @@ def _bars(runs: Sequence[SeedRun], console: Console) -> Iterator[Callable[[], No
 
         def show() -> None:
             for task, run in tasks.items():
-                progress.update(task, completed=1.0 if run.code == 0 else run.records.share)
+                progress.update(task, completed=1.0 if codes.get(run.seed) == 0 else run.records.share)
 
         yield show

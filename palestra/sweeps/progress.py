@@ -228,7 +228,7 @@ def _seconds_left(
         lefts += [max(trial_s / num_at_once - gone_s, 0.0)] * num_at_once
     is_in_turn = study.pruning is not None and study.pruning.over_seeds
     num_begun = len(owned) + len(elsewhere)
-    nums = [] if progress.total is None else [progress.total - len(counted) - num_begun]
+    nums: list[float] = [] if progress.total is None else [progress.total - len(counted) - num_begun]
     if progress.max_count < math.inf:
         left = progress.max_count - sum(count_of(trial, progress.unit) for trial in ended)
         nums.append(math.ceil(left / trial_count) - num_begun if trial_count > 0.0 else math.nan)

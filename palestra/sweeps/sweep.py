@@ -25,10 +25,10 @@ from palestra.sweeps.outcomes import SKIPPED, best_of, count_of, place_of, state
 from palestra.sweeps.plan import Plan
 from palestra.sweeps.progress import SweepProgress, progress_of
 from palestra.sweeps.search import GridConfig
+from palestra.sweeps.seed_runs import POLL_S, let_end
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.trials import OwnedTrial, config_of_runs, one_line
 
-POLL_S = 0.05
 LOOK_S = 1.0  # how often the study is asked for work, besides when a trial of ours has ended
 FIXED = sorted(SweepConfig.model_fields.keys() - {"budget", "place", "max_restarts"})  # of a stored sweep
 NAME_S = 5.0  # after which a process that holds a run is named: one whose sweep was killed has ended long before
@@ -282,11 +282,7 @@ class Sweep:
         """Let the runs save and end."""
         if self.signals.received is not None:
             self.display.stopping(self.signals.received, self.progress)
-            for trial in self.owned:
-                trial.signal(signal.SIGTERM)
-            while any(run.job is not None and run.job.poll() is None for trial in self.owned for run in trial.runs):
-                self.display.update(self.progress)
-                time.sleep(POLL_S)
+            let_end(self.owned, lambda: self.display.update(self.progress))
         self._keep_best()  # a process that was killed may have told a value and not come to this
         self.display.update(self.progress, is_last=True)
         for trial in self.owned:

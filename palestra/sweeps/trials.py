@@ -10,40 +10,31 @@ from typing import Any
 
 import torch
 
-from palestra.config import ConfigError, load_yaml, render
+from palestra.config import ConfigError
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
-from palestra.runtime.signals import exit_text
 from palestra.runtime.statistics import interquartile_mean
-from palestra.storage.disk import RunFolderError, plain_path
+from palestra.storage.disk import RunFolderError
 from palestra.storage.lock import Lock, holder, is_held
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.outcomes import COUNTS, SECONDS, VALUES, place_of
 from palestra.sweeps.pace import Pace
-from palestra.sweeps.places import Job, Place, last_line
-from palestra.sweeps.seed_runs import arguments_for
+from palestra.sweeps.places import Place
+from palestra.sweeps.seed_runs import SeedRun, SeedRuns
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.watching import Watched
 
 
-class TrialRun:
+class TrialRun(SeedRun):
     """The run of one seed. unit: of the sweep. value: the objective at its end; None until then."""
 
-    def __init__(self, seed: int, path: Path, watched: Watched, unit: str) -> None:
-        self.seed, self.path, self.watched, self.unit = seed, path, watched, unit
-        self.job: Job | None = None
+    def __init__(self, path: Path, seed: int, watched: Watched, unit: str) -> None:
+        super().__init__(path, seed, watched)
+        self.watched, self.unit = watched, unit
         self.pace = Pace()
         self.restarts = 0
         self.value: float | None = None
-
-    @property
-    def log(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.log")
-
-    @property
-    def is_running(self) -> bool:
-        return self.job is not None and self.job.poll() is None
 
     def facts(self) -> tuple[float, float, float, float]:
         """Return the time, the share of its training, its count in the unit of the sweep, its seconds of training."""
@@ -56,10 +47,10 @@ class TrialRun:
         return self.watched.counts_at().get(self.unit, 0)
 
 
-class OwnedTrial:
+class OwnedTrial(SeedRuns[TrialRun]):
     """A trial that this process owns. lock: that of its folder, which this process holds.
 
-    config: of its runs, as plain data. unit: in which the sweep counts. failure: why it fails. Raises ConfigError if
+    data: of the config of its runs. unit: in which the sweep counts. failure: why it fails. Raises ConfigError if
     the config does not pass the check, or is not that with which the runs have begun; RunFolderError if its file is a
     link, say.
     """
@@ -70,26 +61,18 @@ class OwnedTrial:
         folder: SweepFolder,
         sweep: SweepConfig,
         number: int,
-        config: Mapping[str, Any],
+        data: Mapping[str, Any],
         lock: Lock,
     ) -> None:
         self.study, self.sweep, self.number, self.lock = study, sweep, number, lock
-        self.folder = folder.trial(place_of(study.trial(number)))
-        self._checked = checked = config_of_runs(config, sweep)
-        text = render(checked, type(checked))
-        self._data = load_yaml(text)
-        self.config = self.folder.path / "config.yml"
-        if self.folder.kind(self.config.name) is None:
-            self.folder.write(self.config.name, text.encode())
-        elif load_yaml(plain_path(self.folder, self.config.name)) != self._data:
+        config, place = config_of_runs(data, sweep), folder.trial(place_of(study.trial(number)))
+        self.unit = config.axes[0] if sweep.budget.total is None else sweep.budget.total.unit
+        paths = {seed: place.path / f"seed-{seed}" for seed in sweep.seeds}
+        runs = [TrialRun(path, seed, Watched(path, config, sweep.objective), self.unit) for seed, path in paths.items()]
+        super().__init__(place, "config.yml", config, runs)
+        if not self.has_base():
             message = "expected the config of the trial's point, got another: the study is not that of this folder"
-            raise ConfigError.at(str(self.config), message)
-        self.unit = checked.axes[0] if sweep.budget.total is None else sweep.budget.total.unit
-        self.runs = [
-            TrialRun(seed, path, Watched(path, checked, sweep.objective), self.unit)
-            for seed in sweep.seeds
-            for path in [self.folder.path / f"seed-{seed}"]
-        ]
+            raise ConfigError.at(str(self.base), message)
         self.failure: str | None = None
         self.pruned_at: int | None = None
         self._reported: set[int] = set()
@@ -121,10 +104,9 @@ class OwnedTrial:
     def start(self, run: TrialRun, place: Place) -> None:
         """Begin a run, or go on with it if it has begun. The trial fails if something else is in the run's place."""
         try:
-            arguments = arguments_for(self.folder, run.seed, self.config, self._checked, self._data)
+            super().start(run, place)
             run.watched.look()
             run.pace.begin(*run.facts())
-            run.job = place.start(arguments, run.log)
         except (ConfigError, RunFolderError) as error:
             self.failure = f"seed {run.seed}: {one_line(error)}"
 
@@ -151,18 +133,14 @@ class OwnedTrial:
             self.signal(signal.SIGTERM)
 
     def _look_at(self, run: TrialRun) -> None:
-        assert run.job is not None
-        code = run.job.poll()
+        code = run.look()
         if code == 0:
             run.watched.end()
-        else:
-            run.watched.look()
         run.pace.note(*run.facts())
         if run.watched.fault is not None and self.failure is None:
             self.failure = f"seed {run.seed}: {run.watched.fault}"
         if code is None:
             return
-        run.job = None
         run.pace.end(time.monotonic())
         self._note_seconds()
         if code == 0:
@@ -172,7 +150,7 @@ class OwnedTrial:
         elif (code < 0 or code > 128) and run.restarts < self.sweep.max_restarts:
             run.restarts += 1
         elif not self.is_pruned and self.failure is None:
-            self.failure = f"seed {run.seed}: {last_line(run.log) or 'its process ' + exit_text(code)}"
+            self.failure = f"seed {run.seed}: {run.why(code)}"
 
     def _note_seconds(self) -> None:
         """Keep how long its runs have worked, by which the end of the sweep is estimated."""
@@ -216,17 +194,8 @@ class OwnedTrial:
         return self.is_pruned and self.study.pruning is not None and not self.study.pruning.over_seeds
 
     @property
-    def num_running(self) -> int:
-        return sum(run.job is not None for run in self.runs)
-
-    @property
     def share(self) -> float:
         return sum(1.0 if run.value is not None else run.watched.share for run in self.runs) / len(self.runs)
-
-    def signal(self, number: int) -> None:
-        for run in self.runs:
-            if run.job is not None:
-                run.job.signal(number)
 
     def end_if_over(self) -> bool:
         """Tell Optuna how the trial has ended, once; returns whether it has."""
