@@ -34,7 +34,7 @@ def git(folder: Path, *words: str) -> None:
 def folder(tmp_path: Path) -> Path:
     """What says how the project is built, in a folder without git."""
     made = tmp_path / "project"
-    for name in ("pyproject.toml", "README.md", "LICENSE", "palestra/__init__.py", "docs/coming-from.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "palestra/__init__.py"):
         (made / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, made / name)
     shutil.copytree(ROOT / "configs", made / "configs")

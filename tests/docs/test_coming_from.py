@@ -17,18 +17,19 @@ from jinja2 import Environment, meta
 
 import palestra
 from palestra.config import load_yaml
-from palestra.config.other_names import other_names
+from palestra.config.other_names import OURS, ours_of
 from palestra.players import SCRIPTED
 from palestra.runs.fit import FitConfig
 from palestra.runs.kinds import read_config
 from palestra.text.templates import COMMON, PARTS, SUFFIX
-from tests.docs.known_names import is_command, is_in_python, is_key, variants
+from tests.docs.known_names import KINDS_OF_RUN, is_command, is_in_python, is_key, variants
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "coming-from.md").read_text()
 SOURCES = re.findall(r"^## (.+)$", PAGE, re.M)
 TRANSLATED = dict(zip(("ppo-cartpole", "dqn-cartpole"), re.findall(r"```yaml\n(.*?)```", PAGE, re.S), strict=True))
 OTHERS = {"l", "null", "checkpoints/best", "records.jsonl"}
+CODE = re.compile("`([^`]+)`")
 METRICS = {"return/agent", "env_steps_per_s", "opt_steps_per_s"}
 
 
@@ -106,20 +107,53 @@ def test_the_translated_ppo_solves_cartpole(tmp_path: Path) -> None:
     assert record["pairs"][0]["scores"]["return/agent"] > 400
 
 
-def test_errors_know_the_names_of_the_tables() -> None:
-    known = other_names()
-    assert len(known) > 60
-    assert {
-        name: known[name] for name in ("n_steps", "num_envs", "ent_coef", "clip_coef", "rollout_size", "lr", "max_opts")
-    } == {
-        "n_steps": ("rollout_length",),
-        "num_envs": ("num_worlds",),
-        "ent_coef": ("entropy_coefficient",),
-        "clip_coef": ("objective.epsilon",),
-        "rollout_size": ("num_worlds",),
-        "lr": ("learning_rate",),
-        "max_opts": ("stop.after", "stop.unit"),
-    }
+NO_KEYS = {  # names of methods, of results and of files
+    *("after_epoch", "after_step", "after_train", "attach_progress_bar", "before_epoch", "before_step", "before_train"),
+    *("capture_video", "compute_episodic_return", "compute_loss", "count_actions", "criterion", "data_collator"),
+    *("eval_reward", "evaluate_rho", "fit", "follow_up", "fps", "fused_game", "host_er_scheduler", "host_lr_scheduler"),
+    *("host_net", "host_optimizer", "host_replay_buffer", "load", "opt_steps_per_sec", "predict", "predict_proba"),
+    *("predict_step", "prover_accurate_quotation", "prover_role_conformance", "register_trainer"),
+    *("resume_from_checkpoint", "save", "set_description", "set_logger", "set_model", "set_training"),
+    *("supervisor_message", "test", "trainer_state", "training_step", "use_sde", "validation_step"),
+}
+
+
+def rows() -> Iterator[tuple[list[str], str]]:
+    """The names in the first columns of each row of a table, and its last column."""
+    for line in PAGE.splitlines():
+        if line.startswith("|"):
+            *cells, last = line.strip("|").split("|")
+            yield [code.removeprefix("--").replace("-", "_") for cell in cells for code in CODE.findall(cell)], last
+
+
+def test_every_key_of_the_page_is_in_the_table_of_the_errors() -> None:
+    for theirs, last in rows():
+        keys = {name.rpartition(".")[2] for name in theirs if re.fullmatch(r"[a-z][\w.]*", name)}
+        same = {name.partition("=")[0].rpartition(".")[2] for name in CODE.findall(last)}
+        assert keys <= {*OURS, *NO_KEYS, *same}, theirs
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_name_of_another_library_leads_to_ours_as_on_the_page(name: str) -> None:
+    places = [last for theirs, last in rows() if any(re.search(rf"\b{name}\b", code) for code in theirs)]
+    for ours in OURS[name]:
+        assert is_command(ours) if " " in ours else is_key(ours)
+        assert any(re.search(rf"`{re.escape(ours)}[`=]", last) for last in places), ours
+    assert any(ours_of(f"x.{name}", kind) == OURS[name] for kind in KINDS_OF_RUN)
+
+
+def test_an_override_by_a_name_of_another_library_is_told_ours() -> None:
+    for base, name, ours in (
+        ("dqn-cartpole", "save_interval", "'output.save.every'"),
+        ("dqn-cartpole", "num-train-steps", "'stop.after'"),
+        ("dqn-cartpole", "layerwise_logging", "'output.layer_norms'"),
+        ("dqn-cartpole", "model_dir", "palestra train run.yml --run, as it is called here"),
+        ("expert_iteration-claims", "weighted_sampling", "select.name"),
+        ("expert_iteration-claims", "rollouts_per_iteration", "num_questions"),
+        ("expert_iteration-claims", "shared_model_group", "roles"),
+    ):
+        with pytest.raises(palestra.ConfigError, match=ours):
+            read_config(ROOT / "configs" / f"{base}.yml", [f"{name}=1"])
 
 
 def test_an_unknown_key_of_a_file_is_told_by_its_name_here() -> None:
