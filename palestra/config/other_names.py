@@ -111,7 +111,7 @@ def ours_of(key: str, model: type[BaseModel] | None) -> tuple[str, ...]:
 
     model: that of the file, which may have none of these keys; None: any.
     """
-    ours = OURS.get(key.rpartition(".")[2].replace("-", "_"), ())
+    ours = OURS.get(key.removeprefix("--").rpartition(".")[2].replace("-", "_"), ())
     if model is not None and ours:
         known = {field for _, field, _ in fields_under(model)}
         if {"game", "arguments"} <= known:
