@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from palestra.scaling.means import LockstepError, Part, common_names, tree_sum
 from palestra.scaling.ranks import Ranks, fail
@@ -110,7 +109,7 @@ class Link:
         self._place = len(GROUPS) - 1
         if self._place == 0:
             atexit.register(_end_groups)
-        _set_pg_timeout(FOR_EVER, self._group)  # exchanges have a limit of their own
+        self._group.set_timeout(FOR_EVER)  # exchanges have a limit of their own
 
     @property
     def _group(self) -> Any:
