@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -260,3 +261,22 @@ def test_every_module_has_tests_where_one_looks_for_them() -> None:
     assert [m for m in TREES if m not in empty and not has_mirrored_test(m) and m not in covered] == []
     assert [m for m in covered if m not in TREES] == [], "no modules"
     assert {m: paths for m, paths in covered.items() if len(paths) > 1 or has_mirrored_test(m)} == {}, "said twice"
+
+
+PRIVATE = {  # names of libraries that these do not promise, and the versions with which they were tried
+    "gymnasium": ({"_async_worker"}, {"1.4"}),
+    "torch": ({"_pytree", "_flatten_dense_tensors", "_BatchNorm", "_utils"}, {"2.13"}),
+}
+
+
+@pytest.mark.parametrize("library", PRIVATE)
+def test_private_names_of_a_library_are_listed_and_were_tried_with_the_version_that_is_there(library: str) -> None:
+    names, tried = PRIVATE[library]
+    found = set()
+    for tree in TREES.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{library}."):
+                words = [*str(node.module).split("."), *(alias.name for alias in node.names)]
+                found |= {word for word in words if word.startswith("_")}
+    assert found == names
+    assert ".".join(version(library).split(".")[:2]) in tried, "try the private names with this version, and add it"
