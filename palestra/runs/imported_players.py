@@ -1,33 +1,30 @@
-"""Players of other runs: reads them there, and copies them into the folder of the run in which they play."""
+"""Players from elsewhere, which are held fixed: of other runs, models that have learned from data, and torch modules.
+
+The run in which they play copies them into its folder.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
+from palestra.config import ConfigError, below
 from palestra.games.config import GameConfig
+from palestra.games.game import Game
 from palestra.players import FromRunConfig
 from palestra.players.player import Player
-from palestra.players.seated_models import ModelPolicy
-from palestra.players.torch_modules import ModulePolicy
-from palestra.runs.base import BaseRunConfig
+from palestra.players.seated_models import ModelPolicy, SeatedModelConfig
+from palestra.players.torch_modules import ModulePolicy, TorchModuleConfig, read_weights
 from palestra.runs.config import LearningPlayerConfig, RunConfig
-from palestra.runs.copied_models import copy_model
-from palestra.runs.copied_modules import copy_module
+from palestra.runs.copies import find_copy, write_copy
+from palestra.runs.fit import FitConfig
 from palestra.runs.kinds import read_stored_config, require_kind
+from palestra.runs.models import TrainedModel, spaces_to_store, stored_spaces
 from palestra.runs.shipped_runs import find_run
+from palestra.runs.warm_starts import errors_at
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError, writing
-from palestra.storage.facts import Count, Entry, to_json
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.stored_files import (
-    DamagedError,
-    StoredFile,
-    checked_entry,
-    read_json,
-    read_tensors,
-    tensors_to_bytes,
-)
+from palestra.storage.stored_files import DamagedError
 
 
 @dataclass(frozen=True)
@@ -84,93 +81,79 @@ def read_player(config: FromRunConfig) -> TrainedPlayer:
     return TrainedPlayer(stored.game, learned.algorithm, state["players"][config.player])
 
 
+def find_player(name: str, config: FromRunConfig, copies: Folder | None) -> TrainedPlayer:
+    """Find a player of another run: in the folder of copies, else as `read_player`. Raises DamagedError, too."""
+    if (copied := find_copy(copies, name, config.model_dump())) is None:
+        return read_player(config)
+    stored, facts = copied.run(RunConfig), copied.facts
+    state: dict[str, Any] = {"opt_steps": facts.opt_steps, "env_steps": facts.env_steps, "nets": {}}
+    for key, value in copied.tensors().items():
+        net, _, key_there = key.partition("/")
+        state["nets"].setdefault(net, {})[key_there] = value
+    learned: Any = stored.players[config.player]
+    return TrainedPlayer(stored.game, learned.algorithm, state)
+
+
+def seat_model(name: str, config: SeatedModelConfig, game: Game, role: str, copies: Folder | None) -> ModelPolicy:
+    """A model in a role, with the weights that the run has copied.
+
+    If it has copied none yet, they are those of the run that the config names. Raises ConfigError.
+    """
+    with errors_at("from_model", f"the model of {config.from_model}"):
+        if (copied := find_copy(copies, name, _origin(config))) is None:
+            trained = TrainedModel.read(config.from_model, config.checkpoint)
+        else:
+            run, facts = copied.run(FitConfig), copied.facts
+            spaces = stored_spaces(facts.spaces)
+            trained = TrainedModel(copied.config, run, facts.opt_steps, copied.tensors(), spaces, {}, {})
+        model = trained.build(game.device)
+    with below("from_model"):
+        return ModelPolicy(config, model, trained.opt_steps, game, role)
+
+
+def build_module(name: str, config: TorchModuleConfig, game: Game, role: str, copies: Folder | None) -> ModulePolicy:
+    """A pretrained module for a role, with the weights that the run has copied.
+
+    If it has copied none yet, they are those that the config names. Raises ConfigError.
+    """
+    try:
+        copied = find_copy(copies, name, _origin(config))
+        content = None if copied is None else copied.weights()
+    except DamagedError as error:
+        raise ConfigError.at("weights", str(error)) from error
+    if content is not None:
+        return ModulePolicy.build(config, content, f"{name}.safetensors", game, role)
+    return ModulePolicy.build(config, read_weights(config), str(config.weights), game, role)
+
+
 def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, copies: Folder | None) -> None:
     """Copy the players and models of other runs, and the weights of torch modules, into a new run's folder.
 
     The run then no longer needs those runs and files. copies: a folder that holds copies of them already, if any, as
-    for `build_parts`. Raises RunFolderError if the folder cannot be written.
+    for `build_parts`. Raises RunFolderError if the folder cannot be written, DamagedError.
     """
     with writing(folder.path):
         for name, config in run.players.items():
-            if isinstance(config, FromRunConfig):
-                source = RunFolder(find_run(config.from_run).folder).root, "config.yml"
-                if copies is not None and _find_copy(copies, name, config) is not None:
-                    source = copies, _files_of(name)[1]
-                _copy_player(players[name], config, source[0].read(source[1]), folder)
-            elif isinstance(script := players[name].script, ModulePolicy):
-                copy_module(name, script, folder)
-            elif isinstance(script, ModelPolicy):
-                copy_model(name, script, folder, copies)
+            player, script = players[name], players[name].script
+            if isinstance(script, ModulePolicy):
+                weights = script.module.state_dict() if script.weights is None else script.weights
+                write_copy(folder, name, _origin(script.config), weights)
+            elif isinstance(config, FromRunConfig | SeatedModelConfig):
+                origin = _origin(config)
+                if (copied := find_copy(copies, name, origin)) is not None:
+                    settings = copied.settings()
+                else:
+                    there = config.from_run if isinstance(config, FromRunConfig) else config.from_model
+                    settings = RunFolder(find_run(there).folder).root.read("config.yml")
+                if isinstance(script, ModelPolicy):
+                    spaces = spaces_to_store(script.model)
+                    counts = {"opt_steps": script.opt_steps}
+                    write_copy(folder, name, origin, script.model.state_dict(), settings, spaces=spaces, **counts)
+                else:
+                    nets = {f"{n}/{k}": v for n, net in player.nets.items() for k, v in net.state_dict().items()}
+                    counts = {"opt_steps": player.opt_steps, "env_steps": player.env_steps}
+                    write_copy(folder, name, origin, nets, settings, **counts)
 
 
-def files_of_copies(run: BaseRunConfig) -> set[str]:
-    """The names of all files that `copy_players` may write for a run."""
-    return {file for name in run.copied() for file in _files_of(name)}
-
-
-def _copy_player(player: Player, origin: FromRunConfig, config: bytes, folder: Folder) -> None:
-    """Write a player's weights, counters, and the config file of the run that trained it."""
-    folder.make()
-    facts, text, weights = _files_of(player.name)
-    nets = {f"{net}/{key}": value for net, module in player.nets.items() for key, value in module.state_dict().items()}
-    folder.write(text, config)
-    content = tensors_to_bytes(nets)
-    folder.write(weights, content)
-    copied = CopiedPlayer(
-        **origin.model_dump(),
-        opt_steps=player.opt_steps,
-        env_steps=player.env_steps,
-        weights=StoredFile.of(content),
-    )
-    folder.write(facts, to_json(copied.model_dump()).encode())
-
-
-class CopiedPlayer(Entry):
-    """The facts of a copied player: what the config says of it, its counters, the size and SHA-256 of its weights."""
-
-    from_run: str
-    player: str
-    checkpoint: str
-    opt_steps: Count
-    env_steps: Count
-    weights: StoredFile
-
-
-def read_copy(folder: Folder, name: str, config: FromRunConfig) -> TrainedPlayer | None:
-    """Read a player that `copy_players` has written for this config; None if it has not.
-
-    Raises DamagedError if the files differ from what was written.
-    """
-    if (copied := _find_copy(folder, name, config)) is None:
-        return None
-    _, text, weights = _files_of(name)
-    if folder.kind(text) != "file":
-        raise DamagedError(f"{text}: expected a regular file, got {folder.kind(text) or 'none'}")
-    stored = read_stored_config(folder.path / text)
-    state: dict[str, Any] = {"opt_steps": copied.opt_steps, "env_steps": copied.env_steps, "nets": {}}
-    for key, value in read_tensors(folder, weights, copied.weights).items():
-        net, _, key_there = key.partition("/")
-        state["nets"].setdefault(net, {})[key_there] = value
-    return TrainedPlayer(stored.game, stored.players[config.player].algorithm, state)
-
-
-def _find_copy(folder: Folder, name: str, config: FromRunConfig) -> CopiedPlayer | None:
-    """The facts that `copy_players` has written of the player of this config; None if it has written none.
-
-    A branch may name another player than its origin, also in place of a torch module. Raises DamagedError.
-    """
-    facts = _files_of(name)[0]
-    if folder.kind(facts) is None:
-        return None
-    found = read_json(folder, facts)
-    if not isinstance(found, dict) or "from_run" not in found:
-        return None  # a copy of a torch module
-    copied = checked_entry(found, facts, CopiedPlayer)
-    is_same = copied.model_dump(include=set(FromRunConfig.model_fields)) == config.model_dump()
-    return copied if is_same else None
-
-
-def _files_of(name: str) -> tuple[str, str, str]:
-    """The names of a player's files: its counters, which are written last; its run's config; its weights."""
-    facts, text, weights = (f"{quote(name, safe='')}.{end}" for end in ("json", "yml", "safetensors"))
-    return facts, text, weights
+def _origin(config: FromRunConfig | SeatedModelConfig | TorchModuleConfig) -> dict[str, str | None]:
+    return config.model_dump(exclude={"acts"})  # in which a branch may differ

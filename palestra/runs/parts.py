@@ -26,9 +26,7 @@ from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.runs.config import RunConfig
-from palestra.runs.copied_models import seat_model
-from palestra.runs.copied_modules import build_module
-from palestra.runs.imported_players import TrainedPlayer, read_copy, read_player
+from palestra.runs.imported_players import TrainedPlayer, build_module, find_player, read_player, seat_model
 from palestra.runs.warm_starts import WarmStart, start_player
 from palestra.runtime.limits import memory_needed
 from palestra.storage.checkpoints import CheckpointError
@@ -141,8 +139,7 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None, 
             player.script = seat_model(name, config, game, first, copies)
     elif isinstance(config, FromRunConfig):
         with _errors_at(f"players.{name}.from_run", config, first):
-            copied = None if copies is None else read_copy(copies, name, config)
-            trained = copied or read_player(config)
+            trained = find_player(name, config, copies)
             trained.require_same_observations(run.game)
             _import(player, trained)
     else:

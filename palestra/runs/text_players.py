@@ -6,7 +6,6 @@ The run then no longer needs those runs.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
 
 import torch
 from torch import Tensor
@@ -14,21 +13,13 @@ from torch import Tensor
 from palestra.config import ConfigError
 from palestra.players import FromRunConfig
 from palestra.randomness import base_key
+from palestra.runs.copies import find_copy, write_copy
 from palestra.runs.kinds import read_stored_config, require_kind
 from palestra.runs.shipped_runs import find_run
 from palestra.runs.text import TextConfig
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError
-from palestra.storage.facts import Count, Entry, to_json
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.stored_files import (
-    StoredFile,
-    checked_entry,
-    read_checked,
-    read_json,
-    read_tensors,
-    tensors_to_bytes,
-)
 from palestra.text.models.model import TextModel
 from palestra.text.models.sources import FolderConfig
 from palestra.text.players import TextPlayerConfig, build_model
@@ -95,8 +86,11 @@ def find_text_player(name: str, config: FromRunConfig, copies: Folder | None) ->
     name: of the player here. copies: a folder in which there may be a copy of it. Raises RunFolderError if there is no
     such player, CheckpointError for a checkpoint that is missing or damaged, DamagedError for a damaged copy.
     """
-    copied = None if copies is None else _read_copy(name, config, copies)
-    return copied or _read(config)
+    if (copied := find_copy(copies, name, config.model_dump())) is None:
+        return _read(config)
+    run, facts = copied.run(TextConfig), copied.facts
+    _require_model(run, config)
+    return TrainedTextPlayer(config, run, copied.settings(), facts.opt_steps, facts.base or "", copied.tensors())
 
 
 def _read(origin: FromRunConfig) -> TrainedTextPlayer:
@@ -118,54 +112,7 @@ def _require_model(run: TextConfig, origin: FromRunConfig) -> None:
         raise RunFolderError(f"{expected}, got {origin.player!r}")
 
 
-# ---- copies ------------------------------------------------------------------------------------------------
-
-
-class CopiedTextPlayer(Entry):
-    """The facts of a copied player: what the config says of it, its opt steps, the base of its model, its files."""
-
-    from_run: str
-    player: str
-    checkpoint: str
-    opt_steps: Count
-    base: str
-    config: StoredFile
-    weights: StoredFile
-
-
 def copy_text_player(name: str, trained: TrainedTextPlayer, folder: Folder) -> None:
     """Write a player of another run into a folder, under the name that it has here."""
-    folder.make()
-    facts, text, weights = _files_of(name)
-    content = tensors_to_bytes(dict(trained.weights))
-    folder.write(text, trained.settings)
-    folder.write(weights, content)
-    copied = CopiedTextPlayer(
-        **trained.origin.model_dump(),
-        opt_steps=trained.opt_steps,
-        base=trained.base,
-        config=StoredFile.of(trained.settings),
-        weights=StoredFile.of(content),
-    )
-    folder.write(facts, to_json(copied.model_dump()).encode())
-
-
-def _read_copy(name: str, origin: FromRunConfig, folder: Folder) -> TrainedTextPlayer | None:
-    """Read what `copy_text_player` has written of this player; None if it has written none. Raises DamagedError."""
-    facts, text, weights = _files_of(name)
-    if folder.kind(facts) is None:
-        return None
-    copied = checked_entry(read_json(folder, facts), facts, CopiedTextPlayer)
-    if copied.model_dump(include=set(FromRunConfig.model_fields)) != origin.model_dump():
-        return None  # a branch may name another player than its origin
-    settings = read_checked(folder, text, copied.config)
-    run = require_kind(read_stored_config(folder.path / text), TextConfig, folder.path / text)
-    _require_model(run, origin)
-    found = read_tensors(folder, weights, copied.weights)
-    return TrainedTextPlayer(origin, run, settings, copied.opt_steps, copied.base, found)
-
-
-def _files_of(name: str) -> tuple[str, str, str]:
-    """The names of a player's files: its facts, which are written last; its run's config; its weights."""
-    stem = quote(name, safe="")
-    return f"{stem}.json", f"{stem}.yml", f"{stem}.safetensors"
+    facts: Any = {"opt_steps": trained.opt_steps, "base": trained.base}
+    write_copy(folder, name, trained.origin.model_dump(), trained.weights, trained.settings, **facts)

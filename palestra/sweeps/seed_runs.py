@@ -10,7 +10,7 @@ from palestra.config import load_yaml, render
 from palestra.recording.results import printable
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.branching import tree_differences
-from palestra.runs.imported_players import files_of_copies
+from palestra.runs.copies import files_of_copies
 from palestra.runtime.signals import exit_text
 from palestra.storage.disk import WORDS, Folder, RunFolderError, plain_path
 from palestra.storage.run_folder import RunFolder
@@ -118,5 +118,5 @@ def has_begun(folder: Folder, name: str, config: BaseRunConfig, data: Mapping[st
         )
     if has_config and run.root.kind(run.run.name) is not None:
         return True
-    run.remove_begun(files_of_copies(config))
+    run.remove_begun(files_of_copies(config.copied()))
     return False

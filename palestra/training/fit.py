@@ -25,7 +25,7 @@ from palestra.nets.modes import evaluation_mode, in_evaluation, set_in_evaluatio
 from palestra.randomness import base_key, fold_number, restored_global_states, seeded_global_state
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Task
-from palestra.runs.copied_modules import read_given, write_given
+from palestra.runs.copies import find_copy, write_copy
 from palestra.runs.fit import FitConfig
 from palestra.runs.models import make_model, spaces_to_store
 from palestra.runs.progress import Standing
@@ -43,6 +43,8 @@ from palestra.training.descriptions import stage_of_fit, test_of_fit
 from palestra.training.judging import SetEvaluations
 from palestra.training.model_replicas import ModelReplicas
 from palestra.training.training import Training
+
+HANDED_OVER = {"handed_over_by": "set_model"}
 
 
 class FitTrainer(Training):
@@ -93,9 +95,10 @@ class FitTrainer(Training):
 
     def _take(self, model: Model) -> None:
         """Let a model learn. Raises ConfigError, RunFolderError if it has not the weights that the run began with."""
-        if self.run.resumed and (given := read_given(self.run.folder.players)) is not None:
+        if self.run.resumed and (given := find_copy(self.run.folder.players, SEAT, HANDED_OVER)) is not None:
+            tensors = given.tensors()
             try:
-                model.load_state_dict(given)
+                model.load_state_dict(tensors)
             except RuntimeError as error:
                 message = f"expected a model with the weights with which the run began, got another: {error}"
                 raise RunFolderError(f"{self.run.folder.path}: {message}") from error
@@ -199,7 +202,7 @@ class FitTrainer(Training):
 
     def _begin_run(self, folder: RunFolder) -> None:
         if self._is_given:
-            write_given(self.model.state_dict(), folder.players)
+            write_copy(folder.players, SEAT, HANDED_OVER, self.model.state_dict())
 
     def _make_model(self) -> Model:
         spaces = None

@@ -95,9 +95,9 @@ MODELS = [
         ("if game.observations().normalize is not None:", "if False:"),
     ),
     *mutants(
-        "runs/copied_models.py",
+        "runs/imported_players.py",
         SEATS,
-        ("trained = copied or TrainedModel", "trained = TrainedModel"),
+        ("if (copied := find_copy(copies, name, _origin(config))) is None:", "if (copied := None) is None:"),
     ),
     *mutants(
         "models/labelled.py",

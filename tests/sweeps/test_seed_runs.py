@@ -10,7 +10,7 @@ import pytest
 
 from palestra.config import ConfigError, load_yaml
 from palestra.runs.config import RunConfig
-from palestra.runs.imported_players import files_of_copies
+from palestra.runs.copies import files_of_copies
 from palestra.runs.kinds import read_config
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.run_folder import RunFolder
@@ -40,7 +40,7 @@ def looked(base: Path, config: RunConfig, tmp_path: Path) -> Callable[[], bool]:
 
 def begin(run: Path, num_steps: int, base: Path, config: RunConfig) -> None:
     """The first steps of making a run."""
-    copy = min(files_of_copies(config))
+    copy = min(files_of_copies(config.copied()))
     steps: list[Callable[[], Any]] = [
         run.mkdir,
         (run / "checkpoints").mkdir,
