@@ -119,15 +119,18 @@ class BaseRunConfig(Config):
 
     def errors(self) -> Iterator[ConfigErrorItem]:
         """Find the errors that concern several keys; an override also gives those of its parent."""
-        if (num := self.count_replicas()) & (num - 1):
-            yield ConfigErrorItem("num_replicas", f"expected 1 or a power of two, got {num}")
         for keys, value in walk(self):
             if isinstance(value, Interval | Limit | Delay):
                 known = self.steps() if isinstance(value, Delay) else self.units()
                 if value.unit not in known:
                     message = f"expected one of {listed(known)}, got {value.unit!r}"
                     yield ConfigErrorItem(".".join((*keys, "unit")), message)
-        yield from self.replicas_errors()
+        replicas, processes = self.count_replicas(), self.count_processes()
+        if replicas & (replicas - 1):
+            yield ConfigErrorItem("num_replicas", f"expected 1 or a power of two, got {replicas}")
+        elif replicas % processes:
+            message = f"expected a divisor of num_replicas = {replicas}, got {processes}"
+            yield ConfigErrorItem("execution.num_processes", message)
 
     @classmethod
     def steps(cls) -> tuple[str, ...]:
@@ -254,15 +257,6 @@ class BaseRunConfig(Config):
     def cores(self) -> int:
         """Return how many cores it keeps busy: the threads of all processes."""
         return self.execution.num_threads * self.count_processes()
-
-    def replicas_errors(self) -> Iterator[ConfigErrorItem]:
-        """Find the errors in how many replicas there are, and processes."""
-        replicas, processes = self.count_replicas(), self.count_processes()
-        if replicas & (replicas - 1):
-            yield ConfigErrorItem("num_replicas", f"expected 1 or a power of two, got {replicas}")
-        elif replicas % processes:
-            message = f"expected a divisor of num_replicas = {replicas}, got {processes}"
-            yield ConfigErrorItem("execution.num_processes", message)
 
     def learning_keys(self) -> list[str]:
         """Return where the hyperparameters stand by which it learns, as dotted keys."""
