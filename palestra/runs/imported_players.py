@@ -146,13 +146,12 @@ def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, 
                     there = config.from_run if isinstance(config, FromRunConfig) else config.from_model
                     settings = RunFolder(find_run(there).folder).root.read("config.yml")
                 if isinstance(script, ModelPolicy):
-                    spaces = spaces_to_store(script.model)
-                    counts = {"opt_steps": script.opt_steps}
-                    write_copy(folder, name, origin, script.model.state_dict(), settings, spaces=spaces, **counts)
+                    spaces, weights = spaces_to_store(script.model), script.model.state_dict()
+                    write_copy(folder, name, origin, weights, settings, opt_steps=script.opt_steps, spaces=spaces)
                 else:
                     nets = {f"{n}/{k}": v for n, net in player.nets.items() for k, v in net.state_dict().items()}
-                    counts = {"opt_steps": player.opt_steps, "env_steps": player.env_steps}
-                    write_copy(folder, name, origin, nets, settings, **counts)
+                    steps = player.opt_steps, player.env_steps
+                    write_copy(folder, name, origin, nets, settings, opt_steps=steps[0], env_steps=steps[1])
 
 
 def _origin(config: FromRunConfig | SeatedModelConfig | TorchModuleConfig) -> dict[str, str | None]:
