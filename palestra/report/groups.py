@@ -3,23 +3,28 @@
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from palestra.config import under
+from palestra.config import ConfigError, UntrustedError, under
 from palestra.recording.results import UNKNOWN, PairResult, Seat
 from palestra.report.reading import Evaluated, RunData
 from palestra.runs.branching import tree_differences
 from palestra.runtime.scores import Estimate
 from palestra.runtime.statistics import estimate_mean_of_few
+from palestra.storage.disk import RunFolderError
 from palestra.sweeps.folder import sweep_of
-from palestra.sweeps.trial_names import trial_names
+from palestra.sweeps.naming import point_texts, short_keys
+from palestra.sweeps.space import BASE
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 # Sections that change no result, or only within rounding, and the seed.
 ASIDE = ("seed", "output", "execution")
-MOST_KEYS = 3  # that a group's name shows
+MOST_KEYS = 3  # that the name of a group or a trial shows
 FEWEST_OF_A_BAND = 4  # runs: the t interval of two or three reaches far beyond all that they have scored
 NUM_RESAMPLES = 2000  # of the runs of a group, for the bootstrap of interquartile means
 # By the last word of a measure's name, or the last but one where the last is a statistic.
@@ -221,3 +226,43 @@ def standings_of(evaluated: Sequence[Evaluated], name: str) -> dict[tuple[Seat, 
     last = [pair.seats for pair in mine[-1].evaluation.pairs] if mine else []
     order = {seats: number for number, seats in enumerate(last)}
     return dict(sorted(found.items(), key=lambda item: order.get(item[0], len(order))))
+
+
+# ---- names of trials ------------------------------------------------------------------------------------
+
+
+def trial_names(runs: Iterable[Path]) -> dict[Path, str]:
+    """Return the names of the trials to which runs belong, by the folder of the run.
+
+    A name is that of the trial's base, if the sweep has several, and its values of the keys that are searched, or of
+    more than MOST_KEYS keys its number. Runs of no sweep are left out, and those of a sweep whose study cannot be read
+    here.
+    """
+    found, of_sweeps = dict[Path, str](), dict[Path, Mapping[str, str]]()
+    for run in runs:
+        if (sweep := sweep_of(run)) is not None:
+            if sweep not in of_sweeps:
+                of_sweeps[sweep] = _trials_in(sweep)
+            if (name := of_sweeps[sweep].get(run.absolute().parent.name)) is not None:
+                found[run] = name
+    return found
+
+
+def _trials_in(sweep: Path) -> dict[str, str]:
+    """Return the names of a sweep's trials, by their folders."""
+    try:
+        from palestra.sweeps.outcomes import place_of
+        from palestra.sweeps.stored import StoredSweep
+
+        return {f"{place_of(trial):04d}": _trial_name(trial) for trial in StoredSweep.open(sweep).trials}
+    except (ImportError, RunFolderError, ConfigError, UntrustedError):  # of ImportError: there is no Optuna here
+        return {}
+
+
+def _trial_name(trial: "FrozenTrial") -> str:
+    """Return the name of a trial, as "ppo-cartpole, gamma 0.99"."""
+    point = point_texts(trial)
+    keys = short_keys(key for key in point if key != BASE)
+    told = [f"{short} {point[key]}" for key, short in keys.items()]
+    base = [point[BASE]] if BASE in point else []
+    return ", ".join([*base, *(told if len(told) <= MOST_KEYS else [f"trial {trial.number}"])])

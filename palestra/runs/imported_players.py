@@ -150,8 +150,8 @@ def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, 
                     write_copy(folder, name, origin, weights, settings, opt_steps=script.opt_steps, spaces=spaces)
                 else:
                     nets = {f"{n}/{k}": v for n, net in player.nets.items() for k, v in net.state_dict().items()}
-                    steps = player.opt_steps, player.env_steps
-                    write_copy(folder, name, origin, nets, settings, opt_steps=steps[0], env_steps=steps[1])
+                    opt_steps, env_steps = player.opt_steps, player.env_steps
+                    write_copy(folder, name, origin, nets, settings, opt_steps=opt_steps, env_steps=env_steps)
 
 
 def _origin(config: FromRunConfig | SeatedModelConfig | TorchModuleConfig) -> dict[str, str | None]:

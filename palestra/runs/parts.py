@@ -26,7 +26,7 @@ from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.runs.config import RunConfig
-from palestra.runs.imported_players import TrainedPlayer, build_module, find_player, read_player, seat_model
+from palestra.runs.imported_players import build_module, find_player, read_player, seat_model
 from palestra.runs.warm_starts import WarmStart, start_player
 from palestra.runtime.limits import memory_needed
 from palestra.storage.checkpoints import CheckpointError
@@ -141,7 +141,9 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None, 
         with _errors_at(f"players.{name}.from_run", config, first):
             trained = find_player(name, config, copies)
             trained.require_same_observations(run.game)
-            _import(player, trained)
+            player.algorithm = build_algorithm(trained.algorithm, player)
+            player.load_weights(trained.state)
+            hold_fixed(player)
     else:
         player.learning, player.num_worlds = True, run.worlds_of(name)
         player.replica = replica if run.num_replicas > 1 else None
@@ -200,13 +202,6 @@ def warm_start(player: Player, run: RunConfig) -> WarmStart | None:
             nets |= {name: body_of_another(net, nets[name]) for name, net in player.nets.items() if name in nets}
         player.algorithm.warm_start(nets)  # type: ignore[union-attr]
     return None
-
-
-def _import(player: Player, trained: TrainedPlayer) -> None:
-    """Turn a player into the one that another run has trained, held fixed."""
-    player.algorithm = build_algorithm(trained.algorithm, player)
-    player.load_weights(trained.state)
-    hold_fixed(player)
 
 
 def hold_fixed(player: Player) -> None:

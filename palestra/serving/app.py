@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,7 +24,6 @@ from palestra.serving.files import MOST_FILE_BYTES, Files
 from palestra.serving.job_params import read_job
 from palestra.serving.jobs import Jobs
 from palestra.serving.models import Models
-from palestra.serving.pages import page, require_known
 from palestra.serving.runner import Runner
 from palestra.text.models.model import PromptBeyondContext, PromptRefused
 
@@ -251,3 +250,34 @@ async def refused_by_starlette(request: Request, error: HTTPException) -> Respon
     words = {404: "there is no such address on this server", 405: "this address knows no such method"}
     found = ApiError(words.get(error.status_code, str(error.detail)), status=error.status_code)
     return answer(found.body(), error.status_code, dict(error.headers or {}))
+
+
+# ---- lists in pages -------------------------------------------------------------------------------------
+
+
+def page(items: Sequence[Mapping[str, Any]], asked: Mapping[str, str], usual_limit: int, most: int) -> dict[str, Any]:
+    """Return the part of a list for which a query asks by `after`, an id, and `limit`. Raises ApiError."""
+    start, after = 0, asked.get("after")
+    if after is not None:
+        ids = [item["id"] for item in items]
+        if after not in ids:
+            raise ApiError(f"after: expected the id of an entry of this list, got {quoted(after)}", "after")
+        start = ids.index(after) + 1
+    text = asked.get("limit", str(usual_limit))
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
+        raise ApiError(f"limit: expected an integer from 1 to {most}, got {quoted(text)}", "limit")
+    found = list(items[start : start + int(text)])
+    return {
+        "object": "list",
+        "data": found,
+        "first_id": found[0]["id"] if found else None,
+        "last_id": found[-1]["id"] if found else None,
+        "has_more": start + len(found) < len(items),
+    }
+
+
+def require_known(asked: Mapping[str, str], is_known: Callable[[str], object]) -> None:
+    """Raise ApiError for a parameter of a query that nobody reads."""
+    if others := [name for name in asked if not is_known(name)]:
+        name = named(others[0])
+        raise ApiError(f"{name}: this list knows no such parameter", name, code="unsupported_parameter")

@@ -1,4 +1,4 @@
-"""Remote storage through fsspec (s3, sftp, memory, ...): the few calls that a mirror needs. For file: local_files.py.
+"""Remote storage through fsspec (s3, sftp, memory, ...): the few calls that a mirror needs. For file: LocalFiles.
 
 A failed call is repeated with exponential backoff, unless the error is of a kind that stays. No call renames anything,
 and every call may be repeated.
@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from palestra.storage.disk import RefusedPathError
-from palestra.storage.local_files import LocalFiles
+from palestra.storage.disk import Folder, RefusedPathError
 from palestra.storage.secrets import redacted
 from palestra.storage.stored_files import CheckpointError
 
@@ -166,3 +165,74 @@ def _make_folder(fs: Any, path: str) -> None:
             raise
         _make_folder(fs, parent)
         fs.mkdir(path, create_parents=False)
+
+
+# ---- a disk of this machine -----------------------------------------------------------------------------
+
+
+class LocalFiles:
+    """The files of a mirror, by paths relative to its folder.
+
+    root: that folder, which may itself be a link. Raises OSError, and RefusedPathError for a link or a pipe in place of
+    a file or folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def invalidate_cache(self) -> None:
+        pass
+
+    def _parent(self, path: str) -> str:
+        return path.rpartition("/")[0]
+
+    def ls(self, path: str, detail: bool) -> list[dict[str, Any]]:
+        folder = Folder(self.root, *_names(path))
+        entries: list[dict[str, Any]] = []
+        for name in folder.names():
+            if folder.kind(name) == "folder":
+                entries.append({"name": name, "type": "directory", "size": 0})
+            else:
+                with folder.reading(name) as file:
+                    entries.append({"name": name, "type": "file", "size": file.size})
+        return entries
+
+    def cat_file(self, path: str) -> bytes:
+        folder, name = self._place(path)
+        return folder.read(name)
+
+    def get_file(self, path: str, local: str) -> None:
+        folder, name = self._place(path)
+        _copy(folder, name, Folder(Path(local).parent), Path(local).name)
+
+    def pipe_file(self, path: str, content: bytes) -> None:
+        folder, name = self._place(path)
+        folder.write(name, content)
+
+    def put_file(self, local: str, path: str) -> None:
+        folder, name = self._place(path)
+        _copy(Folder(Path(local).parent), Path(local).name, folder, name)
+
+    def rm_file(self, path: str) -> None:
+        folder, name = self._place(path)
+        folder.remove(name)
+
+    def rmdir(self, path: str) -> None:
+        Folder(self.root, *_names(path)).remove_empty()
+
+    def mkdir(self, path: str, create_parents: bool) -> None:
+        """Make a folder, and those above it."""
+        Folder(self.root, *_names(path)).make_all()
+
+    def _place(self, path: str) -> tuple[Folder, str]:
+        *above, name = _names(path)
+        return Folder(self.root, *above), name
+
+
+def _names(path: str) -> list[str]:
+    return path.strip("/").split("/") if path.strip("/") else []
+
+
+def _copy(folder: Folder, name: str, to: Folder, to_name: str) -> None:
+    with folder.reading(name) as file:
+        to.write_pieces(to_name, file.pieces(file.size))

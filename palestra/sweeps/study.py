@@ -5,12 +5,16 @@ process is dead.
 """
 
 import functools
+import hashlib
 import uuid
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import optuna
+from optuna import Study
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from palestra.config import ConfigError, UserConfig
@@ -21,7 +25,6 @@ from palestra.sweeps.faults import errors_of_study, require_sound
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.outcomes import DEFINITION, FAILED_BEFORE, FAILURE, RETRY_OF, place_of, rank_of, standing, why_of
 from palestra.sweeps.pruning import decide
-from palestra.sweeps.samplers import SamplerOfGrid, SamplerOfTrials
 from palestra.sweeps.search import GridConfig
 from palestra.sweeps.space import Space
 
@@ -42,6 +45,57 @@ def _asking(method: "Callable[Concatenate[SweepStudy, P], T]") -> "Callable[Conc
             return method(self, *args, **kwargs)
 
     return asking
+
+
+class SamplerOfTrials(BaseSampler):
+    """Draws each key of each trial with a sampler of its own. make: makes one from a seed."""
+
+    def __init__(self, make: Callable[[int], BaseSampler], seed: int) -> None:
+        self.make, self.seed = make, seed
+
+    def _sampler(self, study: Study, trial: FrozenTrial, name: str = "") -> BaseSampler:
+        number = rank_of(trial, study.get_trials(deepcopy=False))
+        digest = hashlib.sha256(f"{self.seed}/{number}/{name}".encode()).digest()
+        return self.make(int.from_bytes(digest[:4], "little"))
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self._sampler(study, trial).infer_relative_search_space(study, trial)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return self._sampler(study, trial).sample_relative(study, trial, search_space)
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self._sampler(study, trial, param_name).sample_independent(study, trial, param_name, param_distribution)
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        self._sampler(study, trial).after_trial(study, trial, state, values)
+
+
+class SamplerOfGrid(BaseSampler):
+    """Gives the n-th trial (`rank_of`) the n-th point.
+
+    (Optuna's own shuffles the points, and wants all keys in all of them.)
+    """
+
+    def __init__(self, points: Sequence[Mapping[str, Any]]) -> None:
+        self.points = points
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return {}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self.points[rank_of(trial, study.get_trials(deepcopy=False))][param_name]
 
 
 class SweepStudy:

@@ -1,5 +1,6 @@
-"""How a `fit` ends: what run.json, the recorders, the mirror and the display are told."""
+"""How a `fit` ends: what run.json, the recorders, the mirror and the display are told; evaluations after it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from palestra.storage.remote import RemoteError
@@ -51,3 +52,23 @@ def _file_end(training: Any) -> RemoteError | None:
     run.records.finish("failed" if has_failed else "complete" if training.finished else "interrupted")
     error: RemoteError | None = checkpoints.finish_mirror()
     return error
+
+
+def evaluate(training: Any, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Evaluate a training that no `fit` holds open, save it, and return the records. Raises as `Training.evaluate`."""
+    if training.replica.leads and not training.run.is_begun:
+        way = "palestra.StoredRun.open(run) evaluates a stored one"
+        raise RuntimeError(f"evaluate: expected a run that fit() has begun here, got one that it has not; {way}")
+    training.is_between = True
+    try:
+        with training.opened(lambda other: other.evaluate(names)):
+            training.begin_progress()
+            if training.replica.leads:
+                training.run.records.feed(training.run.recorders)
+            found: list[dict[str, Any]] = training.evaluate(names)
+            if training.config.output.save is not None:
+                training.save(training.evaluating.must_save(training.counts()))
+            end_between(training)
+    finally:
+        training.is_between = False
+    return found

@@ -2,14 +2,18 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
+from statistics import fmean
 from typing import Any
 
 import torch
 
 from palestra.config import below
 from palestra.data.files import require_same_files
+from palestra.games.dialogue.protocol import Protocol
 from palestra.players import FromRunConfig
 from palestra.randomness import base_key, fold_number, world_keys
 from palestra.recording.aggregates import Aggregates
@@ -20,13 +24,16 @@ from palestra.runs.text_costs import TextCosts
 from palestra.runs.text_players import TrainedTextPlayer, copy_text_player, find_text_player
 from palestra.runs.warm_starts import errors_at
 from palestra.runtime.counter import Counter, count
+from palestra.runtime.scores import Estimate
+from palestra.runtime.statistics import Share
 from palestra.storage.disk import writing
 from palestra.storage.run_folder import RunFolder
 from palestra.text.algorithms.algorithm import AlgorithmFailed
 from palestra.text.models.extra import library
 from palestra.text.models.model import Job, PromptRefused, Tuning
 from palestra.text.players import TextPlayer, TextPlayerConfig, build_model
-from palestra.text.rollouts import Rollouts
+from palestra.text.rollouts import DecisionRow, Rollouts
+from palestra.text.scores import found_scores
 from palestra.text.scripts import TextScript, make_text_script, named_script
 from palestra.text.servers.client import CallFailed
 from palestra.text.servers.job_lines import copy_jobs
@@ -36,7 +43,6 @@ from palestra.text.servers.ledger import BudgetReached
 from palestra.text.waves import PromptTooLong, Waves, Writer
 from palestra.training.async_evaluations import make_evaluating
 from palestra.training.checks import telling_own_method
-from palestra.training.dialogue_statistics import dialogue_statistics, returns_of
 from palestra.training.rollout_files import RolloutFiles, read_prompts, write_prompts
 from palestra.training.server_calls import ServerCalls
 from palestra.training.text_evaluations import TextEvaluations
@@ -398,3 +404,43 @@ class TextTrainer(TextTuning):
             assert isinstance(job, Job)
             self.tuning = name, self._tuning(self.players[name], job)
             self.tuning[1].load_state_dict(state["tuning"])
+
+
+# ---- what records say of the dialogues of an epoch ------------------------------------------------------
+
+
+def dialogue_statistics(rollouts: Rollouts, protocol: Protocol) -> dict[str, float]:
+    """Return statistics by name.
+
+    return/ROLE/worst: the mean return on the question on which it is lowest. length: rounds of a dialogue.
+    """
+    found: dict[str, Any] = dict(found_scores(rollouts, protocol, None))
+    for role in protocol.roles:
+        by_question: dict[tuple[int, int], list[float]] = defaultdict(list)
+        for rows in rollouts.dialogues():
+            by_question[rows[0].epoch, rows[0].question].append(_return(rows, role))
+        returns = list(chain.from_iterable(by_question.values()))
+        found[f"return/{role}"] = fmean(returns) if returns else None
+        found[f"return/{role}/worst"] = min(map(fmean, by_question.values()), default=None)
+    lengths = [rows[-1].round + 1 for rows in rollouts.dialogues()]
+    found["length"] = fmean(lengths) if lengths else None
+    values = {name: _value(each) for name, each in found.items()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def returns_of(rollouts: Rollouts, role: str) -> list[float]:
+    """Return what a role got in each dialogue, also in those in which it was silent."""
+    return [_return(rows, role) for rows in rollouts.dialogues()]
+
+
+def _return(rows: Sequence[DecisionRow], role: str) -> float:
+    return next(row.returns for row in reversed(rows) if row.returns is not None)[role]
+
+
+def _value(score: Share | Estimate | float | None) -> float | None:
+    match score:
+        case Share():
+            return score.estimate().value
+        case Estimate():
+            return score.value
+    return score

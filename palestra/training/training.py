@@ -30,7 +30,7 @@ from palestra.runtime.intervals import Agenda, Counters, Interval, is_due, read_
 from palestra.runtime.signals import Interrupted
 from palestra.scaling.replica import Replica
 from palestra.storage.run_folder import RunFolder
-from palestra.training import between, checks, ending, opening, processes
+from palestra.training import checks, ending, opening, processes
 from palestra.training.checks import TrainingEnds, TrainingFailed, Watcher, branch_hint
 from palestra.training.descriptions import own_words
 from palestra.training.lockstep import Lockstep
@@ -303,7 +303,7 @@ class Training(TrainerBase):
             got = f"got {', '.join(map(repr, unknown))}"
             raise ValueError(f"evaluate: expected names of evaluations ({', '.join(known) or 'there are none'}), {got}")
         if not self.is_open:
-            return between.evaluate(self, names)
+            return ending.evaluate(self, names)
         with self.lockstep.evaluating() as found:
             if self.replica.leads:
                 found += self.evaluating.evaluate(names, self.counts(), self._hooks())

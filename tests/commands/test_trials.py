@@ -1,7 +1,7 @@
 """`palestra trials`, `palestra sweep --dry-run` and `palestra evaluate SWEEP`.
 
 Covers palestra.commands.dry_sweep, palestra.sweeps.extra, palestra.sweeps.naming,
-palestra.sweeps.outcomes, palestra.sweeps.stored, palestra.sweeps.trial_names.
+palestra.sweeps.outcomes, palestra.sweeps.stored.
 """
 
 import csv
@@ -23,6 +23,7 @@ from palestra.commands.sweep_work import read_new
 from palestra.commands.trials import to_csv
 from palestra.config import render
 from palestra.recording.results import duration_text
+from palestra.report.groups import trial_names
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
@@ -30,7 +31,6 @@ from palestra.sweeps.naming import choice_texts, short_keys
 from palestra.sweeps.starting import read_bases, starting_sweep
 from palestra.sweeps.storages import SQLiteConfig
 from palestra.sweeps.stored import StoredSweep
-from palestra.sweeps.trial_names import trial_names
 from tests.forked import run
 from tests.report.sweeps import KEY as LEARNER
 from tests.report.sweeps import RATE as RATES

@@ -13,7 +13,7 @@ SIDE = "commands/test_side_by_side.py"
 
 SWEEPS = [
     *mutants(
-        "sweeps/samplers.py",
+        "sweeps/study.py",
         STUDY,
         ('f"{self.seed}/{number}/{name}"', 'f"{number}/{name}"'),
         ('return self.make(int.from_bytes(digest[:4], "little"))', "return self.make(None)  # type: ignore[arg-type]"),
@@ -216,7 +216,7 @@ SWEEPS = [
         ('if key in trial.params else ""', "if key in trial.params else _cell(None)"),
     ),
     *mutants(
-        "sweeps/trial_names.py",
+        "report/groups.py",
         TABLE,
         ("told if len(told) <= MOST_KEYS else", "told if True else"),
     ),

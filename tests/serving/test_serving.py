@@ -3,8 +3,7 @@
 All in one file, because all share one process of a server.
 
 Covers palestra.commands.serve, palestra.serving.app, palestra.serving.chat, palestra.serving.computing,
-palestra.serving.files, palestra.serving.job_params, palestra.serving.jobs,
-palestra.serving.pages, palestra.serving.params, palestra.serving.runner,
+palestra.serving.files, palestra.serving.jobs, palestra.serving.params, palestra.serving.runner,
 palestra.serving.tuning, palestra.serving.work.
 """
 

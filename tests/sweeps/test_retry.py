@@ -13,6 +13,7 @@ from palestra.cli import app
 from palestra.commands.sweep_work import work_on
 from palestra.commands.trials import ranked, trial_lines
 from palestra.config import load_yaml
+from palestra.report.groups import trial_names
 from palestra.report.sweep_reading import SweepData
 from palestra.runs.config import RunConfig
 from palestra.runs.kinds import read_config
@@ -23,7 +24,6 @@ from palestra.sweeps.outcomes import counts_text, state_of, value_of
 from palestra.sweeps.places import Job
 from palestra.sweeps.stored import StoredSweep
 from palestra.sweeps.sweep import Sweep
-from palestra.sweeps.trial_names import trial_names
 from tests.sweeps.made_runs import begin_run, end_run, evaluation
 from tests.sweeps.test_study import BASE, SWEEP
 

@@ -2,7 +2,7 @@
 
 Covers palestra.commands.sweeps, palestra.commands.seeds, palestra.commands.sweep_work, palestra.sweeps.config,
 palestra.sweeps.folder, palestra.sweeps.leashed, palestra.sweeps.places, palestra.sweeps.plan, palestra.sweeps.pruning,
-palestra.sweeps.samplers, palestra.sweeps.search, palestra.sweeps.space, palestra.sweeps.storages,
+palestra.sweeps.search, palestra.sweeps.space, palestra.sweeps.storages,
 palestra.sweeps.trials, palestra.sweeps.watching.
 """
 

@@ -14,7 +14,7 @@ from palestra.text.models.model import Answer, Job, PromptRefused, Request, Samp
 from palestra.text.rollouts import Rollouts
 from palestra.text.scripts import Honest
 from palestra.text.waves import PromptTooLong, Waves, Writer
-from palestra.training.dialogue_statistics import dialogue_statistics, returns_of
+from palestra.training.text import dialogue_statistics, returns_of
 from tests.text.games import keys, text_game
 
 SAMPLING = SamplingConfig(temperature=1.0, top_p=None, top_k=None, max_tokens=8)

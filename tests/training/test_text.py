@@ -1,7 +1,6 @@
 """Players that talk in words, in the lifecycle of every run: stages, jobs, kills, what does not fit.
 
-Covers palestra.runs.text, palestra.text.players, palestra.text.scores, palestra.training.text_evaluations,
-palestra.training.dialogue_statistics.
+Covers palestra.runs.text, palestra.text.players, palestra.text.scores, palestra.training.text_evaluations.
 """
 
 from collections.abc import Callable

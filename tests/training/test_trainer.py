@@ -1,7 +1,6 @@
 """The trainer: lifecycle, hooks, counters, intervals, safe points, metrics, errors, players that do not learn.
 
-Covers palestra.games.polyhedra.rewards, palestra.runtime.intervals, palestra.training.checks,
-palestra.training.metrics.
+Covers palestra.games.polyhedra.rewards, palestra.runtime.intervals, palestra.training.checks.
 """
 
 import errno
