@@ -21,9 +21,9 @@ from palestra.serving.connections import tell_of_loop
 from palestra.serving.engine import Engine
 from palestra.serving.errors import ApiError, named, quoted
 from palestra.serving.files import MOST_FILE_BYTES, Files
-from palestra.serving.job_params import read_job
 from palestra.serving.jobs import Jobs
 from palestra.serving.models import Models
+from palestra.serving.params import read_job
 from palestra.serving.runner import Runner
 from palestra.text.models.model import PromptBeyondContext, PromptRefused
 
