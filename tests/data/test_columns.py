@@ -75,7 +75,6 @@ def test_a_byte_order_mark_is_no_part_of_a_file(file: str, before: str) -> None:
     assert (found.names, found.texts("x")) == (("x", "y"), ["a", "b"])
 
 
-
 def test_a_number_and_its_text_are_one_cell_in_all_types_of_files() -> None:
     train = made(write("train.csv", x=[3, 2, 1], y=[3, 1, 2]))
     for file in FILES:

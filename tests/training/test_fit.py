@@ -12,20 +12,19 @@ from typing import Any
 import pytest
 import torch
 import yaml
-
-import palestra
 from fitted import EVALUATION, fit_config
 from resuming import Killed, ask_to_leave, assert_same_bits, at_call, kill, records
 from typer.testing import CliRunner
 
+import palestra
 from palestra.cli import app
 from palestra.config import ConfigError
 from palestra.data.reading import DataFailed
 from palestra.models.learning import LossScale
 from palestra.recording import Logger
+from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.disk import RunFolderError
 from palestra.training import make_trainer
 from palestra.training.checks import TrainingFailed
 from palestra.training.fit import FitTrainer
