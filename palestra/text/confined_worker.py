@@ -15,6 +15,7 @@ import resource
 import signal
 import sys
 import time
+from importlib import import_module
 from typing import Any, NoReturn
 
 from jinja2 import DictLoader, StrictUndefined, TemplateError, TemplateSyntaxError, meta, nodes
@@ -90,9 +91,8 @@ class Tokenizers:
 
     def __init__(self, sources: list[str]) -> None:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        from tokenizers import Tokenizer
-
-        self.tokenizers = [Tokenizer.from_str(source) for source in sources]
+        made = import_module("tokenizers").Tokenizer
+        self.tokenizers = [made.from_str(source) for source in sources]
 
     def do(self, name: str, values: dict[str, Any]) -> Any:
         """Return the tokens of a text ("encode"), or the text of tokens ("decode")."""

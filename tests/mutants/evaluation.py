@@ -123,8 +123,8 @@ EVALUATION = [
         "games/polyhedra/rho.py",
         "games/polyhedra/test_rho.py",
         ("rho = num_finished / steps", "rho = num_finished / n"),
-        ("residuals = finished.double() - rho * lengths.double()", "residuals = finished.double() - rho"),
-        ("/ (n - 1) * n) / steps", "/ (n - 1)) / steps"),
+        ("finished.double() - rho * lengths.double()", "finished.double() - rho"),
+        ("clusters)) / steps", "clusters)) / n"),
         (
             "return Estimate(rho, max(rho - half, 0.0), min(rho + half, 1.0))",
             "return Estimate(rho, rho - half, rho + half)",

@@ -109,9 +109,9 @@ SWEEPS = [
         ("if not is_sweep_folder(path) or folder.data() != load_yaml(sweep):", "if False:"),
     ),
     *mutants(
-        "sweeps/trials.py",
+        "sweeps/seed_runs.py",
         f"{WHOLE}::test_runs_of_another_point_are_not_taken_for_those_of_a_trial",
-        ("elif load_yaml(plain_path(self.folder, self.config.name)) != self._data:", "elif False:"),
+        ("return bool(load_yaml(plain_path(self.folder, self.base.name)) == self._data)", "return True"),
     ),
     *mutants(
         "sweeps/constraints.py",
@@ -253,7 +253,7 @@ SWEEPS = [
     *mutants(
         "commands/side_by_side.py",
         SIDE,
-        ("if len(done) < len(runs):", "if not done:"),
+        ("if len(done) < len(work.runs):", "if not done:"),
         ("    if lock is None:\n        raise RunFolderError(in_use(folder))\n", ""),
         ("written_name(name) in (LOCK, BASE) for name", "True for name"),
     ),

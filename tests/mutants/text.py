@@ -11,7 +11,7 @@ TEXT = [
         "games/dialogue/protocol.py",
         DIALOGUES,
         ("        if verdict is not None:\n            return False\n", ""),
-        ("return is_active and not self.is_over(round + 1, verdicts)", "return is_active"),
+        ("return could_decide and not self.is_over(round + 1, verdicts)", "return could_decide"),
     ),
     *mutants(
         "text/dialogue.py",
@@ -106,12 +106,12 @@ TEXT = [
             '            largest = {f"knots.{number}.value": knot.value',
             '            largest = {f"knots.{number}.value": 0',
         ),
-        ('if key in ("value", "initial", "final")}', 'if key in ("value", "initial")}'),
+        ('if key in ("value", "initial", "peak", "final")}', 'if key in ("value", "initial", "peak")}'),
     ),
     *mutants(
         "training/text_servers.py",
         "training/test_server_calls.py",
-        ("will_ask=not self._has_nothing_left()", "will_ask=True"),
+        ("self.is_between or not self._has_nothing_left()", "True"),
         ("        if not self._has_nothing_left():\n", "        if True:\n"),
     ),
     *mutants(

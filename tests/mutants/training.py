@@ -147,7 +147,7 @@ TRAINING = [
         "runs/evaluating.py",
         STAGES,
         (
-            "            self._tested += self._records(request)\n            return\n",
+            "            self._tested += (records := self._records(request))\n",
             "            return self._count(self._records(request), counters, hooks)\n",
         ),
         ("                with hooks.context():\n", "                if True:\n"),
