@@ -3,19 +3,17 @@
 import logging
 import os
 import shutil
-import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from palestra.config import ConfigError, failure
 from palestra.runtime.limits import lack
-from palestra.runtime.signals import STOPPING
+from palestra.runtime.signals import exiting_on_signals
 from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.lock import Lock, in_use
 from palestra.text.models.extra import library
@@ -71,7 +69,7 @@ def serve(
             held.enter_context(_locked(place))
         source = find_source(facts, place)
         first = source.build(device_here())
-        with _unwinding_on_signals(), ExitStack() as failed:
+        with exiting_on_signals(sys.exit), ExitStack() as failed:
             if is_new:  # only now, so that whatever ends a process that loads leaves nothing
                 held.enter_context(_locked(place))
                 failed.callback(lambda: shutil.rmtree(place.path, ignore_errors=True))
@@ -120,21 +118,6 @@ def _end(args: threading.ExceptHookArgs) -> None:
     assert args.exc_value is not None
     tell(f"the server ends, because its thread failed: {lack(args.exc_value) or failure(args.exc_value)}")
     os._exit(1)
-
-
-@contextmanager
-def _unwinding_on_signals() -> Iterator[None]:
-    """A context that a signal ends as an error does."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    before = [(number, signal.signal(number, leave)) for number in STOPPING]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -88,14 +88,15 @@ def _end(watch: threading.Thread, reading: int, writing: int) -> None:
 
 
 @contextmanager
-def exiting_on_signals() -> Iterator[None]:
+def exiting_on_signals(leave_by: Callable[[int], object] = os._exit) -> Iterator[None]:
     """Exit with 128 + n at a signal n inside the block, where there is nothing to save (a run is being built, say).
 
     The process exits without unwinding: an unexpected exception would make the C++ code of some imports abort.
+    leave_by: sys.exit where nothing is imported and there is something to undo.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
-        os._exit(128 + number)
+        leave_by(128 + number)
 
     before = [(number, signal.signal(number, leave)) for number in STOPPING]
     try:
