@@ -171,7 +171,6 @@ COMMANDS: dict[str, list[str]] = {
     "table": ["run", "sweep"],
     "plot": ["run", "sweep --kind learning-table"],
     "verify": ["run"],
-    "migrate": ["run"],
     "export": ["run"],
     "predict": ["run train --out x.csv"],
     "serve": ["run --port 0"],

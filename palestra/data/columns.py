@@ -186,7 +186,9 @@ def _read_jsonl(content: bytes, path: str) -> Readers:
         except (ValueError, RecursionError) as error:
             raise _error(f"expected a JSON object in every line of {path!r}, got in line {number}: {error}") from error
         if not isinstance(row, dict):
-            raise _error(f"expected a JSON object in every line of {path!r}, got {row!r:.80} in line {number}")
+            raise _error(
+                f"expected a JSON object in every line of {path!r}, got {json.loads(line)!r:.80} in line {number}"
+            )
         rows.append(row)
     names = list(dict.fromkeys(name for row in rows for name in row))
 

@@ -16,6 +16,7 @@ from palestra.runs.kinds import read_stored_config, require_kind
 from palestra.runs.models import StoredSpace
 from palestra.storage.disk import Folder
 from palestra.storage.facts import Count, Entry, to_json
+from palestra.storage.manifest import PUT_BACK
 from palestra.storage.stored_files import (
     DamagedError,
     StoredFile,
@@ -64,7 +65,7 @@ class Copy:
         """Return the content of the config file."""
         if self.facts.config is None:
             raise DamagedError(f"expected a copy with the config of its run, got one without {self.config.name}")
-        return read_checked(self.folder, self.config.name, self.facts.config)
+        return self._read(self.config.name, self.facts.config)
 
     def run(self, kind: type[K]) -> K:
         """Return the config. Raises RunFolderError, too, if it is of another kind."""
@@ -73,7 +74,13 @@ class Copy:
 
     def weights(self) -> bytes:
         """Return the content of the file of weights."""
-        return read_checked(self.folder, _files_of(self.name)[1], self.facts.weights)
+        return self._read(_files_of(self.name)[1], self.facts.weights)
+
+    def _read(self, file: str, stored: StoredFile) -> bytes:
+        try:
+            return read_checked(self.folder, file, stored)
+        except DamagedError as error:
+            raise DamagedError(f"{error}; {PUT_BACK}") from error
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the weights by name."""

@@ -151,6 +151,7 @@ def test_the_best_checkpoint_is_that_of_the_function_and_its_source_is_filed(
     assert scores[stored.counters["opt_steps"]] == max(scores.values())
     del sys.modules["scores_mine"]
     (mine / "scores_mine.py").write_text(SOURCE + "\n# changed\n")
+    (mine / "scores_mine.py").chmod(0o666)  # so that somebody else may have changed it
     with pytest.raises(UntrustedError, match=r"module 'scores_mine'.* has changed since it was trusted"):
         palestra.StoredRun.open("run")
 

@@ -159,6 +159,7 @@ def test_a_stored_run_imports_none_of_them_before_it_is_trusted(config: dict[str
     forget()
     with (here / "warmup.py").open("a") as file:
         file.write("\nimported = True\n")
+    (here / "warmup.py").chmod(0o666)  # so that somebody else may have written this
     with pytest.raises(UntrustedError, match="'warmup'"):
         palestra.load_player(here / "run", "host")
     assert "warmup" not in sys.modules
