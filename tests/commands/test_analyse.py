@@ -1,6 +1,6 @@
 """Stored dialogues are judged, batch by batch, also of a run that trains; what is missing is made up for.
 
-Covers palestra.text.analyses.stored, palestra.report.text_analyses.
+Covers palestra.text.analyses.reward, palestra.text.analyses.stored, palestra.report.text_analyses.
 """
 
 import json

@@ -148,7 +148,7 @@ def test_a_first_file_is_written_for_a_model_and_data(in_tmp_path: Path) -> None
     Path("first.yml").write_text(text)
     assert "complete and consistent" in palestra("check", "first.yml")
     for words, told in (
-        ([], "fit: expected a model (classifier, regressor, or package.module:Class), got none"),
+        ([], "fit: expected a model (classifier, regressor, null, or package.module:Class), got none"),
         (["classifier"], "fit classifier: expected data (rows, scenario, or package.module:Class, or a protocol"),
         (["classifier", "nim"], "fit classifier nim: expected data (rows"),
         (
