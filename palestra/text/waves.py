@@ -355,7 +355,8 @@ class Waves:
         rows = Rollouts(row for table in self._parts() for row in table.rows).to_parquet()
         numbers = {(root.question.number, root.rollout): number for number, root in enumerate(self.tables)}
         wave = [[numbers[table.question.number, table.rollout], table.path, role] for table, role in self.wave]
-        return {"rows": torch.frombuffer(bytearray(rows), dtype=torch.uint8), "failed": failed, "wave": wave}
+        answered = torch.frombuffer(bytearray(rows), dtype=torch.uint8)
+        return {"rows": answered, "failed": failed, "wave": wave, "tokens": self._counts["tokens"]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave, of dialogues with the same arguments."""
@@ -377,6 +378,7 @@ class Waves:
             part = parts[number, 1 + row.node // self._most_decisions]
             self._do(part, row, self._move(part, row.role, row.answer))
             parts |= {(number, each.path): each for each in part.parts}
+        self._counts["tokens"] = state["tokens"]
         for number, path, role, texts in state["failed"]:
             turn = parts[number, path].dialogue.turns()[role]
             found = [(text, self.game.read(turn, text)) for text in texts]
