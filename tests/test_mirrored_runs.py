@@ -72,9 +72,9 @@ def test_players_of_other_runs_and_results_come_back_too(make_config: MakeConfig
     assert json.loads(result.read_text())["pairs"][0]["games"] > 0
     copied = tmp_path / "again" / "players" / "rival.yml"
     copied.write_text(f"{copied.read_text()}\n")  # which reads alike
-    told = CliRunner().invoke(app, ["resume", str(tmp_path / "again")])
-    assert (told.output, told.exit_code) == (f"{copied} differs from what was written; {PUT_BACK}\n", 1)
     told = CliRunner().invoke(app, ["verify", str(tmp_path / "again")])
+    assert (told.output, told.exit_code) == (f"{copied} differs from what was written; {PUT_BACK}\n", 1)
+    told = CliRunner().invoke(app, ["resume", str(tmp_path / "again")])
     assert told.output.startswith("players.rival.from_run: rival.yml differs from what was written: expected ")
     assert (told.output.endswith(f" {PUT_BACK}\n"), told.output.count("\n"), told.exit_code) == (True, 1, 2)
 
