@@ -26,8 +26,7 @@ import torch
 from benchmarks.measuring import ROOT, Row, alternate, rate_of, tell
 from palestra.randomness import base_key
 from palestra.storage.disk import Folder
-from palestra.text.chat import Message
-from palestra.text.models.model import Request, SamplingConfig
+from palestra.text.models.model import Message, Request, SamplingConfig
 from palestra.text.models.sources import NewConfig
 from palestra.text.servers.calls import Calls
 from palestra.text.servers.config import ServerConfig

@@ -18,8 +18,7 @@ from benchmarks.measuring import Row, alternate, rate_of, tell
 from benchmarks.text_steps import rows_of_steps
 from palestra.randomness import base_key, fold, random_integers
 from palestra.text.models.model import SamplingConfig
-from palestra.text.models.network import left_padded
-from palestra.text.models.sampling import draw_answers
+from palestra.text.models.network import draw_answers, left_padded
 from palestra.text.models.sources import NewConfig
 
 THEIRS, OURS = "transformers, generate", "palestra"

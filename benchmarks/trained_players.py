@@ -11,8 +11,7 @@ import tempfile
 from pathlib import Path
 
 import palestra
-from palestra.runs.shipped_configs import shipped_configs
-from palestra.runs.shipped_runs import FOLDER
+from palestra.runs.shipped import FOLDER, shipped_configs
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.records_file import RecordsThen
 from palestra.storage.run_folder import RunFolder

@@ -12,13 +12,12 @@ from rich.console import Console
 from rich.segment import SegmentLines
 
 from palestra.recording.display.screen import Screen, Warnings
-from palestra.recording.history import History
 from palestra.recording.plots import plot_scores
-from palestra.recording.results import Evaluation, Progress
+from palestra.recording.results import Evaluation, History, Progress
 from palestra.runs.kinds import read_config
 from palestra.runtime.timing import summed_times
 from palestra.storage.records_file import read_records
-from palestra.training.naming import named_classes
+from palestra.training.opening import named_classes
 
 IMAGES = Path(__file__).parent / "images"
 SHOWN = ("length", "loss", "q_mean", "grad_norm", "learning_rate", "exploration")

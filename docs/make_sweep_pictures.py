@@ -15,9 +15,8 @@ from rich.console import Console
 from rich.segment import SegmentLines
 
 from palestra.report.sweep_page import write_sweep_report
-from palestra.sweeps.display import Read, SweepDisplay
+from palestra.sweeps.display import Read, SweepDisplay, screen_lines
 from palestra.sweeps.progress import SweepProgress
-from palestra.sweeps.screen import screen_lines
 from palestra.sweeps.sweep import Sweep
 
 IMAGES = Path(__file__).parent / "images"

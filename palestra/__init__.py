@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from palestra.recording import Logger as Logger
     from palestra.runs.config import RunConfig as RunConfig
     from palestra.runs.models import StoredModel
-    from palestra.runs.stored import StoredRun as StoredRun
     from palestra.runs.user_nets import Models
     from palestra.training import DQNTrainer as DQNTrainer
     from palestra.training import FitTrainer as FitTrainer
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from palestra.training import TD3Trainer as TD3Trainer
     from palestra.training import make_trainer as make_trainer
     from palestra.training.checks import TrainingFailed as TrainingFailed
+    from palestra.training.stored_training import StoredRun as StoredRun
     from palestra.training.trainer import Trainer as Trainer
 
     __version__: str
@@ -47,7 +47,7 @@ HOMES = {
     "ReplayBuffer": "buffers.replay",
     "RunConfig": "runs.config",
     "SACTrainer": "training",
-    "StoredRun": "runs.stored",
+    "StoredRun": "training.stored_training",
     "TD3Trainer": "training",
     "Trainer": "training.trainer",
     "TrainingFailed": "training.checks",

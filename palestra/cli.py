@@ -1,20 +1,42 @@
 """The command line. Exit codes: 0 done, 1 the run failed, 2 bad input, 128 + n stopped by signal n.
 
-The commands stand in train, sweeps, players, runs and configs of palestra.commands. Heavy imports stand inside the
-functions, so that `palestra --help` answers at once.
+Each command stands in the file of palestra.commands that has its name. Heavy imports stand inside the functions there,
+so that `palestra --help` answers at once; where nearly all functions need torch, they stand in a file beside.
 """
 
 import atexit
 import gc
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from typer.core import TyperCommand
 
-from palestra.commands import configs, players, runs, sweeps, train
+from palestra.commands.analyse import analyse
+from palestra.commands.ask import ask
+from palestra.commands.branch import branch
+from palestra.commands.check import check
+from palestra.commands.compare import compare
+from palestra.commands.config import config
+from palestra.commands.evaluate import evaluate
+from palestra.commands.export import export
+from palestra.commands.extend import extend
+from palestra.commands.list import list_parts
+from palestra.commands.play import play
+from palestra.commands.plot import plot
+from palestra.commands.predict import predict
+from palestra.commands.profile import profile
+from palestra.commands.report import report
+from palestra.commands.resume import resume
+from palestra.commands.serve import serve
+from palestra.commands.sweep import sweep
+from palestra.commands.table import table
+from palestra.commands.train import train
+from palestra.commands.trials import trials
+from palestra.commands.verify import verify
 from palestra.runtime.signals import exiting_on_signals
 
 
@@ -59,10 +81,15 @@ def options(
     """palestra: one reinforcement-learning trainer for players of every kind."""
 
 
-for module in (train, sweeps, players, runs, configs):
-    for command in module.commands.registered_commands:
-        command.cls = Command
-    app.add_typer(module.commands)
+GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Train": (train, resume, extend, branch),
+    "Sweeps": (sweep, trials),
+    "Ask, play, evaluate": (evaluate, analyse, ask, play),
+    "Look at runs, use what learned": (report, compare, table, plot, verify, export, predict, serve),
+    "Configs": (profile, check, config, list_parts),
+}
+for command in chain(*GROUPS.values()):
+    app.command(command.__module__.rpartition(".")[2], cls=Command)(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -103,7 +103,7 @@ class House:
             from palestra.commands.serve import serve
 
             os.dup2(os.open(self.place / "server.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
-            serve(self.model, None, None, None, ("127.0.0.1", self.port), self.place / "served", True, print)
+            serve(self.model, port=self.port, folder=self.place / "served", exact=True)
 
         self.server = forked(deed)
 

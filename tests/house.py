@@ -1,6 +1,8 @@
 """The house as its imports draw it: which module knows which, and the order of its rooms."""
 
 import ast
+import io
+import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -99,3 +101,16 @@ def rank(module: str) -> int:
     """The place of a module's room in ORDER."""
     room = module.split(".")[1]
     return next(number for number, rooms in enumerate(ORDER) if room in rooms)
+
+
+def code_lines(source: str) -> int:
+    """Count the lines on which a token stands, docstrings and texts that stand alone left out."""
+    blank = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    lines = set[int]()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in blank:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from palestra.games.polyhedra.rho import SCORES
+from palestra.games.polyhedra.game import SCORES
 from palestra.recording.results import PairResult
 from palestra.runtime.scores import DeclaredScore, Estimate, declared_returns
 

@@ -12,8 +12,8 @@ import torch
 from typer.testing import CliRunner
 
 from palestra.cli import app
+from palestra.commands.starting import starting_text
 from palestra.config import render
-from palestra.runs.starting_text import starting_text
 from palestra.runs.text import TextConfig
 from palestra.text.models.sources import NewConfig
 
@@ -110,10 +110,11 @@ def test_a_missing_extra_is_told_with_the_command_that_brings_it(
     assert refusal() == f"{key}: expected {name}, which is not installed: pip install 'palestra[text]'"
 
 
-def test_a_prompt_that_is_too_long_is_told_with_its_question_role_and_tokens(in_files: Path, tmp_path: Path) -> None:
+def test_a_prompt_that_is_too_long_is_told_before_the_run(in_files: Path, tmp_path: Path) -> None:
     done: Any = CliRunner().invoke(app, ["train", "run.yml", "--run", str(tmp_path / "run"), "context=9"])
-    assert done.exit_code == 1
-    assert (
-        "question 0, 'verifier' (player 'verifier'): expected a prompt of at least 1 and at most 8 tokens, got 12"
-        in done.stderr
+    assert done.exit_code == 2
+    told = (
+        "players.verifier.model: expected a prompt of at least 1 and at most 8 tokens, got 12, in what verifier reads"
     )
+    assert told in done.stderr
+    assert not (tmp_path / "run").exists()

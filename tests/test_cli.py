@@ -1,7 +1,9 @@
 """The command line: what it prints, what it leaves, and its exit codes.
 
-Covers palestra.__main__, palestra.commands.catalogue, palestra.commands.failures, palestra.commands.configs,
-palestra.commands.players, palestra.commands.runs, palestra.commands.train, palestra.commands.shell.
+Covers palestra.__main__, palestra.commands.branch, palestra.commands.compare, palestra.commands.config,
+palestra.commands.extend, palestra.commands.failures, palestra.commands.list, palestra.commands.plot,
+palestra.commands.report, palestra.commands.resume, palestra.commands.shell, palestra.commands.table,
+palestra.commands.train.
 """
 
 import contextlib
@@ -24,7 +26,7 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from palestra.cli import app
-from palestra.commands.catalogue import catalogue
+from palestra.commands.list import catalogue
 from palestra.config import load_yaml
 from palestra.players import SCRIPTED
 from palestra.storage.records_file import read_records
@@ -35,9 +37,7 @@ MakeConfig = Callable[..., dict[str, Any]]
 REPOSITORY = Path(__file__).parent.parent
 PALESTRA = (sys.executable, "-c", "from palestra.cli import main; main()")
 COMMANDS = tuple(get_command(app).commands)  # type: ignore[attr-defined]
-REGISTERED: list[Any] = [
-    command for group in app.registered_groups for command in group.typer_instance.registered_commands
-]  # type: ignore[union-attr]
+REGISTERED: list[Any] = app.registered_commands
 
 pytestmark = pytest.mark.usefixtures("in_tmp_path")
 
@@ -533,7 +533,7 @@ def test_every_command_explains_itself(command: str) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_every_word_of_its_texts_also_those_in_brackets(command: str) -> None:
     shown = "".join(CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "1000"}).stdout.split())
-    [info] = [each for each in REGISTERED if command == (each.name or each.callback.__name__)]
+    [info] = [each for each in REGISTERED if command == each.name]
     hints = get_type_hints(info.callback, include_extras=True).values()
     texts = [each.help for hint in hints for each in getattr(hint, "__metadata__", ())]
     for text in (info.callback.__doc__, *texts):

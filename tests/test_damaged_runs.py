@@ -19,8 +19,8 @@ from resuming import fit, records, stopping_at
 from rich.console import Console
 
 from palestra.cli import main
+from palestra.commands.replay import verify
 from palestra.commands.side_by_side import _evaluations as seeds_evaluations
-from palestra.commands.verify import verify
 from palestra.config import ConfigError
 from palestra.recording.results import Evaluation
 from palestra.report.reading import RunData

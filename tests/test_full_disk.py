@@ -17,9 +17,8 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from palestra.cli import main
 from palestra.evaluation.measures import Measure
 from palestra.recording import feed
+from palestra.recording.files import CsvConfig, CsvRecorder, TensorBoardConfig, TensorBoardRecorder
 from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd
-from palestra.recording.to_csv import CsvConfig, CsvRecorder
-from palestra.recording.to_tensorboard import TensorBoardConfig, TensorBoardRecorder
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder

@@ -21,9 +21,9 @@ import palestra
 from palestra.cli import main
 from palestra.config import check, render
 from palestra.runs.branching import stored_config
-from palestra.runs.stored import StoredRun
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.run_folder import RunFolder
+from palestra.training.stored_training import StoredRun
 from tests.forked import Forked
 from tests.forked import run as run_forked
 from tests.games.gym_worlds import MODES, cart_pole, gym_data

@@ -4,14 +4,13 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from palestra.training import TRAINERS
-from palestra.training.together import Together
-from palestra.training.trainer import Trainer
-from tests.house import HOUSE, IMPORTS, ORDER, TREES, imports_of, rank
+from tests.house import HOUSE, IMPORTS, ORDER, PATHS, TREES, code_lines, imports_of, rank
 
 TESTS = Path(__file__).parent
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
@@ -45,6 +44,17 @@ def test_few_modules_stand_at_the_root() -> None:
     assert len(list(HOUSE.glob("*.py"))) <= MOST_AT_THE_ROOT
 
 
+USE_PALESTRA = [f"palestra.commands.{name}" for name in ("train", "resume", "extend", "branch", "export")]
+
+
+def test_size_is_a_cost() -> None:
+    """Who adds more raises these limits, and says why."""
+    assert code_lines('"""a"""\nx = 1  # b\n\n\ndef f():\n    """c"""\n    return """d\n    e"""\n') == 4
+    assert len(PATHS) <= 455
+    assert sum(code_lines(path.read_text()) for path in PATHS.values()) <= 53_350
+    assert sum(isinstance(node, ast.stmt) for tree in TREES.values() for node in ast.walk(tree)) <= 51_650
+
+
 def test_no_arrow_points_upwards() -> None:
     """`palestra` itself gives out names of many rooms, on first use: only the command line, which has them so late,
     uses it."""
@@ -53,8 +63,7 @@ def test_no_arrow_points_upwards() -> None:
         for module in TREES
         if module != "palestra"
         for name in IMPORTS[module] & TREES.keys()
-        if (name == "palestra" and module not in ("palestra.commands.train", "palestra.commands.runs"))
-        or (name != "palestra" and rank(name) < rank(module))
+        if (name == "palestra" and module not in USE_PALESTRA) or (name != "palestra" and rank(name) < rank(module))
     }
     assert upwards == set()
 
@@ -78,7 +87,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
 KNOWS_A_GAME = {
     "palestra.players.scripted_nim": {"nim"},
     "palestra.players.scripted_polyhedra": {"polyhedra"},
-    "palestra.commands.catalogue": {"polyhedra"},  # the names of its rewards
+    "palestra.commands.list": {"polyhedra"},  # the names of its rewards
     "palestra.testing.environments": {"gymnasium"},  # a check of an environment of one's own
 }
 
@@ -131,11 +140,10 @@ def test_there_is_no_circle_of_files() -> None:
     assert circles(graph) == []
 
 
-def test_two_bases_stand_above_a_trainer() -> None:
+def test_at_most_two_bases_stand_above_a_trainer() -> None:
     """What a training has are its parts, not its ancestors."""
-    assert [base.__name__ for base in Trainer.__mro__[1:-1]] == ["Training", "TrainerBase"]
-    assert {base for trainers in TRAINERS.values() for each in trainers[1:] for base in each.__bases__} == {Trainer}
-    assert Together.__bases__ == (Trainer,)
+    for trainer in chain.from_iterable(TRAINERS.values()):
+        assert {base.__name__ for base in trainer.__mro__[1:-1]} <= {"Training", "Trainer"}, trainer
 
 
 def test_no_class_of_the_algorithms_watches_its_attributes() -> None:
@@ -157,15 +165,15 @@ WRITERS = {
     "palestra.storage.run_folder": "makes the folders that lead to a new run",
     "palestra.sweeps.folder": "makes the folders of new sweeps and of runs side by side",
     "palestra.storage.fetching": "gives a fetched run its name",
-    "palestra.commands.export": "makes a new folder that the user names",
+    "palestra.commands.export_player": "makes a new folder that the user names",
     "palestra.commands.export_files": "torch writes into a file of that folder",
     "palestra.commands.export_model": "makes a new folder that the user names",
     "palestra.commands.export_text": "makes a new folder that the user names",
     "palestra.commands.serve": "removes a new folder that it has just made",
     "palestra.storage.replay_file": "makes a new folder that the user names",
     "palestra.scaling.ranks": "what processes write for each other, in a new folder of their launcher",
-    "palestra.recording.to_wandb": "removes what W&B itself has written for this run",
-    "palestra.commands.profile": "the file that the user names",
+    "palestra.recording.services": "removes what W&B itself has written for this run",
+    "palestra.commands.profiling": "the file that the user names",
     "palestra.storage.remote": "another place than the local disk, on fsspec",
 }
 CHANGES = {"mkdir", "unlink", "rename", "replace", "rmdir", "rmtree", "touch", "symlink_to", "hardlink_to"}

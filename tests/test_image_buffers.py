@@ -13,7 +13,7 @@ import palestra
 from palestra.config import load_yaml
 from palestra.recording.recorders import without_clock
 from palestra.runs.branching import tree_differences
-from palestra.runs.shipped_configs import shipped_configs
+from palestra.runs.shipped import shipped_configs
 from palestra.storage import segments
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.loaded_checkpoint import LoadedCheckpoint

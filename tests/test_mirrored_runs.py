@@ -21,12 +21,12 @@ from test_resume import LONG, PALESTRA, PATIENCE_S, fit, pointed_at, records, st
 from typer.testing import CliRunner
 
 from palestra.cli import app, main
-from palestra.commands.verify import verify
+from palestra.commands.replay import verify
 from palestra.config import ConfigError
-from palestra.runs.stored import StoredRun
 from palestra.storage.manifest import PUT_BACK
 from palestra.storage.remote import Remote, RemoteError
 from palestra.storage.run_folder import RunFolder
+from palestra.training.stored_training import StoredRun
 from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from palestra.commands.verify import verify
+from palestra.commands.replay import verify
 from palestra.config import ConfigError, render
 from palestra.recording import feed
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, numbers_of, without_clock

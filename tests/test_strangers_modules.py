@@ -37,13 +37,13 @@ from palestra.players.torch_modules import TorchModuleConfig
 from palestra.runs.config import RunConfig
 from palestra.runs.fit import FitConfig
 from palestra.runs.kinds import read_config
-from palestra.runs.shipped_configs import shipped_tournaments
+from palestra.runs.shipped import shipped_tournaments
 from palestra.runs.text import TextConfig
 from palestra.runs.tournament import TournamentConfig
 from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.plan import Plan
-from palestra.testing.sample_config import sample_config
+from palestra.testing.algorithms import sample_config
 from palestra.text.players import ImitateConfig
 from tests.sweeps.small_runs import write_base
 from tests.sweeps.test_sweep import SWEEP

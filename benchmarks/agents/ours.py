@@ -14,7 +14,7 @@ import torch
 import palestra
 from benchmarks.peers.ours import MANY, Watch
 from benchmarks.peers.script import Done, Stopwatch, Work, answer, versions_of
-from palestra.commands.named_configs import find_config
+from palestra.commands.starting import find_config
 from palestra.runs.kinds import read_config
 from palestra.storage.records_file import read_records
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from palestra.commands.named_configs import find_config
+from palestra.commands.starting import find_config
 from palestra.runs.kinds import read_config
 from palestra.runtime.statistics import estimate_mean
 from palestra.storage.records_file import read_records

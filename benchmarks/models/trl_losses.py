@@ -79,7 +79,7 @@ def main() -> None:
         SFTTrainer,
     )
 
-    from palestra.text.models.byte_tokens import byte_tokenizer
+    from palestra.text.models.sources import byte_tokenizer
 
     tokenizer = byte_tokenizer()
     tokenizer.pad_token = tokenizer.eos_token

@@ -28,8 +28,8 @@ from palestra.runs.kinds import read_config
 from palestra.sweeps.config import ObjectiveConfig
 from palestra.sweeps.folder import runs_in
 from palestra.sweeps.outcomes import STATES, count_of, state_of
+from palestra.sweeps.seed_runs import Watched
 from palestra.sweeps.stored import StoredSweep
-from palestra.sweeps.watching import Watched
 
 HERE = Path(__file__).parent
 RESULTS = ROOT / "benchmarks" / "results" / "sweeps"

@@ -7,17 +7,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import typer
 
 from docs.website.layout import Pages
-from palestra.cli import app
-from palestra.commands import configs, players, runs, sweeps, train
+from palestra.cli import GROUPS, app
 
 PAGE = "reference/commands.md"
-GROUPS = {
-    "Train": train,
-    "Sweeps": sweeps,
-    "Ask, play, evaluate": players,
-    "Look at runs, use what learned": runs,
-    "Configs": configs,
-}
 WORDS: dict[Any, str] = {str: "text", int: "an integer", float: "a number", Path: "a path"}
 BREAK = "\n\n"
 HEAD = """# Commands
@@ -41,11 +33,10 @@ def pages() -> Pages:
     ]
     rows += [f"| {names_of(each)} | {cell(text_of(each.help))} |" for each in group.params if not each.hidden]
     sections = [HEAD, "\n".join(["| command or option | what it does |", "|---|---|", *rows])]
-    for title, module in GROUPS.items():
+    functions = {each.callback: each.name for each in app.registered_commands}
+    for title, commands in GROUPS.items():
         sections.append(f"## {title}")
-        for registered in module.commands.registered_commands:
-            name = registered.name or registered.callback.__name__.replace("_", "-")
-            sections.append(section(name, known[name], registered.callback))
+        sections += [section(functions[each], known[functions[each]], each) for each in commands]
     return {PAGE: "\n\n".join(sections) + "\n"}
 
 

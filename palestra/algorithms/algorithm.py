@@ -117,8 +117,7 @@ class Algorithm(ABC):
 
         Ask this after all other conditions: if somebody has edited these methods, `begin_run` reports it.
         """
-        edit = find_edit(kernel, self)
-        if edit is not None:
+        if (edit := find_edit(kernel, self)) is not None:
             self._edits[kernel.name] = f"{edit}: {kernel.cost}"
         return edit is None
 

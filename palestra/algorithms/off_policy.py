@@ -43,8 +43,7 @@ from palestra.config import (
 from palestra.games.game import Observation
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import Box, Discrete, RoleSpaces, Space
-from palestra.nets.modes import evaluation_mode
-from palestra.nets.weights import evaluation_view, flatten_buffers, flatten_weights
+from palestra.nets.weights import evaluation_mode, evaluation_view, flatten_buffers, flatten_weights
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
 from palestra.randomness import fold
@@ -120,8 +119,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @model_validator(mode="after")
     def _check_loss(self) -> Self:
-        loss = losses.loss_of(self.loss)
-        if loss is not None:
+        if (loss := losses.loss_of(self.loss)) is not None:
             check_loss(loss, self)
         return self
 
@@ -226,6 +224,9 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads, PlaysByValue):
         with below(place):
             self.try_loss(leaves)
         self.leaves = list(leaves.values())
+
+    def begin_run(self) -> list[str]:
+        return [*self.loss.notes, *super().begin_run()]
 
     def refuse_target(self) -> None:
         """Refuse a `target` that contradicts a loss which keeps target networks of its own, or keeps none."""

@@ -6,6 +6,7 @@ roll-out, and steps, as PPO does. To run: palestra train on_policy-cartpole
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
@@ -19,9 +20,8 @@ from palestra.algorithms.losses.reinforce import ReinforceConfig
 from palestra.algorithms.losses.torchrl import TorchRLLossConfig
 from palestra.algorithms.parts import action_heads, actor_critic, passes
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE
-from palestra.algorithms.parts.advantages import Experience
+from palestra.algorithms.parts.advantages import Experience, side_by_side
 from palestra.algorithms.parts.estimators import AnyEstimatorConfig, Estimator
-from palestra.algorithms.parts.whole_games import WholeGames
 from palestra.algorithms.ppo import PPOConfig
 from palestra.algorithms.terms import join_terms, mean_metrics, metrics_of, total_loss
 from palestra.algorithms.turn import Turn
@@ -42,6 +42,7 @@ from palestra.nets.weights import flat_gradient
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.transitions import Transitions
+from palestra.runtime.device import moved
 from palestra.schedules import ScheduleConfig
 
 # Letters: M rows of a roll-out or of a minibatch of it; T decisions of each of W sequences.
@@ -114,8 +115,7 @@ class OnPolicyConfig(AlgorithmConfig):
 
     @model_validator(mode="after")
     def _check_body(self) -> Self:
-        loss = losses.loss_of(self.loss)
-        if loss is not None:
+        if (loss := losses.loss_of(self.loss)) is not None:
             check_loss(loss, self)
         actor_critic.check_critic(self.body, self.centralized_critic)
         return self
@@ -212,6 +212,9 @@ class OnPolicy(passes.LearnsInPasses):
 
     # ---- how it learns ---------------------------------------------------------------------------------
 
+    def begin_run(self) -> list[str]:
+        return [*self.loss.notes, *super().begin_run()]
+
     def learn(self, turn: Turn) -> None:
         config = self.config
         for _ in turn.once("roll_out"):
@@ -274,3 +277,58 @@ class OnPolicy(passes.LearnsInPasses):
         self.passes.load_state_dict(state["passes"])
         self.whole_games.load_state_dict(state["whole_games"], self.player.device)
         self.loss.load_state_dict(state["loss"])
+
+
+# ---- games that no roll-out ends -----------------------------------------------------------------------
+
+
+class WholeGames:
+    """Keeps the rows of running games from one roll-out to the next.
+
+    waiting: rows (T, W), one sequence in a column, in the order of time; those that wait come first.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: Transitions | None = None
+
+    def __call__(self, batch: Transitions, sequences: list[Tensor]) -> tuple[Transitions, Tensor] | None:
+        """Return the rows of all games that have ended, as sequences, and their numbers (T, W); None if no game has.
+
+        batch: a roll-out. sequences: the numbers of its rows that follow each other, (T, W) each. Waits for a GPU.
+        """
+        places, exists = side_by_side(sequences)
+        rows = batch.at(places.flatten())
+        rows = replace(rows, valid=rows.valid & exists.flatten())  # fills up the shorter sequences
+        num_columns = sum(own.shape[1] for own in sequences)
+        if self.waiting is not None:
+            rows = Transitions.concatenate([self.waiting, rows])
+        valid, ended = rows.valid.view(-1, num_columns), (rows.terminated | rows.truncated).view(-1, num_columns)
+        is_whole = (ended & valid).flip(0).cumsum(0).flip(0) > 0
+        self.waiting, _ = _only(rows, valid & ~is_whole)
+        whole, numbers = _only(rows, valid & is_whole)
+        return None if whole is None else (whole, numbers)
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.waiting is None:
+            return {"waiting": None}
+        return {"waiting": self.waiting.rows() | {"valid": self.waiting.valid}}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        self.waiting = None
+        if state["waiting"] is not None:
+            rows = moved(state["waiting"], device)
+            self.waiting = replace(Transitions.from_rows(rows), valid=rows.pop("valid"))
+
+
+def _only(rows: Transitions, where: Tensor) -> tuple[Transitions | None, Tensor]:
+    """Move the rows where bool (T, W) is true to the front of their columns; return them and their numbers (T, W).
+
+    The rows are None if there are none.
+    """
+    length = int(where.sum(dim=0).max())
+    order = (~where).to(torch.uint8).argsort(dim=0, stable=True)[:length]
+    numbers = torch.arange(order.numel(), device=where.device).view_as(order)
+    if length == 0:
+        return None, numbers
+    places = torch.arange(where.numel(), device=where.device).view_as(where).gather(0, order)
+    return replace(rows.at(places.flatten()), valid=where.gather(0, order).flatten()), numbers

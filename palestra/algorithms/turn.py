@@ -86,8 +86,10 @@ class Turn(ABC):
         while progress["done"] < progress["of"]:
             num_begun = len(self._begun)
             yield progress["done"]
-            if len(self._begun) > num_begun:
-                self._forget_inside(name)
+            if len(self._begun) > num_begun:  # the loops inside an item begin anew with the next item
+                for inner in [each for each in self._begun if each.startswith(f"{name}/")]:
+                    self._begun.remove(inner)
+                    del self.player.turn_progress[inner]
             progress["done"] += 1
             self.safe_point()
         self._open.pop()
@@ -109,9 +111,3 @@ class Turn(ABC):
             name = self._open[-1]
             raise RuntimeError(f"{learn} left the loop {name!r} by break or return; expected turn.last({name!r})")
         self.player.turn_progress.clear()
-
-    def _forget_inside(self, name: str) -> None:
-        """Forget the loops inside an item, so that they begin anew with the next item."""
-        for inner in [each for each in self._begun if each.startswith(f"{name}/")]:
-            self._begun.remove(inner)
-            del self.player.turn_progress[inner]

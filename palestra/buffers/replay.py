@@ -1,4 +1,4 @@
-"""Uniform replay: a ring buffer of rows."""
+"""Uniform replay: a ring buffer of rows; and PlaneStores, which stores the images of rows, every plane once."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from palestra.buffers.frames import FrameStore
 from palestra.buffers.memory import Reserved, room_for
-from palestra.buffers.packed import is_image, num_rows, part, whole
-from palestra.buffers.planes import PlaneStores
-from palestra.buffers.rows import BYTES_PER_WORD, RowLayout
+from palestra.buffers.packed import Rows, Size, is_image, list_name, num_rows, part, whole
 from palestra.config import Config, InBranch, NonEmptyStr, PositiveInt, UserConfig, check
 from palestra.randomness import U_GAMMA, base_key, fold, mix, random_integers
 from palestra.runtime.compiling import njit
@@ -296,6 +295,89 @@ def _require_same(rows: Mapping[str, Tensor], held: dict[str, str]) -> None:
         raise ValueError(f"expected rows as the replay buffer holds them, {held}, got {got}")
 
 
+# ---- images, every plane once ------------------------------------------------------------------------------
+
+
+class PlaneStores:
+    """Stores the planes of the images in at most `num_rows` rows, in one FrameStore per size. C: planes of an image.
+
+    Stored rows have slots instead of images: int32 (N, C). Names are sorted, so that equal rows are packed into equal
+    bytes, also after a resume.
+
+    rows: example rows, of any number.
+    """
+
+    def __init__(self, rows: Mapping[str, Tensor], num_rows: int, folder: Path | None) -> None:
+        self.images = {name: tuple(value.shape[1:]) for name, value in sorted(rows.items()) if is_image(value)}
+        planes: dict[Size, int] = {}
+        for channels, height, width in self.images.values():
+            planes[height, width] = planes.get((height, width), 0) + channels
+        self.stores = {size: FrameStore(num_rows * num, size[0] * size[1], folder) for size, num in planes.items()}
+
+    def store_of(self, image: str) -> FrameStore:
+        _, height, width = self.images[image]
+        return self.stores[height, width]
+
+    def hold(self, rows: Mapping[str, Tensor], valid: Tensor) -> Rows:
+        """Store the images of the valid rows, and return all rows with slots instead of images."""
+        held = dict(rows)
+        for name, (channels, height, width) in self.images.items():
+            planes = rows[name].reshape(-1, height * width)
+            each = valid.repeat_interleave(channels).numpy()
+            held[name] = self.store_of(name).hold(planes, each).view(-1, channels)
+        return held
+
+    def release(self, rows: Mapping[str, Tensor]) -> None:
+        """Release the planes of rows with slots."""
+        for name in self.images:
+            self.store_of(name).release(rows[name].flatten())
+
+    def empty_images(self, num: int) -> Rows:
+        """Allocate tensors for the images of `num` rows."""
+        return {name: torch.empty(num, *shape, dtype=torch.uint8) for name, shape in self.images.items()}
+
+    def with_images(self, rows: Rows, images: Rows) -> Rows:
+        """Return rows with images in place of slots; the images are written into `images`."""
+        for name, image in images.items():
+            store = self.store_of(name)
+            torch.index_select(store.frames, 0, rows[name].flatten(), out=image.view(-1, store.num_bytes))
+        return rows | images
+
+    def pack(self, rows: Mapping[str, Tensor]) -> Rows:
+        """Pack rows with slots. The result does not depend on the numbers of the slots."""
+        packed = {name: value for name, value in rows.items() if name not in self.images}
+        for size, store in self.stores.items():
+            names = self._names(size)
+            slots = torch.cat([rows[name] for name in names], dim=1)
+            found, first, which = np.unique(slots.flatten().numpy(), return_index=True, return_inverse=True)
+            order = np.argsort(first)
+            places = np.empty(len(order), dtype=np.int32)
+            places[order] = np.arange(len(order), dtype=np.int32)
+            packed[list_name(size)] = store.frames[torch.from_numpy(found[order])].view(-1, *size)
+            parts = torch.from_numpy(places[which]).view(slots.shape).split([self.images[name][0] for name in names], 1)
+            packed |= {f"{list_name(size)}.{name}": each for name, each in zip(names, parts, strict=True)}
+        return packed
+
+    def unpack(self, packed: Mapping[str, Tensor]) -> Rows:
+        """Store the images of packed rows, and return the rows with slots."""
+        rows = {name: value for name, value in packed.items() if not name.startswith("#")}
+        for size, store in self.stores.items():
+            places = {name: packed[f"{list_name(size)}.{name}"] for name in self._names(size)}
+            used = torch.cat([each.flatten() for each in places.values()]).unique()
+            planes = packed[list_name(size)][used]
+            slots = torch.zeros(len(packed[list_name(size)]), dtype=torch.int32)
+            slots[used] = store.hold(planes.flatten(1), np.ones(len(used), dtype=np.bool_))
+            for name, each in places.items():
+                rows[name] = slots[each]
+                store.hold_again(rows[name].flatten())
+            store.release(slots[used])
+        return rows
+
+    def _names(self, size: Size) -> list[str]:
+        """Name the images with planes of that size."""
+        return [name for name, (_, *its_size) in self.images.items() if tuple(its_size) == size]
+
+
 # ---- the same on a CPU: loops that start many times faster than operations of torch -------------------
 
 
@@ -317,3 +399,30 @@ def _draw(key: int, num_samples: int, high: int, places: np.ndarray) -> None:
     for i in range(len(places)):
         state += U_GAMMA
         places[i] = np.int64((mix(state) >> np.uint64(33)) * np.uint64(high) >> np.uint64(31))
+
+
+BYTES_PER_WORD = 8
+
+
+class RowLayout:
+    """A row of several tensors as one vector of int64 words. Widest types come first, so that each tensor is aligned.
+
+    rows: example rows, every tensor (num, ...), with any num.
+    """
+
+    def __init__(self, rows: Mapping[str, Tensor]) -> None:
+        self.fields: dict[str, tuple[slice, torch.dtype, torch.Size]] = {}
+        start = 0
+        for name, value in sorted(rows.items(), key=lambda item: -item[1].dtype.itemsize):
+            stop = start + value.shape[1:].numel() * value.dtype.itemsize
+            self.fields[name] = (slice(start, stop), value.dtype, value.shape[1:])
+            start = stop
+        self.num_words = -(-start // BYTES_PER_WORD)
+
+    def views(self, words: Tensor) -> dict[str, Tensor]:
+        """Return the tensors by name, as views of words: int64 (num, num_words)."""
+        octets = words.view(torch.uint8)
+        return {
+            name: octets[:, where].view(dtype).view(len(words), *shape)
+            for name, (where, dtype, shape) in self.fields.items()
+        }

@@ -121,10 +121,9 @@ class Plateau(Callback):
 
     def after_evaluation(self, training: AnyTraining, record: Mapping[str, Any]) -> None:
         of = self.config.of
-        if isinstance(of, EvaluationMeasureConfig):
-            score = training.config.measure(of).of(record)
-            if score is not None:
-                self._measure(training, score)
+        is_one = isinstance(of, EvaluationMeasureConfig)
+        if is_one and (score := training.config.measure(of).of(record)) is not None:
+            self._measure(training, score)
 
     def after_epoch(self, training: AnyTraining) -> None:
         of = self.config.of

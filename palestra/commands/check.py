@@ -1,23 +1,53 @@
-"""What `palestra check` does: all checks that `train` makes before it makes the run's folder.
+"""Makes all checks that `train` makes before it makes the run's folder.
 
 No environment is made, and no extra is imported. What only this machine lacks is told, and is no fault of the config.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from palestra.config import ConfigError, checking, replaced
-from palestra.data.sets import keeping_last_sets
-from palestra.recording import make_recorders
-from palestra.recording.results import stage_text
-from palestra.runs.base import BaseRunConfig
-from palestra.runs.kinds import read_config
-from palestra.runs.tournament import Tournament, read_tournament
-from palestra.runtime.device import find_device
-from palestra.training.naming import named_classes
-from palestra.training.trainable import apart_from_this_machine, check_trainable, lacks_of_this_machine
+import typer
+
+from palestra.commands.failures import one_line_errors
+from palestra.commands.shell import File, Overrides, say
+
+if TYPE_CHECKING:
+    from palestra.runs.base import BaseRunConfig
+
+
+def check(
+    file: File,
+    overrides: Overrides = None,
+    prompts: Annotated[
+        bool, typer.Option("--prompts", help="say what each role reads in one dialogue, of players that talk in words")
+    ] = False,
+) -> None:
+    """Check a config: all that is wrong with it, at once; and say what the run would do.
+
+    What only this machine lacks, such as a device, is told and is no error. Nothing is run, and no environment is made;
+    classes that the file names are imported, and with them their modules run.
+    """
+    with one_line_errors():
+        from palestra.commands.starting import find_config, naming_remedies
+        from palestra.commands.tournament import is_tournament_file, tournament_file
+
+        title, tournament = file, tournament_file(file)
+        if tournament is not None and is_tournament_file(tournament):
+            checked = dry_tournament(tournament, overrides or [])
+        else:
+            named = find_config(file, overrides or [])
+            if named.note is not None:
+                say(named.note)
+            with naming_remedies(named):
+                title, checked = named.title, dry_run(named.source, named.overrides, prompts)
+        for line in (f"{title}: complete and consistent", *checked.plan):
+            say(line)
+        if checked.lacks:
+            say(f"only this machine lacks, so that train refuses it here: {'; '.join(checked.lacks)}")
+        if checked.unchecked:
+            say(f"not checked: {'; '.join(checked.unchecked)}")
 
 
 class Checked(NamedTuple):
@@ -32,67 +62,63 @@ class Checked(NamedTuple):
     unchecked: list[str]
 
 
-@checking()
-def dry_run(config: str | Path | BaseRunConfig, overrides: Sequence[str], with_prompts: bool = False) -> Checked:
+def dry_run(config: "str | Path | BaseRunConfig", overrides: Sequence[str], with_prompts: bool = False) -> Checked:
     """Raise ConfigError for everything that `train` would refuse on a machine that has what the config asks for.
 
     with_prompts: whether the plan says what each role reads in one dialogue.
     """
-    read = read_config(config, tuple(overrides))
-    prompts = read.prompts() if with_prompts else []
-    lacks = list(map(str, lacks_of_this_machine(read)))
-    tried = apart_from_this_machine(read) if lacks else read
-    lacks += _missing_extras(read)
-    with keeping_last_sets():  # which the plan knows, too
-        unchecked = check_trainable(tried)
-        plan = _plan(read)
-    fit = (
-        ", and whether actions, networks, wrappers, callbacks and players of other runs fit it" if unchecked.fit else ""
-    )
-    lacks += map(str, unchecked.missing)
-    beside = ["all beside the file, which needs what is lacking"] if unchecked.missing else []
-    unmade = [f"the environment {env_id}, which is not made here{fit}" for env_id in read.environments()]
-    return Checked([*plan, *prompts], lacks, [*unmade, *beside])
+    from palestra.config import ConfigError, checking
+    from palestra.data.sets import keeping_last_sets
+    from palestra.recording import make_recorders
+    from palestra.recording.results import stage_text
+    from palestra.runs.kinds import read_config
+    from palestra.training.opening import named_classes
+    from palestra.training.trainable import apart_from_this_machine, check_trainable, lacks_of_this_machine
+
+    with checking():
+        read = read_config(config, tuple(overrides))
+        prompts = read.prompts() if with_prompts else []
+        lacks = list(map(str, lacks_of_this_machine(read)))
+        tried = apart_from_this_machine(read) if lacks else read
+        needs: list[Callable[[], object]] = [partial(make_recorders, read.output.recorders)]  # extras
+        if read.output.mirror is not None:
+            needs.append(read.output.mirror.require_backend)
+        for need in needs:
+            try:
+                need()
+            except ConfigError as error:
+                lacks += map(str, error.errors)
+        with keeping_last_sets():  # which the plan knows, too
+            unchecked = check_trainable(tried)
+            trainer = named_classes(read)[0]
+            stages = {"train": trainer.train_stage(read), "test": trainer.test_stage(read)}
+            plan = [*(stage_text(name, stage) for name, stage in stages.items()), *read.plan(), *trainer.bounds(read)]
+            plan += read.notes()
+        fit = ", and whether actions, networks, wrappers, callbacks and players of other runs fit it"
+        lacks += map(str, unchecked.missing)
+        beside = ["all beside the file, which needs what is lacking"] if unchecked.missing else []
+        of_environments = f", which is not made here{fit if unchecked.fit else ''}"
+        unmade = [f"the environment {env_id}{of_environments}" for env_id in read.environments()]
+        return Checked([*plan, *prompts], lacks, [*unmade, *beside])
 
 
-def require_printable(config: BaseRunConfig) -> None:
-    """Raise ConfigError for a config that `check` would refuse."""
-    dry_run(apart_from_this_machine(config), ())
-
-
-def _plan(config: BaseRunConfig) -> list[str]:
-    trainer = named_classes(config)[0]
-    stages = {"train": trainer.train_stage(config), "test": trainer.test_stage(config)}
-    lines = [*(stage_text(name, stage) for name, stage in stages.items()), *config.plan(), *trainer.bounds(config)]
-    return lines + config.notes()
-
-
-@checking()
 def dry_tournament(file: Path, overrides: Sequence[str]) -> Checked:
     """Check the config of a tournament, as `dry_run` does that of a run."""
-    config = read_tournament(file, overrides)
-    environment = config.game.environment_id()
-    lacks = []
-    try:
-        find_device(config.execution.device)
-    except ConfigError as error:
-        lacks = list(map(str, error.errors))
-        config = replaced(config, "execution.device", "cpu")
-    if environment is not None:
-        return Checked(
-            [], lacks, [f"the environment {environment}, which is not made here, and whether the players fit it"]
-        )
-    Tournament(config)
-    return Checked(config.game.describe_turns(), lacks, [])
+    from palestra.config import ConfigError, checking, replaced
+    from palestra.runs.tournament import Tournament, read_tournament
+    from palestra.runtime.device import find_device
 
-
-def _missing_extras(config: BaseRunConfig) -> Iterator[str]:
-    """Yield a phrase for each missing extra, with the package to install."""
-    needs: list[Callable[[], object]] = [partial(make_recorders, config.output.recorders)]
-    if config.output.mirror is not None:
-        needs.append(config.output.mirror.require_backend)
-    for need in needs:
+    with checking():
+        config = read_tournament(file, overrides)
+        environment = config.game.environment_id()
+        lacks = []
         try:
-            need()
+            find_device(config.execution.device)
         except ConfigError as error:
-            yield from map(str, error.errors)
+            lacks = list(map(str, error.errors))
+            config = replaced(config, "execution.device", "cpu")
+        if environment is not None:
+            unmade = f"the environment {environment}, which is not made here, and whether the players fit it"
+            return Checked([], lacks, [unmade])
+        Tournament(config)
+        return Checked(config.game.describe_turns(), lacks, [])

@@ -20,7 +20,7 @@ from palestra.storage.disk import Folder
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.places import LocalJob, last_line
 from palestra.sweeps.plan import Plan
-from palestra.sweeps.watching import Growing
+from palestra.sweeps.seed_runs import Growing
 
 MEASURE_S = 10.0  # how long the run goes on after its first record
 MOST_S = 60.0  # how long it is waited for

@@ -10,7 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from palestra.commands.export_check import ExportError
+TOLERANCE = 1e-4  # of numbers in an action, and of the values of two choices: kernels add up in different orders
+
+
+class ExportError(RuntimeError):
+    """The player cannot be exported, or the exported file does not act as the player does."""
 
 
 def write_program(

@@ -20,8 +20,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from palestra.commands.export_check import TOLERANCE, ExportError
-from palestra.commands.export_files import entry_of, example_of, free_names, write_onnx, write_program
+from palestra.commands.export_files import (
+    TOLERANCE,
+    ExportError,
+    entry_of,
+    example_of,
+    free_names,
+    write_onnx,
+    write_program,
+)
 from palestra.config import failure
 from palestra.config.errors import typed
 from palestra.data.reading import BatchKey, DataFailed, Unread
@@ -93,17 +100,18 @@ def _batches(loaded: StoredModel, module: nn.Module) -> tuple[Any, list[Any]]:
             raise DataFailed(*batch)
     if not isinstance(batches[0], Mapping):
         return data, batches
-    others = {name for batch in batches for name, value in batch.items() if not _holds_tensors(value)}
+    others = {
+        name
+        for batch in batches
+        for name, value in batch.items()
+        if not all(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value))
+    }
     for unread in (others | {LABEL}, others):
         without = [{name: value for name, value in batch.items() if name not in unread} for batch in batches]
         with suppress(KeyError, AttributeError, TypeError):
             module(without[0])
             return data, without
     return data, [dict(batch) for batch in batches]
-
-
-def _holds_tensors(value: Any) -> bool:
-    return all(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value))
 
 
 def _write(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from palestra.commands.export_check import ExportError
+from palestra.commands.export_files import ExportError
 from palestra.config import trusting
 from palestra.config.own_modules import using_nothing_outside
 from palestra.runs.kinds import read_stored_config
@@ -20,7 +20,7 @@ from palestra.text.models.extra import library
 from palestra.text.models.model import Answer, Request
 from palestra.text.players import TextPlayer
 from palestra.text.servers.model import ServerModel
-from palestra.training.naming import named_classes
+from palestra.training.opening import named_classes
 
 NUM_ANSWERS = 8  # that are compared
 MOST_DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.2}  # of log-probabilities, by the type of the weights

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import typer
 
@@ -85,6 +86,13 @@ def one_line_errors_of_reading() -> Iterator[None]:
         if isinstance(error, typer.Exit) or lack(error) is None:
             raise
         raise _told(error, 1) from None
+
+
+def load(stored: Any, checkpoint: str) -> None:
+    """Load a checkpoint of a stored run, and say which damaged ones were skipped."""
+    stored.load(checkpoint)
+    for line in stored.warnings:
+        errors.print(line)
 
 
 def _told(error: Exception, code: int, what: str = "") -> typer.Exit:

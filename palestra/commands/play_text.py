@@ -6,17 +6,16 @@ from typing import Any
 import torch
 
 from palestra.commands.match import check_role
-from palestra.commands.play import Left, Say
+from palestra.commands.play_board import Left, Say
 from palestra.config import ConfigError, ConfigErrorItem, admits, checking
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.randomness import base_key, world_keys
 from palestra.runs.stored import failures_filed
-from palestra.text.chat import Message
 from palestra.text.dialogue import TextDialogue
 from palestra.text.game import TextGame
 from palestra.text.grammar import Fault, Turn
+from palestra.text.models.model import Message
 from palestra.text.players import TextPlayer
-from palestra.text.rollouts import DecisionRow
 from palestra.text.scripts import SCRIPTS, TextScript, named_script
 from palestra.text.transcripts import verdict_word
 from palestra.text.waves import Waves, Writer
@@ -155,15 +154,11 @@ def _show_new(waves: Waves, shown: int, say: Say) -> int:
     """Show the answers from a number on; return how many there are now."""
     rows = waves.tables[0].rows
     for row in rows[shown:]:
-        _show(row, say)
+        said = " says" if row.verdict is None else f" decides: {verdict_word(row.verdict)}"
+        say(f"\nround {row.round}, {row.role} ({row.player}){said}")
+        if row.verdict is None:
+            say(_indented(row.answer))
     return len(rows)
-
-
-def _show(row: DecisionRow, say: Say) -> None:
-    said = "" if row.verdict is None else f" decides: {verdict_word(row.verdict)}"
-    say(f"\nround {row.round}, {row.role} ({row.player}){said or ' says'}")
-    if row.verdict is None:
-        say(_indented(row.answer))
 
 
 def _end(waves: Waves, shows_all: bool, say: Say) -> None:

@@ -59,6 +59,17 @@ def begun_before(run: Path | None, seeds: str | None) -> Path | None:
     return run if run is not None and ranks.restart and _is_begun(run) else None
 
 
+def fit(trainer: Any) -> None:
+    """Train, in as many processes as the config asks for; leave with 128 + n if signal n stopped the run."""
+    if trainer.config.count_processes() > 1 and Ranks.here().num == 1:
+        if code := launch(trainer, quiet=trainer.run.console.quiet):
+            raise typer.Exit(code)
+        return
+    trainer.fit()
+    if trainer.run.signals.received is not None:
+        raise typer.Exit(128 + trainer.run.signals.received)
+
+
 def launch(trainer: Any, quiet: bool) -> int:
     """Train in the processes that the config asks for. Returns the exit code of the command.
 
@@ -180,18 +191,21 @@ def _work(job: Job, rank: int, num: int, folder: str, received: Sequence[int]) -
 
 
 def _train(job: Job) -> int:
-    from palestra.commands.failures import one_line_errors, silent
+    from palestra.commands.failures import errors, one_line_errors, silent
     from palestra.commands.shell import console
 
     try:
         with one_line_errors(job.quiet):
+            from palestra.storage.secrets import redacted
             from palestra.training.processes import ProcessLost
 
             trainer = _trainer_of(job, silent if job.quiet else console)
             try:
                 trainer.fit()
-            except ProcessLost as error:
-                _leave(error)
+            except ProcessLost as error:  # the process ends at once, as one that may be started again
+                errors.print(redacted(str(error)))
+                sys.stdout.flush()
+                os._exit(LOST)
             return 128 + (trainer.run.signals.received or -128)
     except typer.Exit as left:
         return left.exit_code
@@ -200,21 +214,11 @@ def _train(job: Job) -> int:
         return 1
 
 
-def _leave(error: Exception) -> None:
-    """End the process at once, as one that may be started again."""
-    from palestra.commands.failures import errors
-    from palestra.storage.secrets import redacted
-
-    errors.print(redacted(str(error)))
-    sys.stdout.flush()
-    os._exit(LOST)
-
-
 def _trainer_of(job: Job, shown: Any) -> Any:
     from palestra.config import reading_own
     from palestra.runs.kinds import read_config
     from palestra.storage.run_folder import RunFolder
-    from palestra.training.naming import named_classes
+    from palestra.training.opening import named_classes
     from palestra.training.trainer import Trainer
 
     if _is_begun(job.run):

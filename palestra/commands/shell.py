@@ -1,5 +1,6 @@
 """The console of commands, and the arguments that several of them have."""
 
+import re
 import signal
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -33,7 +34,7 @@ def config_names(begun: str) -> list[str]:
 
     If no shipped config does, there is no name, and the shell completes any path.
     """
-    from palestra.runs.shipped_configs import shipped_configs
+    from palestra.runs.shipped import shipped_configs
 
     names = [path.stem for path in shipped_configs() if path.stem.startswith(begun)]
     files = [path.name for path in sorted(Path().glob("*.yml")) if path.name.startswith(begun)]
@@ -49,10 +50,12 @@ File = Annotated[
     ),
 ]
 Run = Annotated[Path, typer.Argument(help="the folder of a run")]
+Runs = Annotated[
+    list[str], typer.Argument(help="the folders of one run or more, of a sweep or its trials, or URLs of mirrors")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="show only errors")]
 Trust = Annotated[bool, typer.Option("--trust", help="trust the modules that the run names, from now on")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="dotted.key=value in place of what the file says")]
-
 
 Checkpoint = Annotated[str, typer.Option(help="latest, best, a number, or @ and an opt step, as @2100")]
 Weights = Annotated[str, typer.Option(help="of a model: latest, or averaged: the averages of learning.ema")]
@@ -77,6 +80,26 @@ def refuse_others(options: Mapping[str, Any], run: object, kind: "BaseRunConfig"
     """Raise ConfigError if one of some options is given that means nothing to the kind of a run. kind: its config."""
     others = {name: value for name, value in options.items() if name not in kind.options}
     refuse(others, f"{run} is {kind.in_words}")
+
+
+def parse_numbers(text: str, option: str, what: str) -> list[int]:
+    """Return the numbers that the text of an option lists: 0..4, or 0,3,7. what: is numbered. Raises ConfigError."""
+    from palestra.config import ConfigError
+    from palestra.sweeps.config import MOST_SEEDS
+
+    if match := re.fullmatch(r"(\d{1,18})\.\.(\d{1,18})", text):
+        first, last = int(match[1]), int(match[2])
+        if first > last:
+            raise ConfigError.at(option, f"expected the smaller {what} first, {last}..{first}, got {text!r}")
+        if last - first >= MOST_SEEDS:
+            raise ConfigError.at(option, f"expected at most {MOST_SEEDS:,} {what}s, got {text!r}")
+        return list(range(first, last + 1))
+    if re.fullmatch(r"\d{1,18}(,\d{1,18})*", text):
+        numbers = [int(number) for number in text.split(",")]
+        if len(set(numbers)) < len(numbers):
+            raise ConfigError.at(option, f"expected each {what} once, got {text!r}")
+        return numbers
+    raise ConfigError.at(option, f"expected {what}s as 0..4 or 0,3,7, got {text!r}")
 
 
 def with_runs_of_sweeps(runs: Iterable[str]) -> list[str]:

@@ -29,8 +29,7 @@ from palestra.storage.records_file import iterate_records
 from palestra.sweeps.config import Seeds
 from palestra.sweeps.folder import SEEDS, default_path, make_new
 from palestra.sweeps.places import LocalConfig, Place
-from palestra.sweeps.seed_runs import POLL_S, SeedRun, SeedRuns, let_end
-from palestra.sweeps.watching import Growing
+from palestra.sweeps.seed_runs import POLL_S, Growing, SeedRun, SeedRuns, let_end
 
 BASE = "base.yml"  # the config of all runs
 LOCK = "lock"
@@ -130,12 +129,10 @@ def _held(work: SeedRuns[SeedRun]) -> Iterator[None]:
         raise RunFolderError(f"{folder.path} cannot be used: {error.strerror}") from error
     if lock is None:
         raise RunFolderError(in_use(folder))
-    try:
+    with lock:
         _require_ours(work)  # as the process left it that was faster
         work.has_base()
         yield
-    finally:
-        lock.free()
 
 
 def _require_ours(work: SeedRuns[SeedRun]) -> None:

@@ -1,32 +1,43 @@
-"""Finds what `palestra config` prints and `palestra train ALGORITHM GAME` trains.
-
-That is a shipped config, or a first file for an algorithm and a game, or for a protocol and a scenario.
-"""
+"""Finds what the argument FILE of a command names: a file, a shipped config, or an algorithm and a game."""
 
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 
-from palestra.config import IMPORT_PATH, ConfigError, checking, load_yaml
+from palestra.config import (
+    IMPORT_PATH,
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    apply_overrides,
+    check,
+    checking,
+    load_yaml,
+)
 from palestra.config.errors import nearest
 from palestra.config.own_classes import admits, load_named
+from palestra.config.places import Place
+from palestra.config.usual import completed
 from palestra.config.variants import members_of, names_of
 from palestra.data.own_loaders import LoaderConfig
 from palestra.games import AnyGameConfig
 from palestra.games.dialogue.game import AnyScenarioConfig
 from palestra.games.dialogue.protocols import AnyProtocolConfig
+from palestra.games.dialogue.tryout import make_protocol
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.config import AnyAlgorithm, RunConfig
 from palestra.runs.fit import AnyDataConfig, AnyModelConfig
 from palestra.runs.kinds import kind_of_run, read_config
-from palestra.runs.shipped_configs import shipped_configs
+from palestra.runs.shipped import is_path, named_file, shipped_configs, shipped_tournaments, why_no_file
 from palestra.runs.starting import following, for_each_player, remedies, starting_data
 from palestra.runs.starting_fit import NO_MODEL, starting_fit
-from palestra.runs.starting_text import starting_text
+from palestra.runs.text import AnyTextGameConfig, TextConfig
+from palestra.sweeps.config import is_sweep
 from palestra.text.algorithms import AnyTextAlgorithm
 from palestra.text.algorithms.algorithm import TextAlgorithm
 from palestra.text.game import AnyTextScenarioConfig
@@ -53,12 +64,11 @@ def is_algorithm(name: str) -> bool:
     return name in known or IMPORT_PATH.fullmatch(name) is not None
 
 
-def _is_of_text(name: str) -> bool:
-    """Return whether a text names an algorithm of players that talk in words; one of the user's own is imported."""
-    found = None
+def _imported(name: str) -> Any:
+    """Return the class or function of the user's own that a text names; None if it names none."""
     with suppress(ValueError):  # the user gets this error when the config is read
-        found = load_named(name) if ":" in name and admits(name) else None
-    return name in text_algorithms() or (isinstance(found, type) and issubclass(found, TextAlgorithm))
+        return load_named(name) if ":" in name and admits(name) else None
+    return None
 
 
 def starting_config(name: str, words: Sequence[str]) -> BaseRunConfig:
@@ -79,7 +89,8 @@ def starting_config(name: str, words: Sequence[str]) -> BaseRunConfig:
         if not is_algorithm(name):
             expected = f"expected one of the algorithms {_all_algorithms()}"
             raise ConfigError.at(name, f"{expected}, or a class of your own as package.module:Class, got {name!r}")
-        if _is_of_text(name):
+        own = _imported(name)
+        if name in text_algorithms() or (isinstance(own, type) and issubclass(own, TextAlgorithm)):
             return _starting_text(name, words, shipped)
         game, overrides = game_and_overrides(words)
         if (tuned := _tuned(name, game, shipped)) is not None:
@@ -107,20 +118,13 @@ def _starting_fit(words: Sequence[str]) -> BaseRunConfig:
             expected = f"expected {what} ({', '.join(known)}, or package.module:Class{others})"
             raise ConfigError.at(" ".join([FIT, *named[: place + 1]]), f"{expected}, got {got}")
     model, *about = named
-    said: dict[str, Any] = {LoaderConfig.key if _is_function(about[0]) else "name": about[0]}
+    said: dict[str, Any] = {"name" if isinstance(_imported(about[0]), type | None) else LoaderConfig.key: about[0]}
     if len(about) > 1:
         said = {"name": "scenario", "protocol": {"name": about[0]}, "scenario": {"name": about[1]}}
     overrides = [word for word in words if "=" in word]
     config = starting_fit(model, said, overrides)
     make_trainer(apart_from_this_machine(config))
     return config
-
-
-def _is_function(name: str) -> bool:
-    """Return whether a text names a function of the user's own, which is imported: as data, a loader."""
-    with suppress(ValueError):  # the user gets this error when the config is read
-        return ":" in name and admits(name) and not isinstance(load_named(name), type)
-    return False
 
 
 def _starting_text(name: str, words: Sequence[str], shipped: Mapping[str, Path]) -> BaseRunConfig:
@@ -213,3 +217,161 @@ def _expected_game(algorithm: str, got: str, shipped: Mapping[str, Path]) -> str
 def _shipped_of(algorithm: str, shipped: Mapping[str, Path]) -> str:
     own = ", ".join(stem for stem in shipped if stem.split("-")[0] == algorithm)
     return f"; shipped configs: {own or 'none'}"
+
+
+Data = dict[str, Any]
+
+
+class _Game(Config):
+    game: AnyTextGameConfig
+    """the rules"""
+
+
+def starting_text(algorithm: str, said: Data, overrides: Sequence[str]) -> TextConfig:
+    """Return the config of a run in which a player learns by an algorithm in every role of dialogues in words.
+
+    said: of the key `game`: a protocol and a scenario. overrides: those of the game count before it is made. Raises
+    ConfigError.
+    """
+    game = _rules(said, overrides)
+    protocol = make_protocol(check({"game": game}, _Game).game.protocol)
+    roles = {role: role for role in protocol.roles}
+    players = {role: {"algorithm": {"name": algorithm}} for role in roles}
+    data: Data = {"game": game, "roles": roles, "players": players, **_evaluations(roles)}
+    # What is usual may depend on overrides. Late are those of keys that only the complete file has, and of keys by
+    # their last words, which mean one of the complete file.
+    late = []
+    for override in overrides:
+        early = override.partition("=")[0].strip().split(".")[0] in data
+        try:
+            data = apply_overrides(data, [override] if early else [], TextConfig)
+        except ConfigError:
+            early = False
+        late += [] if early else [override]
+    data = completed(data, Place(TextConfig), None)
+    with remedies(data, TextConfig):
+        config: TextConfig = read_config(data, late)
+    return config
+
+
+def _rules(said: Data, overrides: Sequence[str]) -> Data:
+    """Return the key `game`, with the overrides that are about it, of which a usual value may depend on some."""
+    own = [override for override in overrides if override.strip().startswith("game.")]
+    data: Data = {"game": {**said, "name": "text_dialogue"}}
+    for override in own:
+        with suppress(ConfigError):  # of a key that only the complete file has
+            data = apply_overrides(data, [override], _Game)
+    data = apply_overrides(completed(data, Place(_Game), None), own, _Game)
+    with remedies(data, _Game):
+        check(data, _Game)
+    rules: Data = data["game"]
+    return rules
+
+
+def _evaluations(roles: Data) -> Data:
+    """Return the keys `evaluations` and `best`: all players together, each beside honest ones, and random ones."""
+    alone = [{role: player if role == own else "honest" for role, player in roles.items()} for own in roles]
+    pairings = [roles, *(alone if len(roles) > 1 else []), dict.fromkeys(roles, "random")]
+    best = {"evaluation": "main", "pairing": 0, "measure": "accuracy", "goal": "max"}
+    return {"evaluations": [{"pairings": pairings}], "best": best}
+
+
+@contextmanager
+def naming_remedies(found: "NamedConfig") -> Iterator[None]:
+    """Let errors name the command that helps: that of sweeps if the file is one, else the one that prints a config.
+
+    The latter is named at the end of the last error, if an override names another game, algorithm or loss.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if _is_sweep(found.source):
+            file = found.source
+            raise ConfigError.at(str(file), f"this is a sweep; to work on it: palestra sweep {file}") from None
+        unknown = any(re.fullmatch(r"game(\.id)?|.*\.(name|module)", item.path) for item in error.errors)
+        if unknown or not (remedy := _remedy(found)):
+            raise
+        *others, last = error.errors
+        raise ConfigError([*others, ConfigErrorItem(last.path, f"{last.message}; {remedy}")]) from error
+
+
+def _is_sweep(config: Path | BaseRunConfig) -> bool:
+    with suppress(ConfigError):
+        return isinstance(config, Path) and is_sweep(load_yaml(config))
+    return False
+
+
+def _remedy(found: "NamedConfig") -> str | None:
+    if isinstance(found.source, BaseRunConfig):
+        return None
+    try:
+        data = load_yaml(found.source)
+        before = _parts(data)
+        for override in found.overrides:
+            with suppress(ConfigError):
+                data = apply_overrides(data, [override])
+        algorithm, game, loss = after = _parts(data)
+    except (ConfigError, LookupError, TypeError, AttributeError):
+        return None
+    if after == before:
+        return None
+    own = [f"loss={loss}"] if loss not in (None, before[-1]) else []
+    return f"a config that fits: {shlex.join(['palestra', 'config', algorithm, game, *own])} > x.yml"
+
+
+def _parts(data: Mapping[str, Any]) -> tuple[str, str, str | None]:
+    """Return the names of the first learning player's algorithm, of the game or environment, and of the loss."""
+    learners = [player["algorithm"] for player in data["players"].values() if "algorithm" in player]
+    algorithm, game, loss = learners[0], data["game"], None
+    if isinstance(algorithm, dict) and "loss" in algorithm:
+        loss = _name(algorithm["loss"])
+    is_of_gymnasium = isinstance(game, dict) and game["name"] == GYMNASIUM
+    return _name(algorithm), game["id"] if is_of_gymnasium else _name(game), loss
+
+
+def _name(part: Any) -> str:
+    """Return the name of a part, which an override may have put in the part's place."""
+    return part if isinstance(part, str) else part["name"]
+
+
+class NamedConfig(NamedTuple):
+    """A config as a command names it.
+
+    title: for messages. name: of its runs. source: the file, or the config itself. overrides: those that are not yet in
+    the config. note: a line for the user, or None.
+    """
+
+    title: str
+    name: str
+    source: Path | BaseRunConfig
+    overrides: list[str]
+    note: str | None
+
+
+def find_config(file: str, words: Sequence[str]) -> NamedConfig:
+    """Find the config that the first arguments of a command name.
+
+    words: all arguments after the first; the first of them is a game if it has no '='. Raises ConfigError for a name
+    that is unknown.
+
+    A file in the working directory, NAME or NAME.yml, comes before a shipped config of that name. With another loss, a
+    shipped config changes in what goes with the loss; a file of the user's own does not.
+    """
+    if words and "=" not in words[0] and is_algorithm(file):
+        title = " ".join([file, *(word for word in words[:2] if "=" not in word)])
+        return NamedConfig(title, re.sub(r"[^\w.]+", "-", title), starting_config(file, words), [], None)
+    shipped = {path.stem: path for path in shipped_configs()}
+    path = named_file(file)
+    if path is not None and path == shipped.get(file):
+        changed = followed(path, words)
+        source, overrides = (path, list(words)) if changed is None else (changed, [])
+        return NamedConfig(file, file, source, overrides, None)
+    if path is not None:
+        note = f"{path}: this file is used, not the config {file} that palestra ships" if file in shipped else None
+        return NamedConfig(str(path), path.stem, path, list(words), note)
+    if file in shipped_tournaments() and not Path(file).exists():
+        raise ConfigError.at(file, f"this is a tournament; to play it: palestra evaluate {file}")
+    if not Path(file).exists():
+        is_name = not is_path(file) and not Path(f"{file}.yml").is_file()
+        raise ConfigError.at(file, expected_name(file, shipped) if is_name else why_no_file(file))
+    return NamedConfig(file, Path(file).stem, Path(file), list(words), None)  # a folder

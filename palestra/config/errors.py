@@ -146,8 +146,7 @@ def comma_hint(value: object) -> str:
 
 def typed(value: object) -> str:
     """A value as messages quote it when its type is wrong: `the string 'x'`, `the integer 3`, `a list`, `null`."""
-    names = {bool: "boolean", int: "integer", float: "float", str: "string"}
-    name = names.get(type(value))
+    name = {bool: "boolean", int: "integer", float: "float", str: "string"}.get(type(value))
     return shown(value) if name is None else f"the {name} {shown(value)}"
 
 

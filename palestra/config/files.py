@@ -177,8 +177,7 @@ def _require_present(data: Any, path: str, model: type[Config] | None) -> None:
     place, here = Place(Any if model is None else model), data
     for key in path.split("."):
         fields = place.model_of(here) if isinstance(here, dict) else None
-        why = getattr(fields, "absent", {}).get(key)
-        if why is not None and find_key(data, path) is None:
+        if (why := getattr(fields, "absent", {}).get(key)) is not None and find_key(data, path) is None:
             raise ConfigError.at(path, f"no such key: {why}")
         if fields is None or key not in here:
             return

@@ -32,8 +32,7 @@ def load_named(name: str, kind: str = "Class") -> Any:
     if not IMPORT_PATH.fullmatch(name):
         raise ValueError(f"expected 'package.module:{kind}', got {name!r}")
     module_name, inside = name.split(":")
-    found = getattr(import_own(module_name), inside, None)
-    if found is None and module_name == "__main__":
+    if (found := getattr(import_own(module_name), inside, None)) is None and module_name == "__main__":
         raise ValueError(f"{OF_A_SCRIPT}, got {name!r}")
     return found
 

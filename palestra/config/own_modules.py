@@ -100,8 +100,7 @@ def enter_trusted(sources: Sequence[Source]) -> None:
         with open(descriptor, "a+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             known = read_trusted()
-            new = [source for source in sources if source not in known]
-            if new:
+            if new := [source for source in sources if source not in known]:
                 file.write(b"".join(b"\n" + json.dumps(asdict(source)).encode() for source in new) + b"\n")
                 os.fsync(file.fileno())
     except OSError as error:
@@ -304,30 +303,23 @@ def admit_sources(sources: Iterable[Source]) -> None:
     _admitted.update(sources)
 
 
-def _require_admitted(sources: Sequence[Source]) -> None:
-    if not _admitted.issuperset(sources) and (untrusted := _untrusted(sources)):
-        raise UntrustedError("\n".join(untrusted))
-
-
 def _untrusted(sources: Sequence[Source]) -> list[str]:
     """The refusals of those sources that are not trusted, one line each."""
     trusted = read_trusted()
     earlier = {(source.module, source.file) for source in trusted}
-    refused = [
-        source
-        for source in sources
-        if source not in trusted and not (source.whatever_it_holds in trusted and source.is_written_by_the_user_alone())
-    ]
-    return [_refusal(source, (source.module, source.file) in earlier) for source in refused]
-
-
-def _refusal(source: Source, has_changed: bool) -> str:
-    if source.module == "__main__":
-        return f"{OF_A_SCRIPT}, got one of another script than {source.file}"
-    what = f"module {source.module!r}, file {source.file}, SHA-256 {source.sha256}"
-    state = "has changed since it was trusted" if has_changed else "is not trusted"
     remedy = "if you have read it, trust it by --trust, as in palestra evaluate RUN --trust (in Python: trust=True)"
-    return f"{what} {state}, and was not imported; {remedy}"
+    lines = []
+    for source in sources:
+        if source in trusted or (source.whatever_it_holds in trusted and source.is_written_by_the_user_alone()):
+            continue
+        if source.module == "__main__":
+            lines.append(f"{OF_A_SCRIPT}, got one of another script than {source.file}")
+            continue
+        what = f"module {source.module!r}, file {source.file}, SHA-256 {source.sha256}"
+        has_changed = (source.module, source.file) in earlier
+        state = "has changed since it was trusted" if has_changed else "is not trusted"
+        lines.append(f"{what} {state}, and was not imported; {remedy}")
+    return lines
 
 
 # ---- finding and importing ---------------------------------------------------------------------------
@@ -385,7 +377,8 @@ def import_own(module_name: str) -> ModuleType:
     finder = None
     try:
         sources = find_sources(module_name)
-        _require_admitted(sources)
+        if not _admitted.issuperset(sources) and (untrusted := _untrusted(sources)):
+            raise UntrustedError("\n".join(untrusted))
         outermost = module_name.partition(".")[0]
         if here not in sys.path and importlib.machinery.PathFinder.find_spec(outermost, [here]) is not None:
             sys.path.append(here)  # the module may import its neighbours; installed packages take precedence
@@ -412,8 +405,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        source = self.sources.get(name)
-        if source is None:
+        if (source := self.sources.get(name)) is None:
             return None
         inside = [os.path.dirname(source.file)] if os.path.basename(source.file) == "__init__.py" else None
         loader = _Loader(source)

@@ -1,8 +1,16 @@
-"""Finds what each place of a config may hold, along a path through a model's types, and describes it in words."""
+"""Finds what each place of a config may hold, along a path through a model's types, and describes it in words.
 
+The comments of fields are the strings below them, read from the source on demand: pydantic reads those of all models at
+import, which would make every start slower.
+"""
+
+import ast
 import inspect
+import sys
 import types
 from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -10,7 +18,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from palestra.config.base import Noun
-from palestra.config.comments import description_of
 from palestra.config.errors import ConfigError, listed
 from palestra.config.variants import Variants, members_of
 
@@ -189,8 +196,7 @@ def find_undescribed(model: type[BaseModel]) -> list[str]:
 
 def comment_of(model: type[BaseModel], key: str) -> str | None:
     """The comment of a field: its description; for a `name` without one, the first line of its model's docstring."""
-    description = description_of(model, key)
-    if description is None and key == "name" and model.__doc__:
+    if (description := description_of(model, key)) is None and key == "name" and model.__doc__:
         description = model.__doc__.strip().splitlines()[0]
     return " ".join(description.split()) if description else None
 
@@ -210,3 +216,41 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for part in get_args(annotation):
         yield from _models_in(part)
+
+
+def description_of(model: type[BaseModel], key: str) -> str | None:
+    """The description of a field, or the string below it in the class that declares it; None if it has neither."""
+    field = model.model_fields[key]
+    if field.description is not None:
+        return field.description
+    owner: Any = next(base for base in model.__mro__ if key in inspect.get_annotations(base))
+    module = sys.modules.get(owner.__module__)
+    return None if module is None else _strings_in(module).get(f"{owner.__qualname__}.{key}")
+
+
+@cache
+def _strings_in(module: ModuleType) -> dict[str, str]:
+    """The strings below the annotated names of all classes of a module, by qualified name; empty without its source."""
+    try:
+        tree = ast.parse(inspect.getsource(module))
+    except (OSError, TypeError, SyntaxError):
+        return {}
+    return dict(_walk(tree, ""))
+
+
+def _walk(node: ast.AST, prefix: str) -> list[tuple[str, str]]:
+    found, name = [], ""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                continue
+            case ast.Expr(value=ast.Constant(value=str(text))) if name and isinstance(node, ast.ClassDef):
+                found.append((prefix + name, inspect.cleandoc(text)))
+            case ast.ClassDef():
+                found += _walk(child, f"{prefix}{child.name}.")
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                found += _walk(child, f"{prefix}{child.name}.<locals>.")
+            case ast.stmt():
+                found += _walk(child, prefix)  # a class may be defined below an `if`
+        name = ""
+    return found

@@ -21,9 +21,9 @@ def render(config: Config | dict[str, Any], model: type[Config]) -> str:
 
     `load_yaml` reads it back to equal data. Raises ConfigError if the data do not fit the model.
     """
-    data = config.model_dump() if isinstance(config, Config) else config
     if not isinstance(config, Config):
-        check(data, model)
+        check(config, model)
+    data = config.model_dump() if isinstance(config, Config) else config
     return "\n".join(_mapping(data, Place(model), 0)) + "\n"
 
 
@@ -97,14 +97,9 @@ def scalar(value: Any) -> str:
     if isinstance(value, int):
         return repr(value)
     if isinstance(value, float):
-        return _float(value)
+        mantissa, e, exponent = repr(value).partition("e")  # not 1e-08: to YAML 1.1, without a point it is text
+        point = "" if "." in mantissa else ".0"
+        return f"{mantissa}{point}e{int(exponent):+}" if e else mantissa
     if WORD.fullmatch(value) and RESOLVER.resolve(yaml.ScalarNode, value, (True, False)) == TEXT:
         return str(value)
     return yaml.dump(value, default_style='"', allow_unicode=True, width=math.inf).rstrip("\n")
-
-
-def _float(value: float) -> str:
-    """A float as YAML text: 1.0e-8 for Python's 1e-08, because YAML 1.1 reads a number without a point as text."""
-    mantissa, e, exponent = repr(value).partition("e")
-    point = "" if "." in mantissa else ".0"
-    return f"{mantissa}{point}e{int(exponent):+}" if e else mantissa

@@ -58,8 +58,7 @@ def completed(value: Any, place: Place, about: Any = UNSAID, said: Mapping[str, 
         value = variants.named(members_of(place.kind), value)
     if isinstance(value, list):
         return [completed(item, place.below_or_any(index, value), about) for index, item in enumerate(value)]
-    model = place.model_of(value) if isinstance(value, dict) else None
-    if model is None:
+    if (model := place.model_of(value) if isinstance(value, dict) else None) is None:
         if isinstance(value, dict) and get_origin(place.kind) is dict:
             return {key: _below(key, item, place, value, about) for key, item in value.items()}
         return value
@@ -126,8 +125,7 @@ def in_full(value: Any, place: Place) -> Any:
     if place.variants is None:
         return value
     members = members_of(place.kind)
-    named = place.variants.named(members, value)
-    whole = completed(named, place)
+    whole = completed(place.variants.named(members, value), place)
     is_own = isinstance(place.variants, ByName) and place.variants.names_own_class(value)
     return whole if is_own or not any(lacking(whole, place)) else value
 
@@ -137,8 +135,7 @@ def with_another_name(value: dict[str, Any], place: Place) -> dict[str, Any]:
 
     Keys of the part before go, and usual ones of the new part come.
     """
-    model = place.model_of(value)
-    if model is None:
+    if (model := place.model_of(value)) is None:
         return value
     whole: dict[str, Any] = completed({key: item for key, item in value.items() if key in model.model_fields}, place)
     return {key: whole[key] for key in model.model_fields if key in whole}

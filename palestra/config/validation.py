@@ -167,8 +167,7 @@ def _misspelt(faults: list[_Fault]) -> dict[tuple[str | int, ...], _Fault]:
     for fault in faults:
         if fault.details["type"] in UNKNOWN_KEY:
             siblings = {str(other.path[-1]): other for other in missing if other.path[:-1] == fault.path[:-1]}
-            key = _meant_key(fault, siblings, at_least=0.75)
-            if key is not None:
+            if (key := _meant_key(fault, siblings, at_least=0.75)) is not None:
                 meant[fault.path] = siblings[key]
                 missing.remove(siblings[key])
     return meant
@@ -182,8 +181,7 @@ def _unknown_key(fault: _Fault, meant: _Fault | None) -> str:
     key = str(fault.path[-1])
     if (why := getattr(fault.parent.kind, "absent", {}).get(key)) is not None:
         return f"unknown key: {why}"
-    near = _meant_key(fault, known, at_least=0.6)
-    if near is not None:
+    if (near := _meant_key(fault, known, at_least=0.6)) is not None:
         return f"unknown key; the nearest known key is {near!r}"
     ours = ours_of(key, fault.root)
     elsewhere = f"; elsewhere {key!r} stands for what is {' or '.join(ours)} here" if ours else ""

@@ -209,8 +209,7 @@ class ByName(Variants):
             return comma
         if self._stands_for_member(value):
             return f"; write {{name: {self.of_number}, value: {value}}}"
-        member = names_of(members).get(value) if isinstance(value, str) else None
-        if member is None:
+        if (member := names_of(members).get(value) if isinstance(value, str) else None) is None:
             return super().hint(members, value)
         others = [f"{key}: ..." for key in member.model_fields if key != "name"]
         return f"; write {{{', '.join([f'name: {value}', *others[:3], *['...'][: len(others[3:])]])}}}"
@@ -224,8 +223,7 @@ class ByName(Variants):
             if own.key in value and "name" not in value:
                 return own.model_of(value[own.key])
         if "name" not in value:
-            key = nearest("name", map(str, value), at_least=0.75)
-            if key is not None:
+            if (key := nearest("name", map(str, value), at_least=0.75)) is not None:
                 raise ConfigError.at(key, f"unknown key; did you mean 'name' (expected {self.expected(by_name)})?")
             raise ConfigError.at("name", f"expected {self.expected(by_name)}, but the key is missing")
         name = value["name"]
@@ -287,8 +285,7 @@ class ByKey(Variants):
             problem = f"expected {self.describe(members)}, got {' and '.join(map(repr, present.values()))}"
             raise ConfigError.at("", problem)
         for key in value:
-            near = nearest(str(key), by_key)
-            if near is not None:
+            if (near := nearest(str(key), by_key)) is not None:
                 raise ConfigError.at(str(key), f"unknown key; did you mean {near!r}?")
         text = "expected {expected}, but all of these keys are missing"
         raise PydanticCustomError("no_key_of_a_member", text, {"expected": self.describe(members)})

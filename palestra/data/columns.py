@@ -11,7 +11,7 @@ import math
 import re
 import zipfile
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from importlib import import_module
@@ -76,8 +76,7 @@ def read_columns(path: str) -> ColumnsFile:
     readers = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet, ".npz": _read_npz}
     try:
         require_room(size := place.stat().st_size, size, MOST_UNFOLDED)
-        content = place.read_bytes()
-        if not content:
+        if not (content := place.read_bytes()):
             raise _error(f"expected rows in {path!r}, got an empty file")
         names, read, read_texts = readers[place.suffix](content, path)
     except OSError as error:
@@ -142,8 +141,7 @@ def number_of(cell: str) -> float | None:
 
     What has a leading zero is no number, nor is an integer that float64 does not hold: others would be equal to it.
     """
-    text = cell.strip()
-    if not text:
+    if not (text := cell.strip()):
         return np.nan
     if "_" in text or LEADING_ZERO.match(text):  # Python would read 1_000 as a number
         return None
@@ -293,3 +291,16 @@ def _read_npz(content: bytes, path: str) -> Readers:
 def is_held(integers: Column) -> bool:
     """Return whether float64 holds every integer up to the largest of an array."""
     return integers.size == 0 or max(-int(integers.min()), int(integers.max())) <= ALL_HELD
+
+
+def require_same_files(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raise ConfigError, with the path "", if a file has changed.
+
+    before, now: the SHA-256 of files by their paths, when the run began and now; a file that only one of them has does
+    not count.
+    """
+    for path, sha256 in before.items():
+        if now.get(path, sha256) != sha256:
+            expected = f"expected {path!r} as it was when the run began (SHA-256 {sha256[:12]}...)"
+            message = f"{expected}, got another content ({now[path][:12]}...); put that file back, or begin a new run"
+            raise ConfigError.at("", message)

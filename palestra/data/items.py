@@ -52,12 +52,8 @@ def joined_items(items: list[Any]) -> Any:
     return _with_tuples(batch)
 
 
-def _stacked(parts: list[Tensor], **_: Any) -> Tensor:
-    """Join tensors the same way in every process: in a worker torch would give all the type of the first."""
-    return torch.stack(parts)
-
-
-_JOINS = default_collate_fn_map | {Tensor: _stacked}
+# the same way in every process: in a worker torch would give all tensors the type of the first
+_JOINS = default_collate_fn_map | {Tensor: lambda parts, **_: torch.stack(parts)}
 
 
 def _is_alike(parts: Sequence[Any], joined: Any) -> bool:

@@ -91,8 +91,7 @@ class Weighted(Order):
         self.sums = found.cumsum(0)
 
     def indices(self, epoch: int) -> Tensor:
-        num = self.config.num_drawn or self.num_items
-        bits = random_bits(fold(self.keys, epoch), num)[0]
+        bits = random_bits(fold(self.keys, epoch), self.config.num_drawn or self.num_items)[0]
         shares = (bits.bitwise_right_shift(11) & (2**53 - 1)).to(torch.float64) / 2**53
         return torch.searchsorted(self.sums, shares * self.sums[-1], right=True).clamp_(max=self.num_items - 1)
 

@@ -112,8 +112,7 @@ class Reader(Dataset[Any]):
         before = None if self.seeding else global_states()
         try:
             if self.seeding:
-                of_epoch = torch.tensor(fold_number(self.key, key.epoch))
-                numbers = fold(of_epoch, torch.tensor(key.items)).tolist()
+                numbers = fold(torch.tensor(fold_number(self.key, key.epoch)), torch.tensor(key.items)).tolist()
                 for index, number in zip(key.items, numbers, strict=True):
                     seed_global_states(number % 2**63)
                     items.append(self.data[index])

@@ -9,7 +9,7 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from palestra.config import Config, ConfigError, PositiveInt, UserConfig, below, failure
-from palestra.data.files import require_same_files
+from palestra.data.columns import require_same_files
 from palestra.randomness import base_key, restored_global_states, seed_global_states
 
 TRAIN = "train"  # the set from which a model learns
@@ -75,15 +75,8 @@ class UserDataConfig(UserConfig, DataConfig):
         return data
 
 
-class Made(NamedTuple):
-    """Data sets, and of what they were made."""
-
-    configs: dict[str, DataConfig]
-    seed: int
-    sets: dict[str, Any]
-
-
-_last: ContextVar[list[Made] | None] = ContextVar("last", default=None)  # at most one; None: nothing is kept
+# the sets that were made last, after the configs and the seed of which they were; None: nothing is kept
+_last: ContextVar[list[Any] | None] = ContextVar("last", default=None)
 
 
 @contextmanager
@@ -99,13 +92,13 @@ def keeping_last_sets() -> Iterator[None]:
 def make_sets(configs: Mapping[str, DataConfig], seed: int) -> dict[str, Any]:
     """Make the data sets of a run by name. seed: the run's. Raises ConfigError."""
     last = _last.get()
-    if last and (last[0].configs, last[0].seed) == (configs, seed):
-        return dict(last[0].sets)
+    if last and last[:2] == [configs, seed]:
+        return dict(last[2])
     if last:
         last.clear()  # before others are made, because sets may be large
     made = _make_sets(configs, seed)
     if last is not None:
-        last.append(Made(dict(configs), seed, made))
+        last[:] = [dict(configs), seed, made]
     return dict(made)
 
 

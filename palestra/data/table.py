@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol
 import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonEmptyStr, NonNegativeInt, below
 from palestra.config.errors import nearest
 from palestra.data.columns import Column, ColumnsFile, in_order, is_held, number_of, read_columns
-from palestra.randomness import base_key, random_permutation, world_keys
+from palestra.randomness import base_key, fold, random_integers, random_permutation, world_keys
 
 TABLE = "columns"  # the entry that holds all columns but arrays
 CHANNELS = (1, 3, 4)  # of pictures
@@ -354,3 +355,36 @@ def flags(column: Column, path: str, what: str) -> np.ndarray[Any, Any]:
             got = f"{column[row]!s:.80} in row {row} (counted from 0)"
             raise ConfigError.at(path, f"expected 0 or 1 in every row as {what}, got {got}")
     return np.array(values).astype(np.int64)
+
+
+class Split(NamedTuple):
+    """Rows that may be drawn. rows: int64, those with label 0 first. starts, counts: int64 (2,), by label."""
+
+    rows: Tensor
+    starts: Tensor
+    counts: Tensor
+
+    def draw(self, keys: Tensor, balanced: bool) -> Tensor:
+        """Draw a row per key, int64 (B,). balanced: both labels are equally likely, not as often as the rows have them.
+
+        keys: int64 (B,).
+        """
+        if balanced:
+            label = random_integers(fold(keys, 0), 1, 2).squeeze(1)
+            of_label = random_integers(fold(keys, 1), 1, self.counts[label].unsqueeze(1)).squeeze(1)
+            return self.rows[self.starts[label] + of_label]
+        return self.rows[random_integers(fold(keys, 1), 1, len(self.rows)).squeeze(1)]
+
+
+def split_rows(label: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], what: str, device: torch.device) -> Split:
+    """Return the wanted rows. label: 0 or 1 (N,). wanted: bool (N,). what: they are, for messages.
+
+    Raises ConfigError, at `held_out`, if they do not have both labels.
+    """
+    rows = [np.flatnonzero(wanted & (label == each)) for each in (0, 1)]
+    counts = [len(each) for each in rows]
+    if not all(counts):
+        got = f"{counts[0]} with label 0 and {counts[1]} with label 1"
+        raise ConfigError.at("held_out", f"expected {what} rows with both labels, got {got}; choose other ones")
+    starts = torch.tensor([0, counts[0]], device=device)
+    return Split(torch.from_numpy(np.concatenate(rows)).to(device), starts, torch.tensor(counts, device=device))

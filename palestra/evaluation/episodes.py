@@ -1,15 +1,15 @@
 """Evaluation in environments: a fixed number of episodes, each from its own seed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from palestra.evaluation.evaluator import STREAM, Games, Watch, nobody_watches
-from palestra.games.game import expand_mask
+from palestra.games.game import cleared
 from palestra.games.info import StepInfo
-from palestra.games.policy import Memory, Policy
+from palestra.games.policy import Policy
 from palestra.games.spaces import Discrete
 from palestra.games.world import WorldGame
 from palestra.randomness import base_key, fold, world_keys
@@ -69,7 +69,7 @@ def play_episodes(
             results.write(ended & running, outcome.terminated)
             if bool((leaving := cut & (results.played < quotas)).any()):
                 world.restart(leaving)
-            memory = _forget(decision.memory, ended | ~outcome.valid)
+            memory = cleared(decision.memory, ended | ~outcome.valid)
     finally:
         world.close()
     taken = actions if isinstance(action_space, Discrete) else None
@@ -153,7 +153,3 @@ class _InfoResults:
         """Return the values in the order of worlds and episodes, float64."""
         values = {name: [value for *_, value in sorted(found)] for name, found in self.found.items()}
         return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
-
-
-def _forget(memory: Mapping[str, Tensor], where: Tensor) -> Memory:
-    return {name: value.masked_fill(expand_mask(where, value), 0) for name, value in memory.items()}

@@ -6,19 +6,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
+from torch import Tensor
+
 from palestra.config import ConfigError, ConfigErrorItem, below
-from palestra.evaluation.config import EvaluationConfig, UserEvaluationConfig
+from palestra.evaluation.config import EvaluationConfig, UserEvaluationConfig, play_user_evaluation
 from palestra.evaluation.episodes import play_episodes
-from palestra.evaluation.evaluator import Games, Watch, nobody_watches, play_games, play_outcomes
+from palestra.evaluation.evaluator import Batch, Games, Watch, nobody_watches, play_games, play_outcomes
 from palestra.evaluation.measures import BestConfig, Measure
 from palestra.evaluation.ratings import rate
-from palestra.evaluation.trace import trace_games
-from palestra.evaluation.user_evaluation import play_user_evaluation
 from palestra.evaluation.video import film_episodes
 from palestra.games.config import GameConfig
 from palestra.games.game import Game, State, TensorGame
 from palestra.games.policy import Policy
-from palestra.games.trace import Trace
+from palestra.games.trace import Choice, Trace
 from palestra.games.world import WorldGame
 from palestra.players import make_script, read_script
 from palestra.players.player import Player
@@ -136,12 +137,17 @@ class Evaluations:
         """Play one evaluation, and return its record.
 
         It holds the results of every pairing in the config's order, all from the same starts, and the ratings of the
-        players. Players act without exploration. with_scripted: also play the pairings in which nobody learns. watch:
-        is told how many games of all pairings are over.
+        players; of an evaluation of the user's own the run's seats in place of pairings. Players act without
+        exploration. with_scripted: also play the pairings in which nobody learns. watch: is told how many games of all
+        pairings are over.
         """
         config, game = self.configs[name], self._game(name)
         if isinstance(config, UserEvaluationConfig):
-            return self._play_own(config, num_games, watch)
+            seed = self._seed(config)
+            scores = play_user_evaluation(config.played_by, self.players, num_games, seed, lambda num: watch(num, 0))
+            pair = self._names_of(self.roles) | {"games": num_games, "scores": scores, "intervals": {}}
+            declared = [DeclaredScore(each, "", "", self.game.roles, low_for=(), shown=True) for each in scores]
+            return self._record(name, declared, [pair], None)
         pairs: list[dict[str, Any]] = []
         summaries: dict[Seated, dict[str, Any]] = {}
         keys = {config.final_num_games: "final_num_games", config.num_games: "num_games"}
@@ -159,14 +165,6 @@ class Evaluations:
             pairs.append(names | summaries[seated])
         ratings = rate([pair for pair in pairs if "same_as" not in pair])
         return self._record(name, game.declared_scores, pairs, ratings)
-
-    def _play_own(self, config: UserEvaluationConfig, num_games: int, watch: Watch) -> dict[str, Any]:
-        """Play an evaluation of the user's own; its record has the run's seats in place of pairings."""
-        seed = self._seed(config)
-        scores = play_user_evaluation(config.played_by, self.players, num_games, seed, lambda num: watch(num, 0))
-        pair = self._names_of(self.roles) | {"games": num_games, "scores": scores, "intervals": {}}
-        declared = [DeclaredScore(name, "", "", high_for=self.game.roles, low_for=(), shown=True) for name in scores]
-        return self._record(config.name, declared, [pair], None)
 
     def _names_of(self, pairing: Mapping[str, str]) -> dict[str, Any]:
         """Say who sits where in a pairing, with the roles in the order of the game, and which roles learn."""
@@ -223,8 +221,7 @@ class Evaluations:
         return frozenset((role, self._identity(sitter)) for role, sitter in pairing.items())
 
     def _identity(self, name: str) -> tuple[str, str]:
-        player = self.players.get(name)
-        if player is not None and player.script is None:
+        if (player := self.players.get(name)) is not None and player.script is None:
             return "player", name
         config = read_script(name) if player is None or player.script is None else player.script.config
         return "script", config.model_dump_json()
@@ -290,12 +287,7 @@ class Evaluations:
         return name in self.players and self.players[name].learning
 
     def _play(
-        self,
-        config: EvaluationConfig,
-        game: Game,
-        pairing: Mapping[str, str],
-        num_games: int,
-        watch: Watch,
+        self, config: EvaluationConfig, game: Game, pairing: Mapping[str, str], num_games: int, watch: Watch
     ) -> Games:
         seed = self._seed(config)
         policies = self._policies(config.name, pairing)
@@ -345,3 +337,40 @@ class BestScore:
     def _is_better(self, one: float | None, other: float | None) -> bool:
         sign = 1.0 if self.config.goal == "max" else -1.0
         return one is not None and (other is None or sign * one > sign * other)
+
+
+NUM_TRACED = 9
+
+
+@torch.no_grad()
+def trace_games(game: TensorGame, policies: Mapping[str, Policy], max_rounds: int, seed: int) -> list[Trace]:
+    """Record the first games of an evaluation, without those that are over at their start.
+
+    Starts and random numbers are those of `play_games`.
+    """
+    decisions: list[tuple[str, State, Tensor, Tensor]] = []
+    worlds = Batch(game, policies, NUM_TRACED, seed, lambda *decision: decisions.append(decision))
+    for _ in range(max_rounds):
+        if not bool(worlds.running.any()):
+            break
+        worlds.play_round()
+    return [
+        Trace(
+            choices=tuple(
+                Choice(role, {name: value[number] for name, value in state.items()}, actions[number])
+                for role, state, decides, actions in decisions
+                if bool(decides[number])
+            ),
+            end={name: value[number] for name, value in worlds.state.items()},
+            length=length,
+            is_finished=bool(worlds.finished[number]),
+            returns=dict(zip(game.roles, worlds.returns[number].tolist(), strict=True)),
+        )
+        for number, length in enumerate(worlds.lengths.tolist())
+        if length
+    ]
+
+
+def typical(traces: Sequence[Trace]) -> Trace | None:
+    """Return the game of median length; None if there is none."""
+    return sorted(traces, key=lambda trace: trace.length)[len(traces) // 2] if traces else None

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palestra.games.game import State, TensorGame, choose_worlds
+from palestra.games.game import GameEnds, State, TensorGame, choose_worlds
 from palestra.games.policy import Memory, Policy
-from palestra.games.scores import GameEnds
 from palestra.games.spaces import Discrete
 from palestra.randomness import base_key, fold, world_keys
 from palestra.runtime.scores import DeclaredScore, return_of
@@ -148,12 +147,7 @@ def play_outcomes(
 
 
 def _played_out(
-    game: TensorGame,
-    policies: Mapping[str, Policy],
-    num_games: int,
-    max_rounds: int,
-    seed: int,
-    watch: Watch,
+    game: TensorGame, policies: Mapping[str, Policy], num_games: int, max_rounds: int, seed: int, watch: Watch
 ) -> "Batch":
     worlds = Batch(game, policies, num_games, seed)
     for num_rounds in range(max_rounds):

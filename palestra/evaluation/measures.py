@@ -165,8 +165,7 @@ def measure_errors(
     fault = _measure_fault(keys, evaluation, _known(evaluation, roles, of_games[keys.evaluation]))
     if fault is not None:
         errors.append(ConfigErrorItem("measure", fault))
-    fault = _pairing_fault(keys, evaluation, learners)
-    if fault is not None:
+    if (fault := _pairing_fault(keys, evaluation, learners)) is not None:
         errors.append(ConfigErrorItem("pairing", fault))
     return errors
 
@@ -233,9 +232,7 @@ def contrary_note(
 
 
 def best_errors(
-    best: BestConfig | None,
-    evaluations: Sequence[Any],
-    errors_of: Callable[[MeasureKeys], Sequence[ConfigErrorItem]],
+    best: BestConfig | None, evaluations: Sequence[Any], errors_of: Callable[[MeasureKeys], Sequence[ConfigErrorItem]]
 ) -> Iterator[ConfigErrorItem]:
     """Find the errors in `best`, which says what makes a checkpoint the best one.
 

@@ -4,18 +4,57 @@ from typing import Annotated, Any
 
 import torch
 
-from palestra.config import ByName, Config, check
+from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, UserConfig, check, failure, load_class
 from palestra.games.classic_control import AcrobotConfig, CartPoleConfig, MountainCarConfig, PendulumConfig
 from palestra.games.config import GameConfig
 from palestra.games.dialogue.game import DialogueConfig
-from palestra.games.game import Game, TensorGame
+from palestra.games.game import Game, Kernel, TensorGame
 from palestra.games.gymnasium import GymnasiumConfig
 from palestra.games.harvest import HarvestConfig
 from palestra.games.matrix import MatrixConfig
 from palestra.games.nim import NimConfig
-from palestra.games.normalization import ObservationConfig
+from palestra.games.normalization import ObservationConfig, make_transform
 from palestra.games.polyhedra.game import PolyhedraConfig
-from palestra.games.user_games import UserGameConfig
+from palestra.games.tryout import faults_of_declared, faults_of_roles, try_game
+from palestra.runtime.scores import DeclaredScore
+
+NUM_TRIED_MOVES = 8  # when it is built; palestra.testing.check_game tries more
+
+
+class UserGameConfig(UserConfig, GameConfig):
+    """Base of the `Config` of a user's own TensorGame, which is called as (config, device).
+
+    A field `observation: ObservationConfig` lets palestra normalise what the game observes.
+    """
+
+    def build(self, device: torch.device, kernel: Kernel) -> TensorGame:
+        """Make the game and try it for a few moves. Raises ConfigError with everything that is wrong with it."""
+        game = self._make(device)
+        ConfigError.require_none(ConfigErrorItem("game", str(fault)) for fault in try_game(game, NUM_TRIED_MOVES))
+        game.observation_transform = make_transform(self.observations(), game.spaces, device)
+        return game
+
+    def declared_roles(self) -> tuple[str, ...]:
+        """Return the roles of the game, which may depend on the config; the game is made, but not tried."""
+        return self._made_with_roles().roles
+
+    def declared_scores(self) -> tuple[DeclaredScore, ...]:
+        return self._made_with_roles().declared_scores
+
+    def _made_with_roles(self) -> TensorGame:
+        game = self._make(torch.device("cpu"))
+        faults = faults_of_roles(game) or faults_of_declared(game)
+        ConfigError.require_none(ConfigErrorItem("game", str(fault)) for fault in faults)
+        return game
+
+    def _make(self, device: torch.device) -> TensorGame:
+        made: Any = load_class(self.name, TensorGame)
+        try:
+            game: TensorGame = made(self, device)
+        except Exception as error:
+            raise ConfigError.at("game", f"{self.name!r} cannot be made: {failure(error)}") from error
+        return game
+
 
 AnyGameConfig = Annotated[
     PolyhedraConfig

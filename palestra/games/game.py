@@ -10,23 +10,79 @@ different roles decide in different worlds, one move lists all of them, and `dec
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.games.normalization import ObservationTransform
-from palestra.games.outside import Outside, OutsideEntry, unchanged
-from palestra.games.policy import Observes
-from palestra.games.scores import GameEnds, wins_by_return
+from palestra.games.normalization import ObservationTransform, RunningStatistics
+from palestra.games.policy import Memory, Observes
 from palestra.games.spaces import ActionSpace, Box, MultiDiscrete, Space
-from palestra.games.statistics import RunningStatistics
 from palestra.games.trace import ShareTable, Storyboard, Trace, Transcript
 from palestra.randomness import runs_on_cpu
 from palestra.runtime.scores import DeclaredScore, declared_returns
 from palestra.runtime.statistics import Estimate, Share
+
+
+class GameEnds(NamedTuple):
+    """How n games of a pairing ended, without those that were over at their start.
+
+    finished: bool (n,), ended by the rules; the others were cut off. lengths: int64 (n,), rounds played. returns:
+    float32 (n,) by role. outcomes: the `outcome_entries` of the game, as they were at the end, (n, ...).
+    clusters: which games have equal starts (palestra.runtime.statistics), for intervals; None: no two have.
+    """
+
+    finished: Tensor
+    lengths: Tensor
+    returns: Mapping[str, Tensor]
+    outcomes: Mapping[str, Tensor]
+    clusters: Tensor | None
+
+
+def wins_by_return(returns: Mapping[str, Tensor]) -> dict[str, float]:
+    """Count the games that each of two roles has won by the higher return; equal returns count half for each.
+
+    Empty in games of more or fewer roles.
+    """
+    if len(returns) != 2:
+        return {}
+    (first, one), (second, other) = returns.items()
+    wins = float(((one > other).double() + 0.5 * (one == other).double()).sum())
+    return {first: wins, second: len(one) - wins}
+
+
+class OutsideEntry(NamedTuple):
+    """One entry of an observation outside.
+
+    shape: in one world. path: its keys in an environment's observation; () where it has no keys there.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    path: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What a role observes and does outside. The functions are made of operations that torch.export traces.
+
+    entries: of the observation. read: a batch of observations, by entry (B, *shape), as players get it. act: actions of
+    players (B, ...) as they leave palestra. choose: the inverse of `act`. setting: what plays there, as plain data.
+    """
+
+    entries: Mapping[str, OutsideEntry]
+    read: Callable[[dict[str, Tensor]], dict[str, Tensor]]
+    act: Callable[[Tensor], Tensor]
+    choose: Callable[[Tensor], Tensor]
+    setting: dict[str, Any]
+
+
+def unchanged(actions: Tensor) -> Tensor:
+    return actions
+
 
 State = dict[str, Tensor]
 Observation = dict[str, Tensor]
@@ -43,6 +99,11 @@ def expand_mask(mask: Tensor, like: Tensor) -> Tensor:
 def choose_worlds(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     """Take `yes` in the worlds of a mask, bool (B,), and `no` in the others; both (B, ...)."""
     return torch.where(expand_mask(mask, yes), yes, no)
+
+
+def cleared(memory: Mapping[str, Tensor], where: Tensor) -> Memory:
+    """Set a player's memory, (B, ...) by name, to zeros in the worlds of a mask, bool (B,)."""
+    return {name: value.masked_fill(expand_mask(where, value), 0) for name, value in memory.items()}
 
 
 class IllegalMove(ValueError):

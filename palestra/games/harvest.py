@@ -100,8 +100,7 @@ class HarvestGame(TensorGame):
         self, state: State, actions: dict[str, Tensor], keys: Tensor
     ) -> tuple[State, Tensor, Tensor, Tensor]:
         running, weather = self._is_running(state), self._from_now_on(state)[:, 0]
-        sown = torch.stack([actions[role] for role in self.roles], dim=1)
-        is_right = (sown == weather).all(dim=1) & running
+        is_right = (torch.stack([actions[role] for role in self.roles], dim=1) == weather).all(dim=1) & running
         num_kinds = self.config.num_kinds
         luck = self.config.luck * (2.0 * (weather.sum(dim=1) % num_kinds).float() / (num_kinds - 1) - 1.0)
         new = state | {"round": state["round"] + running, "right": state["right"] + is_right}

@@ -117,7 +117,8 @@ class InfoFields:
         episode the step has ended; None: none. is_same_step: whether new episodes have begun in these.
         """
         if self._missing:
-            self._found.update(_names_of_step(infos))
+            gathered = infos.fields.values() if isinstance(infos, GatheredInfos) else ()
+            self._found.update(_names(infos), *(each.names for each in gathered))
         last, where = infos, valid
         is_apart = ended is not None and is_same_step and not isinstance(infos, GatheredInfos)
         if ended is not None and is_apart:
@@ -166,8 +167,7 @@ class InfoFields:
         array = _as_numbers(values)
         if array is not None and self._shapes.setdefault(name, array.shape[1:]) == array.shape[1:]:
             return array, 0
-        fits = [value for value in values if value is not None]
-        if fits:
+        if fits := [value for value in values if value is not None]:
             shape = self._shapes.setdefault(name, np.shape(fits[0]))
             fits = [value for value in fits if np.shape(value) == shape]
         return np.array(fits), len(values) - len(fits)
@@ -275,14 +275,6 @@ def _inner(infos: Infos, path: Sequence[str]) -> Infos:
 
 def _mapping(value: Any) -> Infos:
     return value if isinstance(value, Mapping) else {}
-
-
-def _names_of_step(infos: Infos) -> Iterator[str]:
-    if isinstance(infos, GatheredInfos):
-        for fields in infos.fields.values():
-            yield from fields.names
-    else:
-        yield from _names(infos)
 
 
 def _names(infos: Infos, before: str = "") -> Iterator[str]:

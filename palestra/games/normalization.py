@@ -7,6 +7,7 @@ its zero, because a number below 0 means that its row is absent: it is divided b
 worlds, M rows.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -15,7 +16,58 @@ from torch import Tensor
 
 from palestra.config import Config, ConfigError, PositiveFloat
 from palestra.games.spaces import Space
-from palestra.games.statistics import RunningStatistics
+
+
+class RunningStatistics(ABC):
+    """The base of running statistics. Alone, they only grow.
+
+    common, added: of several replicas, the statistics after the last roll-out, and those of this replica's rows since
+    then; None for a lone one.
+    """
+
+    common: Self | None = None
+    added: Self | None = None
+
+    @abstractmethod
+    def fresh(self) -> Any:
+        """Return statistics of no rows, of the same kind."""
+
+    @abstractmethod
+    def join(self, other: Self) -> None:
+        """Add all rows that others have counted."""
+
+    @abstractmethod
+    def own_state(self) -> dict[str, Any]:
+        """Return the state of these statistics alone."""
+
+    @abstractmethod
+    def load_own_state(self, state: Mapping[str, Any]) -> None:
+        """Load what `own_state` has returned."""
+
+    def begin_sharing(self) -> None:
+        """Keep track of what this replica adds to the common statistics."""
+        self.common, self.added = self.fresh(), self.fresh()
+
+    def join_all(self, added: Sequence[Mapping[str, Any]]) -> None:
+        """Become the common statistics with what all have added. added: the state of each replica's `added`."""
+        assert self.common is not None
+        for state in added:
+            other = self.fresh()
+            other.load_own_state(state)
+            self.common.join(other)
+        self.load_own_state(self.common.own_state())
+        self.added = self.fresh()
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.common is None or self.added is None:
+            return self.own_state()
+        return self.own_state() | {"common": self.common.own_state(), "added": self.added.own_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.load_own_state(state)
+        if self.common is not None and self.added is not None:
+            self.common.load_own_state(state["common"])
+            self.added.load_own_state(state["added"])
 
 
 class ObservationNormalizationConfig(Config):
@@ -113,10 +165,8 @@ class ObservationTransform:
             for role, entries in spaces.items()
         }
         if not any(self.numbers.values()):
-            message = (
-                "expected null for normalize and clip, because the observations have no numbers, got another value"
-            )
-            raise ConfigError.at("game.observation", message)
+            expected = "expected null for normalize and clip, because the observations have no numbers"
+            raise ConfigError.at("game.observation", f"{expected}, got another value")
         self.moments = {
             role: {name: RunningMoments.of(space, device) for name, space in entries.items()}
             for role, entries in (self.numbers.items() if config.normalize is not None else ())
@@ -132,7 +182,11 @@ class ObservationTransform:
             if normalize is not None:
                 moments = self.moments[role][name]
                 if counted is not None:
-                    moments.update(*_rows(new[name], space, counted))
+                    rows, those = new[name], counted
+                    if space.padded:  # of a set, only the members that are present count
+                        present = (rows >= 0).flatten(2).all(dim=2)
+                        rows, those = rows.flatten(0, 1), (present & counted.unsqueeze(1)).flatten()
+                    moments.update(rows, those)
                 new[name] = moments.standardized(new[name], normalize.eps)
             if clip is not None:
                 new[name] = new[name].clamp(-clip, clip)
@@ -161,14 +215,6 @@ def make_transform(
     if config.normalize is None and config.clip is None:
         return None
     return ObservationTransform(config, spaces, device)
-
-
-def _rows(value: Tensor, space: Space, counted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows of an entry, and which of them count; of a set, only those that are present do."""
-    if not space.padded:
-        return value, counted
-    present = (value >= 0).flatten(2).all(dim=2)
-    return value.flatten(0, 1), (present & counted.unsqueeze(1)).flatten()
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -151,5 +151,4 @@ def best_choice(values: Tensor, legal: Tensor) -> Tensor:
 
     values: float (B, K). legal: bool (B, K). Rows without a legal choice give 0.
     """
-    finite = values.clamp(min=torch.finfo(values.dtype).min)
-    return finite.masked_fill(~legal, -torch.inf).argmax(dim=1)
+    return values.clamp(min=torch.finfo(values.dtype).min).masked_fill(~legal, -torch.inf).argmax(dim=1)

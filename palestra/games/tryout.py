@@ -5,7 +5,9 @@ Every promise of TensorGame (palestra.games.game) that can be checked from outsi
 Letters: B worlds, R roles.
 """
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,19 +15,20 @@ import torch
 from torch import Tensor
 
 from palestra.config import ConfigErrorItem, failure
-from palestra.games.boards import check_board
-from palestra.games.game import State, TensorGame, choose_worlds, expand_mask
+from palestra.games.game import GameEnds, State, TensorGame, choose_worlds, expand_mask
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
-from palestra.games.trees import are_same, copied
-from palestra.games.tryout_calls import CannotGoOn, CheckedCalls, described, num_worlds_unlike
-from palestra.games.tryout_scores import check_scores
-from palestra.randomness import (
-    base_key,
-    fold,
-    random_floats,
-    restored_global_states,
-    world_keys,
+from palestra.games.tryout_calls import (
+    CannotGoOn,
+    CheckedCalls,
+    are_same,
+    copied,
+    described,
+    is_tuple_of,
+    num_worlds_unlike,
 )
+from palestra.randomness import base_key, fold, random_floats, restored_global_states, world_keys
+from palestra.runtime.scores import DeclaredScore, return_of
+from palestra.runtime.statistics import Estimate, Share
 
 MOST_IDLE_MOVES = 100  # moves in a row in which nobody decides in a world
 ONCE_MORE = "each role that has decided to decide once more in a world that was cut off (truncated), which plays on"
@@ -48,7 +51,7 @@ def try_game(game: TensorGame, num_moves: int) -> list[ConfigErrorItem]:
 def faults_of_roles(game: TensorGame) -> list[ConfigErrorItem]:
     """Return the faults of a game's `roles`, which are needed before it is tried."""
     roles = getattr(game, "roles", None)
-    if _is_tuple_of(roles, str) and roles and len(set(roles)) == len(roles):
+    if is_tuple_of(roles, str) and roles and len(set(roles)) == len(roles):
         return []
     message = f"expected a tuple of different names, got {roles!r}"
     return [ConfigErrorItem(f"{type(game).__name__}.roles", message)]
@@ -141,12 +144,12 @@ class TryOut(CheckedCalls):
                     self.fault(name, f"for {role!r} {kind}", repr(found[role]))
         self.check_critic_spaces()
         moves: Any = getattr(game, "moves", None)
-        if not (_is_tuple_of(moves, tuple) and {role for move in moves for role in move} == set(roles)):
+        if not (is_tuple_of(moves, tuple) and {role for move in moves for role in move} == set(roles)):
             self.fault("moves", "a tuple of tuples of roles, in which every role stands", repr(moves))
         elif not set(game.quiet_moves) <= set(range(len(moves) - 1)):
             self.fault("quiet_moves", "a tuple of numbers of moves before the last, or ()", repr(game.quiet_moves))
         for name, expected, fits in (
-            ("tallies", "a tuple of names", lambda value: _is_tuple_of(value, str)),
+            ("tallies", "a tuple of names", lambda value: is_tuple_of(value, str)),
             ("lockstep", "a bool", lambda value: isinstance(value, bool)),
             ("device", "a torch.device", lambda value: isinstance(value, torch.device)),
         ):
@@ -335,8 +338,7 @@ class TryOut(CheckedCalls):
         if len(self.game.roles) > 1 or type(self.game).stepper is TensorGame.stepper:
             return
         (role,), (rewards, terminated, truncated) = self.game.roles, outcome
-        stepper = self.attempt("stepper", {name: value.clone() for name, value in state.items()})
-        if stepper is None:
+        if (stepper := self.attempt("stepper", {name: value.clone() for name, value in state.items()})) is None:
             return
         try:
             found = stepper(actions[role].clone(), keys)
@@ -370,10 +372,6 @@ def _num_rows(state: State) -> int:
     return len(next(iter(state.values())))
 
 
-def _is_tuple_of(value: Any, kind: type) -> bool:
-    return isinstance(value, tuple) and all(isinstance(item, kind) for item in value)
-
-
 # ---- random actions --------------------------------------------------------------------------------------
 
 
@@ -394,3 +392,82 @@ def _other(action: Tensor, space: ActionSpace) -> Tensor:
         return action.new_tensor(space.low).clamp(-WIDEST_BOUND, WIDEST_BOUND).expand_as(action)
     nums = torch.tensor(space.nums, device=action.device)
     return (action + 1) % (nums if action.dim() > 1 else nums[0])
+
+
+def fault_of_board(game: TensorGame, state: Any) -> tuple[str, str] | None:
+    """Say what was expected of what `read_board` gave, and what is there; None if it is a state of one world."""
+    like = {name: described(value) for name, value in game.reset(world_keys(0, 1, game.device)).items()}
+    found = {name: described(value) for name, value in state.items()} if isinstance(state, dict) else described(state)
+    return None if found == like else (f"a state of one world, {like}", str(found))
+
+
+def check_board(calls: CheckedCalls, game: TensorGame) -> None:
+    """Try the example that the error of `read_board` names for what is no board, if the game reads boards."""
+    if type(game).read_board is TensorGame.read_board:
+        return
+    try:
+        calls.attempt("read_board", "no board")
+        return
+    except CannotGoOn as failed:
+        if not isinstance(failed.__cause__, ValueError):
+            return
+        del calls.faults["read_board", "raises"]
+        example = re.search(r"such as (.+?)(, got|$)", str(failed.__cause__))
+    if example is None:
+        return
+    text: Any = example[1]
+    with suppress(ValueError):
+        text = json.loads(text)
+    if (fault := fault_of_board(game, calls.attempt("read_board", text))) is not None:
+        calls.fault("read_board", *fault)
+
+
+FOUND = (Share, Estimate, int, float, type(None))
+
+
+def faults_of_declared(game: TensorGame) -> list[ConfigErrorItem]:
+    """Return the faults of a game's `declared_scores`, which are needed before it is tried. Its roles are sound."""
+    place = f"{type(game).__name__}.declared_scores"
+    return [ConfigErrorItem(place, fault) for fault in _declared_faults(game.declared_scores, game.roles)]
+
+
+def _declared_faults(declared: Any, roles: tuple[str, ...]) -> Iterator[str]:
+    if not isinstance(declared, tuple) or not declared or not all(isinstance(one, DeclaredScore) for one in declared):
+        yield f"expected a tuple of one DeclaredScore or more, got {declared!r:.200}"
+        return
+    names = [score.name for score in declared]
+    if len(set(names)) < len(names):
+        yield f"expected different names, got {', '.join(names)}"
+    for score in declared:
+        for role in (*score.high_for, *score.low_for):
+            if role not in roles:
+                yield f"expected roles of the game ({', '.join(roles)}) that want {score.name!r}, got {role!r}"
+
+
+def check_scores(tryout: CheckedCalls, game: TensorGame, state: State) -> None:
+    """Let a game find the scores of some games, which lasted one round. state: how they ended."""
+    if unknown := [name for name in game.outcome_entries if name not in state]:
+        tryout.fault("outcome_entries", f"entries of the state ({', '.join(state)})", ", ".join(unknown))
+        return
+    num = len(next(iter(state.values())))
+    ends = GameEnds(
+        finished=torch.ones(num, dtype=torch.bool, device=game.device),
+        lengths=torch.ones(num, dtype=torch.int64, device=game.device),
+        returns={role: torch.zeros(num, device=game.device) for role in game.roles},
+        outcomes={name: state[name] for name in game.outcome_entries},
+        clusters=None,
+    )
+    declared = {score.name for score in game.declared_scores} - {return_of(role) for role in game.roles}
+    found = tryout.attempt("scores", ends)
+    if not isinstance(found, Mapping) or set(found) != declared:
+        got = ", ".join(sorted(map(str, found))) if isinstance(found, Mapping) else type(found).__name__
+        tryout.fault(
+            "scores", f"the scores that it declares besides returns ({', '.join(sorted(declared))})", got or "none"
+        )
+    else:
+        for name, score in found.items():
+            if not isinstance(score, FOUND):
+                tryout.fault("scores", f"a number, None, a Share or an Estimate as {name!r}", type(score).__name__)
+    wins = tryout.attempt("wins", ends)
+    if not isinstance(wins, Mapping) or (wins and set(wins) != set(game.roles)):
+        tryout.fault("wins", f"a number for each of the roles {', '.join(game.roles)}, or none", repr(wins))

@@ -3,7 +3,7 @@
 Each call checks the promises that TensorGame (palestra.games.game) makes for all of its methods.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
@@ -12,8 +12,56 @@ from torch import Tensor
 
 from palestra.config import failure
 from palestra.games.spaces import Space
-from palestra.games.trees import are_same, copied, is_same, memory_of, row_of, tensors_in
 from palestra.randomness import global_states
+
+
+def tensors_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+    """Give all tensors in nested tuples and dicts, each with the keys that lead to it."""
+    if isinstance(value, Tensor):
+        yield place, value
+    elif isinstance(value, Mapping | tuple):
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from tensors_in(item, (*place, key))
+
+
+def memory_of(value: Any) -> set[int]:
+    """Return the addresses of the memory of all tensors in a value."""
+    return {tensor.untyped_storage().data_ptr() for _, tensor in tensors_in(value) if tensor.numel()}
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return the same tree with `change` applied to every tensor."""
+    if isinstance(value, Mapping):
+        return {key: map_tensors(item, change) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map_tensors(item, change) for item in value)
+    return change(value) if isinstance(value, Tensor) else value
+
+
+def copied(value: Any) -> Any:
+    return map_tensors(value, torch.clone)
+
+
+def row_of(value: Any, world: int) -> Any:
+    """Return the rows of one world, in tensors of their own."""
+    return map_tensors(value, lambda tensor: tensor[world : world + 1].clone())
+
+
+def are_same(one: Any, other: Any, tolerance: float = 0.0) -> bool:
+    """Tell whether all tensors are the same, NaN included. tolerance: how far floats may differ, relatively."""
+    left, right = dict(tensors_in(one)), dict(tensors_in(other))
+    if left.keys() != right.keys():
+        return False
+    return all(is_same(value, right[place], tolerance) for place, value in left.items())
+
+
+def is_same(one: Tensor, other: Tensor, tolerance: float) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    if one.is_meta:
+        return True  # there are no numbers
+    return torch.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=one.is_floating_point())
+
 
 LEAST_WORLDS = 5
 ARGUMENTS = {  # by name; of methods that are not listed: state, role
@@ -111,8 +159,7 @@ class CheckedCalls:
 
     def check_tensor(self, method: str, what: str, value: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
         """Check that a result is a tensor of that dtype and shape, on the game's device."""
-        is_tensor = isinstance(value, Tensor)
-        if is_tensor and value.dtype == dtype and value.shape == shape and self.is_here(value):
+        if isinstance(value, Tensor) and value.dtype == dtype and value.shape == shape and self.is_here(value):
             return True
         self.fault(method, f"{what}{_plain(dtype)} {shape} on {self.made.device}", described(value))
         return False
@@ -155,6 +202,10 @@ class CheckedCalls:
     def is_here(self, value: Tensor) -> bool:
         device = self.made.device
         return value.device.type == device.type and device.index in (None, value.device.index)
+
+
+def is_tuple_of(value: Any, kind: type) -> bool:
+    return isinstance(value, tuple) and all(isinstance(item, kind) for item in value)
 
 
 def listed(names: Iterable[str]) -> str:

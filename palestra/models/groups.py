@@ -126,8 +126,7 @@ def groups_of(model: nn.Module, configs: Sequence[GroupConfig]) -> dict[str, int
     Raises ConfigError, with paths below the list of groups, for a pattern that matches no weight, and for a weight in
     no group or in several.
     """
-    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    if not names:
+    if not (names := [name for name, parameter in model.named_parameters() if parameter.requires_grad]):
         raise ConfigError.at("", f"expected weights that learn (requires_grad) in {type(model).__name__}, got none")
     parameters = dict(model.named_parameters())
     kinds = {name: "complex" if parameters[name].is_complex() else parameters[name].layout for name in names}

@@ -27,8 +27,7 @@ def spaces_of(batch: Any) -> dict[str, Space]:
     """
     if not isinstance(batch, Mapping):
         raise ConfigError.at("", f"expected items that are mappings of tensors or numbers, got {type(batch).__name__}")
-    odd = [name for name, value in batch.items() if not isinstance(value, Tensor) or value.dim() == 0]
-    if odd:
+    if odd := [name for name, value in batch.items() if not isinstance(value, Tensor) or value.dim() == 0]:
         expected = f"expected tensors or numbers as the entry {odd[0]!r} of items"
         raise ConfigError.at("", f"{expected}, got {type(batch[odd[0]]).__name__}")
     if LABEL not in batch or len(batch) == 1:

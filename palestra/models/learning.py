@@ -5,7 +5,7 @@ Letters: P weights of a vector.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import torch
 from pydantic import Field
@@ -17,10 +17,48 @@ from palestra.config.errors import listed
 from palestra.data.order import AnyOrderConfig
 from palestra.models.gradients import Belongs, find_gradient, num_items, said_by
 from palestra.models.groups import Group, GroupConfig, Vector, groups_of
-from palestra.models.means import Mean, take_mean
 from palestra.models.model import SEAT, Model, Terms
 from palestra.optimizers import Optimizer
+from palestra.randomness import restored_torch_states
 from palestra.schedules import Schedule, read_schedule
+
+
+class Mean(Protocol):
+    """What a learner uses of its place among replicas (palestra.scaling.replica.Replica.mean)."""
+
+    def __call__(
+        self, gradient: Tensor, metrics: Mapping[str, Any], weight: Tensor | float | None = None
+    ) -> tuple[Tensor, dict[str, Any]]: ...
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """Return all numbers of some tensors as one vector: float32, or float64 if a tensor is."""
+    dtype = torch.float32
+    for each in tensors:
+        dtype = torch.promote_types(dtype, each.dtype)
+    return torch.cat([each.detach().flatten().to(dtype) for each in tensors])
+
+
+def take_mean(mean: Mean, vectors: Sequence[Vector], terms: Terms, weight: Tensor | float) -> Terms:
+    """Give vectors the mean of their gradients over replicas, and return that of the terms.
+
+    weight: of this replica. A weight that a term reaches in any replica counts as reached in all. What is drawn from
+    the global generators afterwards does not depend on what other replicas have drawn meanwhile.
+    """
+    gradients, flags = (
+        [vector.gradient for vector in vectors],
+        [each for vector in vectors for each in vector.unreached],
+    )
+    reached = torch.tensor(flags, device=gradients[0].device).logical_not()
+    with restored_torch_states():
+        found, terms = mean(joined([*gradients, reached]), terms, weight)  # (P + W,)
+    *parts, shares = found.split([*map(len, gradients), len(flags)])
+    are_unreached = iter((shares == 0).tolist())
+    for vector, part in zip(vectors, parts, strict=True):
+        vector.gradient.copy_(part)
+        vector.unreached = [next(are_unreached) for _ in vector.parameters]
+    return terms
+
 
 # ---- what a run must say -----------------------------------------------------------------------------
 
@@ -169,8 +207,7 @@ class Learner:
 
         loss: (). weights: the group's pattern. Returns the norm of the gradient. Raises ValueError for another pattern.
         """
-        groups = [group for group in self.groups if group.weights == weights]
-        if not groups:
+        if not (groups := [group for group in self.groups if group.weights == weights]):
             known = listed(str(group.weights) for group in self.groups)
             raise ValueError(f"step: expected the pattern of a group ({known}), got {weights!r}")
         parameters = [each for vector, _ in groups[0].vectors for each in vector.parameters]
@@ -219,8 +256,7 @@ class Learner:
                 if all(vector.unreached):
                     continue
                 optimizer.learning_rate.fill_(rate)
-                unreached = vector.mask(vector.unreached) if any(vector.unreached) else None
-                if unreached is not None:
+                if (unreached := vector.mask(vector.unreached) if any(vector.unreached) else None) is not None:
                     optimizer.freeze(unreached)
                 optimizer.step(vector.gradient)
                 if unreached is not None:

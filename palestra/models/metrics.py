@@ -124,8 +124,7 @@ def _log_odds(logits: Tensor, k: int) -> Tensor:
     By differences of logits, so that items tie whose logits are the same but for a number that is added to all.
     """
     others = torch.cat([logits[:, :k], logits[:, k + 1 :]], dim=1)
-    above = torch.where(others == -torch.inf, others, others - logits[:, k : k + 1])
-    return -above.logsumexp(dim=1)
+    return -torch.where(others == -torch.inf, others, others - logits[:, k : k + 1]).logsumexp(dim=1)
 
 
 def _area(ranked: Tensor, is_in: Tensor) -> float:
@@ -260,12 +259,7 @@ AnyMetricConfig = Annotated[
     F1Config | AUCConfig | RSquaredConfig | ConfusionMatrixConfig | TorchMetricsConfig | UserConfig,
     ByName(user_class=Metric),
 ]
-OURS: dict[str, type[Metric]] = {
-    "f1": F1,
-    "auc": AUC,
-    "r_squared": RSquared,
-    "confusion_matrix": ConfusionMatrix,
-}
+OURS: dict[str, type[Metric]] = {"f1": F1, "auc": AUC, "r_squared": RSquared, "confusion_matrix": ConfusionMatrix}
 
 
 def score_of(config: Any) -> DeclaredScore | None:

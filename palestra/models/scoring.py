@@ -94,8 +94,7 @@ def weighted_estimate(values: Tensor, weight: Tensor) -> Estimate:
     mean = float((values * weight).sum()) / total
     if num == 1:
         return Estimate(mean, -math.inf, math.inf)
-    deviations = (weight * (values - mean)).square().sum()
-    half = Z95 * math.sqrt(float(deviations) * num / (num - 1)) / total
+    half = Z95 * math.sqrt(float((weight * (values - mean)).square().sum()) * num / (num - 1)) / total
     return Estimate(mean, mean - half, mean + half)
 
 

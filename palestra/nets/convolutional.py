@@ -87,8 +87,7 @@ class NatureCNN(ImageNet):
         ):
             if kernel > min(height, width):
                 expected = f"expected a window of at most {height} x {width} pixels, the size of its input"
-                message = f"{expected}, got {kernel} x {kernel}"
-                raise ConfigError.at(f"kernels.{index}", message)
+                raise ConfigError.at(f"kernels.{index}", f"{expected}, got {kernel} x {kernel}")
             layers += [nn.Conv2d(channels, out, kernel, stride), nn.ReLU(inplace=True)]
             channels, height, width = out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
         dense = _dense_layers([channels * height * width, *config.hidden_widths], num_outputs)

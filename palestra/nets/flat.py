@@ -98,8 +98,7 @@ class FlatNet:
         for net in self.nets:
             layout = []
             for place, vector in enumerate(vectors):
-                named = net.named_buffers() if place else net.named_parameters()
-                for name, tensor in named:
+                for name, tensor in net.named_buffers() if place else net.named_parameters():
                     if tensor.dtype == vector.dtype:
                         layout.append((name, place, starts[place], tensor.shape))
                         starts[place] += tensor.numel()

@@ -74,8 +74,7 @@ class PaddedSets:
         return torch.cat([self._maximum(features), mean], dim=-1)
 
     def _maximum(self, features: Tensor) -> Tensor:
-        highest = torch.where(self.present, features, -torch.inf).amax(1)
-        return highest.masked_fill(self.num_members == 0, 0.0)
+        return torch.where(self.present, features, -torch.inf).amax(1).masked_fill(self.num_members == 0, 0.0)
 
 
 def _pool(features: Tensor, starts: Tensor) -> Tensor:

@@ -159,14 +159,11 @@ def _try_net(net: nn.Module, spaces: dict[str, Space], num_outputs: int) -> None
     with torch.no_grad():
         for num_worlds in (TRIED_WORLDS, 1):
             _check_outputs(*_outputs(evaluation_view(net), spaces, num_outputs, num_worlds), num_worlds)
-    parameters = dict(net.named_parameters())
-    if not parameters:
+    if not (parameters := dict(net.named_parameters())):
         raise _Fault("at least one parameter", "none")
-    frozen = [name for name, parameter in parameters.items() if not parameter.requires_grad]
-    if frozen:
+    if frozen := [name for name, parameter in parameters.items() if not parameter.requires_grad]:
         raise _Fault(
-            "parameters that require a gradient",
-            f"{_listed(frozen)} without; use a buffer, or the callback `freeze`",
+            "parameters that require a gradient", f"{_listed(frozen)} without; use a buffer, or the callback `freeze`"
         )
     learning = deepcopy(net).train()
     with torch.enable_grad(), seeded_global_state(0):  # dropout

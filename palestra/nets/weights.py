@@ -1,6 +1,7 @@
-"""The weights of a network as one vector, and a network's view for acting."""
+"""The weights of a network as one vector, a network's view for acting, and its modes: training and evaluation."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from itertools import chain
 from types import FunctionType
@@ -116,8 +117,7 @@ def without_gradient(loss: Tensor, weights: Mapping[str, Tensor]) -> list[str]:
 
 def evaluation_view(net: nn.Module) -> nn.Module:
     """Copy a network; the copy shares its weights and buffers (the same tensors), and is in evaluation mode."""
-    shared = {id(tensor): tensor for tensor in chain(net.parameters(), net.buffers())}
-    return deepcopy(net, shared).eval()
+    return deepcopy(net, {id(tensor): tensor for tensor in chain(net.parameters(), net.buffers())}).eval()
 
 
 def compiled(function: F, wanted: bool) -> F:
@@ -148,3 +148,29 @@ def _may_change(guards: Sequence[Any]) -> list[bool]:
     return [
         guard.name.startswith("arguments") or guard.name.endswith(".training") or not guard.name for guard in guards
     ]
+
+
+@contextmanager
+def evaluation_mode(nets: Iterable[nn.Module]) -> Iterator[None]:
+    """Switch networks to evaluation mode inside the block; each module in them returns to the mode that it had."""
+    nets = list(nets)
+    modes = [(module, module.training) for net in nets for module in net.modules()]
+    for net in nets:
+        net.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def in_evaluation(net: nn.Module) -> list[str]:
+    """Return the paths of a network's modules that are in evaluation mode; "" is the network itself."""
+    return [path for path, module in net.named_modules() if not module.training]
+
+
+def set_in_evaluation(net: nn.Module, paths: Iterable[str]) -> None:
+    """Set the modules of these paths to evaluation mode, and all others to training mode."""
+    paths = set(paths)
+    for path, module in net.named_modules():
+        module.training = path not in paths

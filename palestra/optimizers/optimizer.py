@@ -54,8 +54,8 @@ class Optimizer(ABC):
     # ---- by hand, as those of torch -------------------------------------------------------------------------
 
     def zero_grad(self) -> None:
-        """Forget the gradients that `backward` has left at the weights."""
-        for leaf in self._leaves():
+        """Forget the gradients that `backward` has left at the vector of weights and the parameters that lie in it."""
+        for leaf in (self.weights, *getattr(self.weights, "parts", ())):
             leaf.grad = None
 
     def follow_schedule(self) -> None:
@@ -98,10 +98,6 @@ class Optimizer(ABC):
                 f"expected after_step(player, metrics) after each opt step, which counts it; got {num:,} steps of an "
                 f"optimizer while its player's opt_steps stayed {now:,}"
             )
-
-    def _leaves(self) -> list[Tensor]:
-        """Return the tensors at which `backward` leaves gradients: the vector, and the parameters that lie in it."""
-        return [self.weights, *getattr(self.weights, "parts", ())]
 
     # ---- on a gradient --------------------------------------------------------------------------------------
 

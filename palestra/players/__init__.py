@@ -114,8 +114,7 @@ def read_script(name: str) -> ScriptedPlayerConfig:
         model = own_script_model({"scripted": name}) or ScriptedPlayerConfig
     except ConfigError as error:
         raise ValueError(error.errors[0].message) from error
-    keys = [key for key in model.model_fields if key != "scripted"]
-    if keys:
+    if keys := [key for key in model.model_fields if key != "scripted"]:
         expected = f"expected a player of `players` that is {name!r} with its keys ({', '.join(keys)})"
         raise ValueError(f"{expected}, got the class alone")
     return model(scripted=name)
@@ -128,14 +127,19 @@ def script_error(script: str | ScriptedPlayerConfig, game: GameConfig | None, ro
     """
     try:
         config = read_script(script) if isinstance(script, str) else script
-        policy = _class_of(config)
+        name = config.scripted
+        if config.user_names():
+            if not admits(name):
+                return None
+            policy = load_class(name, ScriptedPolicy)
+        else:
+            read_script(name)  # raises for an unknown name
+            policy = SCRIPTED[name]
     except ValueError as error:
         return str(error)
-    name = config.scripted
-    if policy is None:
-        return None
-    if policy.game_config is not None and not isinstance(game, policy.game_config):
-        return f"expected the game {_name_of(policy.game_config)!r} for the player {name!r}, got another one"
+    if (own := policy.game_config) is not None and not isinstance(game, own):
+        wanted = own.__qualname__ if issubclass(own, UserConfig) else next(iter(names_of((own,))))
+        return f"expected the game {wanted!r} for the player {name!r}, got another one"
     return role_fault(policy, name, role)
 
 
@@ -163,16 +167,3 @@ def scripts_for(game: Game, config: GameConfig | None, role: str) -> dict[str, S
             with suppress(ConfigError):  # it plays other actions, or not every game of its kind
                 found[name] = make_script(name, game, role)
     return found
-
-
-def _class_of(config: ScriptedPlayerConfig) -> type[ScriptedPolicy] | None:
-    """Return the class of a scripted player, None if its module may not be imported here. Raises ValueError."""
-    if config.user_names():
-        return load_class(config.scripted, ScriptedPolicy) if admits(config.scripted) else None
-    read_script(config.scripted)  # raises for an unknown name
-    return SCRIPTED[config.scripted]
-
-
-def _name_of(model: type[GameConfig]) -> str:
-    """Return the name by which a config names a game, or the class of the user's own that has this model."""
-    return model.__qualname__ if issubclass(model, UserConfig) else next(iter(names_of((model,))))

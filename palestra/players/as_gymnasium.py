@@ -101,7 +101,12 @@ class SeatedWorlds:
                 world = int(wrong.nonzero()[0, 0])
                 got = action[world].tolist()
                 raise IllegalMove(f"expected a legal action of {self.role!r} in world {world}, got {got}")
-            action = choose_worlds(wrong, self._some_legal(action, wrong), action)
+            keys = self._new_keys(wrong)
+            if isinstance(self.space, Box):
+                legal = action.clamp(action.new_tensor(self.space.low), action.new_tensor(self.space.high))
+            else:
+                legal = self.space.draw(keys, self.legal())
+            action = choose_worlds(wrong, legal, action)
         self.reward = self.reward.masked_fill(chosen, 0.0)
         self._play_moves(chosen, action)
         self._play_to_decision(chosen)
@@ -133,8 +138,7 @@ class SeatedWorlds:
             policy = self.others[role]
             view = game.view(self.state, role, policy.observes)
             memory = self.memory.get(role, {})
-            legal = game.legal(self.state, role)
-            decision = policy.act(view, legal, keys + game.roles.index(role) + 1, memory)
+            decision = policy.act(view, game.legal(self.state, role), keys + game.roles.index(role) + 1, memory)
             actions[role] = decision.action
             decides = movers & game.deciding(self.state)[:, game.roles.index(role)]
             self.memory[role] = {
@@ -153,12 +157,6 @@ class SeatedWorlds:
         keys = fold(self.keys, self.counters)
         self.counters = self.counters + chosen
         return keys
-
-    def _some_legal(self, action: Tensor, chosen: Tensor) -> Tensor:
-        keys, legal = self._new_keys(chosen), self.legal()
-        if isinstance(self.space, Box):
-            return action.clamp(action.new_tensor(self.space.low), action.new_tensor(self.space.high))
-        return self.space.draw(keys, legal)
 
 
 class RoleVectorEnv(VectorEnv[Any, Any, Any]):
@@ -216,7 +214,8 @@ class RoleVectorEnv(VectorEnv[Any, Any, Any]):
             raise gymnasium.error.ResetNeeded(
                 f"expected a reset of worlds {ended.nonzero().flatten().tolist()}, whose games are over or not begun"
             )
-        worlds.step(_tensor(actions, worlds, self.num_envs), ~ended, self.illegal)
+        action = torch.as_tensor(np.asarray(actions), dtype=worlds.space.dtype, device=worlds.game.device)
+        worlds.step(action.reshape(self.num_envs, *worlds.space.shape), ~ended, self.illegal)
         if ended.any():
             worlds.begin(ended)
         self.ended = worlds.terminated | worlds.truncated
@@ -341,17 +340,14 @@ def _observes_as_trained(player: Player, rules: TensorGame) -> bool:
 
 def observation_space(parts: Mapping[str, Space]) -> spaces.Space[Any]:
     """Return Gymnasium's space for a role's observations: a Box, or a Dict of several."""
-    boxes: dict[str, spaces.Space[Any]] = {name: _box(part) for name, part in parts.items()}
+    boxes: dict[str, spaces.Space[Any]] = {}
+    for name, part in parts.items():
+        kind = torch.empty((), dtype=part.dtype).numpy().dtype
+        low, high = (-np.inf, np.inf) if np.issubdtype(kind, np.floating) else (0, 1)
+        if np.issubdtype(kind, np.integer):
+            low, high = np.iinfo(kind).min, np.iinfo(kind).max
+        boxes[name] = spaces.Box(low, high, part.shape, kind.type)
     return next(iter(boxes.values())) if len(boxes) == 1 else spaces.Dict(boxes)
-
-
-def _box(part: Space) -> spaces.Box:
-    kind = torch.empty((), dtype=part.dtype).numpy().dtype
-    if np.issubdtype(kind, np.floating):
-        low, high = -np.inf, np.inf
-    else:
-        low, high = (0, 1) if kind == np.bool_ else (np.iinfo(kind).min, np.iinfo(kind).max)
-    return spaces.Box(low, high, part.shape, kind.type)
 
 
 def action_space(space: ActionSpace) -> spaces.Space[Any]:
@@ -372,9 +368,3 @@ def _first(observation: Any) -> Any:
 
 def _first_info(infos: dict[str, Any]) -> dict[str, Any]:
     return {"action_mask": infos["action_mask"][0]} if infos else {}
-
-
-def _tensor(action: Any, worlds: SeatedWorlds, num_worlds: int) -> Tensor:
-    space = worlds.space
-    tensor = torch.as_tensor(np.asarray(action), dtype=space.dtype, device=worlds.game.device)
-    return tensor.reshape(num_worlds, *space.shape)

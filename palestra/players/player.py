@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from palestra.buffers.replay import ReplayBuffer
 from palestra.config import ConfigError, replaced
-from palestra.games.game import Game, Observation, expand_mask
+from palestra.games.game import Game, Observation, cleared
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import ActionSpace, Space
-from palestra.nets.modes import in_evaluation, set_in_evaluation
+from palestra.nets.weights import in_evaluation, set_in_evaluation
 from palestra.optimizers import Optimizer
 from palestra.players.scripted import Script
 from palestra.randomness import base_key, world_keys
@@ -218,7 +218,7 @@ class Player:
         memory = {} if state is None else state
         if episode_start is not None:
             starts = torch.as_tensor(episode_start, dtype=torch.bool, device=self.device).reshape(-1)
-            memory = {name: value.masked_fill(expand_mask(starts, value), 0) for name, value in memory.items()}
+            memory = cleared(memory, starts)
         self.num_predictions += 1
         key = self.key(f"prediction/{self.num_predictions}")
         with torch.no_grad():

@@ -49,13 +49,9 @@ class WitnessOptimal(ScriptedPolicy):
         width = game.scenario.num_tokens + 1
         may_speak = legal[:, : num_says * width].view(len(legal), num_says, width)[:, :, 0]
         choices = [torch.where(may, token, width - 1) for may in may_speak.unbind(1)]
-        choices += [self._decision(view, legal)] if is_verifier else []
+        if is_verifier:
+            chances = game.rules.decides[:, :, game.protocol.verifiers.index(role)].any(dim=1).nonzero()
+            sees_one = game.observe(dict(view), role)["bits"][:, :, 1].any(dim=1)
+            decision = torch.where(sees_one, ACCEPT, torch.where(view["round"] == chances.max(), REJECT, GO_ON))
+            choices.append(torch.where(legal[:, -3], decision, GO_ON))
         return choices[0] if isinstance(self.space, Discrete) else torch.stack(choices, dim=1)
-
-    def _decision(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor:
-        game, v = self.game, self.game.protocol.verifiers.index(self.role)
-        sees_one = game.observe(dict(view), self.role)["bits"][:, :, 1].any(dim=1)
-        chances = game.rules.decides[:, :, v].any(dim=1).nonzero()
-        is_last = view["round"] == chances.max()
-        decision = torch.where(sees_one, ACCEPT, torch.where(is_last, REJECT, GO_ON))
-        return torch.where(legal[:, -3], decision, GO_ON)

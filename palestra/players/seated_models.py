@@ -50,9 +50,11 @@ class ModelPolicy:
         model, method, role, name = self.model, self._method, self.role, type(self.model).__name__
         if getattr(type(model), method) is getattr(Model, method):
             return f"a model with the method {method}", f"{name}, which has none"
-        if isinstance(model, LabelledModel) and not _holds(model.spaces, game.spaces[role]):
-            here, there = entries_in_words(game.spaces[role]), entries_in_words(model.spaces)
-            return f"a model that has learned from {here}, as {role!r} observes", there
+        if isinstance(model, LabelledModel):
+            shown = {name: (each.shape, each.dtype) for name, each in game.spaces[role].items()}
+            if any(shown.get(name) != (each.shape, each.dtype) for name, each in model.spaces.items()):
+                here, there = entries_in_words(game.spaces[role]), entries_in_words(model.spaces)
+                return f"a model that has learned from {here}, as {role!r} observes", there
         if isinstance(model, Classifier):
             if not isinstance(self.space, Discrete):
                 return f"a model for {self.space}, the actions of {role!r}", "a classifier, which chooses among classes"
@@ -72,11 +74,3 @@ class ModelPolicy:
             source = f"{self._method} of {type(self.model).__name__} ({self.config.from_model})"
             raise IllegalMove(f"expected {fault[0]} of {self.role!r} from {source}, got {fault[1]}")
         return Decision(action, {}, memory)
-
-
-def _holds(learned: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
-    """Tell whether a role shows all entries from which a model has learned, in their types and shapes."""
-    return all(
-        name in shown and (shown[name].shape, shown[name].dtype) == (each.shape, each.dtype)
-        for name, each in learned.items()
-    )

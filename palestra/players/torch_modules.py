@@ -75,7 +75,7 @@ class ModulePolicy:
                 "torch_module", f"expected a torch.nn.Module of {config.torch_module!r}, got {module!r:.80}"
             )
         if weights is not None:
-            _load(module, _tensors_in(weights, source), source)
+            _load(module, weights, source)
         module = module.to(game.device).eval().requires_grad_(False)
         try:
             return cls(config, module, weights, game, role)
@@ -89,8 +89,8 @@ class ModulePolicy:
         """Play by the module's outputs. Raises IllegalMove for outputs of another shape, and for nan."""
         with torch.no_grad():
             outputs = self.module(next(iter(view.values())) if len(view) == 1 else dict(view))
-        num = len(self.space.low) if isinstance(self.space, Box) else self.space.num_flags
-        wanted = (len(keys), num)
+        space = self.space
+        wanted = (len(keys), len(space.low) if isinstance(space, Box) else space.num_flags)
         if not isinstance(outputs, Tensor) or outputs.shape != wanted or not outputs.is_floating_point():
             there = type(outputs).__name__
             if isinstance(outputs, Tensor):
@@ -99,15 +99,13 @@ class ModulePolicy:
             raise IllegalMove(f"expected {expected}, got {there}")
         if bool(outputs.isnan().any()):
             raise IllegalMove(f"expected numbers from {self.config.torch_module!r} as {self.role!r}, got nan")
-        return Decision(self._actions(outputs, legal), {}, memory)
-
-    def _actions(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        space = self.space
         if isinstance(space, Box):
             numbers = outputs.to(torch.float32)
-            return torch.clamp(numbers, numbers.new_tensor(space.low), numbers.new_tensor(space.high))
-        choices = zip(space.split(outputs), space.split(legal), strict=True)
-        return space.join([best_choice(values, flags) for values, flags in choices])
+            actions = torch.clamp(numbers, numbers.new_tensor(space.low), numbers.new_tensor(space.high))
+        else:
+            choices = zip(space.split(outputs), space.split(legal), strict=True)
+            actions = space.join([best_choice(values, flags) for values, flags in choices])
+        return Decision(actions, {}, memory)
 
 
 # ---- weights ---------------------------------------------------------------------------------------------
@@ -125,15 +123,12 @@ def read_weights(config: TorchModuleConfig) -> bytes | None:
         ) from error
 
 
-def _tensors_in(content: bytes, source: str) -> dict[str, Tensor]:
+def _load(module: nn.Module, content: bytes, source: str) -> None:
     try:
-        return load(content)
+        tensors = load(content)
     except (SafetensorError, KeyError, ValueError) as error:
         way = "safetensors.torch.save_file(module.state_dict(), FILE) writes one"
         raise ConfigError.at("weights", f"expected a safetensors file, got {source} ({error}); {way}") from error
-
-
-def _load(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
     wanted = module.state_dict()
     for key, value in wanted.items():
         if key not in tensors:

@@ -13,8 +13,8 @@ from palestra.config import ConfigError, failure
 from palestra.games.game import Game, IllegalMove, TensorGame, is_legal
 from palestra.games.policy import Decision, Memory, Policy
 from palestra.games.spaces import ActionSpace, Box
-from palestra.games.trees import are_same
 from palestra.games.tryout import random_action
+from palestra.games.tryout_calls import are_same
 from palestra.players.scripted import ScriptedPlayerConfig, ScriptedPolicy
 from palestra.randomness import base_key, fold, restored_global_states, world_keys
 
@@ -42,8 +42,7 @@ class CheckedScript:
         Raises ConfigError for one that fails, chooses something else than legal actions, or chooses otherwise when it
         is asked again.
         """
-        fault = fault_of_class(own, config.scripted)
-        if fault is not None:
+        if (fault := fault_of_class(own, config.scripted)) is not None:
             raise ConfigError.at("", fault)
         try:
             made = cls(own(config, game, role), role)
@@ -64,8 +63,7 @@ class CheckedScript:
         Raises IllegalMove for choices that are no actions, or illegal ones where there are legal ones.
         """
         decision = self.policy.act(view, legal, keys, memory)
-        fault = fault_of_actions(decision.action, self.policy.space, legal)
-        if fault is not None:
+        if (fault := fault_of_actions(decision.action, self.policy.space, legal)) is not None:
             raise IllegalMove(f"expected {fault[0]} of {self.role!r} from {self.name!r}, got {fault[1]}")
         return decision
 
@@ -97,7 +95,9 @@ def fault_of_actions(action: Any, space: ActionSpace, legal: Tensor) -> tuple[st
         if isinstance(action, Tensor):
             there = f"{str(action.dtype).removeprefix('torch.')} of shape {tuple(action.shape)}"
         return f"actions, {str(space.dtype).removeprefix('torch.')} of shape {wanted}", there
-    wrong = ~is_legal(action, space, legal) & _has_choice(space, legal)
+    wrong = ~is_legal(action, space, legal)
+    if not isinstance(space, Box):
+        wrong &= torch.stack([flags.any(dim=1) for flags in space.split(legal)]).all(dim=0)
     if not bool(wrong.any()):
         return None
     world = int(wrong.nonzero()[0, 0])
@@ -106,13 +106,6 @@ def fault_of_actions(action: Any, space: ActionSpace, legal: Tensor) -> tuple[st
     else:
         there = f"flags {legal[world].nonzero().flatten().tolist()} in world {world}"
     return f"a legal action ({there})", f"{action[world].tolist()}"
-
-
-def _has_choice(space: ActionSpace, legal: Tensor) -> Tensor:
-    """Tell in which worlds there is a legal action: bool (B,)."""
-    if isinstance(space, Box):
-        return torch.ones(len(legal), dtype=torch.bool, device=legal.device)
-    return torch.stack([flags.any(dim=1) for flags in space.split(legal)]).all(dim=0)
 
 
 # ---- the try-out -------------------------------------------------------------------------------------------

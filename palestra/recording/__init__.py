@@ -4,14 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, UserConfig, check, failure
+from palestra.recording.files import CsvConfig, TensorBoardConfig
 from palestra.recording.recorders import Recorder as Recorder
 from palestra.recording.recorders import RunCard as RunCard
 from palestra.recording.recorders import RunEnd as RunEnd
-from palestra.recording.to_csv import CsvConfig
-from palestra.recording.to_mlflow import MlflowConfig
-from palestra.recording.to_tensorboard import TensorBoardConfig
-from palestra.recording.to_trackio import TrackioConfig
-from palestra.recording.to_wandb import WandbConfig
+from palestra.recording.services import MlflowConfig, TrackioConfig, WandbConfig
 from palestra.recording.values import Image as Image
 from palestra.recording.values import Video as Video
 
@@ -64,10 +61,9 @@ def make_recorders(configs: Sequence[AnyRecorder]) -> dict[str, Recorder]:
 def check_recorders(configs: Sequence[AnyRecorder]) -> Sequence[AnyRecorder]:
     """Raise ConfigError if two recorders have the same name, because they would write the same files."""
     names = [config.name for config in configs]
-    faults = [
+    ConfigError.require_none(
         ConfigErrorItem(f"{index}.name", f"expected each recorder once, got {name!r} twice")
         for index, name in enumerate(names)
         if name in names[:index]
-    ]
-    ConfigError.require_none(faults)
+    )
     return configs

@@ -163,8 +163,10 @@ class Aggregates:
                     found.append((f"{name}/count", self._sums[name][1]))
                 case "std":
                     found.append((f"{name}/std", math.sqrt(float(self._tracks[name]["std"]) / self._sums[name][1])))
-                case "median":
-                    found.append((f"{name}/median", _median(self._tracks[name]["median"])))
+                case "median":  # nan if one of all is nan
+                    with np.errstate(invalid="ignore"):
+                        median = float(np.median(_floats(self._tracks[name]["median"]).numpy()))
+                    found.append((f"{name}/median", median))
                 case _:
                     found.append((f"{name}/{statistic}", float(self._tracks[name][statistic])))
         return found
@@ -218,12 +220,6 @@ def _extreme(statistic: str, one: Number, other: Number) -> Number:
         return torch.minimum(*two) if statistic == "min" else torch.maximum(*two)
     is_beyond = other < one if statistic == "min" else other > one
     return other if is_beyond or math.isnan(other) else one
-
-
-def _median(numbers: list[Number]) -> float:
-    """Return the middle number, or the mean of the two in the middle; nan if one of all is nan."""
-    with np.errstate(invalid="ignore"):
-        return float(np.median(_floats(numbers).numpy()))
 
 
 def _floats(numbers: list[Number]) -> Tensor:

@@ -118,7 +118,10 @@ class Feed:
                 if end is not None:
                     self.recorder.close(end)
                     self.is_complete = True
-                self._works()
+                self._pause_s = FIRST_PAUSE_S
+                if self._is_failing or self._is_hung:
+                    self._is_failing = self._is_hung = False
+                    self._news.append(f"recorder {self.name} works again; no record is missing there")
                 if end is not None:
                     return
                 self._alive_at = None
@@ -140,12 +143,6 @@ class Feed:
             text = redacted(str(error)).strip().partition("\n")[0]
             why = f"{type(error).__name__}: {text}" if text else type(error).__name__
             self._news.append(f"recorder {self.name} failed: {why}; it is tried again, training goes on")
-
-    def _works(self) -> None:
-        self._pause_s = FIRST_PAUSE_S
-        if self._is_failing or self._is_hung:
-            self._is_failing = self._is_hung = False
-            self._news.append(f"recorder {self.name} works again; no record is missing there")
 
 
 def _new_lines(file: BinaryIO, length: int) -> Iterator[bytes]:

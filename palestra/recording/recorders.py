@@ -9,6 +9,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,10 @@ from torch import Tensor
 
 from palestra.recording.results import path_of_pair
 from palestra.storage.disk import Folder
+from palestra.storage.manifest import BEGUN, Manifest
 from palestra.storage.records_file import Measure, RecordsThen, lines_of
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.stored_files import CheckpointError
 
 Status = Literal["running", "complete", "failed", "interrupted"]
 Param = bool | int | float | str | None
@@ -210,3 +214,33 @@ def stored_run_id(folder: Folder, make: Callable[[], str]) -> str:
     if folder.kind("run-id") is None:
         folder.make().write("run-id", f"{make()}\n".encode())
     return folder.read("run-id", max_bytes=1024).decode().strip()
+
+
+# ---- checkpoints as artifacts ---------------------------------------------------------------------------------
+
+
+def files_of_checkpoints(run: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the files of a run's latest and best checkpoint, of its config, and of the players of other runs.
+
+    Each comes with its path in a folder that can be opened as a run. There are none before the first checkpoint.
+    """
+    folder = RunFolder(run)
+    pointers = [pointer for pointer in ("latest", "best") if folder.checkpoints.kind(pointer) == "file"]
+    named = {pointer: folder.checkpoints.read(pointer).decode().strip() for pointer in pointers}
+    if not named:
+        return
+    for name in (folder.config.name, folder.run.name):
+        yield folder.path / name, name
+    for pointer in named:
+        yield folder.checkpoints.path / pointer, f"checkpoints/{pointer}"
+    for number in sorted(set(named.values())):
+        place = folder.checkpoints.below(number)
+        for name in place.names():
+            yield place.path / name, f"checkpoints/{number}/{name}"
+    begun: dict[str, None] = {}  # the files with which the run has begun, which a checkpoint names
+    for number in named.values():
+        with suppress(CheckpointError):
+            once = Manifest.read(folder.checkpoints.below(number)).once
+            begun |= dict.fromkeys(f"{place}/{name}" for place in BEGUN for name in once.get(place, {}))
+    for path in begun:
+        yield folder.path / path, path

@@ -5,7 +5,7 @@ games, both numbers follow.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -79,7 +79,8 @@ def _print_evaluation(console: Console, evaluations: Sequence[Evaluation]) -> No
     is_alone = len(learned[0].players) == 1
     console.print(_before_after(evaluations, pairs if is_alone else learned))
     moments = [f"after: opt step {evaluations[-1].opt_steps:,}, {num_text(learned)} each"]
-    if firsts := _firsts(evaluations, learned):
+    results = histories(evaluations)
+    if firsts := [results[pair.seats][0] for pair in learned if len(results[pair.seats]) > 1]:
         moments.insert(0, f"before: opt step {evaluations[0].opt_steps:,}, {num_text(firsts)} each")
     has_intervals = any(pair.has_interval for pair in learned)
     note = "; ".join([*moments, *(["brackets: 95% intervals"] if has_intervals else [])]) + "."
@@ -92,12 +93,6 @@ def _print_evaluation(console: Console, evaluations: Sequence[Evaluation]) -> No
         console.print(score_table(evaluations, console.width, num_rows=100))
     for number, line in enumerate(verdicts(evaluations)):
         _print_line(console, line if number else f"\n{line}")
-
-
-def _firsts(evaluations: Sequence[Evaluation], pairs: Sequence[PairResult]) -> list[PairResult]:
-    """Return the first results of those pairings that have later ones too."""
-    results = histories(evaluations)
-    return [results[pair.seats][0] for pair in pairs if len(results[pair.seats]) > 1]
 
 
 def _print_line(console: Console, line: str, style: str = "") -> None:
@@ -232,27 +227,21 @@ def render_seeds_summary(console: Console, runs: Mapping[int, Sequence[Evaluatio
         for evaluations in runs.values()
     ]
     names = list(dict.fromkeys(name for each in trained for name in each))
-    tables = [(name, _table_of_seeds([each.get(name, []) for each in trained])) for name in names]
-    if not any(table for _, table in tables):
+    tables = {name: _table_of_seeds([each.get(name, []) for each in trained]) for name in names}
+    if not any(tables.values()):
         which = "after opt step 0" if any(runs.values()) else "of a learning player"
         _print_line(console, f"  no evaluation {which}")
         return
-    for name, table in tables:
+    for name, table in tables.items():
         if table is not None and len(names) > 1:
             _print_line(console, f"Evaluation {name}", "bold")
         if table is not None:
             console.print(table)
     _print_line(console, "Means over seeds, ± their 95% t interval; least and most: of single seeds, after.", "dim")
-    learned = list(_learned_histories(trained))
+    found = (past for each in trained for own in each.values() for past in histories(own).values())
+    learned = [past for past in found if past[-1].learned]
     before, after = (num_text(past[place] for past in learned) for place in (0, -1))
     _print_line(console, f"Of each seed and pairing before: {before}; after: {after}.", "dim")
-
-
-def _learned_histories(runs: Iterable[Mapping[str, Sequence[Evaluation]]]) -> Iterator[list[PairResult]]:
-    """Yield the results of each pairing in which a player learns, in each evaluation of each run, the oldest first."""
-    for by_evaluation in runs:
-        for found in by_evaluation.values():
-            yield from (past for past in histories(found).values() if past[-1].learned)
 
 
 def _table_of_seeds(runs: Sequence[Sequence[Evaluation]]) -> Table | None:
@@ -263,17 +252,10 @@ def _table_of_seeds(runs: Sequence[Sequence[Evaluation]]) -> Table | None:
     past = [histories(evaluations) for evaluations in runs]
     for seats, pair in pairs.items():
         found = [results[seats] for results in past if seats in results]
-        values = [
-            (
-                [results[0].scores[name].value for results in found],
-                [results[-1].scores[name].value for results in found],
-            )
-            for name in pair.scores
-        ]
-        rows = [
-            (mean_text(before), mean_text(after), score_text(min(after)), score_text(max(after)))
-            for before, after in values
-        ]
+        rows = []
+        for name in pair.scores:
+            before, after = ([results[place].scores[name].value for results in found] for place in (0, -1))
+            rows.append((mean_text(before), mean_text(after), score_text(min(after)), score_text(max(after))))
         _add_rows(table, pair, rows)
     return table
 

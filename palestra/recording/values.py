@@ -127,12 +127,8 @@ class Bins:
         scaled = np.ldexp(values, -self.exponent)
         is_rounded_to_0 = (scaled == 0) & (values < 0)  # such numbers lie in the bin below 0
         places = np.floor(scaled).astype(np.int64) - is_rounded_to_0
-        first, end = int(places.min()), int(places.max()) + 1
-        if len(self.counts):
-            first, end = min(first, self.first), max(end, self.first + len(self.counts))
-        counts = np.bincount(places - first, minlength=end - first)
-        counts[self.first - first :][: len(self.counts)] += self.counts
-        self.first, self.counts = first, counts
+        first = int(places.min())
+        self._merge(first, np.bincount(places - first))
 
     def join(self, other: "Bins") -> None:
         """Add the numbers that others have counted."""
@@ -143,13 +139,17 @@ class Bins:
         theirs = Bins()
         vars(theirs).update(vars(other))
         theirs._coarsen(self.exponent)
-        first, end = theirs.first, theirs.first + len(theirs.counts)
-        if len(self.counts):
-            first, end = min(first, self.first), max(end, self.first + len(self.counts))
-        counts = np.zeros(end - first, dtype=np.int64)
-        for each in (self, theirs):
-            counts[each.first - first :][: len(each.counts)] += each.counts
-        self.first, self.counts = first, counts
+        self._merge(theirs.first, theirs.counts)
+
+    def _merge(self, first: int, counts: np.ndarray) -> None:
+        """Add counts of bins as wide as these, of which the first one begins at first * width."""
+        if not len(self.counts):
+            self.first = first
+        low, end = min(first, self.first), max(first + len(counts), self.first + len(self.counts))
+        merged = np.zeros(end - low, dtype=np.int64)
+        for start, each in ((first, counts), (self.first, self.counts)):
+            merged[start - low :][: len(each)] += each
+        self.first, self.counts = low, merged
 
     def _exponent(self) -> int:
         """Return the exponent of the width that the numbers so far need. It never falls while numbers are added."""

@@ -1,6 +1,6 @@
 """The blocks of a report: plain data in sections, which page.html turns into HTML."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +9,8 @@ from markupsafe import Markup
 from palestra.games.trace import Transcript
 from palestra.recording.results import interval_text, score_text
 from palestra.report.figures import Drawn
+from palestra.report.groups import Group
+from palestra.report.reading import RunData
 from palestra.runtime.scores import Estimate
 
 
@@ -138,6 +140,25 @@ class Section:
     name: str
     title: str
     blocks: list[Block] = field(default_factory=list)
+
+
+def section_of_first_runs(
+    name: str, title: str, groups: Sequence[Group], blocks_of: Callable[[RunData], list[Block]], fault: str
+) -> list[Section]:
+    """Make a section of what the first run of each group has; none if no run has anything.
+
+    fault: what the page says where something is raised, as by a damaged file or a missing extra.
+    """
+    section = Section(name, title)
+    for group in groups:
+        run = group.runs[0]
+        try:
+            blocks = blocks_of(run)
+        except Exception as error:
+            blocks = [Note(f"{fault}: {error}")]
+        several = len(groups) > 1 or len(group.runs) > 1
+        section.blocks += [Heading(run.name), *blocks] if blocks and several else blocks
+    return [section] if section.blocks else []
 
 
 def count(value: Any) -> Cell:

@@ -1,5 +1,10 @@
-"""Compares groups of runs: the scores of their last evaluations, and how likely one group's runs beat another's."""
+"""Compares groups of runs: the scores of their last evaluations, and how likely one group's runs beat another's.
 
+A comparison is shown in a terminal, as CSV, or as a section of a report.
+"""
+
+import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -7,10 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from palestra.recording.results import Seat, num_text
-from palestra.report.evaluation_tables import evaluation_names, pairing_text, pairings
-from palestra.report.groups import FEWEST_OF_A_BAND, NUM_RESAMPLES, Group, mean_score, standings_of
+from palestra.recording.results import Seat, estimate_text, num_text, printable
+from palestra.report.blocks import Cell, Note, Section, count, scored
+from palestra.report.blocks import Table as PageTable
+from palestra.report.evaluation_tables import counted_in_runs, evaluation_names, pairing_text, pairings
+from palestra.report.groups import FEWEST_OF_A_BAND, NUM_RESAMPLES, Group, cut, mean_score, standings_of
 from palestra.report.overview import differing_keys
 from palestra.runtime.statistics import (
     Estimate,
@@ -18,6 +28,7 @@ from palestra.runtime.statistics import (
     estimate_probability_of_improvement,
     score_interval_of_improvement,
 )
+from palestra.sweeps.naming import short_keys
 
 NUM_RESAMPLES_OF_PAIRS = 10_000
 
@@ -80,16 +91,10 @@ class Comparison:
 def compare_groups(groups: Sequence[Group]) -> Comparison:
     """Compare the last evaluations of groups, in the pairings in which a player learns."""
     rows = [row for name in evaluation_names(groups) for row in _rows(groups, name)]
-    overall = [
-        estimate_improvement(
-            [
-                pair
-                for row in rows
-                if (pair := _pair(row.by_run(group), row.by_run(groups[0]), row.is_high_good)) is not None
-            ]
-        )
-        for group in groups[1:]
-    ]
+    overall = []
+    for group in groups[1:]:
+        pairs = (_pair(row.by_run(group), row.by_run(groups[0]), row.is_high_good) for row in rows)
+        overall.append(estimate_improvement([pair for pair in pairs if pair is not None]))
     return Comparison(tuple(groups), differing_keys(groups), tuple(rows), tuple(overall))
 
 
@@ -126,9 +131,12 @@ def _rows(groups: Sequence[Group], name: str) -> Iterator[ScoreRow]:
             for group in groups:
                 if by_run := _by_run(group, name, seats, measure):
                     both = None if group is groups[0] else _pair(by_run, first, is_high_good)
-                    mean = mean_score([score for _, score in by_run])
+                    mean, iqm = mean_score([score for _, score in by_run]), None
+                    if len(by_run) > 1:
+                        iqm = estimate_interquartile_mean([_values(by_run)], NUM_RESAMPLES, seed=0)
+                        iqm = _of_enough(iqm, len(by_run))
                     improvement = estimate_improvement([both]) if both else None
-                    found.append(GroupScore(group.label, by_run, mean, _iqm(by_run), improvement))
+                    found.append(GroupScore(group.label, by_run, mean, iqm, improvement))
             yield ScoreRow(name, pairing_text(seats), measure, is_high_good, pair.is_share(measure), tuple(found))
 
 
@@ -140,12 +148,6 @@ def _by_run(group: Group, name: str, seats: tuple[Seat, ...], measure: str) -> B
 
 def _values(by_run: ByRun) -> torch.Tensor:
     return torch.tensor([score.value for _, score in by_run], dtype=torch.float64)
-
-
-def _iqm(by_run: ByRun) -> Estimate | None:
-    if len(by_run) < 2:
-        return None
-    return _of_enough(estimate_interquartile_mean([_values(by_run)], NUM_RESAMPLES, seed=0), len(by_run))
 
 
 def _of_enough(estimate: Estimate, num_runs: int) -> Estimate:
@@ -211,3 +213,122 @@ def as_data(comparison: Comparison, places: Mapping[Path, str]) -> dict[str, Any
             zip((group.label for group in comparison.groups[1:]), comparison.overall, strict=True)
         ),
     }
+
+
+# ---- shown ----------------------------------------------------------------------------------------------------
+
+
+COLUMNS = ("evaluation", "pairing", "measure", "group", "run", "value", "low", "high")
+
+
+def render_comparison(console: Console, comparison: Comparison, iqm: bool = False) -> None:
+    """Print the runs, the keys in which configs differ, and the scores.
+
+    Of several runs the mean is shown, as in reports and plots, or with `iqm` the interquartile mean.
+    """
+    groups, rows = comparison.groups, []
+    for group in groups:
+        for run in group.runs:
+            last = {each.evaluation.name: each.evaluation.opt_steps for each in run.evaluated}
+            steps = ", ".join(sorted({f"opt step {number:,}" for number in last.values()})) or "no evaluation"
+            rows.append([group.label, run.name, str(run.seed), run.state, steps])
+    console.print(_table(["group", "run", "seed", "state", "evaluated at"], rows))
+    if len(groups) > 1:
+        console.print()
+        names = short_keys(comparison.differences)
+        rows = [[names[key], *values] for key, values in comparison.differences.items()]
+        head = ["key", *(group.label for group in groups)]
+        console.print(_table(head, rows) if rows else Text("The configs are the same but for seed, output, execution."))
+    console.print()
+    if not comparison.rows:
+        runs = [run for group in groups for run in group.runs]
+        can_play = all("--games" in run.kind.options for run in runs)
+        said = f"There is no evaluation{' of a learning player' * can_play} in {', '.join(run.name for run in runs)}"
+        console.print(Text(printable(f"{said}{'; --games N plays one' * can_play}.")))
+        return
+    head = ["pairing", "measure", "group", "runs", "IQM" if iqm else "mean", *(["P(better)"] if groups[1:] else [])]
+    rows = []
+    for row in comparison.rows:
+        for each in row.groups:
+            score = each.iqm if iqm and each.iqm is not None else cut(each.mean, row.measure, row.is_share)
+            texts = [row.pairing, _measure_text(row), each.group, str(len(each.by_run)), estimate_text(score)]
+            rows.append([*texts, estimate_text(each.improvement)][: len(head)])
+    console.print(_table(head, rows))
+    for line in _overall_lines(comparison):
+        console.print(Text(line))
+    console.print(Text(_legend(groups, iqm), style="dim"))
+
+
+def _overall_lines(comparison: Comparison) -> list[str]:
+    first, *others = (group.label for group in comparison.groups)
+    return [
+        f"All pairings: P({other} better than {first}) = {estimate_text(estimate)}"
+        for other, estimate in zip(others, comparison.overall, strict=True)
+        if estimate is not None
+    ]
+
+
+def _legend(groups: Sequence[Group], iqm: bool) -> str:
+    counted = counted_in_runs(groups)
+    sentences = [
+        f"A single run has the 95% interval over its {counted}." if any(len(g.runs) == 1 for g in groups) else ""
+    ]
+    if any(len(group.runs) > 1 for group in groups):
+        sentences.append("" if iqm else "Means over runs have 95% t intervals.")
+        resampled = [*(["IQM"] if iqm else []), *(["P"] if groups[1:] else [])]
+        if resampled:
+            have = f"{' and '.join(resampled)} {'have 95% intervals' if resampled[1:] else 'has a 95% interval'}"
+            sentences.append(f"With {FEWEST_OF_A_BAND} runs or more, {have} over runs.")
+    if len(groups) > 1:
+        better = f"P(better): the share of pairs in which a run of the group is better than one of {groups[0].label}"
+        sentences.append(
+            f"{better}; a score that learning players want in opposite directions, or not at all, has none."
+        )
+    sentences += unequal_samples(groups)
+    return " ".join([*filter(None, sentences), "* learns."])
+
+
+def _measure_text(row: ScoreRow) -> str:
+    return f"{row.measure} (low is better)" if row.is_high_good is False else row.measure
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for title in head:
+        table.add_column(Text(printable(title)), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    return table
+
+
+def comparison_section(groups: Sequence[Group]) -> Section:
+    """Make the section of a report that compares several groups."""
+    comparison = compare_groups(groups)
+    rows = [
+        [
+            Cell(row.pairing, detail=_measure_text(row)),
+            Cell(each.group),
+            scored(cut(each.mean, row.measure, row.is_share)),
+            Cell("-") if each.improvement is None else scored(each.improvement),
+            count(len(each.by_run)),
+        ]
+        for row in comparison.rows
+        for each in row.groups
+    ]
+    if not rows:
+        return Section("comparison", "Comparison", [Note("There is no evaluation of a learning player.")])
+    table = PageTable("Scores at the last evaluation.", ["pairing", "group", "mean", "P(better)", "runs"], rows)
+    overall = [Note(f"{line}.") for line in _overall_lines(comparison)]
+    return Section("comparison", "Comparison", [table, Note(_legend(groups, iqm=False)), *overall])
+
+
+def to_csv(comparison: Comparison) -> str:
+    """Return a comparison as CSV: a head, then a line for each score of each run."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in comparison.rows:
+        for each in row.groups:
+            for run, score in each.by_run:
+                writer.writerow([row.evaluation, row.pairing, row.measure, each.group, run, *score])
+    return file.getvalue()

@@ -4,7 +4,7 @@ Learning tables show scores by environment and algorithm, cross-tables who meets
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,12 +18,11 @@ from matplotlib.table import Cell
 
 from palestra.config import ConfigError
 from palestra.recording.results import UNKNOWN, Seat, label, printable, score_text
-from palestra.report.comparison import ScoreRow, compare_groups
-from palestra.report.evaluation_tables import counted_in_runs, evaluation_names
+from palestra.report.comparison import compare_groups
+from palestra.report.evaluation_tables import counted_in_runs, ends_of_colours, evaluation_names
 from palestra.report.groups import Group, group_runs, mean_score, standings_of
-from palestra.report.moments import read_moments
 from palestra.report.plots import STYLE, Plot, Series, check_format, figure_title, saved
-from palestra.report.reading import Evaluated, RunData, read_runs
+from palestra.report.reading import Evaluated, RunData, read_moments, read_runs
 from palestra.runs.tables import chosen_names
 from palestra.runtime.scores import Estimate
 
@@ -66,7 +65,13 @@ def plot_tables(
         if kind == "learning-table":
             figure = _draw_learning_table(series, metrics)
         else:
-            figure = _draw_cross_tables(list(_cross_tables(series, _scripted_results(runs), metrics)))
+            # pairings in which nobody learns are not played at every moment: earlier results are needed
+            dated = [run.path for run in runs if run.at]
+            scripted = {run.path: run.evaluated for run in read_runs(dated)} if dated else {}
+            tables = _cross_tables(series, scripted, metrics)
+            figure, all_axes = _page([HEAD + sum(_heights(table)) for table in tables])
+            for axes, table in zip(all_axes, tables, strict=True):
+                _draw_cross_table(axes, table)
         content = saved(figure, file_format)
     marks = {"learning-table": "a star marks players that learn"}
     return Plot(content, f"{_caption(groups)}; {marks.get(kind, 'players that learn are bold, darker is higher')}")
@@ -103,7 +108,11 @@ def _draw_learning_table(all_series: Sequence[Series], metrics: Sequence[str]) -
     if metrics:
         shown = chosen_names(list(dict.fromkeys(row.measure for _, row in rows)), metrics)
         rows = [(game, row) for game, row in rows if row.measure in shown]
-    names = {series.group.label: _column(series, by_game[series.game]) for series in all_series}
+    names = {}
+    for series in all_series:  # PPO, or "PPO: fast" where several groups in an environment learn by PPO
+        text, name = ", ".join(series.algorithms), series.group.label
+        is_only = sum(other.algorithms == series.algorithms for other in by_game[series.game]) == 1
+        names[name] = printable(text if text and is_only else f"{text}: {name}" if text else name)
     columns = list(dict.fromkeys(names.values()))
     heads = {
         "environment": [printable(game) for game, _ in rows],
@@ -112,39 +121,25 @@ def _draw_learning_table(all_series: Sequence[Series], metrics: Sequence[str]) -
         "score": [label(row.measure) for _, row in rows],
     }
     heads = {name: texts for name, texts in heads.items() if name != "evaluation" or len(set(texts)) > 1}
-    cells = [[_entry(row, names, column) for column in columns] for _, row in rows]
+    cells = []
+    for _, row in rows:
+        texts = {names[each.group]: " ".join(_pieces_of(each.mean)) for each in reversed(row.groups)}
+        cells.append([texts.get(column, "–") for column in columns])
     lines = [[*texts, *entries] for *texts, entries in zip(*heads.values(), cells, strict=True)]
     for before, line in reversed(list(pairwise(lines))):
         line[0] = "" if line[0] == before[0] else line[0]  # an environment is named once
-    return _ruled_table(figure_title(all_series), [*heads, *columns], lines, num_left=len(heads))
-
-
-def _column(series: Series, others: Sequence[Series]) -> str:
-    """Return the head of a column: PPO, or "PPO: fast" where several groups in an environment learn by PPO."""
-    text, name = ", ".join(series.algorithms), series.group.label
-    is_only = sum(other.algorithms == series.algorithms for other in others) == 1
-    return printable(text if text and is_only else f"{text}: {name}" if text else name)
-
-
-def _entry(row: ScoreRow, names: dict[str, str], column: str) -> str:
-    means = [each.mean for each in row.groups if names[each.group] == column]
-    return " ".join(_pieces_of(means[0])) if means else "–"
+    figure, [axes] = _page([HEIGHT * (len(lines) + 2)])
+    _write_title(axes, figure_title(all_series))
+    table = _write_table(axes, [[*heads, *columns], *lines], [HEIGHT] * (len(lines) + 1))
+    for (place, column), cell in table.items():  # three rules
+        cell.visible_edges = "BT" if place == 0 else "B" if place == len(lines) else ""
+        cell.set_text_props(ha="left" if column < len(heads) else "center", weight="bold" if place == 0 else "normal")
+    return figure
 
 
 def _pieces_of(score: Estimate) -> list[str]:
     """Return a score and, if it has one, its interval as texts: .254, ± .003."""
     return [score_text(score.value), *([f"± {score_text(score.half)}"] if math.isfinite(score.half) else [])]
-
-
-def _ruled_table(title: str, head: Sequence[str], lines: Sequence[Sequence[str]], num_left: int) -> Figure:
-    """Draw a table with three rules. num_left: so many columns are flush left, the others centred."""
-    figure, [axes] = _page([HEIGHT * (len(lines) + 2)])
-    _write_title(axes, title)
-    cells = _write_table(axes, [head, *lines], [HEIGHT] * (len(lines) + 1))
-    for (row, column), cell in cells.items():
-        cell.visible_edges = "BT" if row == 0 else "B" if row == len(lines) else ""
-        cell.set_text_props(ha="left" if column < num_left else "center", weight="bold" if row == 0 else "normal")
-    return figure
 
 
 # ---- cross-tables --------------------------------------------------------------------------------------
@@ -164,19 +159,10 @@ class CrossTable:
         return sorted(found, key=lambda seat: not seat.learns)
 
 
-Scripted = dict[Path, tuple[Evaluated, ...]]
-
-
-def _scripted_results(runs: Sequence[RunData]) -> Scripted:
-    """Read all evaluations of runs of which one moment is asked for.
-
-    Pairings in which nobody learns are not played again at every moment, so earlier results are needed.
-    """
-    dated = [run.path for run in runs if run.at]
-    return {run.path: run.evaluated for run in read_runs(dated)} if dated else {}
-
-
-def _cross_tables(all_series: Sequence[Series], scripted: Scripted, metrics: Sequence[str]) -> Iterator[CrossTable]:
+def _cross_tables(
+    all_series: Sequence[Series], scripted: Mapping[Path, Sequence[Evaluated]], metrics: Sequence[str]
+) -> list[CrossTable]:
+    """Make the tables. scripted: all evaluations of runs of which one moment is asked for, by their folders."""
     found = []
     for series in all_series:
         names = evaluation_names([series.group])
@@ -198,7 +184,7 @@ def _cross_tables(all_series: Sequence[Series], scripted: Scripted, metrics: Seq
         raise ConfigError.at(
             "--kind", "expected runs with an evaluation of a game of two roles for a cross-table, got none"
         )
-    yield from found
+    return found
 
 
 def _results(run: RunData, name: str, everything: Sequence[Evaluated]) -> Iterator[tuple[Seats, Any]]:
@@ -208,14 +194,6 @@ def _results(run: RunData, name: str, everything: Sequence[Evaluated]) -> Iterat
     for seats, standing in standings_of(everything, name).items():
         if seats not in now and not standing.last.learned:
             yield seats, standing.last
-
-
-def _draw_cross_tables(tables: Sequence[CrossTable]) -> Figure:
-    """Draw tables one below the other."""
-    figure, all_axes = _page([HEAD + sum(_heights(table)) for table in tables])
-    for axes, table in zip(all_axes, tables, strict=True):
-        _draw_cross_table(axes, table)
-    return figure
 
 
 def _heights(table: CrossTable) -> list[float]:
@@ -235,8 +213,7 @@ def _draw_cross_table(axes: Axes, table: CrossTable) -> None:
         cells[number, 0].set_text_props(ha="left", weight=_weight(seat))
     for number, seat in enumerate(columns, start=1):
         cells[0, number].set_text_props(weight=_weight(seat))
-    finite = [score.value for score in table.scores.values() if math.isfinite(score.value)]
-    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    low, high = ends_of_colours(score.value for score in table.scores.values())
     for (row, column), score in table.scores.items():
         if math.isfinite(score.value):
             share = (score.value - low) / (high - low) if high > low else 0.5

@@ -6,10 +6,18 @@ from statistics import fmean
 from typing import Any
 
 from palestra.config import under
-from palestra.recording.results import PairResult, Seat, as_float, counted_by, names_of_pairing, num_text, score_text
+from palestra.recording.results import (
+    UNKNOWN,
+    PairResult,
+    Seat,
+    as_float,
+    counted_by,
+    names_of_pairing,
+    num_text,
+    score_text,
+)
 from palestra.report.blocks import Block, Cell, Heading, Note, Section, Table, count, number, scored
 from palestra.report.groups import Group, Standing, cut, mean_score, standings_of
-from palestra.runtime.scores import Estimate
 
 Seats = tuple[Seat, ...]
 
@@ -74,7 +82,9 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
     steps = sorted({each.opt_steps for found in standings.values() for each in found if each.last.learned})
     at = f", at opt step {' or '.join(f'{step:,}' for step in steps)}" if len(steps) <= 3 else ", at the last opt steps"
     at = at if steps else ""  # where nobody learns
-    of_first = _of_first(each for found in standings.values() for each in found)
+    changed = [each for found in standings.values() for each in found if each.first is not each.last]
+    then, now = num_text(each.first for each in changed), num_text(each.last for each in changed)
+    of_first = "" if then == now else f", of {then} a pairing where the last one has {now}"
     if len(group.runs) == 1:
         before = f", before is the first evaluation{of_first}" if steps else ""
         caption = f"{name}{at}; brackets are 95% intervals over {example.counted}{before}."
@@ -87,31 +97,30 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
         caption = f"{name}{at}: {means}; before is the first evaluation{of_first}."
         rows = [row for found in standings.values() for row in _rows_of_several(found)]
         yield Table(caption, ["pairing", "mean", "runs", "before", "least", "most"], rows)
-    if overflown := _overflown(standings):
+    games = {seats: [each.raw.get("overflow") for each in found] for seats, found in standings.items()}
+    counts = {seats: sum(n for n in numbers if isinstance(n, int)) for seats, numbers in games.items()}
+    overflown = ", ".join(f"{n:,} games of {pairing_text(seats)}" for seats, n in counts.items() if n)
+    if overflown:
         yield Note(f"Cut off because numbers grew too large for exact play: {overflown}.")
-    if table := _cross_table(standings):
-        yield table
-    if table := _ratings(group, name):
-        yield table
+    yield from filter(None, (_cross_table(standings), _ratings(group, name)))
 
 
 def _head_of_one(examples: Sequence[PairResult], before: bool) -> list[str]:
     measures = _wanted(examples[0]) if examples else []
     figures = [f"{measure} before" for measure in measures] if before else []
-    of_games = _is_of_games(examples[0]) if examples else True
-    counted = ["IQM of returns", "length", "games", "cut off"] if of_games else [examples[0].counted]
+    counted = {pair.counted for pair in examples} - {"games"} or ("IQM of returns", "length", "games", "cut off")
     return ["pairing", *measures, *figures, *counted]
 
 
-def _is_of_games(pair: PairResult) -> bool:
-    return pair.counted == "games"
-
-
 def _row_of_one(pair: PairResult, raw: Mapping[str, Any], first: PairResult | None = None) -> list[Cell]:
-    before = [] if first is None else [_before(first, pair, measure) for measure in _wanted(pair)]
+    measures = _wanted(pair)
+    before = []
+    if first is not None:
+        known = {} if first is pair else first.scores
+        before = [number(known[measure].value) if measure in known else Cell("-") for measure in measures]
     iqms = [under(raw, "statistics", "episode_return", role, "iqm") for role in pair.players]
-    scores = [Cell(pairing_text(pair.seats)), *(scored(pair.scores[measure]) for measure in _wanted(pair)), *before]
-    if not _is_of_games(pair):
+    scores = [Cell(pairing_text(pair.seats)), *(scored(pair.scores[measure]) for measure in measures), *before]
+    if pair.counted != "games":
         return [*scores, count(pair.num)]
     return [
         *scores,
@@ -125,23 +134,6 @@ def _row_of_one(pair: PairResult, raw: Mapping[str, Any], first: PairResult | No
 def _wanted(pair: PairResult) -> list[str]:
     """Return the scores that mean something to some role, each a column; the section on scores has the others."""
     return [name for name in pair.scores if pair.declared[name].high_for or pair.declared[name].low_for]
-
-
-def _of_first(standings: Iterable[Standing]) -> str:
-    """Say how many games the first evaluation had, if the last one had another number; else return ""."""
-    changed = [each for each in standings if each.first is not each.last]
-    then, now = num_text(each.first for each in changed), num_text(each.last for each in changed)
-    return "" if then == now else f", of {then} a pairing where the last one has {now}"
-
-
-def _before(first: PairResult, last: PairResult, measure: str) -> Cell:
-    return Cell("-") if first is last or measure not in first.scores else number(first.scores[measure].value)
-
-
-def _overflown(standings: Mapping[Seats, Sequence[Standing]]) -> str:
-    games = {seats: [each.raw.get("overflow") for each in found] for seats, found in standings.items()}
-    counts = {seats: sum(n for n in numbers if isinstance(n, int)) for seats, numbers in games.items()}
-    return ", ".join(f"{n:,} games of {pairing_text(seats)}" for seats, n in counts.items() if n)
 
 
 def _rows_of_several(found: Sequence[Standing]) -> Iterator[list[Cell]]:
@@ -178,10 +170,12 @@ def _cross_table(standings: Mapping[Seats, Sequence[Standing]]) -> Table | None:
     first, second = (list(dict.fromkeys(seats[place] for seats in scores)) for place in (0, 1))
     if len(first) < 2 or len(second) < 2:
         return None
-    values = [score.value for score in scores.values() if math.isfinite(score.value)]
-    low, high = min(values, default=0.0), max(values, default=0.0)
+    low, high = ends_of_colours(score.value for score in scores.values())
     rows = [
-        [Cell(_player_text(row)), *(_heat_cell(scores.get((row, column)), low, high) for column in second)]
+        [
+            Cell(_player_text(row)),
+            *(heat_cell(scores.get((row, column), UNKNOWN).value, low, high) for column in second),
+        ]
         for row in first
     ]
     measure = next(iter(standings.values()))[0].last.measure
@@ -192,11 +186,17 @@ def _cross_table(standings: Mapping[Seats, Sequence[Standing]]) -> Table | None:
     return Table(caption, [f"{first[0].role} \\ {second[0].role}", *map(_player_text, second)], rows, is_heat=True)
 
 
-def _heat_cell(score: Estimate | None, low: float, high: float) -> Cell:
-    if score is None or not math.isfinite(score.value):
+def ends_of_colours(values: Iterable[float], is_share: bool = False) -> tuple[float, float]:
+    """Return the values with the palest and the fullest colour among those of one score, which may be a share."""
+    known = [*filter(math.isfinite, values), *((0.0, 1.0) if is_share else ())]
+    return min(known, default=0.0), max(known, default=0.0)
+
+
+def heat_cell(value: float, low: float, high: float) -> Cell:
+    """Make the cell of a score, coloured by its place between the ends of colours; "-" for one that is not finite."""
+    if not math.isfinite(value):
         return Cell("-")
-    heat = (score.value - low) / (high - low) if high > low else 0.5
-    return Cell(score_text(score.value), score.value, heat=heat)
+    return Cell(score_text(value), value, heat=(value - low) / (high - low) if high > low else 0.5)
 
 
 def _player_text(seat: Seat) -> str:

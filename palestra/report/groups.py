@@ -3,14 +3,14 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from palestra.config import ConfigError, UntrustedError, under
 from palestra.recording.results import UNKNOWN, PairResult, Seat
-from palestra.report.reading import Evaluated, RunData
+from palestra.report.reading import Evaluated, RunData, count_in
 from palestra.runs.branching import tree_differences
 from palestra.runtime.scores import Estimate
 from palestra.runtime.statistics import estimate_mean_of_few
@@ -74,8 +74,7 @@ def group_runs(runs: Sequence[RunData]) -> list[Group]:
         found.setdefault(f"{same}{run.at}{trial}", []).append(run)
     of_trials = trial_names(members[0].path for members in found.values())
     groups = [Group(_common_name(members, of_trials), tuple(members)) for members in found.values()]
-    labels = [group.label for group in groups]
-    if len(set(labels)) == len(labels):
+    if len({group.label for group in groups}) == len(groups):
         return groups
     return [Group(_distinct_name(group, groups), group.runs) for group in groups]
 
@@ -173,7 +172,7 @@ def metric_curve(group: Group, name: str, unit: str) -> Curve:
     """
     tracks = [
         [
-            Point(steps_in(record, unit), Estimate(value, math.nan, math.nan))
+            Point(count_in(record, unit), Estimate(value, math.nan, math.nan))
             for record, value in run.metrics.get(name, [])
             if value or not (name.endswith("_per_s") and "stages" in run.kind.counters)
         ]
@@ -184,25 +183,18 @@ def metric_curve(group: Group, name: str, unit: str) -> Curve:
 
 def score_curve(group: Group, evaluation: str, seats: tuple[Seat, ...], measure: str, unit: str) -> Curve:
     """Make the curve of a score of a pairing, at the steps at which it is known."""
-    found = [list(_pairs(run, evaluation, seats, measure, unit)) for run in group.runs]
-    tracks = [[Point(step, pair.every_score[measure]) for step, pair in each] for each in found]
-    is_share = any(pair.is_share(measure) for each in found for _, pair in each)
-    return over_runs(group, tracks, measure, is_share)
-
-
-def _pairs(
-    run: RunData, evaluation: str, seats: tuple[Seat, ...], measure: str, unit: str
-) -> Iterator[tuple[int, PairResult]]:
-    for found in run.evaluated:
-        for pair in found.evaluation.pairs if found.evaluation.name == evaluation else ():
-            if pair.seats == seats and math.isfinite(pair.every_score.get(measure, UNKNOWN).value):
-                yield steps_in(found.record, unit), pair
-
-
-def steps_in(record: Mapping[str, Any], unit: str) -> int:
-    """Return the position of a record on the curves' axes."""
-    value = record.get(unit)
-    return value if isinstance(value, int) else 0
+    found = [
+        [
+            (Point(count_in(each.record, unit), pair.every_score[measure]), pair.is_share(measure))
+            for each in run.evaluated
+            if each.evaluation.name == evaluation
+            for pair in each.evaluation.pairs
+            if pair.seats == seats and math.isfinite(pair.every_score.get(measure, UNKNOWN).value)
+        ]
+        for run in group.runs
+    ]
+    is_share = any(share for track in found for _, share in track)
+    return over_runs(group, [[point for point, _ in track] for track in found], measure, is_share)
 
 
 class Standing(NamedTuple):
@@ -238,14 +230,10 @@ def trial_names(runs: Iterable[Path]) -> dict[Path, str]:
     more than MOST_KEYS keys its number. Runs of no sweep are left out, and those of a sweep whose study cannot be read
     here.
     """
-    found, of_sweeps = dict[Path, str](), dict[Path, Mapping[str, str]]()
-    for run in runs:
-        if (sweep := sweep_of(run)) is not None:
-            if sweep not in of_sweeps:
-                of_sweeps[sweep] = _trials_in(sweep)
-            if (name := of_sweeps[sweep].get(run.absolute().parent.name)) is not None:
-                found[run] = name
-    return found
+    sweeps = {run: sweep for run in runs if (sweep := sweep_of(run)) is not None}
+    names = {sweep: _trials_in(sweep) for sweep in dict.fromkeys(sweeps.values())}
+    own = {run: names[sweep].get(run.absolute().parent.name) for run, sweep in sweeps.items()}
+    return {run: name for run, name in own.items() if name is not None}
 
 
 def _trials_in(sweep: Path) -> dict[str, str]:

@@ -1,13 +1,23 @@
-"""Curves over training: the scores of evaluations, and the metrics of the players."""
+"""Curves over training: the scores of evaluations, those that a game finds itself, and the metrics of the players."""
 
 import math
 from collections.abc import Collection, Iterable, Sequence
 
+from matplotlib.figure import Figure
+
 from palestra.recording.results import PairResult, Seat, label, metric_text, score_text, thinned
 from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Heading, Legend, Note, Section, Table, scored
-from palestra.report.evaluation_tables import counted_in_runs, evaluation_names, pairing_text, pairings
+from palestra.report.evaluation_tables import (
+    counted_in_runs,
+    ends_of_colours,
+    evaluation_names,
+    heat_cell,
+    pairing_text,
+    pairings,
+)
 from palestra.report.figures import MOST_POINTS, Figures, Level, paint_curves
 from palestra.report.groups import FEWEST_OF_A_BAND, Curve, Group, metric_curve, score_curve, step_unit
+from palestra.runtime.scores import return_of
 
 MOST_FIGURES = 24  # of metrics
 
@@ -30,17 +40,23 @@ def metrics_section(groups: Sequence[Group], figures: Figures) -> Section:
     kinds = ("players/", "dialogues/", "notes/")
     wanted = [name for name in names if name.startswith(kinds) and not name.endswith(counters)]
     wanted.sort(key=lambda name: (name.split("/")[:2], "/episodes/" not in name))
-    constant = {name: value for name in wanted if (value := _constant(groups, name)) is not None}
+    values = {name: {value for run in runs for _, value in run.metrics.get(name, [])} for name in wanted}
+    constant = {name: own.pop() for name, own in values.items() if len(own) == 1}
     drawn = [name for name in wanted if name not in constant]
     if not wanted:
         return Section("metrics", "Training metrics", [Note("There is no training record with metrics.")])
     section = Section("metrics", "Training metrics", legend(groups))
     unit = step_unit(groups)
-    players = {name for group in groups for run in group.runs for name in run.players}
+    players = {name for run in runs for name in run.players}
     for owner in dict.fromkeys(_owner(name, players) for name in drawn[:MOST_FIGURES]):
         mine = [name for name in drawn[:MOST_FIGURES] if _owner(name, players) == owner]
-        grid = FigureGrid([_metric_figure(groups, name, unit, figures) for name in mine])
-        section.blocks += [Heading(owner), grid]
+        grid = []
+        for name in mine:
+            kind, *words = name.split("/")
+            title = label("/".join(words if kind == "dialogues" else words[1:]) or name)
+            curves = [metric_curve(group, name, unit) for group in groups]
+            grid.append(_figure(title, label(name), title, curves, [], unit, figures))
+        section.blocks += [Heading(owner), FigureGrid(grid)]
     if constant:
         rows = [[Cell(label(name)), Cell(metric_text(value), value)] for name, value in constant.items()]
         section.blocks.append(Table("Metrics that never changed.", ["metric", "value"], rows))
@@ -80,26 +96,9 @@ def _score_figure(
     learner = next(seat for seat in seats if seat.learns)
     measure, title = pair.measure_of(learner), pairing_text(seats)
     curves = [score_curve(group, name, seats, measure, unit) for group in groups]
-    levels = _levels(groups, name, seats, learner, measure)
-    return _figure(title, f"{measure} of {title}", measure, curves, levels, unit, figures)
-
-
-def _figure(
-    title: str, what: str, measure: str, curves: Sequence[Curve], levels: Sequence[Level], unit: str, figures: Figures
-) -> Captioned:
-    shown, colours = present(curves)
-    text = f"{what} over {label(unit)}. {_in_words(shown)}"
-    drawn = figures.draw(title, text, lambda figure: paint_curves(figure, shown, colours, levels, unit, measure))
-    return Captioned(drawn, _numbers(shown, measure, unit))
-
-
-def _levels(groups: Sequence[Group], name: str, seats: tuple[Seat, ...], learner: Seat, measure: str) -> list[Level]:
-    """Return the scripted players that sit in the learner's role against the same opponents.
-
-    Their scores are those of the last evaluation of the first run.
-    """
+    # the scripted players that sit in the learner's role against the same opponents
     others = [seat for seat in seats if seat != learner]
-    return [
+    levels = [
         Level(rival.player, pair.scores[measure].value)
         for found, pair in pairings(groups, name, learned=False)
         for rival in found
@@ -108,29 +107,28 @@ def _levels(groups: Sequence[Group], name: str, seats: tuple[Seat, ...], learner
         and measure in pair.scores
         and math.isfinite(pair.scores[measure].value)
     ]
+    return _figure(title, f"{measure} of {title}", measure, curves, levels, unit, figures)
 
 
-def _metric_figure(groups: Sequence[Group], name: str, unit: str, figures: Figures) -> Captioned:
-    kind, *words = name.split("/")
-    title = label("/".join(words if kind == "dialogues" else words[1:]) or name)
-    curves = [metric_curve(group, name, unit) for group in groups]
-    return _figure(title, label(name), title, curves, [], unit, figures)
+def _figure(
+    title: str, what: str, measure: str, curves: Sequence[Curve], levels: Sequence[Level], unit: str, figures: Figures
+) -> Captioned:
+    shown, colours = present(curves)
+    where = [  # each curve begins and ends
+        f"{curve.group.label}: from {score_text(curve.points[0].score.value)} at {curve.points[0].step:,} to "
+        f"{score_text(curve.points[-1].score.value)} at {curve.points[-1].step:,}."
+        for curve in shown
+        if curve.points
+    ]
+    text = f"{what} over {label(unit)}. {' '.join(where)}"
+    drawn = figures.draw(title, text, lambda figure: paint_curves(figure, shown, colours, levels, unit, measure))
+    return Captioned(drawn, _numbers(shown, measure, unit))
 
 
 def present(curves: Iterable[Curve]) -> tuple[list[Curve], list[int]]:
     """Return the curves that have a point, with the numbers of their groups."""
     found = [(number, curve) for number, curve in enumerate(curves) if curve.points or curve.each]
     return [curve for _, curve in found], [number for number, _ in found]
-
-
-def _in_words(curves: Sequence[Curve]) -> str:
-    """Say where each curve begins and ends."""
-    return " ".join(
-        f"{curve.group.label}: from {score_text(curve.points[0].score.value)} at {curve.points[0].step:,} to "
-        f"{score_text(curve.points[-1].score.value)} at {curve.points[-1].step:,}."
-        for curve in curves
-        if curve.points
-    )
 
 
 def _numbers(curves: Sequence[Curve], measure: str, unit: str) -> Table | None:
@@ -148,12 +146,6 @@ def _numbers(curves: Sequence[Curve], measure: str, unit: str) -> Table | None:
     return Table(f"{measure} over {label(unit)}", head, rows) if rows else None
 
 
-def _constant(groups: Sequence[Group], name: str) -> float | None:
-    """Return the value of a metric if it is the same in all records of all runs; else None."""
-    values = {value for group in groups for run in group.runs for _, value in run.metrics.get(name, [])}
-    return values.pop() if len(values) == 1 else None
-
-
 def _owner(name: str, players: Collection[str]) -> str:
     """Say whose metric it is. players: those of the configs; what learns besides is a model."""
     kind, _, rest = name.partition("/")
@@ -161,3 +153,102 @@ def _owner(name: str, players: Collection[str]) -> str:
     if kind != "players":
         return kind.capitalize()
     return f"Player {learner}" if learner in players else label(learner).capitalize()
+
+
+# ---- scores that a game finds itself --------------------------------------------------------------------------
+
+
+MOST_COLUMNS = 10  # moments of a table
+COLOURS = "Shares are coloured from 0 to 1, other scores from their least value to their greatest."
+
+
+def scores_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
+    """Make the section on the scores of a game; none where the learning curves show all that it declares.
+
+    It says what the scores are, and for each pairing in which a player learns it has a curve of the first score and a
+    coloured table of all over training.
+    """
+    blocks: list[Block] = []
+    unit, names = step_unit(groups), evaluation_names(groups)
+    for name in names:
+        found = [(seats, pair) for seats, pair in pairings(groups, name) if _known_scores(groups, name, seats)]
+        if not found:
+            continue
+        seatings = [seats for seats, _ in found]
+        blocks += [Heading(f"Evaluation {name}")] if len(names) > 1 else []
+        blocks += _meanings(found[0][1])
+        blocks.append(FigureGrid([_game_figure(groups, name, seats, unit, figures) for seats in seatings]))
+        blocks.append(Note(COLOURS))
+        for _, pair in found:
+            blocks += [_moments_table(group, name, pair, unit, len(groups) > 1) for group in groups]
+    of_what = "game" if counted_in_runs(groups) == "games" else "model"
+    return [Section("scores", f"Scores of the {of_what}", [*legend(groups), *blocks])] if blocks else []
+
+
+def _meanings(pair: PairResult) -> list[Block]:
+    """Make a table of what the scores are; those that are the same but for a channel or a round share a line."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name in own_scores(pair):
+        if pair.declared[name].meaning:  # of an evaluation of one's own it is not known
+            found.setdefault((pair.declared[name].unit, pair.declared[name].meaning), []).append(name)
+    rows = [[Cell(", ".join(names)), Cell(unit), Cell(meaning)] for (unit, meaning), names in found.items()]
+    return [Table("What the scores are.", ["score", "unit", "meaning"], rows)] if rows else []
+
+
+def own_scores(pair: PairResult) -> list[str]:
+    """Return the scores without returns and without those that the learning curves show."""
+    shown = {pair.measure_of(seat) for seat in pair.seats} | {return_of(role) for role in pair.players}
+    return [name for name in pair.declared if name not in shown]
+
+
+def _known_scores(groups: Sequence[Group], evaluation: str, seats: tuple[Seat, ...]) -> list[str]:
+    """Return the scores that are known at some moment, in their order."""
+    found = [
+        (name, pair.every_score[name].value)
+        for group in groups
+        for run in group.runs
+        for each in run.evaluated
+        if each.evaluation.name == evaluation
+        for pair in each.evaluation.pairs
+        if pair.seats == seats
+        for name in own_scores(pair)
+    ]
+    known = {name for name, value in found if math.isfinite(value)}
+    return [name for name in dict.fromkeys(name for name, _ in found) if name in known]
+
+
+def _game_figure(
+    groups: Sequence[Group], evaluation: str, seats: tuple[Seat, ...], unit: str, figures: Figures
+) -> Captioned:
+    score, title = _known_scores(groups, evaluation, seats)[0], pairing_text(seats)
+    found = [(number, score_curve(group, evaluation, seats, score, unit)) for number, group in enumerate(groups)]
+    colours, curves = [n for n, curve in found if curve.points], [curve for _, curve in found if curve.points]
+    ends = " ".join(f"{curve.group.label}: {score_text(curve.points[-1].score.value)} at the end." for curve in curves)
+    is_share = all(0.0 <= point.score.value <= 1.0 for curve in curves for point in curve.points)
+
+    def paint(figure: Figure) -> None:
+        paint_curves(figure, curves, colours, [], unit, score)
+        if is_share:
+            figure.axes[0].set_ylim(-0.03, 1.03)
+
+    return Captioned(figures.draw(title, f"{score} of {title} over {label(unit)}. {ends}", paint))
+
+
+def _moments_table(group: Group, evaluation: str, pair: PairResult, unit: str, has_others: bool) -> Table:
+    """Make a table of a pairing with a row for each score and a column for some of the moments."""
+    seats = pair.seats
+    names = _known_scores([group], evaluation, seats)
+    curves = {name: score_curve(group, evaluation, seats, name, unit) for name in names}
+    by_step = {name: {point.step: point.score.value for point in curve.points} for name, curve in curves.items()}
+    steps = thinned(sorted({step for track in by_step.values() for step in track}), MOST_COLUMNS)
+    rows = [
+        [
+            Cell(name),
+            *(heat_cell(track.get(s, math.nan), *ends_of_colours(track.values(), pair.is_share(name))) for s in steps),
+        ]
+        for name, track in by_step.items()
+    ]
+    means = f", means over {len(group.runs)} runs" if len(group.runs) > 1 else ""
+    of_group = f"{group.label}, " if has_others else ""
+    caption = f"{of_group}{pairing_text(seats)}: scores over {label(unit)}{means}."
+    return Table(caption, ["score", *(f"{step:,}" for step in steps)], rows, is_heat=True)

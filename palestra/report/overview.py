@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from palestra.config import under
@@ -97,10 +98,10 @@ def _warnings_of(run: RunData) -> Iterator[str]:
     for checkpoint in run.checkpoints:
         if checkpoint.fault is not None:
             yield f"Checkpoint {checkpoint.name} cannot be used: {checkpoint.fault}"
-    for name, absent in _nulls(run.training).items():
+    players = [item for record in run.training for item in _players(record).items()]
+    for name, absent in Counter(name for player, entries in players for name in _null_names(entries, player)).items():
         yield f"{name} is null in {absent:,} of {len(run.training):,} training records: it was NaN or infinite."
-    inexact = {name for record in run.training for name, entries in _players(record).items() if "inexact" in entries}
-    for name in sorted(inexact):
+    for name in sorted({name for name, entries in players if "inexact" in entries}):
         yield f"The worlds of {name} could not be restored exactly after a resume: equal bits are not promised."
     set_in_python = run.facts.get("set_in_python")
     if isinstance(set_in_python, list) and set_in_python:
@@ -111,12 +112,6 @@ def _players(record: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     players = record.get("players")
     entries = players.items() if isinstance(players, Mapping) else ()
     return {name: value for name, value in entries if isinstance(value, Mapping)}
-
-
-def _nulls(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Count how often each number of the players is null."""
-    players = (item for record in records for item in _players(record).items())
-    return Counter(name for player, entries in players for name in _null_names(entries, player))
 
 
 def _null_names(value: Any, name: str) -> Iterator[str]:
@@ -155,11 +150,14 @@ def checkpoints_section(groups: Sequence[Group]) -> Section:
 def setting_section(groups: Sequence[Group]) -> Section:
     section = Section("setting", "What was run")
     if len(groups) > 1:
-        section.blocks.append(_differences(groups))
+        rows = [[Cell(key), *map(Cell, values)] for key, values in differing_keys(groups).items()]
+        cut = f", the first {MOST_ROWS} of {len(rows):,}" if len(rows) > MOST_ROWS else ""
+        caption = f"The keys in which the configs differ, besides seed, output and execution{cut}."
+        table = Table(caption, ["key", *(group.label for group in groups)], rows[:MOST_ROWS])
+        section.blocks.append(table if rows else Note("The configs of the groups cannot be compared."))
     for group in groups:
         for run in group.runs:
-            if len(groups) > 1 or len(group.runs) > 1:
-                section.blocks.append(Heading(run.name))
+            section.blocks += [Heading(run.name)] if len(groups) > 1 or len(group.runs) > 1 else []
             section.blocks += _setting(run)
     return section
 
@@ -180,41 +178,34 @@ def _value_at(tree: Any, key: str) -> Any:
     return tree
 
 
-def _differences(groups: Sequence[Group]) -> Block:
-    rows = [[Cell(key), *map(Cell, values)] for key, values in differing_keys(groups).items()]
-    if not rows:
-        return Note("The configs of the groups cannot be compared.")
-    cut = f", the first {MOST_ROWS} of {len(rows):,}" if len(rows) > MOST_ROWS else ""
-    caption = f"The keys in which the configs differ, besides seed, output and execution{cut}."
-    return Table(caption, ["key", *(group.label for group in groups)], rows[:MOST_ROWS])
-
-
 def _setting(run: RunData) -> Iterator[Block]:
-    facts = run.facts
-    entries = {
-        "folder": str(run.path.resolve()),
-        "command": facts.get("command"),
-        "commit": facts.get("commit"),
-        "branched from": facts.get("branched_from"),
-        "mirror": facts.get("mirror"),
-        "id": facts.get("id"),
-        "versions": pairs_text(facts.get("versions")),
-        "machine": pairs_text(facts.get("machine")),
-        "execution": pairs_text(run.config.get("execution")),
-    }
-    yield Facts([(name, str(value)) for name, value in entries.items() if value])
+    entries = facts_of(run.path, run.facts, ("command", "commit", "branched_from", "mirror", "id"))
+    yield Facts(named_texts(entries | {"execution": pairs_text(run.config.get("execution"))}))
     if run.changes:
         rows = [
             [
-                Cell(str(change.get("key"))),
-                Cell(_text(change.get("before"))),
-                Cell(_text(change.get("after"))),
-                Cell(pairs_text(change.get("counters"))),
+                change.get("key"),
+                _text(change.get("before")),
+                _text(change.get("after")),
+                pairs_text(change.get("counters")),
             ]
             for change in run.changes[:MOST_ROWS]
         ]
-        yield Table("Keys that changed in the run's life.", ["key", "before", "after", "at"], rows)
+        head = ["key", "before", "after", "at"]
+        yield Table("Keys that changed in the run's life.", head, [[Cell(str(text)) for text in row] for row in rows])
     yield Code(f"config.yml of {run.name}", run.config_text)
+
+
+def facts_of(path: Path, facts: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the folder of a run or a sweep, some of the facts with which it began, its versions and its machine."""
+    told = {name.replace("_", " "): facts.get(name) for name in names}
+    texts = {name: pairs_text(facts.get(name)) for name in ("versions", "machine")}
+    return {"folder": path.resolve(), **told, **texts}
+
+
+def named_texts(entries: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return those entries that say something, as texts."""
+    return [(name, str(value)) for name, value in entries.items() if value]
 
 
 def pairs_text(value: Any) -> str:

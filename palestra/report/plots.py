@@ -3,7 +3,7 @@
 import io
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -97,9 +97,7 @@ class Series:
     @property
     def algorithms(self) -> list[str]:
         """The algorithms by which the players learn, for people: DQN, PPO, ..."""
-        names = self.group.runs[0].learning
-        texts = [_algorithm_text(name) for name in names]
-        return list(dict.fromkeys(texts))
+        return list(dict.fromkeys(map(_algorithm_text, self.group.runs[0].learning)))
 
 
 class Line(NamedTuple):
@@ -109,13 +107,6 @@ class Line(NamedTuple):
     steps: Sequence[int]
     values: Sequence[float]
     band: tuple[Sequence[float], Sequence[float]] | None
-
-
-class Panel(NamedTuple):
-    """The number of the runs in one game that a panel shows."""
-
-    game: str
-    name: str
 
 
 @dataclass(frozen=True)
@@ -154,7 +145,7 @@ def plot_runs(
             tell(fault)
     all_series = [Series(group, x, tell) for group in group_runs(runs)]
     panels = [
-        Panel(game, name)
+        (game, name)
         for game in dict.fromkeys(series.game for series in all_series)
         for name in _names([series for series in all_series if series.game == game], metrics)
     ]
@@ -180,22 +171,23 @@ def saved(figure: Figure, file_format: str) -> bytes:
 
 
 def _names(all_series: Sequence[Series], metrics: Sequence[str]) -> list[str]:
-    """Return the names of the numbers that are drawn. Raises ConfigError if there are none."""
+    """Return the names of the numbers that are drawn: those that are asked for, or the scores of players that learn.
+
+    Raises ConfigError if there are none.
+    """
     known = list(dict.fromkeys(name for series in all_series for name in series.tracks))
-    wanted = metrics or [name for name in _score_names([series.group for series in all_series]) if name in known]
+    groups = [series.group for series in all_series]
+    scores = (
+        f"{path_of_pairing(evaluation, pair.players)}/{pair.measure_of(next(seat for seat in seats if seat.learns))}"
+        for evaluation in evaluation_names(groups)
+        for seats, pair in pairings(groups, evaluation)
+    )
+    wanted = metrics or [name for name in scores if name in known]
     if not wanted:
         raise ConfigError.at(
             "--metrics", f"expected a name, because no evaluation of a learning player is recorded; {in_words(known)}"
         )
     return chosen_names(known, wanted)
-
-
-def _score_names(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield the name of the score of each pairing in which a player learns, of every evaluation."""
-    for evaluation in evaluation_names(groups):
-        for seats, pair in pairings(groups, evaluation):
-            learner = next(seat for seat in seats if seat.learns)
-            yield f"{path_of_pairing(evaluation, pair.players)}/{pair.measure_of(learner)}"
 
 
 def _lines(series: Series, name: str, single: bool, iqm: bool) -> list[Line]:
@@ -217,38 +209,38 @@ def _lines(series: Series, name: str, single: bool, iqm: bool) -> list[Line]:
     if iqm:
         values = torch.tensor(by_step, dtype=torch.float64).T
         value, low, high = interquartile_mean_curve(values, NUM_RESAMPLES, 0, SHARE).tolist()
-        return [Line("", steps, value, (low, high) if has_band else None), *([] if has_band else own)]
-    is_share = name in series.shares
-    means = [reported_score(list(map(Estimate.of, values)), name, is_share) for values in by_step]
-    band = [mean.low for mean in means], [mean.high for mean in means]
-    mean = Line("", steps, [mean.value for mean in means], band if has_band else None)
-    return [mean, *([] if has_band else own)]
+    else:
+        is_share = name in series.shares
+        means = [reported_score(list(map(Estimate.of, values)), name, is_share) for values in by_step]
+        value, low, high = (list(ends) for ends in zip(*means, strict=True))
+    return [Line("", steps, value, (low, high))] if has_band else [Line("", steps, value, None), *own]
 
 
 # ---- how it is drawn -----------------------------------------------------------------------------------
 
 
-def _draw(panels: Sequence[Panel], all_series: Sequence[Series], x: str, single: bool, iqm: bool) -> Figure:
+def _draw(panels: Sequence[tuple[str, str]], all_series: Sequence[Series], x: str, single: bool, iqm: bool) -> Figure:
+    """Draw panels. panels: pairs of a game and the name of the number of its runs that is shown."""
     num_columns = min(len(panels), MOST_COLUMNS)
     num_rows = math.ceil(len(panels) / num_columns)
     figure = Figure(figsize=(0.4 + PANEL[0] * num_columns, PANEL[1] * num_rows), layout="constrained")
     grid = figure.subplots(num_rows, num_columns, squeeze=False).flatten().tolist()
-    several_games = len({panel.game for panel in panels}) > 1
-    several_kinds = len({_kind(panel.name) for panel in panels}) > 1
+    several_games = len({game for game, _ in panels}) > 1
+    kinds = {name.split("/")[1] if name.startswith("evaluation/") else "" for _, name in panels}
     handles: dict[str, Any] = {}
     by_run = single and len(all_series) == 1 and len(all_series[0].group.runs) > 1  # each run has a colour of its own
     run_names = [run.name for run in all_series[0].group.runs]
-    for axes, panel in zip(grid, panels, strict=False):
+    for axes, (game, name) in zip(grid, panels, strict=False):
         for number, series in enumerate(all_series):
-            if series.game == panel.game:
-                lines = _lines(series, panel.name, single, iqm)
+            if series.game == game:
+                lines = _lines(series, name, single, iqm)
                 for line in lines:
                     place = run_names.index(line.run) if by_run else number
                     is_thin = not by_run and (single or (line.run != "" and len(lines) > 1))
                     drawn = _draw_line(axes, line, place, is_thin)
                     handles.setdefault(printable(line.run if by_run else series.group.label), drawn)
-        title, y_label = panel_texts(panel.name, several_kinds)
-        axes.set_title(f"{printable(panel.game)}: {title}" if several_games else title)
+        title, y_label = panel_texts(name, len(kinds) > 1)
+        axes.set_title(f"{printable(game)}: {title}" if several_games else title)
         axes.set_ylabel(y_label)
         count_steps(axes, x)
     for axes in grid[len(panels) :]:
@@ -291,10 +283,6 @@ def panel_texts(name: str, several_kinds: bool) -> tuple[str, str]:
             return title, "return" if " vs " not in pairing and len(measure) == 2 else f"return of {roles}"
         return title, ", ".join(measure[1:]) if measure[0] == "statistics" else "/".join(measure)
     return (owner, ", ".join(rest)) if kind == "players" else ("", label(name))
-
-
-def _kind(name: str) -> str:
-    return name.split("/")[1] if name.startswith("evaluation/") else ""
 
 
 def _algorithm_text(name: str) -> str:

@@ -1,17 +1,21 @@
-"""Reads the folder of a run for a report.
+"""Reads the folder of a run for a report, and the evaluations of runs that are compared.
 
-Nothing is written or locked, so the run may train meanwhile; each damaged or missing file becomes a line that says so.
+These are the last ones, those at a checkpoint, or new games. Nothing is written or locked, so the run may train
+meanwhile; each damaged or missing file becomes a line that says so.
 """
 
 import math
+import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from palestra.config import ConfigError, check, load_yaml, under
-from palestra.recording.recorders import numbers_of
+from palestra.evaluation.evaluator import nobody_watches
+from palestra.recording.recorders import numbers_of, plain
 from palestra.recording.results import Evaluation, PairResult, as_float, distinct_pairs
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import is_tournament, kind_of_stored
@@ -19,11 +23,12 @@ from palestra.runs.tables import run_name
 from palestra.runtime.intervals import Counters, Limit
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError
-from palestra.storage.loaded_checkpoint import NOT_OURS
+from palestra.storage.loaded_checkpoint import AT, NOT_OURS, moment, numbers_in_words
 from palestra.storage.manifest import Manifest
 from palestra.storage.records_file import iterate_records, parse_record
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import CheckpointError
+from palestra.training.stored_training import StoredRun
 
 T = TypeVar("T")
 
@@ -92,8 +97,7 @@ class RunData:
         """Read the run in a folder. Raises RunFolderError if there is none."""
         folder = RunFolder.open(path)
         faults: list[str] = []
-        records = list(_undamaged(folder.records, faults))
-        changes = list(_undamaged(folder.changes, faults))
+        records, changes = (list(_undamaged(path, faults)) for path in (folder.records, folder.changes))
         evaluations = [record for record in records if record.get("kind") == "evaluation"]
         config: dict[str, Any] = _or_fault(lambda: load_yaml(folder.config), {}, faults)
         kind_of_stored(config, faults.append)
@@ -147,7 +151,7 @@ class RunData:
     def counters(self) -> dict[str, int]:
         """The counters at the run's last record."""
         last = [records[-1] for records in (self.training, [each.record for each in self.evaluated]) if records]
-        return {name: max((_count(record, name) for record in last), default=0) for name in self.kind.counters}
+        return {name: max((count_in(record, name) for record in last), default=0) for name in self.kind.counters}
 
     @property
     def train_seconds(self) -> float:
@@ -171,12 +175,11 @@ class RunData:
         ended = self.training[-1].get("ended") if self.training else None
         if isinstance(ended, str):
             return f"ended early: {ended}"
-        if self.is_in_use:
-            return f"running, at {self._percent()}"
-        return "complete" if self.share >= 1.0 else f"stopped at {self._percent()}"
-
-    def _percent(self) -> str:
-        return "an unknown share" if math.isnan(self.share) else f"{math.floor(100 * self.share)}%"
+        share = self.share
+        if share >= 1.0 and not self.is_in_use:
+            return "complete"
+        percent = "an unknown share" if math.isnan(share) else f"{math.floor(100 * share)}%"
+        return f"running, at {percent}" if self.is_in_use else f"stopped at {percent}"
 
     @cached_property
     def metrics(self) -> dict[str, list[tuple[Mapping[str, Any], float]]]:
@@ -199,7 +202,8 @@ def read_runs(paths: Sequence[Path]) -> list[RunData]:
     return runs
 
 
-def _count(record: Mapping[str, Any], name: str) -> int:
+def count_in(record: Mapping[str, Any], name: str) -> int:
+    """Return what a record counts under a name, 0 if it does not say it."""
     value = record.get(name)
     return value if isinstance(value, int) else 0
 
@@ -222,17 +226,15 @@ def _undamaged(path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
 
 def _read_again(folder: RunFolder, faults: list[str]) -> Iterator[Evaluated]:
     for name in (name for name in folder.evaluations.names() if name.endswith(".json") and not name.startswith(".")):
-        path = folder.evaluations.path / name
         try:
             record = parse_record(folder.evaluations.read(name))
-            if record.get("kind") == "failed_evaluation":
-                continue
-            if record.get("kind") != "evaluation":
-                raise ValueError(f"expected the record of an evaluation, got kind {record.get('kind')!r}")
+            if (kind := record.get("kind")) not in ("evaluation", "failed_evaluation"):
+                raise ValueError(f"expected the record of an evaluation, got kind {kind!r}")
         except (OSError, ValueError) as error:
-            faults.append(f"{path} cannot be read: {error!s:.200}")
-            continue
-        yield Evaluated(Evaluation.from_record(record), record)
+            faults.append(f"{folder.evaluations.path / name} cannot be read: {error!s:.200}")
+        else:
+            if kind == "evaluation":
+                yield Evaluated(Evaluation.from_record(record), record)
 
 
 def _read_checkpoints(folder: RunFolder) -> Iterator[StoredCheckpoint]:
@@ -249,3 +251,107 @@ def _read_checkpoints(folder: RunFolder) -> Iterator[StoredCheckpoint]:
             fault = str(error)
         marks = tuple(mark for mark, marked_number in marked.items() if marked_number == number)
         yield StoredCheckpoint(place.path.name, marks, counters, num_bytes, fault)
+
+
+# ---- of one moment --------------------------------------------------------------------------------------------
+
+
+class Moment(NamedTuple):
+    """A run with its evaluations, all or those of one moment.
+
+    checkpoint: the one with its players then: latest, best, a number or @ and an opt step.
+    """
+
+    run: RunData
+    checkpoint: str
+
+
+def read_moments(paths: Sequence[Path], checkpoint: str | None) -> list[Moment]:
+    """Read runs, each with the evaluations that were played at a checkpoint.
+
+    paths: of runs, or of checkpoints (RUN/checkpoints/00000003, RUN/checkpoints/best). checkpoint: for paths of runs:
+    best, latest, a number or @ and an opt step; None: all evaluations. Raises RunFolderError if there is no such run or
+    checkpoint, CheckpointError for a damaged one.
+    """
+    runs = {path: path.resolve().parent.parent if is_checkpoint(path) else path for path in paths}
+    read = {run.path.resolve(): run for run in read_runs(list(runs.values()))}
+    found = []
+    for path, folder in runs.items():
+        run = read[folder.resolve()]
+        which = (path.resolve().name.lstrip("0") or "0") if is_checkpoint(path) else checkpoint
+        found.append(Moment(run, "latest") if which is None else Moment(_at(run, which), which))
+    return found
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Return whether a path is that of a checkpoint, not of a run."""
+    path = path.resolve()
+    return path.parent.name == "checkpoints" and re.fullmatch("@?[0-9]+|latest|best", path.name) is not None
+
+
+def _at(run: RunData, which: str) -> RunData:
+    stored = stored_checkpoint(run, which)
+    steps, names = stored.counters.get("opt_steps", 0), (*run.kind.axes, "opt_steps")
+    there = [each for each in run.evaluated if all(each.record.get(n) == stored.counters.get(n) for n in names)]
+    again = [each for each in run.again if each.evaluation.opt_steps == steps and not each.changes]
+    at = f"opt step {steps:,}" if re.fullmatch("@?[0-9]+", which) else f"the {which} checkpoint"
+    return replace(run, at=at, evaluated=tuple(there or again), again=())
+
+
+def stored_checkpoint(run: RunData, which: str) -> StoredCheckpoint:
+    """Return a checkpoint of a run.
+
+    which: best, latest, a number or @ and an opt step. Raises RunFolderError if it does not exist, CheckpointError if
+    it is damaged.
+    """
+    for stored in reversed(run.checkpoints):
+        is_there = which.startswith(AT) and which == f"{AT}{moment(stored.counters)}"
+        if is_there or which in stored.marks or re.fullmatch(f"0*{re.escape(which.lstrip('0') or '0')}", stored.name):
+            if stored.fault is not None:
+                raise CheckpointError(f"{run.path}: checkpoint {stored.name} cannot be used: {stored.fault}")
+            return stored
+    there = numbers_in_words([(int(stored.name), stored.counters) for stored in run.checkpoints])
+    raise RunFolderError(f"{run.path}: expected the checkpoint best, latest or one of {there}, got {which!r}")
+
+
+def play_afresh(moments: Sequence[Moment], num_games: int, tell: Callable[[str], None]) -> list[RunData]:
+    """Play the evaluations of runs anew, only the pairings in which a player learns; returns the runs with the results.
+
+    For all runs the games of an evaluation begin from the same states: its seed is that of the first run that has it.
+    Nothing is written. tell: called with a line before each run. Raises ConfigError for a kind of run that knows no
+    games and a run without an evaluation of a learning player, RunFolderError and CheckpointError if players cannot be
+    restored.
+    """
+    starts: dict[str, int] = {}
+    played = []
+    for run, _ in moments:
+        if "--games" not in run.kind.options:
+            message = f"expected no such option, because {run.path} is {run.kind.in_words}"
+            raise ConfigError.at("--games", f"{message}, got --games {num_games}")
+        if not under(run.config, "evaluations"):
+            raise _nothing_to_play(run)
+    for run, which in moments:
+        tell(f"playing {num_games:,} games per pairing with the players of {run.name}, checkpoint {which}")
+        played.append(replace(run, evaluated=_played(run, which, num_games, starts), again=()))
+    return played
+
+
+def _played(run: RunData, which: str, num_games: int, starts: dict[str, int]) -> tuple[Evaluated, ...]:
+    evaluations = under(run.config, "evaluations")
+    for evaluation in evaluations if isinstance(evaluations, list) else []:
+        seed = under(evaluation, "seed")
+        starts.setdefault(under(evaluation, "name"), run.seed if seed is None else seed)
+    stored = StoredRun.open(run.path, starts=starts)
+    stored.load(which)
+    if not any(stored.evaluations.pairings(name, with_scripted=False) for name in stored.evaluations.configs):
+        raise _nothing_to_play(run)
+    results = (stored.judge(name, num_games, False, nobody_watches) for name in stored.evaluations.configs)
+    records = [plain({"kind": "evaluation", **stored.counters, **result}) for result in results]
+    return tuple(Evaluated(Evaluation.from_record(record), record) for record in records)
+
+
+def _nothing_to_play(run: RunData) -> ConfigError:
+    way = f"palestra evaluate {shlex.quote(str(run.path))} --pairing ROLE=PLAYER plays one"
+    return ConfigError.at(
+        "--games", f"expected runs with an evaluation of a learning player, got {run.path}, which has none; {way}"
+    )

@@ -1,26 +1,50 @@
-"""Sample games: the players of a checkpoint play on the CPU, and the report shows their games.
+"""What players and models do in single games and with single items.
 
-It shows the boards or moves of one game, or what was said in some. The run may come from another person: of the modules
-that it names those are imported that the user trusts, and no environment is built. Runs that need others, or an
-environment, have no sample games.
+Sample games: the players of a checkpoint play on the CPU, and the report shows the boards or moves of one game, or what
+was said in some. Judged items: tables such as a confusion matrix, and the best and worst items, which are read again
+from their data sets. The run may come from another person: of the modules that it names those are imported that the
+user trusts, and no environment is built. Runs that need others, or an environment, have no sample games, and items of
+other sets are named by their numbers alone.
 """
 
-from collections.abc import Iterator, Sequence
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from palestra.config import Config, admits, importing_no_others
-from palestra.evaluation.evaluations import Evaluations
-from palestra.evaluation.trace import typical
+import numpy as np
+import torch
+from markupsafe import Markup
+
+from palestra.config import Config, admits, importing_no_others, under
+from palestra.data.items import LABEL
+from palestra.evaluation.evaluations import Evaluations, typical
 from palestra.games.config import GameConfig
 from palestra.games.game import TensorGame
-from palestra.games.trace import PictureStyle, Scene, ShareTable, Storyboard, Trace
-from palestra.recording.results import names_of_pairing, thinned
-from palestra.report.blocks import Block, Cell, Heading, Legend, Note, Picture, Section, Strip, Table, Tables, Talks
+from palestra.games.trace import PictureStyle, Scene, Storyboard, Trace
+from palestra.recording.results import names_of_pairing, printable, score_text, thinned
+from palestra.recording.values import Image
+from palestra.report.blocks import (
+    Block,
+    Cell,
+    Heading,
+    Legend,
+    Note,
+    Picture,
+    Section,
+    Strip,
+    Table,
+    Tables,
+    Talks,
+    count,
+    section_of_first_runs,
+)
 from palestra.report.figures import FONT_SIZE, INK, SERIES, Figures
 from palestra.report.groups import Group
-from palestra.report.reading import RunData
+from palestra.report.reading import Evaluated, RunData
 from palestra.runs.kinds import read_stored_config
-from palestra.runs.stored import StoredRun
+from palestra.runs.models import load_model
+from palestra.runs.stored import StoredGames
 from palestra.storage.run_folder import RunFolder
 
 MOST_PICTURES = 8
@@ -39,16 +63,12 @@ def samples_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
     The game is of the pairing that `best` names, or else the first one with a learner; games in words are of all
     pairings. There is none without groups.
     """
-    section = Section("samples", "Sample games")
-    for group in groups:
-        run = group.runs[0]
-        section.blocks += [Heading(run.name)] if len(groups) > 1 or len(group.runs) > 1 else []
-        try:
-            with importing_no_others():
-                section.blocks += _samples(run, figures)
-        except Exception as error:  # a damaged checkpoint, a missing player of another run, or anything else
-            section.blocks.append(Note(f"No game can be shown: {error}"))
-    return [section] if groups else []
+
+    def blocks_of(run: RunData) -> list[Block]:
+        with importing_no_others():
+            return _samples(run, figures)
+
+    return section_of_first_runs("samples", "Sample games", groups, blocks_of, "No game can be shown")
 
 
 def _samples(run: RunData, figures: Figures) -> list[Block]:
@@ -64,26 +84,24 @@ def _samples(run: RunData, figures: Figures) -> list[Block]:
         remedy = "" if way is None else f" To play: {way}, with --video to film an environment."
         return [Note(f"No game is shown: {'; '.join(missing)}.{remedy}")]
     execution = config.execution.model_copy(update={"device": "cpu", "compile": False})
-    stored = StoredRun(folder, config.model_copy(update={"execution": execution}))
+    stored = StoredGames(folder, config.model_copy(update={"execution": execution}))
     if not (wanted := _wanted(stored.config, stored.evaluations)):
         return [Note("The config names no evaluation of a learning player.")]
     which = "best" if any("best" in each.marks for each in run.checkpoints) else "latest"
     stored.load(which)
     name, pairing = wanted
     game = stored.evaluations.games[name]
-    traces = stored.evaluations.traces(name, pairing)
-    trace = typical(traces)
-    if trace is None:
+    if (trace := typical(stored.evaluations.traces(name, pairing))) is None:
         return [Note("The games of the evaluation are over at their start.")]
     assert isinstance(game, TensorGame)  # no environment is played here
     moment = f"evaluation {name}, from the {which} checkpoint, at opt step {stored.counters['opt_steps']:,}"
     if game.transcript(trace) is not None:
         return list(_talks(stored, game, name, pairing, moment))
-    title = f"{names_of_pairing(pairing.values())} in {moment}"
+    end = "to its end" if trace.is_finished else "until it was cut off"
+    length = f"A game of middle length: {trace.length} round{'' if trace.length == 1 else 's'}, {end}."
+    title = f"{names_of_pairing(pairing.values())} in {moment}. {length}"
     storyboard = game.storyboard(trace)
-    if storyboard is not None:
-        return [_strip(f"{title}. {_end_text(trace)}", storyboard, figures)]
-    return [_moves_table(f"{title}. {_end_text(trace)}", trace)]
+    return [_moves_table(title, trace) if storyboard is None else _strip(title, storyboard, figures)]
 
 
 def _left_out(value: Any, path: str) -> Iterator[tuple[str, str]]:
@@ -110,11 +128,6 @@ def _wanted(config: Any, evaluations: Evaluations) -> tuple[str, dict[str, str]]
     return next((found for found in learned if found[1] in evaluations.pairings(found[0], False)), None)
 
 
-def _end_text(trace: Trace) -> str:
-    end = "to its end" if trace.is_finished else "until it was cut off"
-    return f"A game of middle length: {trace.length} round{'' if trace.length == 1 else 's'}, {end}."
-
-
 # ---- games that draw themselves ------------------------------------------------------------------------
 
 
@@ -133,7 +146,7 @@ def _picture(scene: Scene, figures: Figures) -> Picture:
 # ---- what was said -------------------------------------------------------------------------------------
 
 
-def _talks(stored: StoredRun, game: TensorGame, name: str, wanted: dict[str, str], moment: str) -> Iterator[Block]:
+def _talks(stored: StoredGames, game: TensorGame, name: str, wanted: dict[str, str], moment: str) -> Iterator[Block]:
     """Yield some games of every pairing in which a player learns, and tables on many games of the wanted one."""
     yield Note(f"Games of {moment}: of every pairing some of the first, which begin alike for all of them.")
     yield Legend(list(enumerate(game.roles)))
@@ -145,23 +158,21 @@ def _talks(stored: StoredRun, game: TensorGame, name: str, wanted: dict[str, str
         shown = [each for alike in by_kind for each in alike[:MOST_OF_A_KIND]]
         yield Talks(_pairing_text(stored, pairing), shown)
     num_games = min(stored.evaluations.configs[name].final_num_games, MOST_GAMES)
-    tables = [_share_table(each) for each in game.tables(stored.evaluations.outcomes(name, wanted, num_games))]
+    tables = []
+    for shared in game.tables(stored.evaluations.outcomes(name, wanted, num_games)):
+        rows = [
+            [Cell(row), *(Cell("-") if x is None else Cell(f"{x:.0%}", x, heat=x) for x in shares)]
+            for row, shares in zip(shared.rows, shared.shares, strict=True)
+        ]
+        tables.append(Table(shared.title, [shared.corner, *shared.columns], rows, is_heat=True))
     if tables:
         what = "How often each message was said in games with each label, and what it tells of the label"
         yield Tables(f"{what}; {_pairing_text(stored, wanted)}, {num_games:,} games.", tables)
 
 
-def _pairing_text(stored: StoredRun, pairing: dict[str, str]) -> str:
-    learns = {name: name in stored.players and stored.players[name].learning for name in pairing.values()}
-    return " vs ".join(f"{name}{'*' * learns[name]}" for name in pairing.values())
-
-
-def _share_table(told: ShareTable) -> Table:
-    rows = [
-        [Cell(name), *(Cell("-") if x is None else Cell(f"{x:.0%}", x, heat=x) for x in shares)]
-        for name, shares in zip(told.rows, told.shares, strict=True)
-    ]
-    return Table(told.title, [told.corner, *told.columns], rows, is_heat=True)
+def _pairing_text(stored: StoredGames, pairing: dict[str, str]) -> str:
+    learned = {name for name, player in stored.players.items() if player.learning}
+    return names_of_pairing(f"{name}{'*' * (name in learned)}" for name in pairing.values())
 
 
 # ---- moves of other games ------------------------------------------------------------------------------
@@ -186,3 +197,119 @@ def _moves_table(title: str, trace: Trace) -> Table:
 def _numbers_text(tensor: Any) -> str:
     values = tensor.flatten().tolist()
     return " ".join(str(value) if isinstance(value, int | bool) else f"{value:.4g}" for value in values)
+
+
+# ---- judged items ---------------------------------------------------------------------------------------------
+
+
+MOST_CLASSES = 30  # of a confusion matrix that is shown
+HEIGHT = 64  # pixels to which small images are enlarged, at least
+MOST_PIXELS = 256 * 256
+MOST_CHARACTERS = 200  # of a described item
+
+
+def judged_items_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
+    """Make the section of judged items, of the first run of each group; none if no evaluation has any."""
+    section = Section("items", "Judged items")
+    for group in groups:
+        run = group.runs[0]
+        last = {each.evaluation.name: each for each in run.evaluated}
+        blocks = [block for name, each in last.items() for block in _of_one(run, name, each)]
+        several = len(groups) > 1 or len(group.runs) > 1
+        section.blocks += [Heading(run.name), *blocks] if blocks and several else blocks
+    return [section] if section.blocks else []
+
+
+def _of_one(run: RunData, name: str, evaluated: Evaluated) -> list[Block]:
+    pair = next((raw for _, raw in evaluated.pairs), {})
+    matrix, extremes = under(pair, "tables", "confusion_matrix"), pair.get("extremes")
+    data = _data_set(run, name) if matrix or extremes else None
+    blocks: list[Block] = []
+    if isinstance(matrix, list) and all(isinstance(row, list) for row in matrix):
+        blocks.append(_confusion(name, matrix, getattr(data, "classes", None)))
+    if isinstance(extremes, Mapping):
+        for which in ("worst", "best"):
+            blocks += _extremes(f"{name}: the {which} items by {extremes.get('score')}", extremes.get(which), data)
+    return blocks
+
+
+def _data_set(run: RunData, evaluation: str) -> Any:
+    """Make the data set of an evaluation; None if it cannot be made, or needs modules that the user does not trust."""
+    listed = run.config.get("evaluations")
+    entries = [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else []
+    name = next((each.get("data") for each in entries if each.get("name") == evaluation), None)
+    with suppress(Exception), importing_no_others():  # whatever a set of the user's own raises: it is only shown
+        return load_model(run.path, "latest", "latest", device=torch.device("cpu")).data_set(str(name))
+    return None
+
+
+def _confusion(name: str, matrix: Sequence[Sequence[Any]], classes: Sequence[Any] | None) -> Block:
+    num = len(matrix)
+    if num > MOST_CLASSES:
+        return Note(f"{name}: a confusion matrix of {num} classes is not shown; the records have it.")
+    names = list(map(str, classes if classes is not None and len(classes) == num else range(num)))
+    rows = []
+    for own, row in zip(names, matrix, strict=True):
+        total = sum(row) or 1
+        rows.append([Cell(own), *(Cell(f"{each:,}" if each else "", each, heat=each / total) for each in row)])
+    caption = f"{name}: items by their class, in rows, and by the class that is predicted, in columns"
+    return Table(f"{caption}; colours are shares of a row.", ["", *names], rows, is_heat=True)
+
+
+def _extremes(title: str, listed: Any, data: Any) -> list[Block]:
+    found: list[tuple[int, float]] = []
+    with suppress(TypeError, ValueError):  # a damaged record
+        found = [(int(item), float(value)) for item, value in listed]
+    shown = {item: _item(data, item) for item, _ in found}
+    images = {item: each for item, each in shown.items() if isinstance(each, Markup)}
+    if images and len(images) == len(shown):
+        classes = getattr(data, "classes", None)
+        texts = [f"item {item}{_class_text(data, item, classes)}: {score_text(value)}" for item, value in found]
+        return [Strip(title, [Picture(images[item], text) for (item, _), text in zip(found, texts, strict=True)])]
+    rows = [[count(item), Cell(score_text(value), value), Cell(printable(str(shown[item])))] for item, value in found]
+    has_text = any(shown.values())
+    head = ["item", "score", *(["what it is"] if has_text else [])]
+    return [Table(title, head, [row if has_text else row[:2] for row in rows])] if rows else []
+
+
+def _item(data: Any, item: int) -> Markup | str:
+    """Return an item as a picture, or else as the set's `describe` tells it; "" if it has neither."""
+    with suppress(Exception):
+        if callable(describe := getattr(data, "describe", None)):
+            return str(describe(item))[:MOST_CHARACTERS]
+        if (pixels := image_in(data[item])) is not None:
+            source = f"data:image/png;base64,{b64encode(Image(pixels).to_bytes()).decode()}"
+            return Markup('<img src="{}" alt="{}">').format(source, f"item {item}")
+    return ""
+
+
+def _class_text(data: Any, item: int, classes: Sequence[Any] | None) -> str:
+    with suppress(Exception):
+        own = data[item][LABEL]
+        return f", {classes[int(own)] if classes is not None else int(own)}"
+    return ""
+
+
+def image_in(item: Any) -> np.ndarray | None:
+    """Return the first image of an item as uint8 (height, width) or (height, width, 3); None if it has none.
+
+    An image is a tensor or an array (height, width), or with one or three channels first or last; numbers are spread
+    over black to white, unless they are uint8.
+    """
+    entries = item.values() if isinstance(item, Mapping) else item if isinstance(item, tuple | list) else [item]
+    for entry in entries:
+        array = np.asarray(entry) if isinstance(entry, torch.Tensor | np.ndarray) else None
+        if array is None or array.ndim not in (2, 3) or not 2 < array.size <= MOST_PIXELS:
+            continue
+        if array.ndim == 3 and array.shape[0] in (1, 3):
+            array = np.moveaxis(array, 0, -1)
+        if array.ndim == 3 and array.shape[-1] == 1:
+            array = array[..., 0]
+        if array.ndim == 3 and array.shape[-1] != 3:
+            continue
+        if array.dtype != np.uint8:
+            low, high = float(array.min()), float(array.max())
+            array = ((array - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
+        factor = max(1, HEIGHT // array.shape[0])
+        return array.repeat(factor, axis=0).repeat(factor, axis=1)
+    return None

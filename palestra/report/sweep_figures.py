@@ -16,8 +16,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from palestra.recording.results import printable
 from palestra.report.figures import CARD, GRID, INK, LEVELS, NUM_LEVELS, NUM_SERIES, SERIES, count_steps, short
-from palestra.report.sweep_curves import TrialCurve, finite
-from palestra.report.sweep_reading import Axis, SweepData, TrialData
+from palestra.report.sweep_reading import Axis, SweepData, TrialCurve, TrialData, finite
 from palestra.sweeps.naming import choice_texts
 from palestra.sweeps.trials import mean
 
@@ -76,15 +75,6 @@ class ValueRange:
         axes.set_ylim(self.low - room_below * size, self.high + 0.05 * size)
 
 
-def shades(data: SweepData) -> dict[int, str]:
-    """Return the colour of each trial that succeeded, by its number: the better its rank, the stronger."""
-    last = max(1, len(data.ranked) - 1)
-    return {
-        trial.number: LEVELS[NUM_LEVELS - 1 - min(NUM_LEVELS - 1, rank * NUM_LEVELS // (last + 1))]
-        for rank, trial in enumerate(data.ranked)
-    }
-
-
 # ---- values over trials --------------------------------------------------------------------------------
 
 
@@ -94,9 +84,11 @@ def paint_values(figure: Figure, data: SweepData, trials: Sequence[TrialData], v
     What has no value stands at the bottom.
     """
     axes = figure.subplots()
-    steps, heights = _best_so_far(data)
-    if heights:
-        line = [values.shown(height) for height in heights]
+    done = [trial for trial in data.trials if trial.state == "succeeded"]
+    best = list(accumulate((trial.value for trial in done), max if data.config.objective.goal == "max" else min))
+    if best:
+        steps = [*(trial.number for trial in done), data.trials[-1].number]
+        line = [values.shown(value) for value in (*best, best[-1])]
         axes.step(steps, line, where="post", color=BEST, linewidth=1.6, label="best so far", zorder=3)
     size = values.high - values.low
     bottom = values.low - 0.15 * size
@@ -127,13 +119,6 @@ def last_value(trial: TrialData) -> float:
     return next((value for _, value in reversed([*trial.reported.items()]) if math.isfinite(value)), math.nan)
 
 
-def _best_so_far(data: SweepData) -> tuple[list[int], list[float]]:
-    """Return the trials that succeeded, and the best value from each of them on; the last value again at the end."""
-    done = [trial for trial in data.trials if trial.state == "succeeded"]
-    values = list(accumulate((trial.value for trial in done), max if data.config.objective.goal == "max" else min))
-    return [*(trial.number for trial in done), data.trials[-1].number], [*values, *values[-1:]]
-
-
 # ---- importance ----------------------------------------------------------------------------------------
 
 
@@ -154,10 +139,6 @@ def paint_importance(figure: Figure, shares: Mapping[str, float]) -> None:
 # ---- parallel coordinates ------------------------------------------------------------------------------
 
 
-def parallel_size(num_axes: int) -> tuple[float, float]:
-    return max(7.2, 1.25 * (num_axes + 1)), 3.4
-
-
 def paint_parallel(
     figure: Figure, data: SweepData, axes_shown: Sequence[Axis], trials: Sequence[TrialData], values: ValueRange
 ) -> None:
@@ -166,7 +147,8 @@ def paint_parallel(
     trials: the best first.
     """
     axes = figure.subplots()
-    colours = shades(data)
+    num = max(2, len(data.ranked))  # the better the rank of a trial, the stronger its colour
+    colours = {trial.number: LEVELS[-1 - rank * NUM_LEVELS // num] for rank, trial in enumerate(data.ranked)}
     for trial in reversed(trials):
         heights = [_parallel_height(axis, trial) for axis in axes_shown] + [values.share(trial.value)]
         is_best = data.best is not None and trial.number == data.best.number
@@ -282,21 +264,15 @@ def paint_slice(figure: Figure, data: SweepData, axis: Axis, trials: Sequence[Tr
             star = BEST if len(names) == 1 else colour
             edge: dict[str, Any] = {"markeredgecolor": INK, "markeredgewidth": 0.8}
             axes.plot(places[:1], heights[:1], "*", color=star, markersize=12, zorder=4, **edge)
-    if axis.choices:
-        _paint_columns(axes, data, axis, values)
-    elif axis.is_log:
+    for place, choice in enumerate(axis.choices):
+        of_choice = [trial.value for trial in data.ranked if trial.point.get(axis.key, axis) == choice]
+        if known := list(filter(math.isfinite, of_choice)):
+            axes.hlines(values.shown(mean(known)), place - 0.32, place + 0.32, color=INK, linewidth=2.2, zorder=3)
+    if axis.is_log:
         axes.set_xscale("log")
     values.fit(axes)
     _fit_slice(axes, axis)
     axes.set_ylabel(short(data.config.objective.measure))
-
-
-def _paint_columns(axes: Axes, data: SweepData, axis: Axis, values: ValueRange) -> None:
-    for place, choice in enumerate(axis.choices):
-        mine = [trial.value for trial in data.ranked if trial.point.get(axis.key, axis) == choice]
-        known = [value for value in mine if math.isfinite(value)]
-        if known:
-            axes.hlines(values.shown(mean(known)), place - 0.32, place + 0.32, color=INK, linewidth=2.2, zorder=3)
 
 
 def _fit_slice(axes: Axes, axis: Axis) -> None:

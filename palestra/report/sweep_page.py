@@ -1,17 +1,57 @@
-"""The report of a sweep: one HTML page on what was searched, what was found, and how each trial went."""
+"""The report of a sweep: one HTML page on what was searched, what was found, and how each trial went.
+
+Figures show the values, the importance of keys, the space, and training.
+"""
 
 import math
 import shlex
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from palestra.recording.results import label
-from palestra.report.blocks import Block, Cell, Code, Facts, Heading, Note, Section, Table
+import optuna
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+from optuna.trial import TrialState, create_trial
+
+from palestra.recording.results import label, thinned
+from palestra.report.blocks import (
+    Block,
+    Captioned,
+    Cell,
+    Code,
+    Facts,
+    FigureGrid,
+    Heading,
+    Legend,
+    Note,
+    Section,
+    Table,
+)
 from palestra.report.figures import Figures
-from palestra.report.overview import MOST_ROWS
+from palestra.report.overview import MOST_ROWS, facts_of, named_texts
 from palestra.report.page import render_sections, write_page
-from palestra.report.sweep_reading import SweepData, TrialData, best_text, objective_text, point_text, setting_entries
-from palestra.report.sweep_sections import figure_sections
+from palestra.report.sweep_figures import (
+    BAR_HEIGHT,
+    ValueRange,
+    last_value,
+    paint_importance,
+    paint_parallel,
+    paint_slice,
+    paint_trial_curves,
+    paint_values,
+)
+from palestra.report.sweep_reading import (
+    Axis,
+    SweepData,
+    TrialData,
+    best_text,
+    finite,
+    objective_text,
+    point_text,
+    trial_curves,
+)
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.naming import parameter_text
 from palestra.sweeps.space import ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig, UniformConfig
@@ -25,25 +65,16 @@ def write_sweep_report(path: Path, out: Path | None) -> Path:
     out: the file; None: report.html in the sweep's folder. Raises RunFolderError, ConfigError.
     """
     data = SweepData.read(path)
-    page = out or path / "report.html"
-    write_page(page, render_sweep(data))
-    return page
-
-
-def render_sweep(data: SweepData) -> str:
-    """Return the page as HTML."""
-    sections = [_overview(data), *figure_sections(data, Figures()), _trials_section(data), _setting_section(data)]
-    return render_sections(data.path.resolve().name, _lead(data), sections)
-
-
-# ---- what was searched, and what was found -------------------------------------------------------------
-
-
-def _lead(data: SweepData) -> list[str]:
     objective = data.config.objective
     wanted = "highest" if objective.goal == "max" else "lowest"
     line = f"A sweep over {', '.join(data.bases)} for the {wanted} {objective.measure}: {data.counts_text}."
-    return [line, best_text(data)]
+    sections = [_overview(data), *figure_sections(data, Figures()), _trials_section(data), _setting_section(data)]
+    page = out or path / "report.html"
+    write_page(page, render_sections(path.resolve().name, [line, best_text(data)], sections))
+    return page
+
+
+# ---- what was searched, and what was found -------------------------------------------------------------
 
 
 def _overview(data: SweepData) -> Section:
@@ -62,7 +93,7 @@ def _overview(data: SweepData) -> Section:
         entries["its point"] = point_text(data, best)
         entries["to train it"] = f"palestra train {shlex.quote(str(file))}"
     faults = [Note(fault, is_warning=True) for fault in data.faults]
-    blocks = [*faults, *_state_notes(data), *_edge_notes(data), _space_table(data), *_best_table(data)]
+    blocks = [*faults, *_notes_on_trials(data), _space_table(data), *_best_table(data)]
     return Section("overview", "The sweep", [Facts(list(entries.items())), *blocks])
 
 
@@ -76,7 +107,7 @@ def _objective_text(config: SweepConfig) -> str:
     return f"the {wanted} {objective.measure} of evaluation {objective.evaluation}{pairing}, {when}; {seeds}"
 
 
-def _state_notes(data: SweepData) -> Iterator[Note]:
+def _notes_on_trials(data: SweepData) -> Iterator[Note]:
     states = [trial.state for trial in data.trials]
     if "running" in states:
         path = shlex.quote(str(data.path))
@@ -84,9 +115,6 @@ def _state_notes(data: SweepData) -> Iterator[Note]:
     if "failed" in states:
         count = states.count("failed")
         yield Note(f"{count:,} trial{'' if count == 1 else 's'} failed; the table of trials says why.", is_warning=True)
-
-
-def _edge_notes(data: SweepData) -> Iterator[Note]:
     for key, edge in data.best_edges.items():
         assert data.best is not None
         searched = _dimension_text(data.config.space[key])
@@ -97,12 +125,12 @@ def _edge_notes(data: SweepData) -> Iterator[Note]:
 def _space_table(data: SweepData) -> Block:
     if not data.config.space:
         return Note("Nothing but the base is searched.")
-    rows = [[Cell(key), Cell(_dimension_text(dimension))] for key, dimension in data.config.space.items()]
-    if len(data.bases) > 1:
-        for row, key in zip(rows, data.config.space, strict=True):
-            row.append(Cell(", ".join(name for name in data.bases if data.has_key(name, key)) or "-"))
-    head = ["key", "values", *(["bases that have it"] if len(data.bases) > 1 else [])]
-    return Table("What was searched.", head, rows)
+    head, rows = ["key", "values", "bases that have it"], []
+    for key, dimension in data.config.space.items():
+        bases = ", ".join(name for name in data.bases if data.has_key(name, key)) or "-"
+        rows.append([Cell(key), Cell(_dimension_text(dimension)), Cell(bases)])
+    num_columns = 3 if len(data.bases) > 1 else 2
+    return Table("What was searched.", head[:num_columns], [row[:num_columns] for row in rows])
 
 
 def _dimension_text(dimension: DimensionConfig) -> str:
@@ -127,18 +155,13 @@ def _best_table(data: SweepData) -> Iterator[Block]:
             [Cell(change.key), Cell(parameter_text(change.before)), Cell(parameter_text(change.after))]
             for change in data.best_differences[:MOST_ROWS]
         ]
-        yield Table(
-            "The keys in which best.yml differs from its base, besides the seed.", ["key", "base", "best"], rows
-        )
+        caption = "The keys in which best.yml differs from its base, besides the seed."
+        yield Table(caption, ["key", "base", "best"], rows)
     elif data.best_config:
         yield Note("best.yml is equal to its base, besides the seed.")
 
 
 # ---- the trials, and how it was run --------------------------------------------------------------------
-
-
-def _count_cell(count: float | None) -> Cell:
-    return Cell(f"{count:,.0f}", count) if count else Cell("-")
 
 
 def _trials_section(data: SweepData) -> Section:
@@ -152,37 +175,261 @@ def _trials_section(data: SweepData) -> Section:
     has_seeds = len(data.config.seeds) > 1
     is_counted = any(trial.counts.get(data.unit) for trial in trials)
     has_why = any(trial.why for trial in trials[:MOST_TRIALS])
-    rows = [
-        [
+    rows = []
+    for trial in trials[:MOST_TRIALS]:
+        count, of_seeds = trial.counts.get(data.unit), [trial.by_seed.get(str(seed)) for seed in data.config.seeds]
+        by_seed = ", ".join("-" if value is None else objective_text(value) for value in of_seeds)
+        row = [
             Cell(str(trial.number)),
             Cell("-") if math.isnan(trial.value) else Cell(objective_text(trial.value), trial.value),
             Cell(trial.state),
-            *([Cell(_by_seed_text(data, trial) if trial.by_seed else "-")] if has_seeds else []),
+            *[Cell(by_seed if trial.by_seed else "-")] * has_seeds,
             *(Cell(trial.text(key) if key in trial.point else "-") for key in keys),
-            *[_count_cell(trial.counts.get(data.unit))] * is_counted,
-            *([Cell(trial.why[:500])] if has_why else []),
+            *[Cell(f"{count:,.0f}", count) if count else Cell("-")] * is_counted,
+            *[Cell(trial.why[:500])] * has_why,
         ]
-        for trial in trials[:MOST_TRIALS]
-    ]
+        rows.append(row)
     caption = "The trials, the best ones first."
     if len(trials) > MOST_TRIALS:
         caption = f"The first {MOST_TRIALS} of {len(trials):,} trials, the best ones first; the study has all."
-    head = ["trial", data.config.objective.measure, "state", *(["by seed"] if has_seeds else [])]
-    head += [*(labels[key] for key in keys), *[label(data.unit)] * is_counted, *(["why"] if has_why else [])]
+    head = ["trial", data.config.objective.measure, "state", *["by seed"] * has_seeds]
+    head += [*(labels[key] for key in keys), *[label(data.unit)] * is_counted, *["why"] * has_why]
     return Section("trials", "Trials", [Table(caption, head, rows)])
 
 
-def _by_seed_text(data: SweepData, trial: TrialData) -> str:
-    """Return the values in the order of the seeds, as "475.2, 500.0"; "-" for a seed without a value."""
-    values = [trial.by_seed.get(str(seed)) for seed in data.config.seeds]
-    return ", ".join("-" if value is None else objective_text(value) for value in values)
-
-
 def _setting_section(data: SweepData) -> Section:
-    blocks: list[Block] = [Facts(setting_entries(data))]
-    if not data.config.constraints:
-        blocks.append(Note("No constraint excludes points."))
-    else:
-        blocks += [Heading("Constraints"), *(Note(text) for text in data.config.constraints)]
-    blocks.append(Code("sweep.yml", data.config_text))
-    return Section("setting", "What was run", blocks)
+    entries = facts_of(data.path, data.facts, ("command", "commit", "id"))
+    entries |= {"storage": data.config.storage.name, "seeds": ", ".join(map(str, data.config.seeds))}
+    blocks: list[Block] = [Facts(named_texts(entries))]
+    blocks += [Heading("Constraints"), *map(Note, data.config.constraints)] if data.config.constraints else []
+    blocks += [] if data.config.constraints else [Note("No constraint excludes points.")]
+    return Section("setting", "What was run", [*blocks, Code("sweep.yml", data.config_text)])
+
+
+# ---- sections with figures ------------------------------------------------------------------------------------
+
+
+FEWEST_TRIALS = 5
+FEW_TRIALS = 50  # of which importance is a hint at most
+BEST_SHARE = 0.1  # of the trials, which are compared with all
+
+
+@dataclass(frozen=True)
+class Importance:
+    """The importance of keys. shares: of each key, the largest first; they add up to 1.
+
+    why_not: why there are none. num_trials: on which they rest.
+    """
+
+    shares: Mapping[str, float]
+    why_not: str
+    num_trials: int
+
+
+def importance_of(data: SweepData, trials: Sequence[TrialData]) -> Importance:
+    """Compute the importance of keys from the trials that succeeded.
+
+    A key that only some of them have counts where it occurs; one that has the same value in all of them does not count.
+    """
+    usable = [trial for trial in trials if trial.state == "succeeded" and math.isfinite(trial.value)]
+    num = len(usable)
+    if num < FEWEST_TRIALS:
+        why_not = f"it needs {FEWEST_TRIALS} trials that succeeded with a finite value, and {num} have"
+        return Importance({}, why_not, num)
+    if len({trial.value for trial in usable}) == 1:
+        return Importance({}, f"all {num:,} trials have the same value", num)
+    varied = {
+        axis.key for axis in data.axes if len({axis.at(t.point[axis.key]) for t in usable if axis.key in t.point}) > 1
+    }
+    try:
+        found = _shares(data, usable)
+    except (ValueError, RuntimeError, ArithmeticError, LookupError) as error:
+        return Importance({}, f"Optuna cannot compute it: {error!s:.200}", num)
+    found = {key: share for key, share in found.items() if key in varied and math.isfinite(share)}
+    total = sum(found.values())
+    if total <= 0:
+        return Importance({}, f"no key tells the best of {num:,} trials from the others", num)
+    return Importance({key: found[key] / total for key in sorted(found, key=lambda key: -found[key])}, "", num)
+
+
+def _shares(data: SweepData, trials: Sequence[TrialData]) -> dict[str, float]:
+    study = optuna.create_study(direction="maximize" if data.config.objective.goal == "max" else "minimize")
+    study.add_trials(
+        create_trial(
+            state=TrialState.COMPLETE,
+            value=trial.value,
+            params=dict(trial.point),
+            distributions=dict(trial.distributions),
+        )
+        for trial in trials
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of few trials, which the text says
+        evaluator = PedAnovaImportanceEvaluator(target_quantile=BEST_SHARE)
+        return get_param_importances(study, evaluator=evaluator, normalize=False)
+
+
+MOST_DOTS = 400  # of a figure
+MOST_LINES = 150  # of the parallel coordinates
+MOST_AXES = 10  # of these
+MOST_AXES_WIDE = 5  # that need no more width than other figures
+MOST_SLICES = 24
+MOST_POINTS = 30  # of a curve's table of numbers
+NUM_BEST = 50  # trials that are drawn in any case
+NUM_NAMED = 5  # trials whose curves have names
+WIDE = (7.2, 3.2)  # inches
+NOTHING = "There is nothing to draw: no key has several values, or no trial has succeeded."
+
+
+def figure_sections(data: SweepData, figures: Figures) -> list[Section]:
+    """Make the sections, with the keys in the order of their importance."""
+    importance = importance_of(data, data.ranked)
+    axes = sorted(data.axes, key=lambda axis: -importance.shares.get(axis.key, 0.0))
+    values = ValueRange.of([trial.value for trial in data.ranked], data.config.objective.goal)
+    return [
+        _values_section(data, figures),
+        _importance_section(data, importance, figures),
+        _parallel_section(data, axes[:MOST_AXES], values, figures),
+        _slices_section(data, axes, values, figures),
+        _curves_section(data, figures),
+    ]
+
+
+def _values_section(data: SweepData, figures: Figures) -> Section:
+    if not data.trials:
+        return Section("values", "Value over trials", [Note("There is no trial yet.")])
+    heights = [last_value(trial) for trial in data.trials]
+    values = ValueRange.of(heights, data.config.objective.goal)
+    chosen = {trial.number for trial in _chosen(data.ranked, MOST_DOTS)}
+    others = [trial for trial in data.trials if trial.state != "succeeded"]
+    chosen |= {trial.number for trial in thinned(others, MOST_DOTS)}
+    shown = [trial for trial in data.trials if trial.number in chosen]
+    measure = data.config.objective.measure
+    text = f"{measure} of each trial in the order of trials, and the best so far. {best_text(data)}"
+    paint = partial(paint_values, data=data, trials=shown, values=values)
+    grid = FigureGrid([Captioned(figures.draw("Value of each trial", text, paint, WIDE))], is_wide=True)
+    lines = ["Trials without a value stand at the bottom."] if any(t.state != "succeeded" for t in shown) else []
+    lines += [_beyond_text(values, heights), _left_out_text(len(shown), len(data.trials))]
+    return Section("values", "Value over trials", [grid, *_notes(lines)])
+
+
+def _importance_section(data: SweepData, importance: Importance, figures: Figures) -> Section:
+    blocks: list[Block] = []
+    found = {f"All {importance.num_trials:,} trials": importance}
+    for name in data.bases if len(data.bases) > 1 else ():
+        each = importance_of(data, [trial for trial in data.ranked if data.base_of(trial) == name])
+        found[f"{each.num_trials:,} trials of {name}"] = each
+    drawn = {title: each for title, each in found.items() if each.shares}
+    if drawn:
+        what = "a key is important if the best tenth of the trials has other values of it than all trials."
+        is_few = any(each.num_trials < FEW_TRIALS for each in drawn.values())
+        few = f" Of fewer than {FEW_TRIALS} trials this is a hint at most." if is_few else ""
+        grid = []
+        for title, each in drawn.items():
+            shares = {data.labels[key]: share for key, share in list(each.shares.items())[:MOST_SLICES]}
+            text = f"The importance of keys: {', '.join(f'{name} {share:.0%}' for name, share in shares.items())}."
+            size = (4.4, 0.55 + BAR_HEIGHT * len(shares))
+            figure = figures.draw(title, text, partial(paint_importance, shares=shares), size)
+            rows = [[Cell(key), Cell(f"{share:.1%}", share)] for key, share in each.shares.items()]
+            grid.append(Captioned(figure, Table(f"Importance of keys: {title}", ["key", "share"], rows)))
+        blocks += [FigureGrid(grid), Note(f"By PED-ANOVA: {what}{few}")]
+    for title, each in found.items():
+        if not each.shares:
+            where = f" ({title})" if len(found) > 1 else ""
+            blocks.append(Note(f"The importance of keys is unknown{where}: {each.why_not}."))
+    return Section("importance", "Importance of keys", blocks)
+
+
+def _parallel_section(data: SweepData, axes: Sequence[Axis], values: ValueRange, figures: Figures) -> Section:
+    if not data.ranked or not axes:
+        return Section("parallel", "Parallel coordinates", [Note(NOTHING)])
+    shown = _chosen(data.ranked, MOST_LINES)
+    text = f"A line for each trial across {', '.join(axis.label for axis in axes)}, to its value. {best_text(data)}"
+    paint = partial(paint_parallel, data=data, axes_shown=axes, trials=shown, values=values)
+    drawn = figures.draw("Trials across the space", text, paint, (max(7.2, 1.25 * (len(axes) + 1)), 3.4))
+    grid = FigureGrid([Captioned(drawn)], is_wide=True, is_full=len(axes) > MOST_AXES_WIDE)
+    lines = ["The better the rank of a trial, the stronger its line; the best one is bold."]
+    if len(data.bases) > 1:
+        lines.append("Where its base does not have a key, a line passes below the axis.")
+    if len(data.axes) > len(axes):
+        lines.append(f"Of {len(data.axes)} keys the {len(axes)} most important ones are drawn.")
+    notes = _notes([*lines, *_limits(data, values, len(shown))])
+    return Section("parallel", "Parallel coordinates", [grid, *notes])
+
+
+def _slices_section(data: SweepData, axes: Sequence[Axis], values: ValueRange, figures: Figures) -> Section:
+    if not data.ranked or not axes:
+        return Section("slices", "Value over each key", [Note(NOTHING)])
+    shown = _chosen(data.ranked, MOST_DOTS)
+    legend = [Legend(list(enumerate(data.bases)))] if len(data.bases) > 1 else []
+    grid = []
+    for axis in axes[:MOST_SLICES]:
+        text = f"{data.config.objective.measure} of trials over {axis.key}."
+        paint = partial(paint_slice, data=data, axis=axis, trials=shown, values=values)
+        grid.append(Captioned(figures.draw(axis.label, text, paint)))
+    lines = ["A dot is a trial that succeeded; the star is the best one."]
+    if any(axis.choices for axis in axes):
+        lines.append("The bars of choices are interquartile means of the finite values.")
+    if len(axes) > MOST_SLICES:
+        lines.append(f"Not drawn, because less important: {', '.join(axis.label for axis in axes[MOST_SLICES:])}.")
+    notes = _notes([*lines, *_limits(data, values, len(shown))])
+    return Section("slices", "Value over each key", [*legend, FigureGrid(grid), *notes])
+
+
+def _curves_section(data: SweepData, figures: Figures) -> Section:
+    found = trial_curves(data)
+    curves = [curve for curve in found.curves if finite(curve.points)]
+    if not any(len(curve.points) > 1 for curve in curves):
+        what = "No trial has been evaluated more than once." if curves else "There is no evaluation of a trial yet."
+        source = [Note(found.source)] if "cannot be read" in found.source else []
+        return Section("curves", "Trials over training", [Note(what), *source])
+    values = ValueRange.of([value for curve in curves for _, value in curve.points], data.config.objective.goal)
+    named = [curve for curve in curves[:NUM_NAMED] if curve.trial.state == "succeeded"]
+    measure, told, rows = data.config.objective.measure, [], []
+    for curve in named:
+        points, number = finite(curve.points), curve.trial.number
+        (first, begin), (last, end) = points[0], points[-1]
+        told.append(f"Trial {number}: from {objective_text(begin)} at {first:,} to {objective_text(end)} at {last:,}.")
+        for step, value in thinned(points, MOST_POINTS):
+            rows.append([Cell(f"{step:,}", step), Cell(str(number)), Cell(objective_text(value), value)])
+    table = Table(f"{measure} over {label(found.unit)}", [label(found.unit), "trial", measure], rows)
+    text = f"{measure} of trials over {label(found.unit)}. " + " ".join(told)
+    paint = partial(paint_trial_curves, data=data, curves=curves, unit=found.unit, values=values, num_named=NUM_NAMED)
+    drawn = figures.draw("Objective over training", text, paint, WIDE)
+    grid = FigureGrid([Captioned(drawn, table if rows else None)], is_wide=True)
+    is_cut = any(curve.trial.state == "pruned" for curve in curves)
+    lines = [found.source, "The best trials have names.", "A cross ends a trial that was pruned." if is_cut else ""]
+    beyond = values.num_beyond([value for curve in curves for _, value in curve.points])
+    lines.append(f"{beyond:,} values that are far worse are drawn at the edge." if beyond else "")
+    notes = _notes([*lines, _left_out_text(len(curves), found.num_trials)])
+    return Section("curves", "Trials over training", [grid, *notes])
+
+
+# ---- what several sections say ---------------------------------------------------------------------------
+
+
+def _chosen(trials: Sequence[TrialData], most: int) -> list[TrialData]:
+    """Return at most so many of the trials: the NUM_BEST best, which stand first, and others evenly chosen."""
+    return [*trials[:NUM_BEST], *thinned(trials[NUM_BEST:], most - NUM_BEST)]
+
+
+def _limits(data: SweepData, values: ValueRange, num_shown: int) -> list[str]:
+    """Say what figures of the trials that succeeded do not show."""
+    beyond = _beyond_text(values, [trial.value for trial in data.ranked])
+    return [_left_out_text(num_shown, len(data.ranked)), beyond]
+
+
+def _left_out_text(num_shown: int, num_trials: int) -> str:
+    what = f"Drawn are {num_shown:,} of {num_trials:,} trials: the best ones, and others evenly chosen."
+    return what if num_shown < num_trials else ""
+
+
+def _beyond_text(values: ValueRange, of_trials: Sequence[float]) -> str:
+    beyond = values.num_beyond(of_trials)
+    if beyond == 0:
+        return ""
+    return f"{beyond:,} trial{' is' if beyond == 1 else 's are'} far beyond the range drawn, and stand at its edge."
+
+
+def _notes(lines: Sequence[str]) -> list[Note]:
+    return [Note(" ".join(filter(None, lines)))] if any(lines) else []

@@ -5,6 +5,7 @@ Nothing is written, so the sweep may go on meanwhile; nothing that it names is i
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,12 +14,12 @@ from typing import Any, Self
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial
 
-from palestra.config import ConfigError, check, load_yaml
+from palestra.config import ConfigError, UntrustedError, check, load_yaml, under
 from palestra.config.own_modules import importing_no_others
-from palestra.recording.results import as_float, score_text
-from palestra.report.overview import pairs_text
+from palestra.recording.results import as_float, score_text, thinned
+from palestra.runs.base import BaseRunConfig
 from palestra.runs.branching import Change, tree_differences
-from palestra.runs.kinds import kind_of_stored
+from palestra.runs.kinds import kind_of_stored, read_config
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
@@ -34,8 +35,11 @@ from palestra.sweeps.outcomes import (
     unit_of,
     why_of,
 )
+from palestra.sweeps.pruning import MedianConfig, SuccessiveHalvingConfig
+from palestra.sweeps.seed_runs import Watched
 from palestra.sweeps.space import BASE, Base, ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig
 from palestra.sweeps.stored import read_trials
+from palestra.sweeps.trials import mean
 
 EDGE = 0.05  # of a range, counted as the search draws from it
 
@@ -257,21 +261,6 @@ def _edge(dimension: DimensionConfig, value: Any) -> str | None:
     return "lower" if share <= EDGE else "upper" if share >= 1 - EDGE else None
 
 
-def setting_entries(data: SweepData) -> list[tuple[str, str]]:
-    """Say where the sweep lies, and which versions and machine began it."""
-    entries = {
-        "folder": str(data.path.resolve()),
-        "command": data.facts.get("command"),
-        "commit": data.facts.get("commit"),
-        "id": data.facts.get("id"),
-        "versions": pairs_text(data.facts.get("versions")),
-        "machine": pairs_text(data.facts.get("machine")),
-        "storage": data.config.storage.name,
-        "seeds": ", ".join(map(str, data.config.seeds)),
-    }
-    return [(name, str(value)) for name, value in entries.items() if value]
-
-
 def point_text(data: SweepData, trial: TrialData) -> str:
     """Return the point of a trial, as "learning_rate 0.0003, gamma 0.99"."""
     texts = [f"{data.labels.get(key, key)} {trial.text(key)}" for key in trial.varied]
@@ -300,3 +289,96 @@ def _mapping(folder: Folder, name: str, faults: list[str]) -> Mapping[str, Any]:
     except (OSError, RunFolderError, ConfigError) as error:
         faults.append(f"{folder.path / name} cannot be read: {error}")
         return {}
+
+
+# ---- curves of trials -----------------------------------------------------------------------------------------
+
+
+MOST_CURVES = 60
+NUM_BEST = 10  # that are among these
+
+
+@dataclass(frozen=True)
+class TrialCurve:
+    """The curve of a trial. points: pairs of a step and the objective there, which may be infinite or NaN."""
+
+    trial: TrialData
+    points: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class TrialCurves:
+    """The curves of some of the trials, the best ones first.
+
+    unit: of their steps. source: whence they are, as a sentence. num_trials: how many have a curve.
+    """
+
+    curves: tuple[TrialCurve, ...]
+    unit: str
+    source: str
+    num_trials: int
+
+
+def trial_curves(data: SweepData) -> TrialCurves:
+    """Return the curves by which trials are pruned or, if the pruner has no evaluations, those in the records."""
+    pruning = data.config.pruning
+    if isinstance(pruning, MedianConfig | SuccessiveHalvingConfig) and any(trial.reported for trial in data.trials):
+        reported = [trial for trial in data.trials if trial.reported]
+        seeds = "the first seed" if pruning.num_seeds == 1 else f"the first {pruning.num_seeds} seeds"
+        curves = [TrialCurve(trial, tuple(trial.reported.items())) for trial in _chosen(data, reported)]
+        source = f"The values are those by which trials are pruned: of {seeds} of each."
+        return TrialCurves(tuple(curves), _unit(data), source, len(reported))
+    begun = [trial for trial in data.trials if trial.is_here and trial.state != "skipped"]
+    checked: dict[str, BaseRunConfig | None] = dict.fromkeys(data.bases)  # None: of a config that cannot be read here
+    for name, base in data.bases.items():
+        with suppress(ConfigError, UntrustedError), importing_no_others():
+            checked[name] = read_config(dict(base))
+    curves = [
+        TrialCurve(trial, _recorded(data, trial, checked.get(data.base_of(trial)))) for trial in _chosen(data, begun)
+    ]
+    source = "The values are the interquartile means over the seeds, at the steps that all of them have."
+    if None in checked.values():
+        source = "The records of some trials cannot be read here: their config names what is not trusted or known."
+    return TrialCurves(tuple(curve for curve in curves if curve.points), _unit(data), source, len(begun))
+
+
+def _chosen(data: SweepData, trials: Sequence[TrialData]) -> list[TrialData]:
+    """Return at most MOST_CURVES of the trials: the best ones first, then others, evenly chosen."""
+    numbers = {trial.number for trial in trials}
+    best = [trial for trial in data.ranked if trial.number in numbers][:NUM_BEST]
+    others = [trial for trial in trials if trial not in best]
+    return [*best, *thinned(others, MOST_CURVES - len(best))]
+
+
+def _unit(data: SweepData) -> str:
+    """Return the unit of the steps: that of the evaluation's interval, as of the first base that has one."""
+    for base in data.bases.values():
+        evaluations = under(base, "evaluations")
+        for each in evaluations if isinstance(evaluations, list) else ():
+            unit = under(each, "interval", "unit")
+            if under(each, "name") == data.config.objective.evaluation and unit not in (None, "minutes"):
+                return str(unit)
+    return "opt_steps"
+
+
+def _recorded(data: SweepData, trial: TrialData, config: BaseRunConfig | None) -> tuple[tuple[int, float], ...]:
+    """Return the values of a trial's runs, at the steps that all of them have; none if they cannot be read."""
+    if config is None:
+        return ()
+    folder, runs = data.path / "trials" / f"{trial.place:04d}", []
+    for seed in data.config.seeds:
+        # what is damaged, or has a measure of the user's own that is not trusted, is left out
+        odd = (ConfigError, UntrustedError, ValueError, LookupError, TypeError, AttributeError)
+        with suppress(*odd), importing_no_others():
+            run = Watched(folder / f"seed-{seed}", config, data.config.objective)
+            run.look()
+            runs += [run] if run.first else []
+    if not runs:
+        return ()
+    steps = sorted(set.intersection(*(set(run.first) for run in runs)))
+    return tuple((step, mean([run.value_at(step) for run in runs])) for step in steps)
+
+
+def finite(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return the points whose value is a finite number."""
+    return [(step, value) for step, value in points if math.isfinite(value)]

@@ -15,8 +15,7 @@ from palestra.games.game import Observation, State, TensorGame, expand_mask
 from palestra.games.policy import Decision, Memory, Policy, require_policies
 from palestra.randomness import fold, runs_on_cpu
 from palestra.rollouts import fused_kernel
-from palestra.rollouts.played import PlayedGame, RunningGames
-from palestra.rollouts.recent import remember
+from palestra.rollouts.played import PlayedGame, RunningGames, remember
 from palestra.rollouts.transitions import Transitions
 from palestra.runtime.device import moved
 
@@ -87,7 +86,7 @@ class FusedGame(PlayedGame):
         """
         require_policies(self.policies, self.game.roles)
         parts: dict[str, list[Transitions]] = {role: [] for role in roles}
-        self._drop_uncollected(worlds, roles)
+        self.forget_waiting(worlds, worlds.seats.keys() - set(roles))  # so that no world waits for their open decisions
         for _ in range(num_rounds):
             self._play_round(worlds, parts)
         return {role: Transitions.concatenate(of_role) for role, of_role in parts.items()}
@@ -115,10 +114,6 @@ class FusedGame(PlayedGame):
             worlds.state, rewards, terminated, truncated = game.transition_in_place(worlds.state, actions, step_keys)
             if index not in game.quiet_moves:
                 self._end_move(worlds, rewards, terminated, truncated, move_keys)
-
-    def _drop_uncollected(self, worlds: Worlds, collected: tuple[str, ...]) -> None:
-        """Forget the open decisions of roles that are no longer collected, so that no world waits for them."""
-        self.forget_waiting(worlds, worlds.seats.keys() - set(collected))
 
     def forget_waiting(self, worlds: Worlds, roles: Collection[str]) -> None:
         for role in worlds.seats.keys() & set(roles):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from palestra.rollouts.recent import NUM_RECENT
+from palestra.rollouts.played import NUM_RECENT
 from palestra.runtime.compiling import njit
 
 Array = np.ndarray[Any, Any]

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.games.game import Game, expand_mask
+from palestra.games.game import Game, cleared
 from palestra.games.policy import Memory, Policy, require_policies
 from palestra.games.world import Outcome, TensorWorld, World
 from palestra.randomness import base_key, fold
-from palestra.rollouts.played import PlayedGame, RunningGames
-from palestra.rollouts.recent import NUM_RECENT, remember
+from palestra.rollouts.played import NUM_RECENT, PlayedGame, RunningGames, remember
 from palestra.rollouts.transitions import Transitions
 from palestra.runtime.compiling import njit
 
@@ -72,7 +71,10 @@ class SoloGame(PlayedGame):
             legal.append(world.legal)
             decision = policy.act(self._view(worlds, policy), world.legal, act_keys, worlds.memory)
             outcome = world.step(decision.action, step_keys)
-            worlds.memory = _clear_memory(decision.memory, outcome) if decision.memory else {}
+            worlds.memory = decision.memory
+            if decision.memory:  # zeros where the next decision is the first of a game
+                begins = ~outcome.valid | outcome.terminated | outcome.truncated
+                worlds.memory = cleared(decision.memory, begins)
             decisions.append(decision)
             outcomes.append(outcome)
         rows = Transitions(
@@ -125,12 +127,6 @@ def _join(parts: list[Tensor]) -> Tensor:
 
 def _join_entries(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {name: _join([part[name] for part in parts]) for name in parts[0]}
-
-
-def _clear_memory(memory: Memory, outcome: Outcome) -> Memory:
-    """Set the memory to zeros in worlds whose next decision is the first of a game."""
-    begins = ~outcome.valid | outcome.terminated | outcome.truncated
-    return {name: value.masked_fill(expand_mask(begins, value), 0) for name, value in memory.items()}
 
 
 def _count_steps(

@@ -4,6 +4,7 @@ There are several kinds of run; the class of the trainer says which kind it trai
 BaseRunConfig with further keys.
 """
 
+from abc import ABC
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self
 
@@ -38,8 +39,8 @@ from palestra.runs.sections import MachineConfig, RunOutputConfig
 from palestra.runtime.intervals import Interval, Limit
 
 
-class TrainerBase:
-    """The base of the classes that `trainer` may name: `palestra.training.training.Training` derives from it.
+class TrainingClass(ABC):
+    """What the key `trainer` may name: `palestra.training.training.Training`, and what derives from it.
 
     run_config: the kind of run that it trains. A class of your own carries its keys as `Config`, a UserConfig.
     """
@@ -93,7 +94,7 @@ class BaseRunConfig(Config):
 
     seed: NonNegativeInt
     """all random numbers of the run are derived from it"""
-    trainer: Annotated[UserConfig, ByName(user_class=TrainerBase), InBranch.SAME_PART]
+    trainer: Annotated[UserConfig, ByName(user_class=TrainingClass), InBranch.SAME_PART]
     """who learns when: a class of your own"""
     stop: Limit
     """when the run is done"""

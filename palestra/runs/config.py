@@ -36,7 +36,7 @@ from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.players.updates import AnyUpdatesConfig, idle_epoch
-from palestra.runs.base import EvaluatedRunConfig, TrainerBase, algorithms_of, of_this_file, player_name_errors
+from palestra.runs.base import EvaluatedRunConfig, TrainingClass, algorithms_of, of_this_file, player_name_errors
 from palestra.runs.sections import ExecutionConfig, OutputConfig, ProcessesConfig
 
 AnyAlgorithm = Annotated[
@@ -74,7 +74,7 @@ class TogetherConfig(Config):
     they update, in the order of `players`"""
 
 
-AnyTrainerConfig = Annotated[InTurnConfig | TogetherConfig | UserConfig, ByName(user_class=TrainerBase)]
+AnyTrainerConfig = Annotated[InTurnConfig | TogetherConfig | UserConfig, ByName(user_class=TrainingClass)]
 
 
 def _check_num_worlds(value: Any) -> Any:

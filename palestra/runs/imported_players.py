@@ -19,7 +19,7 @@ from palestra.runs.copies import find_copy, write_copy
 from palestra.runs.fit import FitConfig
 from palestra.runs.kinds import read_stored_config, require_kind
 from palestra.runs.models import TrainedModel, spaces_to_store, stored_spaces
-from palestra.runs.shipped_runs import find_run
+from palestra.runs.shipped import find_run
 from palestra.runs.warm_starts import errors_at
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError, writing

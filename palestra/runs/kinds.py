@@ -22,10 +22,10 @@ from palestra.config import (
     under,
 )
 from palestra.config.errors import listed, nearest
-from palestra.runs.base import BaseRunConfig, TrainerBase
+from palestra.runs.base import BaseRunConfig, TrainingClass
 from palestra.runs.config import RunConfig
 from palestra.runs.fit import FitConfig
-from palestra.runs.shipped_configs import file_of
+from palestra.runs.shipped import file_of
 from palestra.runs.text import TextConfig
 from palestra.storage.disk import RunFolderError
 from palestra.storage.facts import git_commit, versions
@@ -62,7 +62,7 @@ def kind_of_run(data: Any) -> type[BaseRunConfig]:
         return KINDS[name]
     if isinstance(name, str) and ":" in name:
         try:
-            return load_class(name, TrainerBase).run_config if admits(name) else RunConfig
+            return load_class(name, TrainingClass).run_config if admits(name) else RunConfig
         except ValueError as error:
             raise ConfigError.at("trainer.name", str(error)) from error
     if isinstance(name, str):

@@ -26,7 +26,7 @@ from palestra.randomness import base_key, restored_global_states, seeded_global_
 from palestra.runs.changed_evaluations import changed_stored_config
 from palestra.runs.fit import FitConfig
 from palestra.runs.kinds import require_kind
-from palestra.runs.shipped_runs import find_run
+from palestra.runs.shipped import find_run
 from palestra.runtime.device import find_device
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError

@@ -7,9 +7,8 @@ from typing import Any
 
 from palestra.recording.display import Display
 from palestra.recording.feed import Feed
-from palestra.recording.history import History
 from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd, Status, flat_params, plain
-from palestra.recording.results import Evaluation, by_name, is_after_training, pair_label, standings
+from palestra.recording.results import Evaluation, History, by_name, is_after_training, pair_label, standings
 from palestra.recording.values import Image, Video, file_media
 from palestra.runs.base import BaseRunConfig
 from palestra.storage.checkpoints import CheckpointError

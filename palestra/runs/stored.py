@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +16,6 @@ from palestra.config.own_modules import using_nothing_outside
 from palestra.evaluation.config import EvaluationConfig
 from palestra.evaluation.evaluations import Evaluations
 from palestra.evaluation.evaluator import Watch, nobody_watches
-from palestra.evaluation.played import PlayedGames
 from palestra.games.world import EnvironmentFailed
 from palestra.players.player import Player
 from palestra.recording.recorders import plain
@@ -25,13 +25,51 @@ from palestra.runs.config import RunConfig
 from palestra.runs.evaluating import PLAYED
 from palestra.runs.kinds import read_stored_config, require_kind
 from palestra.runs.parts import build_evaluations, build_parts, hold_fixed
-from palestra.runs.shipped_runs import find_run
+from palestra.runs.shipped import find_run
 from palestra.runs.tables import Library, Row, Rows, rows_of_run, run_name, table
 from palestra.runs.user_nets import Models, Nets, by_role, calls_of, use_models
+from palestra.runtime.scores import Estimate
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder
 from palestra.storage.facts import to_json
 from palestra.storage.run_folder import RunFolder, write_traceback
+
+
+@dataclass(frozen=True)
+class PlayedGames:
+    """The result of the games of one pairing. Intervals are 95% intervals.
+
+    players: role -> player. num_games: without those that were over at their start. num_finished: ended by the rules;
+    the others were cut off. scores: those that the game declares, as "return/ROLE", the mean return of a role; nan
+    where one is not known. won: in games of two roles, the share of contests that each has won; a contest is a game,
+    won by the higher return (equal returns count half), or what the game says. lengths: of the games in rounds: mean,
+    std, min, max, median, iqm, iqm_low, iqm_high. return_statistics: the same of the returns, by role. record:
+    everything as an evaluation's record has it (docs/evaluation.md).
+    """
+
+    players: Mapping[str, str]
+    num_games: int
+    num_finished: int
+    scores: Mapping[str, Estimate]
+    won: Mapping[str, float]
+    lengths: Mapping[str, float]
+    return_statistics: Mapping[str, Mapping[str, float]]
+    record: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def from_record(cls, pair: Mapping[str, Any]) -> Self:
+        """Read the result in one of the `pairs` of an evaluation's record, as `Evaluations.play` gives it."""
+        intervals = pair["intervals"]
+        return cls(
+            players=pair["players"],
+            num_games=pair["games"],
+            num_finished=pair["finished"],
+            scores={name: Estimate.of(value, *intervals.get(name, ())) for name, value in pair["scores"].items()},
+            won=pair["won"],
+            lengths=pair["statistics"]["episode_length"],
+            return_statistics=pair["statistics"]["episode_return"],
+            record=pair,
+        )
 
 
 class EvaluationFailed(RuntimeError):
@@ -151,7 +189,7 @@ class Stored:
         return table(Rows(self.config.axes, self.records()), library)
 
 
-class StoredRun(Stored):
+class StoredGames(Stored):
     """The players of a run as its checkpoints hold them."""
 
     def __init__(self, folder: RunFolder, config: RunConfig, models: Mapping[str, Nets] | None = None) -> None:
@@ -161,18 +199,6 @@ class StoredRun(Stored):
         for player in self.parts.learners:
             player.set_training(False)
         self.game, self.players, self.device = self.parts.game, self.parts.players, self.parts.game.device
-
-    @classmethod
-    def open(cls, run: str | Path, trust: bool = False, models: Models | None = None) -> Self:
-        """Open the run in a folder.
-
-        trust: whether the modules that the run names are
-        trusted from now on. models: the networks that `set_model` handed over when the run began, by role, or those of
-        the one player that learns. Raises RunFolderError if there is no run, its config is not as palestra wrote it, or
-        it needs other `models`; UntrustedError if it names modules that are not trusted, ConfigError.
-        """
-        with trusting(trust):
-            return cls(*_open(run, models))
 
     @cached_property
     def evaluations(self) -> Evaluations:
@@ -254,15 +280,6 @@ def record_name(name: str, counters: Mapping[str, Any], suffix: str = "") -> str
     return f"{name}{stage}-opt-step-{counters['opt_steps']}{suffix}.json"
 
 
-def _open(run: str | Path, models: Models | None) -> tuple[RunFolder, RunConfig, dict[str, Nets]]:
-    """The folder of a run in which players play, its config, and the networks that are handed over, by role."""
-    folder = RunFolder.open(Path(run))
-    config = require_kind(read_stored_config(folder.config), RunConfig, folder.path)
-    nets = by_role(config, models)
-    folder.require_rebuildable(calls_of(nets))
-    return folder, config, nets
-
-
 def config_of(run: str | Path, trust: bool = False) -> BaseRunConfig:
     """The config of a run, or of one that palestra ships, to look at: nothing outside of its folder is used by it.
 
@@ -273,15 +290,19 @@ def config_of(run: str | Path, trust: bool = False) -> BaseRunConfig:
         return config
 
 
-def open_to_play(run: str | Path, trust: bool = False, models: Models | None = None) -> StoredRun:
+def open_to_play(run: str | Path, trust: bool = False, models: Models | None = None) -> StoredGames:
     """Open a run whose players will only play, which needs no compiler and no gradients.
 
-    run: its folder, or the name of one that palestra ships. trust, models: as for `StoredRun.open`.
+    run: its folder, or the name of one that palestra ships. trust, models: as for
+    palestra.training.stored_training.StoredRun.open.
     """
     with trusting(trust):
-        folder, config, nets = _open(find_run(run).folder, models)
+        folder = RunFolder.open(find_run(run).folder)
+        config = require_kind(read_stored_config(folder.config), RunConfig, folder.path)
+        nets = by_role(config, models)
+        folder.require_rebuildable(calls_of(nets))
         execution = config.execution.model_copy(update={"compile": False, "gradients": "autograd"})
-        return StoredRun(folder, config.model_copy(update={"execution": execution}), nets)
+        return StoredGames(folder, config.model_copy(update={"execution": execution}), nets)
 
 
 def load_player(

@@ -20,7 +20,7 @@ from palestra.evaluation.config import TimedEvaluationConfig
 from palestra.evaluation.measures import GameMeasures
 from palestra.games.dialogue.protocol import Protocol
 from palestra.players.scripted import ScriptedPlayerConfig
-from palestra.runs.base import ASKED, EvaluatedRunConfig, TrainerBase, algorithms_of, of_this_file, player_name_errors
+from palestra.runs.base import ASKED, EvaluatedRunConfig, TrainingClass, algorithms_of, of_this_file, player_name_errors
 from palestra.runs.sections import MachineConfig, ProcessesConfig, RunOutputConfig
 from palestra.text.algorithms.malt import MaltConfig
 from palestra.text.game import TextDialogueConfig
@@ -40,7 +40,7 @@ class TextTrainerConfig(Config):
     """in each epoch the players talk, and those that learn are then tuned on what they have said"""
 
 
-AnyTextTrainerConfig = Annotated[TextTrainerConfig | UserConfig, ByName(user_class=TrainerBase)]
+AnyTextTrainerConfig = Annotated[TextTrainerConfig | UserConfig, ByName(user_class=TrainingClass)]
 AnyTextGameConfig = Annotated[TextDialogueConfig, ByName()]
 
 

@@ -161,8 +161,9 @@ class TextCosts:
             if (config := self.players[name].imitate) is not None and name in self.config.roles.values():
                 examples = self._table("training", self.config.roles).examples[name]
                 found = found.plus(self._job(name, config, config.num_questions * examples))
-        starts = (each.name for each in self.config.evaluations if each.at_start)
-        return _sum([found, *map(self.evaluation, starts)])
+        starts = [each.name for each in self.config.evaluations if each.at_start]
+        times = 2 if any(each.imitate is not None for each in self.players.values()) else 1  # again after imitation
+        return _sum([found, *map(self.evaluation, times * starts)])
 
     def evaluation(self, name: str, is_final: bool = False) -> Bound:
         """Return the bound of one making of an evaluation."""

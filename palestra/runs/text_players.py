@@ -15,7 +15,7 @@ from palestra.players import FromRunConfig
 from palestra.randomness import base_key
 from palestra.runs.copies import find_copy, write_copy
 from palestra.runs.kinds import read_stored_config, require_kind
-from palestra.runs.shipped_runs import find_run
+from palestra.runs.shipped import find_run
 from palestra.runs.text import TextConfig
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError

@@ -110,14 +110,9 @@ def digest_of_kernels() -> str:
     """
     texts = {path: path.read_bytes() for path in HOUSE.rglob("*.py")}
     chosen = {path for path, text in texts.items() if KERNELS.search(text)}
-    modules = {name for path in chosen for name in IMPORT.findall(texts[path])}
-    chosen |= {path for path in texts if _module_of(path) in modules}
+    modules = {name.decode().replace(".", "/") for path in chosen for name in IMPORT.findall(texts[path])}
+    chosen |= texts.keys() & {HOUSE.parent / f"{name}{end}" for name in modules for end in (".py", "/__init__.py")}
     digest = hashlib.sha256()
     for path in sorted(chosen):
         digest.update(b"%s\0%d\0" % (path.relative_to(HOUSE).as_posix().encode(), len(texts[path])) + texts[path])
     return digest.hexdigest()
-
-
-def _module_of(path: Path) -> bytes:
-    parts = path.relative_to(HOUSE.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts).encode()

@@ -17,13 +17,14 @@ def visible(text: str, kept: str = "") -> str:
     These are control characters, those that set the direction of writing, and bytes that are no UTF-8. kept: characters
     that stay.
     """
-    return text if text.isprintable() else "".join(_visible(each, kept) for each in text)
-
-
-def _visible(character: str, kept: str) -> str:
-    if character.isprintable() or character in kept or unicodedata.category(character) == "Zs":
-        return character
-    return character.encode("unicode_escape").decode()
+    if text.isprintable():
+        return text
+    return "".join(
+        each
+        if each.isprintable() or each in kept or unicodedata.category(each) == "Zs"
+        else each.encode("unicode_escape").decode()
+        for each in text
+    )
 
 
 class VisibleConsole(Console):

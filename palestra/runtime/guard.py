@@ -81,8 +81,7 @@ def kernel_properties(cls: Any) -> list[str]:
 
 def find_edit(kernel: Kernel, owner: object) -> str | None:
     """Return a sentence on the first function that differs from what the kernel was written for; None if none does."""
-    hashes = kernel.hashes
-    if not hashes:
+    if not (hashes := kernel.hashes):
         return f"{kernel.file.name} has no hashes for {kernel.name}; `make kernels` writes them"
     for holder, method in _calls(kernel.mirrors, hashes, owner):
         function, cls = called(holder, method), holder if isinstance(holder, type) else type(holder)
@@ -135,8 +134,7 @@ def reachable(owner: object) -> Iterator[Any]:
     found, waiting = set(), [owner]
     while waiting:
         value: Any = waiting.pop()
-        kind = _kind(value.__class__)
-        if kind is None or id(value) in found:
+        if (kind := _kind(value.__class__)) is None or id(value) in found:
             continue
         found.add(id(value))
         if kind is dict:

@@ -26,7 +26,8 @@ def lack(error: BaseException) -> str | None:
 
     It is None for any other error.
     """
-    for each in _chain(error):
+    each: BaseException | None = error
+    while each is not None:
         if type(getattr(each, "inner_exception", each)).__name__ == "InvalidCxxCompiler":
             return (
                 "execution.compile=true needs a C++ compiler, and this machine has none: g++, or the one named by CXX"
@@ -36,6 +37,7 @@ def lack(error: BaseException) -> str | None:
         ):
             most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             return f"this process may open {most} files at a time (ulimit -n), and needs more: {_first_line(each)}"
+        each = each.__cause__ or each.__context__
     if is_short_of_memory(error):
         needs = "smaller counts need less, as num_worlds, rollout_length, batch_size, num_games"
         return f"there is not enough memory: {_first_line(error)}; {needs}"
@@ -44,12 +46,6 @@ def lack(error: BaseException) -> str | None:
 
 def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 @contextmanager

@@ -166,11 +166,9 @@ def _resampled_ranks(n: int) -> Tensor:
     chapter V), so nothing needs to be sorted, and all quantities of n games share the resamples. There are 1000 of them
     for up to 400 games, and 200 for many games, so that evaluations stay fast.
     """
-    num_draws = _num_draws(n)
-    gaps = torch.empty(num_draws, n + 1, dtype=torch.float64)
+    gaps = torch.empty(_num_draws(n), n + 1, dtype=torch.float64)
     sums = gaps.exponential_(generator=torch.Generator().manual_seed(0)).cumsum_(dim=1)  # in place: n may be large
-    middle = sums[:, n // 4 : n - n // 4].div_(sums[:, -1:])
-    return middle.mul_(n).long().clamp_(max=n - 1)
+    return sums[:, n // 4 : n - n // 4].div_(sums[:, -1:]).mul_(n).long().clamp_(max=n - 1)
 
 
 def _num_draws(n: int) -> int:
@@ -271,8 +269,7 @@ def score_interval_of_improvement(value: float, n: int, m: int) -> tuple[float, 
     """
 
     def is_within(truth: float) -> bool:
-        half = (n + m) / 2 - 1
-        spread = 1.0 + half * ((1.0 - truth) / (2.0 - truth) + truth / (1.0 + truth))
+        spread = 1.0 + ((n + m) / 2 - 1) * ((1.0 - truth) / (2.0 - truth) + truth / (1.0 + truth))
         return abs(value - truth) <= Z95 * math.sqrt(max(truth * (1.0 - truth), 0.0) * spread / (n * m))
 
     return _last_within(is_within, value, 0.0), _last_within(is_within, value, 1.0)

@@ -41,7 +41,11 @@ class TimeLog:
             self._seconds[self.phase] += now - self._since
             self._since = now
         else:
-            self._mark(self._stream)
+            event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
+            event.record(self._stream)
+            self._events.append((self.phase, event))
+            if len(self._events) > MOST_UNREAD:
+                self._read()
         self.phase = phase
 
     def during(self, phase: Phase) -> "_During":
@@ -60,13 +64,6 @@ class TimeLog:
         finally:
             self.switch("other")
             self._is_running = False
-
-    def _mark(self, stream: torch.cuda.Stream) -> None:
-        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
-        event.record(stream)
-        self._events.append((self.phase, event))
-        if len(self._events) > MOST_UNREAD:
-            self._read()
 
     def _read(self) -> None:
         """Add up the seconds between the events that the GPU has passed."""

@@ -17,12 +17,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from palestra.serving.chat import Asked, completion, read_chat, require_room
-from palestra.serving.connections import tell_of_loop
-from palestra.serving.engine import Engine
-from palestra.serving.errors import ApiError, named, quoted
+from palestra.serving.engine import Engine, Models
+from palestra.serving.errors import ApiError, named, quoted, too_large
 from palestra.serving.files import MOST_FILE_BYTES, Files
+from palestra.serving.guard import tell_of_loop
 from palestra.serving.jobs import Jobs
-from palestra.serving.models import Models
 from palestra.serving.params import read_job
 from palestra.serving.runner import Runner
 from palestra.text.models.model import PromptBeyondContext, PromptRefused
@@ -230,10 +229,6 @@ async def body_of(request: Request) -> dict[str, Any]:
 
 def _refuse_constant(text: str) -> float:
     raise ValueError(f"{text} is no number of JSON")
-
-
-def too_large(most: int) -> ApiError:
-    return ApiError(f"expected a body of at most {most} bytes, got a larger one", status=413)
 
 
 async def refused(request: Request, error: ApiError) -> Response:

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 from palestra.randomness import base_key, fold_number
 from palestra.serving.errors import ApiError
 from palestra.serving.params import Params
-from palestra.text.chat import Prompt
 from palestra.text.models.encode import Encoder
-from palestra.text.models.model import Answer, SamplingConfig
+from palestra.text.models.model import Answer, Prompt, SamplingConfig
 from palestra.text.servers.job_files import JobFileError, read_messages
 
 MOST_CHOICES = 128

@@ -14,8 +14,7 @@ from palestra.storage.disk import Folder
 from palestra.storage.lock import Lock
 from palestra.storage.states import from_bytes, to_bytes
 from palestra.storage.stored_files import tensors_to_bytes
-from palestra.text.models.local import LocalModel
-from palestra.text.models.tuning import LocalTuning
+from palestra.text.models.local import LocalModel, LocalTuning
 
 SAVE_S = 60.0  # between saves
 MOST_TOLD = 100  # opt steps of a job of which is told
@@ -40,7 +39,7 @@ def compute(folder: Folder, job_id: str, tell: Tell, save_s: float = SAVE_S) -> 
     own = folder.below("jobs", job_id)
     lock = Lock.take(own, "lock", wait=True)  # a process that was killed may not have ended yet
     assert lock is not None
-    try:
+    with lock:
         job = read_job(own)
         model = stored_source(folder).build(device_here())
         if job.begins_with is not None:
@@ -48,8 +47,6 @@ def compute(folder: Folder, job_id: str, tell: Tell, save_s: float = SAVE_S) -> 
         tuning = job.method.begin(model, read_examples(own, job))
         if own.kind(WEIGHTS) is None:
             _tune(own, model, tuning, tell, save_s)
-    finally:
-        lock.free()
     num_tokens = sum(len(each.prompt_ids) + len(each.ids) for each in tuning.job.examples)
     tell({"trained_tokens": job.method.n_epochs * num_tokens})
 

@@ -1,4 +1,8 @@
-"""The thread that computes answers: what waits for the same model and is drawn alike becomes one batch."""
+"""The models of a server, and the thread that computes their answers.
+
+The model with which the server began is always in memory, and a few of those that jobs have made of it, which take
+turns in the same memory. What waits for the same model and is drawn alike becomes one batch.
+"""
 
 import threading
 from collections import deque
@@ -8,12 +12,43 @@ from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 
+import torch
+
 from palestra.config import failure
 from palestra.runtime.limits import lack
 from palestra.serving.errors import ApiError
-from palestra.serving.models import Models
+from palestra.serving.jobs import Jobs
+from palestra.serving.source import Source, fill
+from palestra.text.models.local import LocalModel
 from palestra.text.models.model import SamplingConfig
-from palestra.text.models.sampling import Drawn
+from palestra.text.models.network import Drawn
+
+MOST_LOADED = 3  # beside the first one
+
+
+class Models:
+    """Models by the names that requests give; only the engine's thread asks for them. first: that of the source."""
+
+    def __init__(self, source: Source, device: torch.device, tuned: Jobs, first: LocalModel) -> None:
+        self.source, self.device, self.tuned, self.first = source, device, tuned, first
+        self._loaded: dict[str, LocalModel] = {}  # the one that was not asked for longest comes first
+
+    def get(self, name: str) -> LocalModel:
+        """Return a model, loaded. Raises CheckpointError for weights that are missing or damaged."""
+        if name == self.source.facts.name:
+            return self.first
+        if name in self._loaded:
+            model = self._loaded.pop(name)
+        else:
+            weights = self.tuned.weights(name)
+            if len(self._loaded) < MOST_LOADED:
+                model = self.source.build(self.device)
+            else:
+                model = self._loaded.pop(next(iter(self._loaded)))
+            fill(model, weights)
+        self._loaded[name] = model
+        return model
+
 
 MOST_WAITING = 4096  # answers
 MOST_TOKENS = 4 << 20  # of all prompts that wait

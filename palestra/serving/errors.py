@@ -31,6 +31,10 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
+def too_large(most: int) -> ApiError:
+    return ApiError(f"expected a body of at most {most} bytes, got a larger one", status=413)
+
+
 @lru_cache(maxsize=1000)
 def tell(line: str) -> None:
     """Print a line on stderr: once, because who asks again and again must not fill the disk with it."""

@@ -67,15 +67,13 @@ class Files:
             if len(self._files) >= MOST_FILES or sum(f.size for f in self._files.values()) + len(content) > MOST_BYTES:
                 message = f"expected at most {MOST_FILES} files of {MOST_BYTES >> 30} GiB together, got more"
                 raise ApiError(f"{message}; delete others first", "file", code="too_many_files")
-            stored = StoredFile.of(content)
             facts = FileFacts(
                 id=f"file-{secrets.token_hex(12)}",
                 number=1 + max((each.number for each in self._files.values()), default=0),
                 filename=filename,
                 purpose=purpose,
                 created_at=int(time.time()),
-                size=stored.size,
-                sha256=stored.sha256,
+                **StoredFile.of(content).model_dump(),
             )
             self.folder.write(f"{facts.id}.data", content)
             self.folder.write(f"{facts.id}.json", to_json(facts.model_dump()).encode())

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from palestra.serving.errors import ApiError, named, quoted
-from palestra.serving.tuning import Method
+from palestra.serving.jobs import Method
 
 T = TypeVar("T")
 

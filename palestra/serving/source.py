@@ -115,7 +115,9 @@ def _source(facts: ServerFacts, copied: Folder | None) -> Source:
     if facts.player is None:
         config = FolderConfig(name="folder", path=facts.place, adapter=None, dtype=facts.dtype or "float32")
         return Source(facts, config, 0, None)
-    trained = find_text_player(COPY, _origin(facts), copied)
+    assert facts.checkpoint is not None
+    origin = FromRunConfig(from_run=facts.place, player=facts.player, checkpoint=facts.checkpoint)
+    trained = find_text_player(COPY, origin, copied)
     model = trained.config.model
     assert isinstance(model, NewConfig | FolderConfig)
     return Source(facts, model, base_key(trained.run.seed, f"model/{facts.player}"), trained)
@@ -130,7 +132,7 @@ def facts_of(path: Path, player: str | None, checkpoint: str | None, dtype: str 
     is_model = any((path / name).exists() for name in (CONFIG, ADAPTER_CONFIG))
     if not is_model and not RunFolder(path).config.exists():
         raise RunFolderError(f"expected the folder of a model ({CONFIG}) or of a run (config.yml), got {path}")
-    now = int(time.time())
+    found: dict[str, Any] = {"format": 1, "place": str(path), "created_at": int(time.time())}
     if is_model:
         for option, value in {"--player": player, "--checkpoint": checkpoint}.items():
             if value is not None:
@@ -140,16 +142,8 @@ def facts_of(path: Path, player: str | None, checkpoint: str | None, dtype: str 
             raise ConfigError.at("--dtype", f"expected {' or '.join(get_args(Dtype))}, got {dtype!r}")
         with below("model"):
             check_folder(path)
-        return ServerFacts(
-            format=1,
-            name=path.name,
-            place=str(path),
-            player=None,
-            checkpoint=None,
-            base=sha256_of(path),
-            dtype=in_type,
-            created_at=now,
-        )
+        found |= {"name": path.name, "player": None, "checkpoint": None, "base": sha256_of(path), "dtype": in_type}
+        return ServerFacts(**found)
     if dtype is not None:
         raise ConfigError.at("--dtype", f"expected no such option, because the run {path} says it, got {dtype}")
     run = RunFolder.open(path)
@@ -163,23 +157,9 @@ def facts_of(path: Path, player: str | None, checkpoint: str | None, dtype: str 
     if chosen not in known:
         expected = f"expected a player with a model of its own in {path} ({', '.join(known) or 'it has none'})"
         raise ConfigError.at("--player", f"{expected}, got {chosen or 'none'}")
-    return ServerFacts(
-        format=1,
-        name=f"{path.name}:{chosen}",
-        place=str(path),
-        player=chosen,
-        checkpoint=checkpoint or "latest",
-        base=None,
-        dtype=None,
-        created_at=now,
-    )
+    found |= {"name": f"{path.name}:{chosen}", "player": chosen, "checkpoint": checkpoint or "latest"}
+    return ServerFacts(**found, base=None, dtype=None)
 
 
 def _read_facts(folder: Folder) -> ServerFacts:
     return checked_entry(read_json(folder, FACTS), FACTS, ServerFacts)
-
-
-def _origin(facts: ServerFacts) -> FromRunConfig:
-    assert facts.player is not None
-    assert facts.checkpoint is not None
-    return FromRunConfig(from_run=facts.place, player=facts.player, checkpoint=facts.checkpoint)

@@ -44,6 +44,12 @@ class Lock:
             file.append(str(os.getpid()).encode())
         return cls(file)
 
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *failure: object) -> None:
+        self.free()
+
     def free(self) -> None:
         fcntl.flock(self.file.descriptor, fcntl.LOCK_UN)  # closing is not enough where a forked child shares the file
         self.file.close()

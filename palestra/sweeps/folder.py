@@ -9,6 +9,7 @@ best.yml         the config of the best trial so far
 """
 
 import errno
+import importlib.util
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from palestra.config import load_yaml
+from palestra.config import MissingExtra, load_yaml
 from palestra.storage.disk import WORDS, Folder, RunFolderError, plain_path
 from palestra.storage.lock import Lock
 
@@ -225,3 +226,10 @@ def _runs_of(trial: Folder) -> list[Path]:
     names = [name for name in trial.names() if re.fullmatch(r"seed-\d+", name) and trial.kind(name) != "file"]
     found = [trial.below(name) for name in sorted(names, key=lambda name: int(name[5:]))]
     return [folder.path for folder in found if folder.kind("config.yml") == "file"]
+
+
+def require_optuna() -> None:
+    """Raise MissingExtra if Optuna is not installed."""
+    if importlib.util.find_spec("optuna") is None:
+        message = "the extra 'optuna' is missing; install it by: pip install 'palestra[optuna]'"
+        raise MissingExtra.at("sweep", message)

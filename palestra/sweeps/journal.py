@@ -7,7 +7,6 @@ cuts it off first.
 
 import json
 import os
-from collections.abc import Iterable
 from typing import Any
 
 from optuna.storages.journal import BaseJournalBackend
@@ -68,15 +67,12 @@ class JournalFile(BaseJournalBackend):
             if file.size != self._sound_size and (sound := _sound_size(file)) < file.size:
                 file.truncate(sound)
                 file.sync()
-            self._add(file, logs)
+            for log in logs:
+                file.append(json.dumps(log, separators=(",", ":")).encode() + b"\n")
+                file.sync()
             self._sound_size = file.size
         finally:
             file.close()
-
-    def _add(self, file: OpenFile, logs: Iterable[dict[str, Any]]) -> None:
-        for log in logs:
-            file.append(json.dumps(log, separators=(",", ":")).encode() + b"\n")
-            file.sync()
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,27 +19,22 @@ VAGUE = {"name", "value", "initial", "final", "num_steps"}  # words of keys that
 def short_keys(keys: Iterable[str]) -> dict[str, str]:
     """Return by dotted key the last word of it that says what it is, or as many as make it the only one."""
     listed = list(keys)
-    told = {key: _without_vague_end(key) for key in listed}
+    told = {}
+    for key in listed:
+        words = key.split(".")
+        while len(words) > 1 and words[-1] in VAGUE:
+            words.pop()
+        told[key] = ".".join(words)
     shared = [text for text, count in Counter(told.values()).items() if count > 1]
     told = {key: key if text in shared else text for key, text in told.items()}
     found = {}
     for key, text in told.items():
         words = text.split(".")
-        endings = [".".join(words[-num:]) for num in range(1, len(words) + 1) if not _is_vague(words[-num])]
+        says_little = [word in VAGUE or word.isdigit() for word in words]
+        endings = [".".join(words[place:]) for place in reversed(range(len(words))) if not says_little[place]]
         others = [f".{other}" for other in told.values() if other != text]
         found[key] = next((e for e in endings if not any(other.endswith(f".{e}") for other in others)), text)
     return found
-
-
-def _without_vague_end(key: str) -> str:
-    words = key.split(".")
-    while len(words) > 1 and words[-1] in VAGUE:
-        words.pop()
-    return ".".join(words)
-
-
-def _is_vague(word: str) -> bool:
-    return word in VAGUE or word.isdigit()
 
 
 # ---- values ----------------------------------------------------------------------------------------------
@@ -68,10 +64,8 @@ def choice_texts(*stored: Any) -> Mapping[Any, str]:
 def _meant(stored: Any) -> Any:
     """Return what a stored value stands for: a mapping if it is the text of one."""
     if isinstance(stored, str) and stored.startswith("{"):
-        try:
+        with suppress(ConfigError):
             return load_yaml(stored)
-        except ConfigError:
-            return stored
     return stored
 
 

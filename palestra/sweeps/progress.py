@@ -184,12 +184,11 @@ def _ended_trial(folder: SweepFolder, trial: FrozenTrial) -> EndedTrial:
     reason = why_of(trial)
     seed = re.match(r"seed (\d+): ", reason) if state_of(trial) == "failed" else None
     log = None if seed is None else folder.trial(place_of(trial)).path / f"seed-{seed[1]}.log"
-    values = trial.user_attrs.get(VALUES) or {}
     return EndedTrial(
         number=trial.number,
         state=state_of(trial),
         value=value_of(trial),
-        values=list(values.values()),
+        values=list((trial.user_attrs.get(VALUES) or {}).values()),
         point=point_texts(trial),
         reason=reason,
         log=log,
@@ -221,7 +220,10 @@ def _seconds_left(
     ]
     trial_s, trial_count = map(fmean, zip(*whole, strict=True)) if whole else (math.nan, math.nan)
     unfinished = [run for trial in owned for run in trial.runs if run.value is None]
-    lefts = [_run_left(run, trial_s / num_seeds, now_s) for run in unfinished]
+    lefts = [run.pace.seconds_left(now_s) for run in unfinished]
+    if not math.isnan(trial_s):
+        usual = [max(trial_s / num_seeds - run.pace.seconds(now_s), 0.0) for run in unfinished]
+        lefts = [other if math.isnan(left) else left for left, other in zip(lefts, usual, strict=True)]
     num_at_once = max(1, round(num_places / len(owned))) if owned else min(num_places, num_seeds)
     for trial in elsewhere:
         gone_s = max(time.time() - _timestamp(trial.datetime_start), 0.0)
@@ -256,13 +258,6 @@ def work_left(
         last_s = max(last_s, longest_s)
     left = max(work_s / num_places, last_s)
     return math.nan if math.isnan(work_s) or math.isinf(left) else left
-
-
-def _run_left(run: TrialRun, usual_s: float, now_s: float) -> float:
-    left = run.pace.seconds_left(now_s)
-    if math.isnan(left) and not math.isnan(usual_s):
-        return max(usual_s - run.pace.seconds(now_s), 0.0)
-    return left
 
 
 def _projected(trial: OwnedTrial, now_s: float) -> tuple[float, float] | None:

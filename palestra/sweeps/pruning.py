@@ -52,10 +52,17 @@ def _first(key: str, bases: Mapping[str, BaseRunConfig]) -> dict[str, int]:
     return {key: steps[0]} if steps else {}
 
 
-class MedianConfig(Config):
-    """Ends a trial whose value is worse than the median of earlier trials at the same step."""
+class _Shipped(Config):
+    """Pruning that is its own maker of pruners, and has the terms of `Pruning`."""
 
     over_seeds: ClassVar = False
+
+    def build(self) -> Self:
+        return self
+
+
+class MedianConfig(_Shipped):
+    """Ends a trial whose value is worse than the median of earlier trials at the same step."""
 
     name: Literal["median"]
 
@@ -71,23 +78,18 @@ class MedianConfig(Config):
     warmup_steps: NonNegativeInt
     """no trial is pruned before this step, in the unit of the evaluation's interval"""
 
-    def build(self) -> Self:
-        return self
-
     def pruner(self) -> "BasePruner":
         from optuna.pruners import MedianPruner
 
         return MedianPruner(n_startup_trials=self.startup_trials, n_warmup_steps=self.warmup_steps)
 
 
-class SuccessiveHalvingConfig(Config):
+class SuccessiveHalvingConfig(_Shipped):
     """Asynchronous successive halving (Li et al. 2020).
 
     At the steps min_resource, min_resource * reduction_factor, ... only the best 1 / reduction_factor of the trials
     that came so far go on.
     """
-
-    over_seeds: ClassVar = False
 
     name: Literal["successive_halving"]
 
@@ -103,16 +105,13 @@ class SuccessiveHalvingConfig(Config):
     reduction_factor: Annotated[int, Field(ge=2)]
     """the share of the trials that go on is 1 / reduction_factor"""
 
-    def build(self) -> Self:
-        return self
-
     def pruner(self) -> "BasePruner":
         from optuna.pruners import SuccessiveHalvingPruner
 
         return SuccessiveHalvingPruner(min_resource=self.min_resource, reduction_factor=self.reduction_factor)
 
 
-class WilcoxonConfig(Config):
+class WilcoxonConfig(_Shipped):
     """Ends a trial as soon as Wilcoxon's signed-rank test says that it is worse than the best one on the same seeds.
 
     The seeds of a trial run one after the other.
@@ -127,9 +126,6 @@ class WilcoxonConfig(Config):
     """a trial ends if the p-value is below this"""
     startup_seeds: Annotated[int, Field(ge=2)]
     """no trial is pruned before so many of its seeds are done"""
-
-    def build(self) -> Self:
-        return self
 
     def pruner(self) -> "BasePruner":
         from optuna.pruners import WilcoxonPruner

@@ -1,8 +1,12 @@
-"""Runs of one config that differ in their seed, each a process: those of a trial, or of runs side by side."""
+"""Runs of one config that differ in their seed, and their records, read as far as they have come.
 
+Each is a process: those of a trial, or of runs side by side.
+"""
+
+import math
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -12,10 +16,198 @@ from palestra.runs.base import BaseRunConfig
 from palestra.runs.branching import tree_differences
 from palestra.runs.copies import files_of_copies
 from palestra.runtime.signals import exit_text
-from palestra.storage.disk import WORDS, Folder, RunFolderError, plain_path
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.disk import WORDS, Folder, RunFolderError, open_plain, plain_path
+from palestra.storage.manifest import Manifest
+from palestra.storage.records_file import lines_of, parse_record
 from palestra.storage.run_folder import RunFolder
+from palestra.storage.stored_files import CheckpointError
+from palestra.sweeps.config import ObjectiveConfig
 from palestra.sweeps.places import Job, Place, last_line
-from palestra.sweeps.watching import Growing
+
+
+class Growing:
+    """The records of a run, read as far as they have come.
+
+    counters: the largest so far. share: of its `stop`. num_damaged: lines that hold no record. has_ended: whether a
+    record says that the run ended before its `stop`.
+
+    After a kill the records are cut back to a checkpoint and come again, equal to the bit, so what was read stays true.
+    """
+
+    def __init__(self, run: Path, config: BaseRunConfig) -> None:
+        self.path, self.stop = run / "records.jsonl", config.stop
+        self.counters: dict[str, float] = dict.fromkeys(config.steps(), 0)
+        self.axes = config.axes
+        self.minutes = 0.0
+        self.num_damaged = 0
+        self.has_ended = False
+        self._offset = 0
+
+    @property
+    def share(self) -> float:
+        return self.stop.share({**self.counters, "minutes": self.minutes})
+
+    def look(self) -> None:
+        """Read what is new.
+
+        Lines that are damaged are passed over, as the run itself does; `num_damaged` counts them.
+        """
+        if not self._read_on(passes_damaged=False):
+            self._offset = self.num_damaged = 0  # a line is damaged, or the file was cut back and has grown since
+            self._read_on(passes_damaged=True)
+
+    def _read_on(self, passes_damaged: bool) -> bool:
+        """Read from where the last look ended; returns False if it came to a damaged line that it may not pass."""
+        try:
+            file = open_plain(self.path)
+        except OSError:
+            return True
+        try:
+            if file.size < self._offset:
+                self._offset = self.num_damaged = 0
+            for line in lines_of(file, file.size, self._offset):
+                if not line.is_whole:
+                    break
+                try:
+                    self._take(parse_record(line.content))
+                except ValueError:
+                    if not passes_damaged:
+                        return False
+                    self.num_damaged += 1
+                self._offset = line.stop
+        finally:
+            file.close()
+        return True
+
+    def _take(self, record: Mapping[str, Any]) -> None:
+        counts = {name: record.get(name, 0) for name in self.counters}
+        if not all(type(count) is int for count in counts.values()):
+            raise ValueError(f"expected whole numbers, got {counts}")
+        self.counters = {name: max(before, counts[name]) for name, before in self.counters.items()}
+        self.minutes = max(self.minutes, record.get("clock", {}).get("train_seconds", 0.0) / 60)
+        self.has_ended = self.has_ended or "ended" in record
+
+
+Moment = tuple[int, ...]  # of a run: its counters
+
+
+def _in_words(names: Iterable[str], moment: Moment | None) -> str:
+    """Return the moment as " at env step 1,024"; "" for None. names: of the counters."""
+    if moment is None:
+        return ""
+    name, count = next((each for each in zip(names, moment, strict=True) if each[1]), ("opt_steps", 0))
+    return f" at {name.removesuffix('s').replace('_', ' ')} {count:,}"
+
+
+class Watched(Growing):
+    """A run of a trial that is watched.
+
+    evaluations: the objective at each of them. first: by step that evaluation whose value counts there, the first one
+    in this interval. Steps are in the unit of the evaluation's interval, rounded down to a multiple of it, so that runs
+    that count differently have the same steps. fault: why the objective cannot be said.
+    """
+
+    def __init__(self, run: Path, config: BaseRunConfig, objective: ObjectiveConfig) -> None:
+        super().__init__(run, config)
+        self.objective = objective
+        self.measure = config.measure(objective)
+        [evaluation] = [each for each in config.measured() if each.name == objective.evaluation]
+        self.interval = evaluation.interval
+        self.evaluations: dict[Moment, float] = {}
+        self.first: dict[int, Moment] = {}
+        self.fault: str | None = None
+
+    def _moment(self, counters: Mapping[str, Any]) -> Moment:
+        return tuple(int(counters.get(name, 0)) for name in self.counters)
+
+    def end(self) -> None:
+        """Read the rest of a run that has ended, and find whether its objective is known.
+
+        A damaged line may have held the evaluation at its end, or the best one.
+        """
+        self.look()
+        self.fault = self.fault or self._fault_at_end()
+
+    def _fault_at_end(self) -> str | None:
+        last = max(self.evaluations, default=None)
+        try:
+            end = self._last_moment()
+        except (CheckpointError, RunFolderError, OSError) as error:
+            return f"where {self.path.parent} ends is not known: {error}"
+        damaged = f"; {self.num_damaged} of its lines are damaged" if self.num_damaged else ""
+        if last is None or last != end:
+            expected = (
+                f"expected evaluation {self.objective.evaluation!r} at the run's end{_in_words(self.counters, end)}"
+            )
+            got = "none" if last is None else f"the last{_in_words(self.counters, last)}"
+            return f"{self.path}: {expected}, got {got}{damaged}"
+        if self.objective.of == "best" and self.num_damaged:
+            return f"{self.path}: the best evaluation is not known{damaged}"
+        return None
+
+    def _last_moment(self) -> Moment | None:
+        """Return the moment at which a finished run has ended; None: its records do not come to its end.
+
+        It is that of its last checkpoint or, if it saves none, of its last record. Raises CheckpointError,
+        RunFolderError, OSError.
+        """
+        checkpoints = Checkpoints(RunFolder(self.path.parent), keep_last=1, keep_every=None)
+        if (number := checkpoints.latest()) is not None:
+            return self._moment(Manifest.read(checkpoints.folder.below(f"{number:08d}")).counters)
+        return self._moment(self.counters) if self.has_ended or self.share >= 1.0 else None
+
+    def _take(self, record: Mapping[str, Any]) -> None:
+        super()._take(record)
+        if record.get("kind") == "evaluation" and (value := self._value(record)) is not None:
+            moment = self._moment(record)
+            self.evaluations[moment] = value
+            if self.interval is None or self.interval.unit == "minutes":
+                step = record.get("opt_steps", 0)
+            else:
+                step = record.get(self.interval.unit, 0) // self.interval.every * self.interval.every
+            self.first.setdefault(int(step), moment)
+
+    def _value(self, record: Mapping[str, Any]) -> float | None:
+        """Return the objective in a record. Raises ValueError for a record that lacks the measure."""
+        try:
+            return self.measure.of(record)
+        except Exception as error:
+            if self.measure.function is None:
+                raise ValueError(f"expected {self.objective.measure} in the record, got {error!r}") from error
+            self.fault = f"{self.objective.measure} raised {type(error).__name__}: {error}"
+            return None
+
+    @property
+    def latest(self) -> float | None:
+        """The objective at the last evaluation so far."""
+        return self.evaluations[max(self.evaluations)] if self.evaluations else None
+
+    def counts_at(self, step: int | None = None) -> dict[str, int]:
+        """Return the counters at a step that the run has, or so far, by name; the usual one first."""
+        so_far = self._moment(self.counters) if step is None else self.first[step]
+        counts = dict(zip(self.counters, so_far, strict=True))
+        return {name: counts[name] for name in dict.fromkeys((*self.axes, *counts))}
+
+    def value_at(self, step: int) -> float:
+        """Return the objective as it stood at a step that the run has.
+
+        It does not depend on how much has come since.
+        """
+        return self._objective([moment for moment in self.evaluations if moment <= self.first[step]])
+
+    def final(self) -> float:
+        """Return the objective at the run's end, after `end`; nan if it is not known."""
+        return math.nan if self.fault is not None else self._objective(list(self.evaluations))
+
+    def _objective(self, moments: Sequence[Moment]) -> float:
+        """Return the last of some evaluations, or the best of them."""
+        if self.objective.of == "last":
+            return self.evaluations[max(moments)]
+        finite = [value for moment in moments if not math.isnan(value := self.evaluations[moment])]
+        best = max if self.objective.goal == "max" else min
+        return best(finite, default=math.nan)
+
 
 POLL_S = 0.05
 

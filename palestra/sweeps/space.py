@@ -1,20 +1,37 @@
-"""The space in which a sweep searches: a dimension for each key, and its points.
+"""The space in which a sweep searches: a dimension for each key, its points, and constraints on these.
 
 A point is a mapping from names to values as Optuna stores them: `base` where there are several bases, and the keys of
 the space that its base has. Values that are lists or mappings stand there as text.
+
+A constraint is an own function, or a comparison between keys such as `batch_size <= 4 * num_worlds`. An expression has
+numbers, texts, true, false, null, dotted keys, + - * / // % **, comparisons, in, and, or, not, lists and parentheses.
+It is read with Python's parser, and computed here: nothing else can be called.
 """
 
+import ast
 import itertools
 import math
+import operator
 import random
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from palestra.config import ByName, Config, ConfigError, PositiveFloat, PositiveInt, walk
-from palestra.config.files import full_key, replace_values
+from palestra.config import (
+    IMPORT_PATH,
+    ByName,
+    Config,
+    ConfigError,
+    PositiveFloat,
+    PositiveInt,
+    admitted_function,
+    walk,
+)
+from palestra.config.errors import shown
+from palestra.config.files import find_key, full_key, replace_values, value_at
 from palestra.config.rendering import inline_flow
 from palestra.runs.base import BaseRunConfig
 from palestra.schedules import Schedule, UserSchedule
@@ -264,16 +281,13 @@ class Space:
         sizes = {name: math.prod(len(self.dimensions[key].ends()) for key in keys) for name, keys in self.keys.items()}
         if sum(sizes.values()) <= most:
             return list(self._products(lambda dimension: dimension.ends()))
-        return [point for name in self.bases for point in self._some_corners(name, most // len(self.bases))]
-
-    def _some_corners(self, name: str, most: int) -> Iterator[Point]:
-        draw = random.Random(0)
-        ends = {key: self.dimensions[key].ends() for key in self.keys[name]}
-        for number in range(max(most, *(len(values) for values in ends.values()))):
-            point = {
-                key: values[number] if number < len(values) else draw.choice(values) for key, values in ends.items()
-            }
-            yield self._with_base(name, point)
+        found = []
+        for name, keys in self.keys.items():
+            draw, ends = random.Random(0), [(key, self.dimensions[key].ends()) for key in keys]
+            for number in range(max(most // len(self.bases), *(len(values) for _, values in ends))):
+                point = {key: values[number] if number < len(values) else draw.choice(values) for key, values in ends}
+                found.append(self._with_base(name, point))
+        return found
 
     def samples(self, number: int) -> Iterator[Point]:
         """Yield points drawn at random, always the same."""
@@ -315,9 +329,8 @@ def dimensions(base: BaseRunConfig, is_grid: bool) -> Iterator[tuple[str, dict[s
     below = [tuple(key.split(".")) for key in base.learning_keys()]
     schedules = {keys: value for keys, value in walk(base) if isinstance(value, Schedule)}
     for keys, value in walk(base.model_dump()):
-        if not any(keys[: len(key)] == key for key in below):
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not any(keys[: len(key)] == key for key in below):
             continue
         place = next((above for above in schedules if keys[: len(above)] == above), keys)
         if place != keys and not _is_level(schedules[place], keys[-1], value):
@@ -336,3 +349,176 @@ def _is_level(schedule: Schedule, key: str, value: float) -> bool:
     if isinstance(schedule, UserSchedule):
         return key in schedule.in_proportion if schedule.in_proportion else isinstance(value, float)
     return key in ("value", "initial", "peak")
+
+
+# ---- constraints ----------------------------------------------------------------------------------------------
+
+
+WORD = re.compile(r"""'[^']*'|"[^"]*"|(?<![\w.])[A-Za-z_]\w*(?:\.\w+)*""")  # a text, or a key
+WORDS = {"and", "or", "not", "in", "true", "false", "null"}
+CONSTANTS = {"true": True, "false": False, "null": None}
+BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
+UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Not: operator.not_,
+}
+KNOWN = {
+    *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Constant, ast.Name, ast.List, ast.Tuple, ast.Load),
+    *(ast.And, ast.Or, *BINARY, *UNARY),
+}
+LARGEST_POWER = 64  # so that no constraint computes for hours, as powers of powers would
+MOST_BITS = 1024  # of a whole number; a float cannot be much larger
+
+
+class Constraint:
+    """A constraint as a sweep's file has it.
+
+    Raises ConfigError, with an empty path, for one that cannot be read.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.keys: dict[str, str] = {}  # by the name that stands for each in the parsed expression
+        self.function = self.expression = None
+        if IMPORT_PATH.fullmatch(text):
+            try:
+                self.function = admitted_function(text)
+            except ValueError as error:
+                raise _error(str(error)) from error
+            if self.function is None:
+                raise _error(f"{text!r} may not be imported here")
+        else:
+            self.expression = self._parse()
+
+    def _parse(self) -> ast.expr:
+        try:
+            expression = ast.parse(WORD.sub(self._name_of, self.text), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: of one that is nested deeply
+            example = "expected a comparison such as 'batch_size <= 4 * num_worlds', or package.module:function"
+            raise _error(f"{example}, got {self.text!r}") from None
+        for node in ast.walk(expression):
+            if type(node) not in KNOWN:
+                what = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__.lower()
+                raise _error(f"expected keys, numbers, texts, lists and operators alone, got {what!r} in {self.text!r}")
+        if not self.keys:
+            raise _error(f"expected a comparison between keys, got {self.text!r}, which has none")
+        return expression
+
+    def _name_of(self, match: re.Match[str]) -> str:
+        word = match[0]
+        if word[0] in "'\"":
+            return word
+        if word in CONSTANTS:
+            return repr(CONSTANTS[word])
+        if word in WORDS:
+            return word
+        name = f"key_{len(self.keys)}_"
+        self.keys[name] = word
+        return name
+
+    def full_keys(self, data: Mapping[str, Any]) -> dict[str, str] | None:
+        """Return its keys in full, by their names; None if a config lacks one of them.
+
+        Raises ConfigError for a key that means several.
+        """
+        found = {name: find_key(data, key) for name, key in self.keys.items()}
+        known = {name: key for name, key in found.items() if key is not None}
+        return known if len(known) == len(found) else None
+
+    def require_keys(self, configs: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raise ConfigError if none of some configs, by name, has all of its keys, or a key means several in one."""
+        for name, data in configs.items():
+            try:
+                self.full_keys(data)
+            except ConfigError as error:
+                where = f" in {name}" if len(configs) > 1 else ""
+                raise _error(f"{'; '.join(map(str, error.errors))}{where}") from error
+        if all(self.full_keys(data) is None for data in configs.values()):
+            for key in self.keys.values():  # raises for the first one that is missing
+                full_key(next(iter(configs.values())), key)
+
+    def holds(self, data: Mapping[str, Any]) -> bool:
+        """Return whether a config, as plain data, fulfils the constraint; True if the config lacks one of its keys.
+
+        Raises ConfigError if it cannot be computed there.
+        """
+        if self.function is not None:
+            try:
+                return bool(self.function(data))
+            except Exception as error:
+                raise _error(f"{self.text} raised {type(error).__name__}: {error}") from error
+        assert self.expression is not None
+        if (keys := self.full_keys(data)) is None:
+            return True
+        try:
+            values = {name: value_at(data, key) for name, key in keys.items()}
+            return _truth(_compute(self.expression, values))
+        except (TypeError, ArithmeticError, ValueError, RecursionError) as error:
+            raise _error(f"{self.text!r} cannot be computed: {error}") from error
+
+
+def _compute(node: ast.expr, values: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return values[name]
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_compute(item, values) for item in items]
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return not _truth(_compute(operand, values))
+        case ast.UnaryOp(op=op, operand=operand):
+            return UNARY[type(op)](_compute(operand, values))
+        case ast.BoolOp(op=ast.And(), values=terms):
+            return all(_truth(_compute(term, values)) for term in terms)
+        case ast.BoolOp(values=terms):
+            return any(_truth(_compute(term, values)) for term in terms)
+        case ast.BinOp(left=left, op=op, right=right):
+            one, other = _number(_compute(left, values)), _number(_compute(right, values))
+            if isinstance(op, ast.Pow) and abs(other) > LARGEST_POWER:
+                raise ValueError(f"expected a power of at most {LARGEST_POWER}, got {other}")
+            return BINARY[type(op)](one, other)
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            terms = [_compute(term, values) for term in (left, *others)]
+            for order, (one, other) in zip(ops, itertools.pairwise(terms), strict=True):
+                if isinstance(order, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+                    one, other = _number(one), _number(other)
+                if not BINARY[type(order)](one, other):
+                    return False
+            return True
+    raise TypeError(f"expected a comparison, got {ast.unparse(node)}")
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"expected a comparison, or a key that is true or false, got {shown(value)}")
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"expected a number, got {shown(value)}")
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        raise ValueError(f"expected a number below 2 to the power of {MOST_BITS}, got a larger one")
+    return value
+
+
+def _error(message: str) -> ConfigError:
+    return ConfigError.at("", message)

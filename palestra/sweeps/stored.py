@@ -1,19 +1,150 @@
-"""A stored sweep, to look at: nothing is written, and neither torch nor a module that the sweep names is imported."""
+"""A stored sweep, to look at, and what is wrong with a study.
 
+Faults are errors of Optuna, SQLAlchemy and SQLite, and trials that others have written. Nothing is written, and neither
+torch nor a module that the sweep names is imported.
+"""
+
+import errno
+import math
+import os
+import re
+import shlex
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palestra.config import Config, ConfigError, check, under
-from palestra.config.own_modules import reading_stored
+from palestra.config.own_modules import UntrustedError, reading_stored
 from palestra.runtime.starting import without_garbage_collection
 from palestra.storage.disk import RunFolderError
-from palestra.sweeps.faults import causes, errors_of_study, num_begun, require_sound, study_lost
 from palestra.sweeps.folder import SweepFolder
-from palestra.sweeps.outcomes import DEFINITION, counts_of, standing, unit_of
-from palestra.sweeps.storages import AnyStorageConfig
+from palestra.sweeps.outcomes import (
+    COUNTS,
+    DEFINITION,
+    FAILED_BEFORE,
+    FAILURE,
+    SECONDS,
+    SKIPPED,
+    VALUES,
+    counts_of,
+    is_number,
+    standing,
+    unit_of,
+)
+from palestra.sweeps.storages import MOST_S, AnyStorageConfig
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import FrozenTrial
+
+
+DISK_ERRORS = {"SQLITE_FULL": errno.ENOSPC, "SQLITE_IOERR": errno.EIO}
+OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+
+
+@contextmanager
+def errors_of_study(folder: "SweepFolder") -> Iterator[None]:
+    """Turn whatever the study's storage raises inside into RunFolderError with a line that says what to do.
+
+    It becomes OSError if the disk refuses.
+    """
+    try:
+        yield
+    except (ConfigError, RunFolderError, UntrustedError):
+        raise
+    except Exception as error:  # of Optuna, SQLAlchemy, SQLite, or of what a damaged file makes them do
+        if isinstance(error, OSError) and error.errno in OF_THE_DISK:
+            raise
+        first = list(causes(error))[-1]
+        name = str(getattr(first, "sqlite_errorname", ""))
+        if name == "SQLITE_READONLY_ROLLBACK":
+            remedy = f"to repair it: palestra resume {shlex.quote(str(folder.path))}"
+            raise RunFolderError(f"{folder.path}: a process was killed while it wrote the study; {remedy}") from error
+        if name == "SQLITE_INTERRUPT":
+            message = f"the study cannot be read: it takes more than {MOST_S:g} s to answer"
+            raise RunFolderError(f"{folder.path}: {message}") from error
+        for prefix, number in DISK_ERRORS.items():
+            if name.startswith(prefix):
+                raise OSError(number, os.strerror(number), str(folder.path / "study.db")) from error
+        cause = error.__cause__ or error  # Optuna says only that something was raised
+        why = re.sub(r"\s+", " ", f"{type(cause).__name__}: {cause}")
+        raise RunFolderError(f"{folder.path}: the study cannot be read: {why:.300}") from error
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, and those from which it came."""
+    yield error
+    if error.__cause__ is not None:
+        yield from causes(error.__cause__)
+
+
+def require_sound(folder: "SweepFolder", study: "Study", goal: str) -> "list[FrozenTrial]":
+    """Return the trials of a study.
+
+    Raises RunFolderError if there is one that palestra has not written so. goal: max or min.
+    """
+    directions = [direction.name.lower() for direction in study.directions]
+    if directions != [expected := "maximize" if goal == "max" else "minimize"]:
+        got = " and ".join(directions) or "none"
+        raise RunFolderError(f"{folder.path}: the study is damaged: expected one objective, to {expected}, got {got}")
+    if not isinstance(study.user_attrs.get(DEFINITION, {}), Mapping):
+        raise RunFolderError(f"{folder.path}: the study is damaged: expected a mapping in {DEFINITION!r}")
+    begun = num_begun(folder)
+    trials = study.get_trials(deepcopy=False)
+    if begun > len(trials):
+        raise study_lost(folder, begun, len(trials))
+    for number, trial in enumerate(trials):
+        fault = _fault_of(trial) if trial.number == number else f"its number is {trial.number}"
+        if fault:
+            raise RunFolderError(f"{folder.path}: the study is damaged: trial {number}: {fault}")
+    return trials
+
+
+def num_begun(folder: "SweepFolder") -> int:
+    """Return how many trials the study must have at least: a trial gets its folder when it is in the study."""
+    return max((int(name) + 1 for name in folder.trials.names() if re.fullmatch(r"\d{4,9}", name)), default=0)
+
+
+def study_lost(folder: "SweepFolder", begun: int, known: int) -> RunFolderError:
+    message = f"expected a study with {begun} trials, because trials/ has so many, got {known or 'none'}"
+    return RunFolderError(f"{folder.path}: {message}; put the study back from a copy, or begin a new sweep")
+
+
+def _fault_of(trial: "FrozenTrial") -> str:
+    """Return why palestra has not written a trial so; "" if it may have."""
+    values, facts = trial.values or [], trial.user_attrs
+    is_complete = trial.state.name == "COMPLETE"
+    if len(values) > 1 or (is_complete and (len(values) != 1 or math.isnan(values[0]))):
+        return f"expected a number as its value, got {_shown(trial.values)}"
+    for name in ("folder", "claim", FAILURE, SKIPPED, FAILED_BEFORE):
+        if not isinstance(facts.get(name, ""), str):
+            return f"expected a text as its {name}, got {_shown(facts[name])}"
+    if not _counts(facts.get(SECONDS, 0.0)):
+        return f"expected a number >= 0 as its {SECONDS}, got {_shown(facts[SECONDS])}"
+    counts = facts.get(COUNTS, {})
+    if not isinstance(counts, Mapping) or not all(map(_counts, counts.values())):
+        return f"expected a number >= 0 for each unit as its {COUNTS}, got {_shown(counts)}"
+    of_seeds = facts.get(VALUES, {})
+    if not isinstance(of_seeds, Mapping) or not all(map(is_number, of_seeds.values())):
+        return f"expected a number for each seed as its {VALUES}, got {_shown(of_seeds)}"
+    for name, decision in facts.items():
+        parts = {key: type(decision[key]) for key in decision} if isinstance(decision, Mapping) else {}
+        if name.startswith("pruning/") and parts != {"prune": bool, "notes": dict}:
+            return f"expected a decision as its {name}, got {_shown(decision)}"
+    return ""
+
+
+def _counts(value: Any) -> bool:
+    return is_number(value) and 0 <= value < math.inf
+
+
+def _shown(value: Any | Sequence[Any]) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -21,12 +21,12 @@ from palestra.config import ConfigError, UserConfig
 from palestra.config.rendering import inline_flow
 from palestra.runs.branching import tree_differences
 from palestra.sweeps.config import SweepConfig
-from palestra.sweeps.faults import errors_of_study, require_sound
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.outcomes import DEFINITION, FAILED_BEFORE, FAILURE, RETRY_OF, place_of, rank_of, standing, why_of
 from palestra.sweeps.pruning import decide
 from palestra.sweeps.search import GridConfig
 from palestra.sweeps.space import Space
+from palestra.sweeps.stored import errors_of_study, require_sound
 
 # what may differ between the processes of one study
 FREE = ("place", "storage", "budget", "max_restarts", "base")

@@ -186,7 +186,9 @@ class Sweep:
         waiting = [run.path for trial in self.owned for run in trial.waiting()]
         if not all(map(self._is_named, waiting)) or time.monotonic() < self._look_again:
             return False
-        if self._adopt() or self._begin():
+        mine = {trial.number for trial in self.owned}
+        running = [trial.number for trial in self.study.running() if self.study.is_ours(trial)]
+        if any(self._take(number) for number in running if number not in mine) or self._begin():  # of a dead process
             return True
         self._look_again = time.monotonic() + LOOK_S
         elsewhere = [self.folder.trial(place_of(trial)) for trial in self.study.running() if self.study.is_ours(trial)]
@@ -199,21 +201,14 @@ class Sweep:
 
     def _may_begin(self) -> bool:
         """Return whether the budget allows another trial."""
-        budget, trials = self.config.budget, self.study.trials()
-        if self._num_points is not None and len(trials) >= self._num_points:
-            return False
-        if budget.trials is not None and sum(state_of(trial) != "skipped" for trial in trials) >= budget.trials:
-            return False
-        total = budget.total
-        if total is not None and sum(count_of(trial, total.unit) for trial in trials) >= total.after:
-            return False
-        return budget.minutes is None or time.monotonic() - self._began < 60 * budget.minutes
-
-    def _adopt(self) -> bool:
-        """Take over a trial of a dead process."""
-        mine = {trial.number for trial in self.owned}
-        found = (trial.number for trial in self.study.running() if self.study.is_ours(trial))
-        return any(self._take(number) for number in found if number not in mine)
+        budget, total, trials = self.config.budget, self.config.budget.total, self.study.trials()
+        num_run = sum(state_of(trial) != "skipped" for trial in trials)
+        return not (
+            (self._num_points is not None and len(trials) >= self._num_points)
+            or (budget.trials is not None and num_run >= budget.trials)
+            or (total is not None and sum(count_of(trial, total.unit) for trial in trials) >= total.after)
+            or (budget.minutes is not None and time.monotonic() - self._began >= 60 * budget.minutes)
+        )
 
     def _begin(self) -> bool:
         """Begin a new trial, if the budget allows one."""
@@ -261,13 +256,10 @@ class Sweep:
     def _ended(self, number: int) -> None:
         """Say how a trial has ended, and keep the best config."""
         trial, best = self.study.trial(number), best_of(self.study.trials(), self.config.objective.goal)
-        state = state_of(trial)
-        known = value_of(trial)
+        known, why = value_of(trial), why_of(trial)
         value = "" if known is None else f", {self.config.objective.measure} {known:.6g}"
-        why = why_of(trial)
-        is_best = best is not None and best.number == number
-        line = f"trial {number}: {state}{value}{' (best so far)' if is_best else ''}{f': {why}' if why else ''}"
-        self.display.ended(line)
+        mark = " (best so far)" if best is not None and best.number == number else ""
+        self.display.ended(f"trial {number}: {state_of(trial)}{value}{mark}{f': {why}' if why else ''}")
         self._keep_best()
 
     def _keep_best(self) -> None:

@@ -21,9 +21,8 @@ from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.outcomes import COUNTS, SECONDS, VALUES, place_of
 from palestra.sweeps.places import Place
-from palestra.sweeps.seed_runs import SeedRun, SeedRuns
+from palestra.sweeps.seed_runs import SeedRun, SeedRuns, Watched
 from palestra.sweeps.study import SweepStudy
-from palestra.sweeps.watching import Watched
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,7 @@ class TrialRun(SeedRun):
 
     def facts(self) -> tuple[float, float, float, float]:
         """Return the time, the share of its training, its count in the unit of the sweep, its seconds of training."""
-        watched = self.watched
-        return time.monotonic(), watched.share, self.count, 60 * watched.minutes
+        return time.monotonic(), self.watched.share, self.count, 60 * self.watched.minutes
 
     @property
     def count(self) -> int:
@@ -192,7 +190,12 @@ class OwnedTrial(SeedRuns[TrialRun]):
             if run.job is not None:
                 self._look_at(run)
         if self.study.pruning is not None and not self.is_pruned and self.failure is None:
-            self._report()
+            for step, value in self._reports():
+                if step not in self._reported:
+                    self._reported.add(step)
+                    if self.study.report(self.number, step, value):
+                        self.pruned_at = step
+                        break
         if (self.is_pruned or self.failure is not None) and self.num_running:
             self.signal(signal.SIGTERM)
 
@@ -205,8 +208,9 @@ class OwnedTrial(SeedRuns[TrialRun]):
             self.failure = f"seed {run.seed}: {run.watched.fault}"
         if code is None:
             return
-        run.pace.end(time.monotonic())
-        self._note_seconds()
+        run.pace.end(now_s := time.monotonic())
+        # by it the end of the sweep is estimated
+        self.study.note(self.number, {SECONDS: sum(each.pace.seconds(now_s) for each in self.runs)})
         if code == 0:
             run.value = run.watched.final()
             if math.isnan(run.value) and self.failure is None:
@@ -215,19 +219,6 @@ class OwnedTrial(SeedRuns[TrialRun]):
             run.restarts += 1
         elif not self.is_pruned and self.failure is None:
             self.failure = f"seed {run.seed}: {run.why(code)}"
-
-    def _note_seconds(self) -> None:
-        """Keep how long its runs have worked, by which the end of the sweep is estimated."""
-        now_s = time.monotonic()
-        self.study.note(self.number, {SECONDS: sum(run.pace.seconds(now_s) for run in self.runs)})
-
-    def _report(self) -> None:
-        for step, value in self._reports():
-            if step not in self._reported:
-                self._reported.add(step)
-                if self.study.report(self.number, step, value):
-                    self.pruned_at = step
-                    return
 
     def _reports(self) -> list[tuple[int, float]]:
         """Return the steps that are due, in their order, each with the trial's value there."""

@@ -5,6 +5,5 @@ Each raises ConfigError with a line for every fault, which begins with the name 
 
 from palestra.testing.algorithms import check_algorithm
 from palestra.testing.data import check_data
-from palestra.testing.environments import check_environment
-from palestra.testing.games import check_game
+from palestra.testing.environments import check_environment, check_game
 from palestra.testing.models import check_model

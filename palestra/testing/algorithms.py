@@ -10,25 +10,26 @@ from copy import deepcopy
 from pathlib import Path
 from signal import SIGTERM
 from tempfile import TemporaryDirectory
-from types import ModuleType
-from typing import Any, get_type_hints
+from types import ModuleType, NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 from unittest.mock import patch
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from palestra.algorithms.algorithm import Algorithm
-from palestra.commands.verify import Difference
-from palestra.config import Config, ConfigError, ConfigErrorItem, UserConfig, failure
+from palestra.commands.replay import Difference
+from palestra.config import Config, ConfigError, ConfigErrorItem, InBranch, UserConfig, failure
 from palestra.config.places import Place
 from palestra.config.usual import completed
+from palestra.config.variants import Variants, members_of, names_of
 from palestra.games import make_game
 from palestra.randomness import restored_global_states
 from palestra.recording.recorders import without_clock
 from palestra.runs.branching import tree_differences
 from palestra.runs.config import RunConfig
 from palestra.storage.records_file import read_records
-from palestra.testing.sample_config import sample_config
 from palestra.training import make_trainer
 from palestra.training.trainer import Trainer
 
@@ -74,7 +75,13 @@ def check_algorithm(
     """
     faults: list[ConfigErrorItem] = []
     unable: list[str] = []
-    with _named(cls) as name, _own_state_folder(), restored_global_states(), warnings.catch_warnings():
+    with (
+        _named(cls) as name,
+        TemporaryDirectory(prefix="palestra-check-") as place,
+        patch.dict(os.environ, XDG_STATE_HOME=place),  # where the runs of the check note their trust
+        restored_global_states(),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         algorithm = _algorithm_config(cls, name, config or {})
         kinds = PROBES if game is None else [[dict(game)]]
@@ -128,7 +135,12 @@ def _faults(cls: type[Algorithm], algorithm: Data, game: Data) -> list[ConfigErr
             return [_fault(cls, "learn", "an opt step (turn.after_step)", f"none in {NUM_TURNS} turns")]
         torch.manual_seed(1)
         faults = _faults_of_chance(cls, alone, Path(place), config) + _faults_of_stops(cls, alone, Path(place), config)
-        return faults or _faults_of_replicas(cls, Path(place), config)
+        try:
+            if not faults:
+                _train(cls, Path(place) / "replicas", config | {"num_replicas": 2})
+        except _Unable as error:
+            return [ConfigErrorItem("", f"{error}, with num_replicas: 2")]
+        return faults
 
 
 def _faults_of_chance(cls: type[Algorithm], alone: Stopping, place: Path, config: Data) -> list[ConfigErrorItem]:
@@ -170,15 +182,6 @@ def _faults_of_stops(cls: type[Algorithm], alone: Stopping, place: Path, config:
     return []
 
 
-def _faults_of_replicas(cls: type[Algorithm], place: Path, config: Data) -> list[ConfigErrorItem]:
-    """Return faults, if two replicas cannot learn as one."""
-    try:
-        _train(cls, place / "replicas", config | {"num_replicas": 2})
-    except _Unable as error:
-        return [ConfigErrorItem("", f"{error}, with num_replicas: 2")]
-    return []
-
-
 def _train(cls: type[Algorithm], run: Path, config: Data | None, stop_at: int | None = None) -> Stopping:
     """Begin a run with a config, or go on with it (config None). Raises _Unable."""
     console = Console(quiet=True)
@@ -186,8 +189,7 @@ def _train(cls: type[Algorithm], run: Path, config: Data | None, stop_at: int | 
         trainer = (
             Trainer.load(run, console=console) if config is None else make_trainer(config, run=run, console=console)
         )
-        made = type(trainer.players[LEARNER].algorithm)
-        if made is not cls:
+        if (made := type(trainer.players[LEARNER].algorithm)) is not cls:
             raise TypeError(
                 f"expected {cls.__name__} to have a Config of its own, a subclass of UserConfig, got one that builds "
                 f"{made.__name__}"
@@ -218,16 +220,13 @@ def _fault(cls: type[Algorithm], method: str, expected: str, got: str) -> Config
 
 def _difference(before: Any, after: Any, number: int | None) -> str | None:
     """Return the first difference in words. number: that of the safe point; None for records."""
-    change = next(tree_differences(before, after), None)
-    if change is None:
+    if (change := next(tree_differences(before, after), None)) is None:
         return None
-    where = "a record" if number is None else f"safe point {number}, counted from 0"
-    return str(Difference(where, change))
+    return str(Difference("a record" if number is None else f"safe point {number}, counted from 0", change))
 
 
 def _records(stopping: Stopping) -> list[Data]:
-    folder = stopping.trainer.run.folder
-    return [without_clock(record) for record in read_records(folder.records)]
+    return [without_clock(record) for record in read_records(stopping.trainer.run.folder.records)]
 
 
 # ---- what is trained -------------------------------------------------------------------------------------
@@ -248,13 +247,6 @@ def _named(cls: type) -> Iterator[str]:
         yield f"{ALIASES}:{cls.__name__}"
     finally:
         del sys.modules[ALIASES]
-
-
-@contextmanager
-def _own_state_folder() -> Iterator[None]:
-    """Let the runs of a check note their trust in a temporary folder."""
-    with TemporaryDirectory(prefix="palestra-check-") as place, patch.dict(os.environ, XDG_STATE_HOME=place):
-        yield
 
 
 def _algorithm_config(cls: type[Algorithm], name: str, values: Mapping[str, Any]) -> Data:
@@ -300,3 +292,48 @@ def _run_config(algorithm: Data, game: Data) -> Data:
     }
     data: Data = completed(told, Place(RunConfig))
     return data
+
+
+CANDIDATES: tuple[Any, ...] = (0.05, 2, 0.5, 1, 0, False, None, "a", [], {})
+BY_KEY = {"capacity": 256}  # of a replay buffer, which must hold a roll-out
+NET = {"name": "mlp", "net_arch": [8], "activation": "tanh"}
+
+
+def sample_config(model: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return data that the model accepts.
+
+    values: those of some keys. Raises ValueError if no value is found for another key.
+    """
+    data = {name: value for name, value in BY_KEY.items() if name in model.model_fields} | dict(values)
+    for name, field in model.model_fields.items():
+        if name not in data:
+            metadata = [item for item in field.metadata if not isinstance(item, InBranch)]
+            kind: Any = Annotated[field.annotation, *metadata] if metadata else field.annotation
+            try:
+                data[name] = _sample(kind)
+            except ValueError:
+                raise ValueError(
+                    f"{name}: expected a value in `config`, because none can be made up, got none"
+                ) from None
+    return data
+
+
+def _sample(kind: Any) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated and any(isinstance(mark, Variants) for mark in arguments[1:]):
+        by_name = names_of(members_of(arguments[0]))
+        return NET if NET["name"] in by_name else sample_config(next(iter(by_name.values())), {})
+    if origin is Literal:
+        return arguments[0]
+    if origin in (Union, UnionType) and NoneType in arguments:
+        return None
+    if isinstance(kind, type) and issubclass(kind, Config):
+        return sample_config(kind, {})
+    adapter = TypeAdapter(kind)
+    for value in CANDIDATES:
+        try:
+            adapter.validate_python(value, strict=True)
+        except (ValidationError, ConfigError):
+            continue
+        return value
+    raise ValueError

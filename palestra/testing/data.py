@@ -51,7 +51,7 @@ def _faults(data: Any, num_items: int, start_method: str) -> Iterator[ConfigErro
         return
     indices = torch.linspace(0, num - 1, min(num, num_items)).round().long().tolist()
     reader = Reader(NAME, data, None, "per_item", SEED)
-    reader.collate = _as_they_are
+    reader.collate = lambda items: items
     items, unread = _read(reader, indices)
     again, _ = _read(reader, indices[::-1])
     for index in indices:
@@ -80,10 +80,6 @@ def _faults(data: Any, num_items: int, start_method: str) -> Iterator[ConfigErro
             yield ConfigErrorItem(
                 "", f"expected a set that can be sent to a worker ({start_method}), got {failure(error)}"
             )
-
-
-def _as_they_are(items: list[Any]) -> list[Any]:
-    return items
 
 
 def _read(reader: Reader, indices: Sequence[int]) -> tuple[dict[int, Any], dict[int, Unread]]:

@@ -1,4 +1,8 @@
-"""Checks that a Gymnasium environment of your own keeps to its spaces, and repeats an episode from its seed."""
+"""Checks of games and environments of your own.
+
+A game keeps the promises of TensorGame; a Gymnasium environment keeps to its spaces, and repeats an episode from its
+seed.
+"""
 
 import random
 import warnings
@@ -15,9 +19,28 @@ from gymnasium.spaces import Box
 from gymnasium.utils.env_checker import check_env
 
 from palestra.config import ConfigError, ConfigErrorItem, failure
+from palestra.games.game import TensorGame
 from palestra.games.gymnasium.seeding import episode_seed
 from palestra.games.gymnasium.spaces import ObservationReader, UnknownSpace, action_space
+from palestra.games.tryout import try_game
 from palestra.randomness import restored_global_states
+
+NUM_MOVES = 200
+
+
+def check_game(game: TensorGame) -> None:
+    """Play a game for 200 moves with random legal actions, and check what its methods return.
+
+    It checks the shapes, dtypes and devices of states, observations, masks, rewards and ends; whether the same input
+    gives the same output, for a single world as for many, and nothing is written to the input; whether some role
+    decides in every world at least once in 100 moves; and whether `refill`, `transition_in_place` and `stepper`, if the
+    game has its own, do what the other methods do. Raises TypeError for an object that is no TensorGame, and
+    ConfigError with a line for every fault, which begins with the method's name.
+    """
+    if not isinstance(game, TensorGame):
+        raise TypeError(f"expected a TensorGame, got {type(game).__name__}")
+    ConfigError.require_none(try_game(game, NUM_MOVES))
+
 
 KEY = 1  # of the stream that the seeds of the episodes come from
 NUM_EPISODES, NUM_STEPS = 3, 100
@@ -63,10 +86,7 @@ class _TryOut:
         self.name = type(environment).__name__ if make is None else getattr(make, "__name__", "environment")
         env: Any = environment if make is None else self.call("__init__", make)
         self.name = type(env.unwrapped).__name__
-        readers: dict[str, Callable[[Any], Any]] = {
-            "observation_space": _reader,
-            "action_space": action_space,
-        }
+        readers: dict[str, Callable[[Any], Any]] = {"observation_space": _reader, "action_space": action_space}
         for space, read in readers.items():
             try:
                 read(getattr(env, space))

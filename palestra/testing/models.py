@@ -16,7 +16,7 @@ from palestra.data.items import joined_items
 from palestra.models.gradients import find_gradient, num_items, pieces
 from palestra.models.model import Model
 from palestra.models.scoring import ItemScores
-from palestra.nets.modes import evaluation_mode
+from palestra.nets.weights import evaluation_mode
 from palestra.randomness import restored_global_states
 
 NUM_ITEMS = 6
@@ -49,8 +49,7 @@ class _TryOut:
     def __init__(self, cls: type[Model], config: Mapping[str, Any], data: Any) -> None:
         self.cls, self.config = cls, config
         items = [data[index] for index in range(min(NUM_ITEMS, len(data)))]
-        collate = getattr(data, "collate", None) or joined_items
-        self.batch = collate(items)
+        self.batch = (getattr(data, "collate", None) or joined_items)(items)
         self.found: list[tuple[str, str]] = []
 
     def faults(self) -> list[tuple[str, str]]:

@@ -25,19 +25,18 @@ from palestra.text.algorithms import AnyTextAlgorithm
 from palestra.text.algorithms.algorithm import AlgorithmFailed, JobConfig, Seat, TextAlgorithm, chosen_examples
 from palestra.text.algorithms.algorithm import Example as ChosenExample
 from palestra.text.game import TextGame
+from palestra.text.models.local import TuningConfig
 from palestra.text.models.losses import PreferenceConfig
 from palestra.text.models.model import Example as JobExample
 from palestra.text.models.model import Job, PromptRefused, SamplingConfig, TextModel
 from palestra.text.models.sources import FolderConfig, NewConfig
-from palestra.text.models.tuning import TuningConfig
 from palestra.text.rollouts import DecisionRow, Rollouts
 from palestra.text.scripts import ScriptName, named_script, own_names, own_text_script_model
 from palestra.text.servers.calls import Calls
-from palestra.text.servers.config import ServerConfig
+from palestra.text.servers.config import ServerConfig, ServerTuningConfig
 from palestra.text.servers.job_files import JobFileError, Pair, decisions_of, preference_file, supervised_file
-from palestra.text.servers.job_order import FileJob
+from palestra.text.servers.jobs import FileJob
 from palestra.text.servers.model import ServerModel
-from palestra.text.servers.tuning import ServerTuningConfig
 from palestra.text.waves import PromptTooLong, Writer
 
 AnyTextModelConfig = Annotated[NewConfig | FolderConfig | ServerConfig, ByName()]
@@ -89,8 +88,10 @@ class TextPlayerConfig(Config):
     """in which epochs the player learns; in the others it only answers"""
 
     @model_validator(mode="after")
-    def _check_policy_gradient(self) -> Self:
-        if self.algorithm is not None and self.algorithm.loss.name == "policy_gradient":
+    def _check(self) -> Self:
+        """Require a sampling that fits a policy gradient, and jobs that fit the place of the model."""
+        is_policy_gradient = self.algorithm is not None and self.algorithm.loss.name == "policy_gradient"
+        if is_policy_gradient:
             found = {f"sampling.{key}": getattr(self.sampling, key) for key in ("top_p", "top_k")}
             found |= {"num_retries": self.num_retries or None}
             why = "with a policy gradient, which goes by the probabilities of all answers that could have been drawn"
@@ -99,23 +100,14 @@ class TextPlayerConfig(Config):
                 for key, value in found.items()
                 if value is not None
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_jobs(self) -> Self:
-        """Let a model behind a server learn by jobs there, and no other."""
+        is_at_server = isinstance(self.model, ServerConfig)
         ConfigError.require_none(
             ConfigErrorItem(f"{part}.{fault.path}", fault.message)
             for part in ("imitate", "algorithm")
             if (config := getattr(self, part)) is not None
-            for fault in _faults_of_job(config, isinstance(self.model, ServerConfig))
+            for fault in _faults_of_job(config, is_at_server)
         )
-        return self
-
-    @model_validator(mode="after")
-    def _check_server(self) -> Self:
-        is_at_server = isinstance(self.model, ServerConfig)
-        if is_at_server and self.algorithm is not None and self.algorithm.loss.name == "policy_gradient":
+        if is_at_server and is_policy_gradient:
             needs = "which needs the probabilities of answers, and so a local model (new, folder)"
             raise ConfigError.at("algorithm", f"expected another algorithm than a policy gradient, {needs}, got it")
         return self

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 from palestra.data.unfolding import BYTES_OF_VALUE, parts, read_parquet, require_room
 from palestra.games.dialogue.protocol import VERDICTS, Verdict
 from palestra.storage.disk import RunFolderError
-from palestra.text.chat import Message, Prompt
+from palestra.text.models.model import Message, Prompt
 
 MOST_UNFOLDED = 100  # bytes of memory for each byte of a file, in which equal texts and tokens take hardly any
 NULLABLE = ("parent", "verdict", "taught", "returns")
@@ -57,10 +57,6 @@ class DecisionRow:
     reward: float
     taught: str | None
     returns: Mapping[str, float] | None
-
-    def rewarded(self, reward: float) -> Self:
-        """Return the same decision with another reward."""
-        return replace(self, reward=reward)
 
 
 class Rollouts:
@@ -190,7 +186,7 @@ def _paths(rows: list[DecisionRow]) -> Iterator[list[DecisionRow]]:
         while node is not None:
             path.append(rounds[node])
             node = rounds[node][0].parent
-        yield [row.rewarded(end.returns[row.role]) for each in reversed(path) for row in each]
+        yield [replace(row, reward=end.returns[row.role]) for each in reversed(path) for row in each]
 
 
 def _rounds(rows: Iterable[DecisionRow]) -> dict[int, list[DecisionRow]]:

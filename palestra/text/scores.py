@@ -1,6 +1,10 @@
 """The scores of dialogues in words: those of any dialogue, and how long answers are and how often they fail."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
+from statistics import fmean
+from typing import Any
 
 import torch
 
@@ -54,3 +58,43 @@ def found_scores(rollouts: Rollouts, protocol: Protocol, same: Sequence[int] | N
 
 def _mean(numbers: list[int], clusters: torch.Tensor | None) -> Estimate | None:
     return estimate_mean(torch.tensor(numbers, dtype=torch.float64), clusters) if numbers else None
+
+
+# ---- what records say of the dialogues of an epoch ------------------------------------------------------
+
+
+def dialogue_statistics(rollouts: Rollouts, protocol: Protocol) -> dict[str, float]:
+    """Return statistics by name.
+
+    return/ROLE/worst: the mean return on the question on which it is lowest. length: rounds of a dialogue.
+    """
+    found: dict[str, Any] = dict(found_scores(rollouts, protocol, None))
+    for role in protocol.roles:
+        by_question: dict[tuple[int, int], list[float]] = defaultdict(list)
+        for rows in rollouts.dialogues():
+            by_question[rows[0].epoch, rows[0].question].append(_return(rows, role))
+        returns = list(chain.from_iterable(by_question.values()))
+        found[f"return/{role}"] = fmean(returns) if returns else None
+        found[f"return/{role}/worst"] = min(map(fmean, by_question.values()), default=None)
+    lengths = [rows[-1].round + 1 for rows in rollouts.dialogues()]
+    found["length"] = fmean(lengths) if lengths else None
+    values = {name: _value(each) for name, each in found.items()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def returns_of(rollouts: Rollouts, role: str) -> list[float]:
+    """Return what a role got in each dialogue, also in those in which it was silent."""
+    return [_return(rows, role) for rows in rollouts.dialogues()]
+
+
+def _return(rows: Sequence[DecisionRow], role: str) -> float:
+    return next(row.returns for row in reversed(rows) if row.returns is not None)[role]
+
+
+def _value(score: Share | Estimate | float | None) -> float | None:
+    match score:
+        case Share():
+            return score.estimate().value
+        case Estimate():
+            return score.value
+    return score

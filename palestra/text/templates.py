@@ -35,9 +35,6 @@ class ShippedPromptsConfig(Config):
         named = [root / protocol / scenario, root / scenario, root / protocol]
         return [folder for folder in named if folder.is_dir()] + [root]
 
-    def required(self) -> str | None:
-        return None
-
 
 class FolderPromptsConfig(Config):
     name: Literal["folder"]
@@ -52,10 +49,6 @@ class FolderPromptsConfig(Config):
         if not folder.is_dir():
             raise ConfigError.at("path", f"expected a folder with prompts, got none (looked in {folder.absolute()})")
         return [folder, files("palestra.text") / SHIPPED]
-
-    def required(self) -> str | None:
-        """Return the part that must be in the folder."""
-        return "system"
 
 
 AnyPromptsConfig = Annotated[ShippedPromptsConfig | FolderPromptsConfig, ByName(usual="shipped")]
@@ -95,12 +88,12 @@ class Templates:
     def _read(
         self, config: ShippedPromptsConfig | FolderPromptsConfig, folders: Sequence[Traversable], roles: Sequence[str]
     ) -> None:
-        if isinstance(config, FolderPromptsConfig):
+        if is_own := isinstance(config, FolderPromptsConfig):
             for file in sorted(Path(config.path).glob(f"*{SUFFIX}")):
                 self._add(file)
         for role in roles:
             for part in PARTS:
-                among = folders[:1] if part == config.required() else folders
+                among = folders[:1] if is_own and part == "system" else folders
                 self.names[role, part] = self._add(self._find(among, role, part))
 
     def _take(self, copied: Mapping[str, str], roles: Sequence[str]) -> None:

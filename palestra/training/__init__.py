@@ -18,7 +18,7 @@ from palestra.runs.base import BaseRunConfig
 from palestra.runs.kinds import read_config
 from palestra.storage.run_folder import RunFolder
 from palestra.training.fit import FitTrainer as FitTrainer
-from palestra.training.naming import TRAINERS, named_classes
+from palestra.training.opening import TRAINERS, named_classes
 from palestra.training.text import TextTrainer as TextTrainer
 from palestra.training.together import Together
 from palestra.training.trainer import Trainer

@@ -187,10 +187,10 @@ class AsyncEvaluating(Evaluating):
         self._hand_over()
 
 
-def make_evaluating(training: Any, evaluations: AnyEvaluations) -> Evaluating:
+def make_evaluating(progress: ProgressReporter, checkpoints: RunCheckpoints, evaluations: AnyEvaluations) -> Evaluating:
     """The evaluations of a training, made by itself or, if its config names `evaluators`, by other processes."""
-    made_by = Evaluating if training.config.evaluators is None else AsyncEvaluating
-    return made_by(training.progress, training.checkpoints, evaluations)
+    made_by = Evaluating if progress.run.config.evaluators is None else AsyncEvaluating
+    return made_by(progress, checkpoints, evaluations)
 
 
 def record_of(name: str, request: EvaluationRequest, answer: Answer) -> dict[str, Any]:

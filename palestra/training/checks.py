@@ -7,21 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
-from palestra.algorithms.algorithm import AlgorithmConfig, Seat
+from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.buffers.memory import NoRoom
+from palestra.callbacks import Callback
 from palestra.config import ConfigError, ConfigErrorItem, PartError, failure
-from palestra.games.config import NotDeclared
-from palestra.players import FromRunConfig
 from palestra.players.player import Player
-from palestra.players.seated_models import SeatedModelConfig
-from palestra.players.torch_modules import TorchModuleConfig
 from palestra.recording.aggregates import Aggregates
 from palestra.rollouts.fused import Worlds
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.config import LearningPlayerConfig, RunConfig
-from palestra.runs.parts import check_seat
 from palestra.runs.run import Run
-from palestra.runtime.device import find_device
+from palestra.runs.run_checkpoints import RunCheckpoints
+from palestra.scaling.replica import Replica
 from palestra.storage.loaded_checkpoint import numbers_in
 from palestra.storage.run_folder import RunFolder, write_traceback
 
@@ -52,6 +49,30 @@ class Watcher(Protocol):
     def before_safe_point(self) -> None: ...
 
     def after_safe_point(self) -> None: ...
+
+
+class AnyTraining(Protocol):
+    """A training of any kind, as those of its parts know it that need no more."""
+
+    @property
+    def config(self) -> Any: ...
+
+    @property
+    def run(self) -> Run: ...
+
+    @property
+    def replica(self) -> Replica: ...
+
+    @property
+    def checkpoints(self) -> RunCheckpoints: ...
+
+    @property
+    def callbacks(self) -> Sequence[Callback]: ...
+
+    @property
+    def opt_steps(self) -> int: ...
+
+    def is_saved(self) -> bool: ...
 
 
 @contextmanager
@@ -140,21 +161,7 @@ def _fault(player: Player, what: str, fused_game: Any) -> str:
     return f"player {player.name!r}, opt step {player.opt_steps}: {what}"
 
 
-def check(cls: Any, config: Any) -> None:
-    """Raise ConfigError for everything that `fit` would refuse, by making a training. An override may make less."""
-    cls(config).require_ready()
-
-
-def bounds(cls: Any, config: Any) -> list[str]:
-    """Say what a run may cost at most, and what is found in its data that may not be meant; [] if nothing."""
-    return []
-
-
-def require_repeatable(self: Any) -> None:
-    """Raise RunFolderError for a run that another training would not repeat to the bit."""
-
-
-def require_progress(training: Any, num_idle: int) -> None:
+def require_progress(training: AnyTraining, num_idle: int) -> None:
     """Raise TrainingFailed after many epochs, one after the other, that have counted nothing, if no other can end.
 
     num_idle: how many there were.
@@ -163,13 +170,6 @@ def require_progress(training: Any, num_idle: int) -> None:
     if num_idle >= MOST_IDLE_EPOCHS and unit not in ("epochs", "minutes"):
         expected = f"{type(training).__name__}._train: expected it to count {unit}, as `stop` does, or to call end_run"
         raise TrainingFailed(f"{expected}, got {num_idle} epochs, one after the other, in which nothing was counted")
-
-
-def check_keys(cls: Any, config: Any) -> None:
-    """Raise ConfigError for what `check` finds without making anything that needs an extra or an environment."""
-    find_device(config.execution.device)
-    check_scratch_folders(config)
-    check_checkpoint_folder(config)
 
 
 def check_algorithms(config: RunConfig, algorithms: tuple[type[AlgorithmConfig], ...]) -> None:
@@ -183,23 +183,6 @@ def check_algorithms(config: RunConfig, algorithms: tuple[type[AlgorithmConfig],
     ]
     if names:
         ConfigError.require_none(others)
-
-
-def check_players(cls: Any, config: RunConfig) -> None:
-    """As `check`; raises NotDeclared if networks of other runs need the exact actions of an environment."""
-    fixed = FromRunConfig | TorchModuleConfig | SeatedModelConfig
-    players: list[Any] = list(config.players.values())
-    has_nets = any(isinstance(player, fixed) or getattr(player, "warm_start", None) for player in players)
-    if has_nets and not config.game.declares_actions():
-        raise NotDeclared
-    check(cls, config)
-
-
-def check_player_keys(cls: Any, config: RunConfig) -> None:
-    """As `check_keys`, with the seats of all players that learn."""
-    for name in config.learners():  # a lone agent's environment has one move
-        check_seat(config.players[name].algorithm, name, Seat(config.worlds_of(name), 1, 1))  # type: ignore[union-attr]
-    check_keys(cls, config)
 
 
 def check_checkpoint_folder(config: BaseRunConfig) -> None:

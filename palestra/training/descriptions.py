@@ -5,12 +5,10 @@ import math
 from itertools import count
 
 from palestra.config.errors import enumerated
-from palestra.data.sets import TRAIN
 from palestra.evaluation.config import EvaluationConfig, UserEvaluationConfig
 from palestra.recording.results import Stage
 from palestra.runs.base import BaseRunConfig
 from palestra.runs.config import RunConfig
-from palestra.runs.fit import FitConfig
 
 
 def turns_in_words(config: RunConfig) -> str:
@@ -87,20 +85,3 @@ def own_words(cls: type, method: str) -> str:
     first, *_ = inspect.cleandoc(getattr(owner, method).__doc__ or "").split("\n\n")
     said = " ".join(first.split()).removesuffix(".")
     return f"as {owner.__name__} says: {said}" if said else f"by {owner.__name__}"
-
-
-def stage_of_fit(cls: type, config: FitConfig) -> Stage:
-    """Describe an epoch of a model that learns from data, and how long training is, from the config alone."""
-    size = config.learning.batch_size
-    batches = "the batches of its loader" if size is None else f"batches of {size} items"
-    what = f"in each epoch the model learns from data.{TRAIN}, in {batches}"
-    if (num := config.num_replicas) > 1:
-        in_all = "" if size is None else f", {num * size:,} items"
-        what += f"; an opt step learns from {num} batches{in_all}, one in each of {replicas_in_words(config)}"
-    return Stage(what, config.stop.after, config.stop.unit)
-
-
-def test_of_fit(cls: type, config: FitConfig) -> Stage:
-    """Describe the test of a model that learns from data, and how long it is, from the config alone."""
-    names = ", ".join(each.name for each in config.evaluations)
-    return Stage(f"the final evaluations: {names}" if names else "no evaluation", None, "")

@@ -58,9 +58,9 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
         from palestra.runtime.threads import limited_threads
-        from palestra.training.stored_training import open_stored
+        from palestra.training.stored_training import StoredRun
 
-        stored = open_stored(run)
+        stored = StoredRun.open(run)
         with limited_threads(stored.config.execution.num_threads):
             serve(stored, requests, answers)
     except Exception as error:  # whatever an environment raises

@@ -1,5 +1,6 @@
 """Trains a model on data: its epochs are passes over the training data, and its opt steps are batches."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -7,41 +8,42 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
-from palestra.config import ConfigError, below
+from palestra.config import ConfigError, below, failure
 from palestra.data.items import TensorItems, moved
 from palestra.data.loading import Batches, Dealt, Loader
 from palestra.data.own_loaders import LoaderConfig, OwnLoader
 from palestra.data.reading import BatchKey, DataFailed, Reader, Unread
 from palestra.data.sets import TRAIN, files_of, make_sets, num_items, overlaps, require_same_sets
 from palestra.data.workers import deaths_held
-from palestra.models.first_batch import has_lazy_weights, make_real, require_items_for_batch_norm
-from palestra.models.gradients import Belongs, ModelFailed, TermsError, found_in, said_by, told
+from palestra.models.gradients import Belongs, ModelFailed, TermsError, found_in, said_by, sizes_of, told
 from palestra.models.gradients import num_items as items_of
 from palestra.models.labelled import ClassifierConfig, LabelledConfig, class_fault, spaces_of
-from palestra.models.learning import Learner, LossScale
+from palestra.models.learning import Learner, LearningConfig, LossScale, joined
 from palestra.models.model import SEAT, Model, Terms
-from palestra.nets.modes import evaluation_mode, in_evaluation, set_in_evaluation
+from palestra.nets.weights import evaluation_mode, in_evaluation, set_in_evaluation
 from palestra.randomness import base_key, fold_number, restored_global_states, seeded_global_state
 from palestra.recording.aggregates import Aggregates
-from palestra.recording.results import Task
+from palestra.recording.results import Stage, Task
 from palestra.runs.copies import find_copy, write_copy
 from palestra.runs.fit import FitConfig
 from palestra.runs.models import make_model, spaces_to_store
 from palestra.runs.progress import Standing
 from palestra.runs.warm_starts import start_model
 from palestra.runtime.counter import Counter, count
-from palestra.runtime.intervals import Counters
 from palestra.scaling.exchange import ReplicaFailed
 from palestra.scaling.link import RankLost
 from palestra.scaling.means import LockstepError
+from palestra.scaling.replica import Replica
 from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
 from palestra.training.async_evaluations import make_evaluating
 from palestra.training.checks import TrainingFailed
-from palestra.training.descriptions import stage_of_fit, test_of_fit
+from palestra.training.descriptions import replicas_in_words
 from palestra.training.judging import SetEvaluations
-from palestra.training.model_replicas import ModelReplicas
 from palestra.training.training import Training
 
 HANDED_OVER = {"handed_over_by": "set_model"}
@@ -117,7 +119,7 @@ class FitTrainer(Training):
         self.replicas = ModelReplicas(self.replica, model, self.learner, own_step)
         self.learners = [self.learner]
         self.judging = SetEvaluations(self)
-        self.evaluating = make_evaluating(self, self.judging)
+        self.evaluating = make_evaluating(self.progress, self.checkpoints, self.judging)
 
     @classmethod
     def by_role(cls, config: FitConfig, models: Any) -> Mapping[str, Any]:
@@ -230,7 +232,8 @@ class FitTrainer(Training):
                 raise ConfigError.at(f"data.{name}", f"item {fault[0]} has {fault[1]}")
         return partial(class_fault, model.num_classes)
 
-    def _num_items(self, name: str) -> int:
+    def items_in(self, name: str) -> int:
+        """Return how many items a data set has."""
         with below(f"data.{name}"):
             return num_items(self.data[name], self.config.sets()[name])
 
@@ -239,19 +242,19 @@ class FitTrainer(Training):
         train = config.data[TRAIN]
         if isinstance(train, LoaderConfig):
             with below(f"data.{TRAIN}"):
-                loader = OwnLoader(train, f"data.{TRAIN}", config.seed, self._warn)
+                loader = OwnLoader(train, f"data.{TRAIN}", config.seed, self.warn)
             loader.check = self.check_of_batches
             return loader
         assert learning.order is not None and learning.batch_size is not None  # noqa: PT018
-        num = self._num_items(TRAIN)
+        num = self.items_in(TRAIN)
         if learning.last_batch == "drop" and num < learning.batch_size:
             why = f"because the {num} items of data.{TRAIN} make no whole batch (learning.batch_size)"
             raise ConfigError.at("learning.last_batch", f"expected 'keep', {why}, got 'drop'")
         with below("learning.order"):
             order = learning.order.build(self.data[TRAIN], num, config.seed)
-        return self._loader(TRAIN, order.indices, learning.batch_size, learning.last_batch == "drop")
+        return self.loader_of(TRAIN, order.indices, learning.batch_size, learning.last_batch == "drop")
 
-    def _loader(
+    def loader_of(
         self, name: str, order: Callable[[int], torch.Tensor], batch_size: int, drop_last: bool = False
     ) -> Loader:
         data, config = self.data[name], self.config
@@ -260,15 +263,22 @@ class FitTrainer(Training):
         reader.check = self.check_of_batches
         return Loader(reader, config.execution.loading, order, batch_size, drop_last, pin=self.device.type == "cuda")
 
-    def _warn(self, line: str) -> None:
-        """Show a warning, and put it into the next record."""
-        self.run.display.warn(line)
-        self.note("warning", line)
-
     # ---- the stages of a run -----------------------------------------------------------------------------
 
-    train_stage = classmethod(stage_of_fit)  # type: ignore[var-annotated]
-    test_stage = classmethod(test_of_fit)  # type: ignore[var-annotated]
+    @classmethod
+    def train_stage(cls, config: FitConfig) -> Stage:
+        size = config.learning.batch_size
+        batches = "the batches of its loader" if size is None else f"batches of {size} items"
+        what = f"in each epoch the model learns from data.{TRAIN}, in {batches}"
+        if (num := config.num_replicas) > 1:
+            in_all = "" if size is None else f", {num * size:,} items"
+            what += f"; an opt step learns from {num} batches{in_all}, one in each of {replicas_in_words(config)}"
+        return Stage(what, config.stop.after, config.stop.unit)
+
+    @classmethod
+    def test_stage(cls, config: FitConfig) -> Stage:
+        names = ", ".join(each.name for each in config.evaluations)
+        return Stage(f"the final evaluations: {names}" if names else "no evaluation", None, "")
 
     @contextmanager
     def train_context(self) -> Iterator[None]:
@@ -348,17 +358,12 @@ class FitTrainer(Training):
         """Do what is due, of which `after_epoch` comes after the evaluations, and before record and checkpoint."""
         self.epoch_is_over = True
         self.safe_point()
-        self._close_epoch()  # if nothing was due
+        self._before_record()  # if nothing was due
         self.lockstep.agree_on_end()
         if self.end_reason is not None:
             self.safe_point()
 
-    def _evaluate_what_is_due(self, done: bool, before: Counters, now: Counters) -> bool:
-        done = super()._evaluate_what_is_due(done, before, now)
-        self._close_epoch()
-        return done
-
-    def _close_epoch(self) -> None:
+    def _before_record(self) -> None:
         if self.epoch_is_over:
             self.epoch_is_over = False
             self.after_epoch()
@@ -391,7 +396,7 @@ class FitTrainer(Training):
         """Return a batch on the run's device."""
         return batch if self.device.type == "cpu" else moved(batch, self.device)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         for loader in (self.loader, *self.judging.loaders.values()):
             loader.close()
 
@@ -454,3 +459,105 @@ class FitTrainer(Training):
         set_in_evaluation(self.model, state["in_evaluation"])
         self.learner.load_state_dict(state["learner"])
         self.terms.load_state_dict(state["terms"], self.device)
+
+
+class ModelReplicas:
+    """What the replica of a model does together with the others in an opt step; alone, it does nothing.
+
+    Between `begin` and `end` the learner takes part in the mean of each gradient. Then the statistics of batch norm,
+    and whatever else changes in the model's buffers, get the mean of their changes; so a buffer that is constant keeps
+    its bits. own_step: the name of a step of the user's own, whose terms are this replica's; None: the learner makes
+    it, and its terms are means already.
+    """
+
+    def __init__(self, replica: Replica, model: Model, learner: Learner, own_step: str | None) -> None:
+        self.replica, self.model, self.learner, self.own_step = replica, model, learner, own_step
+        self._num_means, self._before = 0, torch.zeros(0, device=learner.device)
+        if not replica.is_alone:
+            learner.mean = replica.mean
+
+    def begin(self, num_items: int) -> None:
+        """Begin an opt step. num_items: of this replica's batch, as which it counts in means."""
+        self.learner.num_items, self.learner.own_loss = num_items, None
+        if not self.replica.is_alone:
+            self._num_means = self.replica.num_means
+            if buffers := self._buffers():
+                self._before = joined(buffers)
+
+    @torch.no_grad()
+    def end(self, terms: Terms) -> Terms:
+        """Return the means of the terms of a step over replicas. Raises TrainingFailed for one without the others."""
+        if self.replica.is_alone:
+            return terms
+        if self.replica.num_means == self._num_means:
+            expected = "expected steps by `self.learner.opt_step(batch)` or `self.learner.step(loss, weights)`"
+            raise TrainingFailed(f"{self.own_step} has made an opt step without the other replicas; {expected}")
+        buffers, own = self._buffers(), {} if self.own_step is None else terms
+        if not own and not buffers:
+            return terms
+        before = self._before
+        now = joined(buffers) if buffers else before
+        changes = torch.where(now == before, 0.0, now - before)  # infinities stay, too
+        change, means = self.replica.mean(changes, own, self.learner.num_items)
+        for buffer, value in zip(buffers, (before + change).split([each.numel() for each in buffers]), strict=True):
+            buffer.copy_(value.view_as(buffer))
+        return terms | means
+
+    def _buffers(self) -> list[Tensor]:
+        """Return the model's buffers that are numbers."""
+        return [each for each in self.model.buffers() if each.is_floating_point()]
+
+    def first_not_finite(self, own_loss: Any, key: Any) -> Any:
+        """Return the key of the first replica whose own loss was no finite number, where the mean was none.
+
+        To be called by all replicas. Returns this replica's key if each was finite.
+        """
+        told = self.replica.each("whose loss is no finite number", (math.isfinite(float(own_loss)), key))
+        return next((each for is_finite, each in told if not is_finite), key)
+
+
+ONE_VALUE = "more than 1 value per channel"  # in what torch says of a batch that is too small
+
+
+def has_lazy_weights(model: nn.Module) -> bool:
+    """Return whether the sizes of some weights, as those of nn.LazyLinear, are found by a first batch."""
+    return any(map(is_lazy, (*model.parameters(), *model.buffers())))
+
+
+def make_real(model: nn.Module, batch: Any) -> None:
+    """Let a batch give lazy weights their sizes. Raises ConfigError if the model fails on it."""
+    try:
+        with torch.no_grad(), evaluation_mode([model]):
+            model(batch)
+    except Exception as error:
+        message = f"{type(model).__name__}, whose lazy weights get their sizes from a first item, fails on it"
+        raise ConfigError.at("model", f"{message}: {failure(error)}") from error
+
+
+def require_items_for_batch_norm(
+    model: nn.Module, first_batch: Callable[[], Any], num_items: int, learning: LearningConfig
+) -> None:
+    """Raise ConfigError if batch norm gets a batch of one item, or a piece of one, with which it cannot learn.
+
+    first_batch: reads a batch of one item. num_items: of an epoch.
+    """
+    norms = [name for name, each in model.named_modules() if isinstance(each, _BatchNorm) and each.training]
+    assert learning.batch_size is not None
+    size, num = min(learning.batch_size, num_items), learning.num_microbatches
+    rest = num_items % size if learning.last_batch == "keep" else 0
+    is_whole = 1 in sizes_of(size, num)
+    if not norms or not (is_whole or 1 in sizes_of(rest, num)):
+        return
+    try:
+        with torch.no_grad():
+            copy.deepcopy(model)(first_batch())
+    except ValueError as error:
+        if ONE_VALUE not in str(error):
+            return
+        why = f"because batch norm ({norms[0]}) cannot learn from one item"
+        key, expected, got = "last_batch", "'drop'", f"'keep', which leaves one of {num_items} for a batch or a piece"
+        if is_whole and num > 1:
+            key, expected, got = "num_microbatches", f"pieces of at least 2 of {size} items", str(num)
+        elif is_whole:
+            key, expected, got = "batch_size", "at least 2 items", str(size)
+        raise ConfigError.at(f"learning.{key}", f"expected {expected}, {why}, got {got}") from error

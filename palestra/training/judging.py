@@ -18,7 +18,7 @@ from palestra.models.gradients import num_items as items_of
 from palestra.models.metrics import NotComputed, SetMetrics
 from palestra.models.model import SEAT
 from palestra.models.scoring import ItemScores
-from palestra.nets.modes import evaluation_mode
+from palestra.nets.weights import evaluation_mode
 from palestra.randomness import base_key, restored_global_states, seeded_global_state
 
 
@@ -31,9 +31,9 @@ class SetEvaluations:
         self.trainer = trainer
         evaluations = trainer.config.evaluations
         self.configs = {each.name: each for each in evaluations}
-        self.sizes = {each.name: trainer._num_items(each.data) for each in evaluations}
+        self.sizes = {each.name: trainer.items_in(each.data) for each in evaluations}
         self.loaders = {
-            each.name: trainer._loader(each.data, in_order(self.sizes[each.name]), each.batch_size)
+            each.name: trainer.loader_of(each.data, in_order(self.sizes[each.name]), each.batch_size)
             for each in evaluations
         }
 

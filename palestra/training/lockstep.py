@@ -197,7 +197,7 @@ class Lockstep:
         if self.replica.is_alone:
             return
         if self.replica.num_means == self._num_means:
-            raise TrainingFailed(without_mean(player, self.training))
+            raise TrainingFailed(without_mean(player, type(self.training)))
         self._average_buffers(player.nets.values())
 
     def share_statistics(self, game: Any) -> None:
@@ -327,7 +327,7 @@ class Lockstep:
         """
         if self.replica.is_alone:
             return state
-        common = common_states(self.training, state)
+        common = common_states(self.training.learners, state)
         own = unshared(state, common)
         of_all = self.replica.to_leader("states", (digests(shared(state, common)), own))
         if of_all is None:
@@ -372,12 +372,12 @@ class Lockstep:
         return found
 
 
-def common_states(training: Any, state: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+def common_states(learners: Sequence[Any], state: Mapping[str, Any]) -> dict[str, Sequence[str]]:
     """Return, for each player that learns, what the state of its algorithm has in common in all replicas.
 
     state: of the training. Raises TrainingFailed if an algorithm names an entry that its state lacks.
     """
-    algorithms = {each.name: each.algorithm for each in training.learners if isinstance(each, Player)}
+    algorithms = {each.name: each.algorithm for each in learners if isinstance(each, Player)}
     found = dict[str, Sequence[str]]()
     for name, algorithm in algorithms.items():
         found[name] = () if algorithm is None else algorithm.common_state
@@ -391,11 +391,11 @@ def common_states(training: Any, state: Mapping[str, Any]) -> dict[str, Sequence
     return found
 
 
-def without_mean(player: Any, training: Any) -> str:
+def without_mean(player: Any, trainer: type) -> str:
     """Say that a player has made an opt step without the other replicas."""
     maker, owner = type(player.algorithm), "self.player"
     if maker.__module__.startswith("palestra."):  # it has the line, so the trainer makes opt steps itself
-        maker, owner = type(training), "player"
+        maker, owner = trainer, "player"
     line = f"gradient, metrics = {owner}.mean_over_replicas(gradient, metrics)"
     return (
         f"players.{player.name}: {maker.__module__}.{maker.__qualname__} has made an opt step without the "

@@ -18,7 +18,7 @@ from palestra.storage.disk import RunFolderError
 from palestra.storage.facts import versions
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import StoredRows
-from palestra.training.checks import TrainingFailed, resume_hint
+from palestra.training.checks import AnyTraining, TrainingFailed, resume_hint
 
 
 class ProcessLost(TrainingFailed):
@@ -30,7 +30,7 @@ WATCH_S = 0.5  # between looks at the process that has started this one
 
 
 @contextmanager
-def linked(training: Any) -> Iterator[None]:
+def linked(training: AnyTraining) -> Iterator[None]:
     """The context of one `fit` in which this process is connected to the others of its run.
 
     Raises ConfigError if there are none although the config has several, or if another has another config, versions or
@@ -68,15 +68,15 @@ def _outside(num: int) -> str:
     return f"expected 1 in a program that torchrun has not started, got {num}; {ways}"
 
 
-def _hints(training: Any) -> list[str]:
+def _hints(training: AnyTraining) -> list[str]:
     return [resume_hint(training.run.folder)] if isinstance(training.run.place, RunFolder) else []
 
 
-def _failed(error: RankLost, training: Any) -> TrainingFailed:
+def _failed(error: RankLost, training: AnyTraining) -> TrainingFailed:
     return (TrainingFailed if error.has_failed else ProcessLost)(str(error), *_hints(training))
 
 
-def _make_link(training: Any) -> Link:
+def _make_link(training: AnyTraining) -> Link:
     ranks, parent = training.replica.ranks, os.getppid()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     link = Link(ranks, training.config.execution.timeout_s, lambda: f"opt step {training.opt_steps}")
@@ -97,7 +97,7 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _require_the_same(training: Any, link: Link) -> None:
+def _require_the_same(training: AnyTraining, link: Link) -> None:
     """Raise ConfigError if another process computes something else than rank 0."""
     config = training.config
     own = {"config": stored_config(config), "versions": versions(), "user_classes": user_class_hashes(config)}
@@ -111,9 +111,10 @@ def _require_the_same(training: Any, link: Link) -> None:
 
 
 @contextmanager
-def beside(training: Any) -> Iterator[None]:
+def beside(training: AnyTraining) -> Iterator[None]:
     """The context of one `fit` in the head of a process that does not lead: it prints to a file in the run's folder."""
     run, link = training.run, training.replica.link
+    assert link is not None
     share_folder(training, link)
     if not link.prints_apart:
         log = run.folder.root.below("ranks").make().append(f"{training.replica.ranks.rank}.log")
@@ -133,7 +134,7 @@ def _print_to(descriptor: int) -> None:
         os.dup2(descriptor, stream.fileno())
 
 
-def share_folder(training: Any, link: Link) -> None:
+def share_folder(training: AnyTraining, link: Link) -> None:
     """Let all processes know the run's folder, which rank 0 has made. Raises RunFolderError if one does not see it."""
     run, leads = training.run, training.replica.leads
     path = link.gather("the run's folder", str(run.folder.path.resolve()) if leads else None, NOTHING)[0][0]
@@ -168,7 +169,7 @@ class RowsElsewhere:
         rows = chain.from_iterable(answer.items() for answer in answers)
         return {name: StoredRows.model_validate(each) for name, each in rows}
 
-    def answer(self, training: Any, buffers: dict[str, Any]) -> dict[str, Any] | None:
+    def answer(self, training: AnyTraining, buffers: dict[str, Any]) -> dict[str, Any] | None:
         """In other processes: write the rows of buffers where rank 0 says. Returns what is written; None if nothing."""
         unfinished = self.link.gather("where rows go", None, NOTHING)[0][0]
         if unfinished is None:

@@ -8,12 +8,11 @@ from typing import Any
 from palestra.storage.disk import RunFolderError
 from palestra.text.players import TextPlayer
 from palestra.text.servers.calls import Calls
+from palestra.text.servers.config import ServerTuningConfig
 from palestra.text.servers.job_lines import JobLines
-from palestra.text.servers.job_order import FileJob, JobOrder, TunedModel
-from palestra.text.servers.jobs import ServerJob
+from palestra.text.servers.jobs import FileJob, JobOrder, ServerJob, TunedModel
 from palestra.text.servers.ledger import Cost
 from palestra.text.servers.model import MOST_SEED, ServerModel, check_servers
-from palestra.text.servers.tuning import ServerTuningConfig
 
 
 class ServerCalls:
@@ -100,7 +99,7 @@ class ServerCalls:
         if self.training.is_asked_to_leave():
             self.calls.drain(self._most_drain_s())
         if (line := self.calls.warning()) is not None:
-            self.training._warn(line)
+            self.training.warn(line)
 
     def before_save(self) -> None:
         """Let the next checkpoint name the journals."""

@@ -1,4 +1,4 @@
-"""A stored run in which nobody plays: its training evaluates what a checkpoint holds, without training it."""
+"""Stored runs of any kind, opened. Where nobody plays, a training evaluates what a checkpoint holds."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,28 +9,33 @@ from palestra.config import Config, ConfigError, trusting
 from palestra.evaluation.evaluator import Watch
 from palestra.runs.changed_evaluations import Changes, changed_stored_config, errors_at
 from palestra.runs.kinds import read_stored_config
-from palestra.runs.stored import Stored, StoredRun
+from palestra.runs.stored import Stored, StoredGames
+from palestra.runs.user_nets import Models, Nets, calls_of
 from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
-from palestra.training.naming import named_classes
+from palestra.training.opening import named_classes
 from palestra.training.rollout_files import write_rollouts
 
 
 class StoredTraining(Stored):
     """A run of a training that judges what it trains. First `load` a checkpoint, then `evaluate`."""
 
-    def __init__(self, folder: RunFolder, config: Any) -> None:
+    def __init__(self, folder: RunFolder, config: Any, models: Mapping[str, Nets]) -> None:
         super().__init__(folder, config)
+        self.models = models
         self._make(config)
-        if not config.measured() and "--pairing" not in config.options:
-            raise RunFolderError(f"{folder.path}: expected a run with evaluations, got one without")
 
     def _make(self, config: Any) -> None:
         self.training = named_classes(config)[0](config, run=self.folder)
+        for role, model in self.models.items():
+            self.training.set_model(role, model)
         self.device, self.failures = self.training.device, self.training.failures
 
     @property
     def evaluations(self) -> Any:
+        """As in Stored. Raises RunFolderError if there is none."""
+        if not self.config.measured() and "--pairing" not in self.config.options:
+            raise RunFolderError(f"{self.folder.path}: expected a run with evaluations, got one without")
         return self.training.evaluating.evaluations
 
     def change_evaluations(self, changes: Changes) -> None:
@@ -70,19 +75,30 @@ class StoredTraining(Stored):
             with self.training.test_context():
                 yield
         finally:
-            self.training._close()
+            self.training.close()
 
 
-def open_stored(run: str | Path, trust: bool = False, starts: Mapping[str, int] | None = None) -> Stored:
-    """Open the run in a folder, of whatever kind, in order to evaluate it. Raises as `StoredRun.open`.
+class StoredRun:
+    """Opens stored runs."""
 
-    starts: seeds of evaluations by name, in place of their own.
-    """
-    with trusting(trust):
-        folder = RunFolder.open(Path(run))
-        config = read_stored_config(folder.config)
-        folder.require_rebuildable()
-        if starts:
-            seeded = [each.model_copy(update={"seed": starts[each.name]}) for each in config.evaluations]
-            config = config.model_copy(update={"evaluations": seeded})
-        return StoredRun(folder, config) if config.is_played else StoredTraining(folder, config)
+    @staticmethod
+    def open(
+        run: str | Path, trust: bool = False, models: Models | None = None, starts: Mapping[str, int] | None = None
+    ) -> Any:
+        """Open the run in a folder, of whatever kind: where players play a StoredGames, else a StoredTraining.
+
+        trust: whether the modules that the run names are trusted from now on. models: the networks, or the model, that
+        `set_model` handed over when the run began, by role, or those of the one player that learns. starts: seeds of
+        evaluations by name, in place of their own. Raises RunFolderError if there is no run, its config is not as
+        palestra wrote it, or it needs other `models`; UntrustedError if it names modules that are not trusted,
+        ConfigError.
+        """
+        with trusting(trust):
+            folder = RunFolder.open(Path(run))
+            config = read_stored_config(folder.config)
+            nets = named_classes(config)[0].by_role(config, models)
+            folder.require_rebuildable(calls_of(nets))
+            if starts:
+                seeded = [each.model_copy(update={"seed": starts[each.name]}) for each in config.evaluations]
+                config = config.model_copy(update={"evaluations": seeded})
+            return (StoredGames if config.is_played else StoredTraining)(folder, config, nets)

@@ -2,57 +2,54 @@
 
 import math
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from itertools import chain
-from statistics import fmean
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import torch
 
-from palestra.config import below
-from palestra.data.files import require_same_files
-from palestra.games.dialogue.protocol import Protocol
+from palestra.config import ConfigError, below
+from palestra.data.columns import require_same_files
 from palestra.players import FromRunConfig
 from palestra.randomness import base_key, fold_number, world_keys
-from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage, Task
 from palestra.runs.progress import Standing
-from palestra.runs.text import TextConfig
+from palestra.runs.text import BUDGET_IS_SPENT, TextConfig
 from palestra.runs.text_costs import TextCosts
 from palestra.runs.text_players import TrainedTextPlayer, copy_text_player, find_text_player
 from palestra.runs.warm_starts import errors_at
 from palestra.runtime.counter import Counter, count
-from palestra.runtime.scores import Estimate
-from palestra.runtime.statistics import Share
+from palestra.runtime.intervals import Counters, Interval
+from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.disk import writing
 from palestra.storage.run_folder import RunFolder
 from palestra.text.algorithms.algorithm import AlgorithmFailed
+from palestra.text.dialogue import Question, TextDialogue
 from palestra.text.models.extra import library
-from palestra.text.models.model import Job, PromptRefused, Tuning
+from palestra.text.models.local import LocalModel
+from palestra.text.models.model import Job, PromptRefused
 from palestra.text.players import TextPlayer, TextPlayerConfig, build_model
-from palestra.text.rollouts import DecisionRow, Rollouts
-from palestra.text.scores import found_scores
+from palestra.text.rollouts import Rollouts
+from palestra.text.scores import dialogue_statistics, returns_of
 from palestra.text.scripts import TextScript, make_text_script, named_script
 from palestra.text.servers.client import CallFailed
 from palestra.text.servers.job_lines import copy_jobs
-from palestra.text.servers.job_order import FileJob
-from palestra.text.servers.jobs import JobFailed
+from palestra.text.servers.jobs import FileJob, JobFailed
 from palestra.text.servers.ledger import BudgetReached
 from palestra.text.waves import PromptTooLong, Waves, Writer
 from palestra.training.async_evaluations import make_evaluating
-from palestra.training.checks import telling_own_method
+from palestra.training.checks import check_ready, telling_own_method
 from palestra.training.rollout_files import RolloutFiles, read_prompts, write_prompts
 from palestra.training.server_calls import ServerCalls
 from palestra.training.text_evaluations import TextEvaluations
-from palestra.training.text_tuning import TextTuning, local_first
+from palestra.training.training import Training
+from palestra.training.tunings import Tunings, local_first
 
 PAUSE_S = 0.25  # between two safe points while answers of servers come in
 STAGES = ("sample", "create_jobs", "await_jobs")
 
 
-class TextTrainer(TextTuning):
+class TextTrainer(Training):
     """Trains the players of a config, which talk in words.
 
     An epoch has three stages: `sample` plays dialogues, `create_jobs` chooses what each player learns from them, and
@@ -62,14 +59,15 @@ class TextTrainer(TextTuning):
     Arguments as for Training. game: makes dialogues. players: those with a model of this run, by name. seats: all of
     the file, by name. from_runs: what other runs have trained, by the players here. rollouts: the dialogues of this
     epoch, once they are sampled, and of those before where an algorithm learns from all epochs. filed: the numbers of
-    these epochs, whose files have the dialogues. jobs: those of this epoch, by player. servers: the calls
-    to models behind servers.
+    these epochs, whose files have the dialogues. jobs: those of this epoch, by player. tunings: what is done for them.
+    servers: the calls to models behind servers. costs: bounds of what they cost.
     """
 
     run_config = TextConfig
     counter_names = TextConfig.counters
     rated = ("tokens", "opt_steps", "env_steps")
     failures = (PromptTooLong, PromptRefused, AlgorithmFailed, JobFailed, CallFailed, BudgetReached)
+    looks = (*Training.looks, Interval(every=1, unit="stages"))  # after imitation evaluations are due
     is_counted = True
     env_steps = Counter("text")
     opt_steps = Counter("text")
@@ -101,12 +99,11 @@ class TextTrainer(TextTuning):
         self.rollouts, self.filed = Rollouts([]), list[int]()
         self.files = RolloutFiles(self.run, self.checkpoints)
         self.jobs: dict[str, Job | FileJob] = {}
-        self.tuning: tuple[str, Tuning] | None = None  # the job that is under way, and whose it is
-        self.num_tuned = 0  # jobs of this epoch that are done
-        self.terms = {name: Aggregates(config.output.statistics) for name in self.players}
+        self.tunings = Tunings(self)
         self.statistics_of_epoch: dict[str, Any] = {}  # until they are recorded
         self.last_statistics: dict[str, Any] = {}  # those that the display shows
-        self.evaluating = make_evaluating(self, TextEvaluations(self))
+        self.judging = TextEvaluations(self)
+        self.evaluating = make_evaluating(self.progress, self.checkpoints, self.judging)
         self.costs = TextCosts(config, self.game, {name: each.config for name, each in with_models.items()})
 
     def _make(self, name: str, config: Any) -> TextPlayer | TextScript:
@@ -134,6 +131,10 @@ class TextTrainer(TextTuning):
         found = find_text_player(name, config, None if copies is None else copies.players)
         self.from_runs[name] = found
         return found
+
+    @property
+    def config(self) -> TextConfig:
+        return self.run.config
 
     def before_train(self) -> None:
         for name, each in self.seats.items():
@@ -169,6 +170,13 @@ class TextTrainer(TextTuning):
             self.safe_point()
         self.stage = 0
 
+    def _names_due(self, before: Counters, now: Counters) -> list[str]:
+        """As in Training; those of the start are due again once players have imitated."""
+        due = super()._names_due(before, now)
+        if self._imitators() and before["stages"] == 0 < now["stages"]:
+            due = [name for name in self.evaluating.at_end() if name in {*due, *self.evaluating.at_start()}]
+        return due
+
     def _end_stage(self) -> None:
         self.stage += 1
         count(self, stages=1)
@@ -182,8 +190,8 @@ class TextTrainer(TextTuning):
         self.await_jobs(self.jobs)
         for player in self.players.values():
             player.model.keep_reference()
-        self.is_imitating = False
-        self._forget_jobs()
+        self.is_imitating, self.jobs = False, {}
+        self.tunings.forget()
         count(self, stages=1)
         self.safe_point()
 
@@ -245,10 +253,11 @@ class TextTrainer(TextTuning):
                 if (job := player.job(rollouts, self.epochs, key)) is not None:
                     found[player.name] = job
                 else:
-                    self._warn(f"epoch {self.epochs} has no example from which {player.name!r} could learn")
+                    self.warn(f"epoch {self.epochs} has no example from which {player.name!r} could learn")
         return found
 
-    def _sample_evaluation(self, name: str, waves: Waves, watch: Callable[[int], None]) -> Rollouts:
+    def checked_evaluation(self, name: str, waves: Waves, watch: Callable[[int], None]) -> Rollouts:
+        """Return what `sample_evaluation` gives. Raises AlgorithmFailed for what are no roll-outs."""
         with self._telling("sample_evaluation"):
             return self._rollouts_of("sample_evaluation", self.sample_evaluation(name, waves, watch))
 
@@ -283,25 +292,36 @@ class TextTrainer(TextTuning):
         self.jobs = local_first(jobs)
         self.files.write_learned(self.epochs, {name: self.players[name].chosen for name in jobs})
 
+    def await_jobs(self, jobs: Mapping[str, Job | FileJob]) -> None:
+        """Tune the players.
+
+        Servers are given all of their jobs first. Meanwhile the players of this process are tuned, one after the other,
+        with a safe point after each opt step; while a server is awaited there are several in each second.
+        """
+        self.tunings.await_all(jobs)
+
     def _await_jobs(self) -> None:
         with self._telling("await_jobs"):
             self.await_jobs(self.jobs)
-        self._forget_jobs()
+        self.jobs = {}
+        self.tunings.forget()
 
     def _telling(self, stage: str) -> AbstractContextManager[None]:
         return telling_own_method(type(self), TextTrainer, stage, AlgorithmFailed)
 
-    def _forget_jobs(self) -> None:
-        self.jobs, self.tuning, self.num_tuned = {}, None, 0
-
     def _make_waves(self) -> Waves:
         config = self.config
         key = fold_number(base_key(config.seed, "text/training"), self.epochs)
-        questions = self.game.questions(world_keys(key, config.num_questions, torch.device("cpu")), held_out=False)
+        questions = self._questions(config.num_questions)
         writers = {role: self._writer(config.roles[role]) for role in self.game.roles}
         dialogues = fold_number(key, 2**40)
         usual = (self.game, writers, questions, config.num_rollouts, dialogues, self.epochs, config.answers_at_once)
         return Waves(*usual, config.num_continuations())
+
+    def _questions(self, num: int) -> list[Question]:
+        """Draw the questions of this epoch."""
+        key = fold_number(base_key(self.config.seed, "text/training"), self.epochs)
+        return self.game.questions(world_keys(key, num, torch.device("cpu")), held_out=False)
 
     def _writer(self, name: str) -> Writer:
         seat = self.seats[name]
@@ -318,6 +338,114 @@ class TextTrainer(TextTuning):
     def file_evaluation(self, record: dict[str, Any]) -> dict[str, Any]:
         return self.files.write_evaluation(record)
 
+    # ---- servers, and the budget ---------------------------------------------------------------------------
+
+    @classmethod
+    def bounds(cls, config: TextConfig) -> list[str]:
+        return TextCosts.of(config).lines()
+
+    @classmethod
+    def check(cls, config: TextConfig) -> None:
+        """As in Training, without asking a server or for its key."""
+        training = cls(config)
+        check_ready(training)
+        training.costs.require_affordable()
+        training._require_readable()
+
+    def require_ready(self) -> None:
+        super().require_ready()
+        if not self.run.resumed:
+            self.costs.require_affordable()
+            self._require_readable()
+        if not self._has_nothing_left():
+            self.servers.require_ready()
+
+    def _require_readable(self) -> None:
+        """Raise ConfigError if a model of this process cannot read what it reads first of the longest question.
+
+        Questions are those of the first epoch, and of evaluations.
+        """
+        questions = self._questions(self.config.num_questions)
+        for name, each in self.judging.configs.items():
+            questions += self.judging.questions(name, max(each.num_games, each.final_num_games))
+        longest = max(questions, key=lambda each: sum(map(len, each.fields.values())))
+        for variant in range(self.game.protocol.num_variants):
+            dialogue = TextDialogue(self.game.protocol, longest, variant)
+            while not dialogue.is_over and not dialogue.turns():
+                dialogue = dialogue.after({})
+            for role in dialogue.turns():
+                seat = self.seats[name := self.config.roles[role]]
+                if isinstance(seat, TextPlayer) and isinstance(seat.model, LocalModel):
+                    try:
+                        seat.model.read(self.game.prompt(dialogue, role, []))
+                    except PromptRefused as error:
+                        what = f"{error}, in what {role} reads first of question {longest.number}"
+                        raise ConfigError.at(f"players.{name}.model", what) from error
+
+    def require_repeatable(self) -> None:
+        self.servers.require_none()
+
+    @contextmanager
+    def train_context(self) -> Iterator[None]:
+        """As in Training. A run that is over asks no server, and so needs no key."""
+        with super().train_context(), self.servers.opened(self.is_between or not self._has_nothing_left()):
+            yield
+
+    def _has_nothing_left(self) -> bool:
+        """Whether the run is over; before it is restored, its last checkpoint says so."""
+        if self.run.resumed and not any(self.counts().values()) and self.servers.models():
+            with suppress(CheckpointError):  # restoring it will say what is wrong
+                latest = Checkpoints(self.run.folder, keep_last=1, keep_every=None).load("latest", check_rows=False)
+                with latest.fitting():
+                    return self.is_over(latest.state)
+        return self.finished
+
+    def safe_point(self) -> None:
+        self.servers.before_safe_point()
+        super().safe_point()
+
+    def save(self, is_due: bool = True) -> None:
+        self.servers.before_save()
+        super().save(is_due)
+
+    def evaluate(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """As in Training. Where the budget leaves no room, the run ends, and what cannot be paid is left out."""
+        try:
+            return super().evaluate(names)
+        except BudgetReached:
+            self._leave_out(names)
+            return []
+
+    def _leave_out(self, names: Sequence[str]) -> None:
+        self.warn(f"evaluation {', '.join(names)} is left out: {BUDGET_IS_SPENT}")
+        self.is_cut = True
+        self._end_by_budget()
+
+    def _end_by_budget(self) -> None:
+        """End the run, even one that is at its `stop`: with a larger budget it goes on right here."""
+        self.servers.calls.let_go()  # evaluations that can still be paid are made
+        if self.end_reason is None:
+            self.end_reason = BUDGET_IS_SPENT
+            self.log(BUDGET_IS_SPENT)
+
+    def _test(self) -> None:
+        for name in self.evaluating.at_end():
+            left = self.servers.calls.ledger
+            if self.end_reason == BUDGET_IS_SPENT and not left.could_begin(self.costs.evaluation(name, True).cost):
+                self._leave_out([name])
+            else:
+                self.evaluate([name])
+
+    def is_over(self, state: Mapping[str, Any]) -> bool:
+        return super().is_over(state) and not self._has_more(state)
+
+    def _has_more(self, state: Mapping[str, Any]) -> bool:
+        """Whether the budget ended the run there, and is another one now."""
+        return state["end_reason"] == BUDGET_IS_SPENT and state["budget"] != self._budget()
+
+    def _budget(self) -> dict[str, Any] | None:
+        return None if self.config.budget is None else self.config.budget.model_dump()
+
     # ---- what is recorded, and the state ---------------------------------------------------------------------
 
     def statistics(self, rollouts: Rollouts) -> dict[str, float]:
@@ -329,13 +457,13 @@ class TextTrainer(TextTuning):
         return returns_of(self.rollouts, role)[-100:]
 
     def _record_fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"players": {name: terms.take() for name, terms in self.terms.items()}}
+        fields: dict[str, Any] = {"players": {name: terms.take() for name, terms in self.tunings.terms.items()}}
         statistics, self.statistics_of_epoch = self.statistics_of_epoch, {}
         return fields | ({"dialogues": statistics} if statistics else {}) | self.servers.costs()
 
     def fault(self, with_parameters: bool) -> str | None:
         for name, player in self.players.items():
-            if not math.isfinite(loss := self.terms[name].total("loss")):  # a sum keeps a nan
+            if not math.isfinite(loss := self.tunings.terms[name].total("loss")):  # a sum keeps a nan
                 return f"players.{name}: the loss is {loss} at opt step {player.opt_steps}"
             if with_parameters and not player.model.is_finite():
                 return f"players.{name}: a weight is no finite number at opt step {player.opt_steps}"
@@ -344,7 +472,9 @@ class TextTrainer(TextTuning):
     def shown_metrics(self) -> Mapping[str, Mapping[str, float]]:
         names = ("accuracy", *(f"return/{role}" for role in self.game.roles))
         told = {name: self.last_statistics[name] for name in names if name in self.last_statistics}
-        shown = {name: terms.shown() for name, terms in self.terms.items()} | ({"dialogues": told} if told else {})
+        shown = {name: terms.shown() for name, terms in self.tunings.terms.items()} | (
+            {"dialogues": told} if told else {}
+        )
         return shown | self.servers.costs()
 
     def standing(self) -> Standing:
@@ -356,19 +486,18 @@ class TextTrainer(TextTuning):
         if self.waves is not None:
             unit = "trees" if self.waves.num_continuations > 1 else "dialogues"
             tasks.insert(0, Task("talking", self.waves.num_over, len(self.waves.tables), unit))
-        elif self.tuning is not None:
-            name, tuning = self.tuning
+        elif self.tunings.current is not None:
+            name, tuning = self.tunings.current
             tasks.insert(0, Task(f"tuning {name}", tuning.num_done, tuning.num_steps, "opt steps"))
         tasks += [Task(f"job of {name}: {job.state}", 0, 1, "jobs") for name, job in self.servers.jobs.items()]
         share = standing.share
         if self.config.stop.unit == "epochs" and self.in_epoch:
-            is_shown = self.waves is not None or self.tuning is not None
+            is_shown = self.waves is not None or self.tunings.current is not None
             part = (self.stage + (tasks[0].done / tasks[0].total if is_shown else 0.0)) / len(STAGES)
             share = min(share + min(part, 0.99) / self.config.stop.after, 1.0)  # an epoch is whole once it is counted
         return standing._replace(tasks=tasks, share=share)
 
     def state_dict(self) -> dict[str, Any]:
-        tuning = None if self.tuning is None else self.tuning[1].state_dict()
         own = {
             "files": dict(self.game.files),
             "players": {name: player.state_dict() for name, player in self.players.items()},
@@ -377,21 +506,20 @@ class TextTrainer(TextTuning):
             "jobs": [[name, job.state_dict()] for name, job in self.jobs.items()],
             "waves": None if self.waves is None else self.waves.state_dict(),
             "filed": self.filed,
-            "tuning": tuning,
-            "num_tuned": self.num_tuned,
             "statistics": list(self.statistics_of_epoch.items()),  # a state keeps no order of keys
-            "terms": {name: terms.state_dict() for name, terms in self.terms.items()},
+            "budget": self._budget(),
         }
-        return super().state_dict() | own
+        return super().state_dict() | own | self.tunings.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self._has_more(state):
+            state = state | {"end_reason": None, "finished": False}
         super().load_state_dict(state)
         with below("game"):
             require_same_files(state["files"], self.game.files)
         for name, player in self.players.items():
             player.load_state_dict(state["players"][name])
-            self.terms[name].load_state_dict(state["terms"][name], self.device)
-        self.stage, self.is_imitating, self.num_tuned = state["stage"], state["is_imitating"], state["num_tuned"]
+        self.stage, self.is_imitating = state["stage"], state["is_imitating"]
         self.filed, self.rollouts = state["filed"], self.files.read(state["filed"])
         self.statistics_of_epoch = dict(state["statistics"])
         if state["waves"] is not None:
@@ -399,48 +527,4 @@ class TextTrainer(TextTuning):
             self.waves.load_state_dict(state["waves"])
             self._counted = self.waves.counts()
         self.jobs = {name: FileJob.from_state(j) if "file" in j else Job.from_state(j) for name, j in state["jobs"]}
-        if state["tuning"] is not None:
-            name, job = list(self.jobs.items())[self.num_tuned]
-            assert isinstance(job, Job)
-            self.tuning = name, self._tuning(self.players[name], job)
-            self.tuning[1].load_state_dict(state["tuning"])
-
-
-# ---- what records say of the dialogues of an epoch ------------------------------------------------------
-
-
-def dialogue_statistics(rollouts: Rollouts, protocol: Protocol) -> dict[str, float]:
-    """Return statistics by name.
-
-    return/ROLE/worst: the mean return on the question on which it is lowest. length: rounds of a dialogue.
-    """
-    found: dict[str, Any] = dict(found_scores(rollouts, protocol, None))
-    for role in protocol.roles:
-        by_question: dict[tuple[int, int], list[float]] = defaultdict(list)
-        for rows in rollouts.dialogues():
-            by_question[rows[0].epoch, rows[0].question].append(_return(rows, role))
-        returns = list(chain.from_iterable(by_question.values()))
-        found[f"return/{role}"] = fmean(returns) if returns else None
-        found[f"return/{role}/worst"] = min(map(fmean, by_question.values()), default=None)
-    lengths = [rows[-1].round + 1 for rows in rollouts.dialogues()]
-    found["length"] = fmean(lengths) if lengths else None
-    values = {name: _value(each) for name, each in found.items()}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def returns_of(rollouts: Rollouts, role: str) -> list[float]:
-    """Return what a role got in each dialogue, also in those in which it was silent."""
-    return [_return(rows, role) for rows in rollouts.dialogues()]
-
-
-def _return(rows: Sequence[DecisionRow], role: str) -> float:
-    return next(row.returns for row in reversed(rows) if row.returns is not None)[role]
-
-
-def _value(score: Share | Estimate | float | None) -> float | None:
-    match score:
-        case Share():
-            return score.estimate().value
-        case Estimate():
-            return score.value
-    return score
+        self.tunings.load_state_dict(state)

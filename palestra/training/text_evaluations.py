@@ -7,13 +7,14 @@ from typing import Any
 import torch
 
 from palestra.config import below
-from palestra.data.files import require_same_files
+from palestra.data.columns import require_same_files
 from palestra.evaluation.evaluator import Games, Watch
 from palestra.evaluation.ratings import rate
 from palestra.randomness import base_key, fold_number, world_keys
 from palestra.runs.evaluating import PLAYED
 from palestra.runtime.counter import set_counts
 from palestra.runtime.statistics import clusters_of
+from palestra.text.dialogue import Question
 from palestra.text.players import TextPlayer
 from palestra.text.rollouts import Rollouts
 from palestra.text.scores import found_scores, text_scores
@@ -92,13 +93,23 @@ class TextEvaluations:
         played = packed(Rollouts(rows))
         return said | {"counted": self.counted, "pairs": pairs, "ratings": ratings, PLAYED: played}
 
+    def _key(self, name: str) -> int:
+        seed = self.configs[name].seed
+        return base_key(self.training.config.seed if seed is None else seed, f"evaluation/{name}")
+
+    def questions(self, name: str, num: int) -> list[Question]:
+        """Draw the questions of an evaluation."""
+        found: list[Question] = self.game.questions(
+            world_keys(self._key(name), num, torch.device("cpu")), held_out=True
+        )
+        return found
+
     def _games(self, name: str, pairing: Mapping[str, str], num: int, over: Any) -> tuple[Games, Rollouts]:
-        config, training = self.configs[name], self.training
-        key = base_key(training.config.seed if config.seed is None else config.seed, f"evaluation/{name}")
-        questions = self.game.questions(world_keys(key, num, torch.device("cpu")), held_out=True)
+        training, questions = self.training, self.questions(name, num)
         writers = {role: self._writer(pairing[role]) for role in self.game.roles}
-        waves = Waves(self.game, writers, questions, 1, fold_number(key, 2**40), 0, training.config.answers_at_once)
-        rollouts = training._sample_evaluation(name, waves, over)
+        key = fold_number(self._key(name), 2**40)
+        waves = Waves(self.game, writers, questions, 1, key, 0, training.config.answers_at_once)
+        rollouts = training.checked_evaluation(name, waves, over)
         protocol, dialogues = self.game.protocol, [table.dialogue for table in waves.tables]
         numbers: dict[tuple[tuple[str, str], ...], int] = {}  # of the different questions
         same = [numbers.setdefault((*each.fields.items(),), len(numbers)) for each in questions]

@@ -8,7 +8,7 @@ from palestra.games.config import NotDeclared, without_environments
 from palestra.runs.base import BaseRunConfig
 from palestra.runtime.device import find_device
 from palestra.training.checks import check_checkpoint_folder, check_scratch_folders
-from palestra.training.naming import named_classes
+from palestra.training.opening import named_classes
 
 C = TypeVar("C", bound=BaseRunConfig)
 

@@ -13,32 +13,34 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from palestra.algorithms.algorithm import AlgorithmConfig
+from palestra.algorithms.algorithm import AlgorithmConfig, Seat
 from palestra.algorithms.turn import Turn
 from palestra.buffers.replay import ReplayBuffer
+from palestra.games.config import NotDeclared
 from palestra.games.info import InfoFields
 from palestra.games.world import EnvironmentFailed, EnvironmentWorld
-from palestra.nets.modes import evaluation_mode
-from palestra.nets.weights import layers_of
+from palestra.nets.weights import evaluation_mode, layers_of
+from palestra.players import FromRunConfig
 from palestra.players.player import Metrics, Player
+from palestra.players.seated_models import SeatedModelConfig
+from palestra.players.torch_modules import TorchModuleConfig
 from palestra.recording.aggregates import Aggregates
-from palestra.recording.history import History
-from palestra.recording.results import Stage
+from palestra.recording.results import History, Stage
 from palestra.rollouts import fuse
 from palestra.rollouts.solo import SoloWorlds
 from palestra.rollouts.transitions import Transitions, join_roles
 from palestra.runs.branching import unequal_bits
 from palestra.runs.config import RunConfig
 from palestra.runs.imported_players import copy_players
-from palestra.runs.parts import build_evaluations, build_parts, warm_start
+from palestra.runs.parts import build_evaluations, build_parts, check_seat, warm_start
 from palestra.runs.sections import OutputConfig
-from palestra.runs.user_nets import Nets, by_role, calls_of, first_role, name_in_seat, seat_and_nets, take_nets
+from palestra.runs.user_nets import Models, Nets, by_role, calls_of, first_role, name_in_seat, seat_and_nets, take_nets
 from palestra.runtime.counter import Counter, count
 from palestra.runtime.limits import memory_needed
 from palestra.runtime.threads import limited_threads
 from palestra.storage.run_folder import RunFolder
 from palestra.training.async_evaluations import make_evaluating
-from palestra.training.checks import check_algorithms, check_player_keys, check_players, fault_of_players
+from palestra.training.checks import check_algorithms, fault_of_players
 from palestra.training.descriptions import final_evaluations, turns_in_words, updates_in_words
 from palestra.training.training import Training
 
@@ -151,8 +153,6 @@ class Trainer(Training):
     epoch_counter_names = ("roll_outs", "updates")
     algorithms: ClassVar[tuple[type[AlgorithmConfig], ...]] = ()  # the only ones by which players learn; (): any
     failures = (EnvironmentFailed,)
-    by_role = staticmethod(by_role)  # type: ignore[assignment]
-    check, check_keys = classmethod(check_players), classmethod(check_player_keys)
     is_counted = True
     env_steps = Counter("_roll_out(role, num_rounds)")
     opt_steps = Counter("after_step(player, metrics)")
@@ -183,7 +183,7 @@ class Trainer(Training):
         self.turn = 0  # the index in `learners` of the player whose turn it is
         self.metrics = PendingMetrics(self.config.output, self.learners)
         self.evaluations = build_evaluations(self.parts)
-        self.evaluating = make_evaluating(self, self.evaluations)
+        self.evaluating = make_evaluating(self.progress, self.checkpoints, self.evaluations)
         self._warned_inexact: set[str] = set()
 
     def _make_worlds(self) -> dict[str, Any]:
@@ -221,6 +221,27 @@ class Trainer(Training):
         self.run.config, self.parts = config, replace(self.parts, config=config)
         self.run.count_time_in(self.run.time_log, self.buffers())
         self.run.note_call(*calls_of({role: nets}))
+
+    @classmethod
+    def by_role(cls, config: RunConfig, models: Models | None) -> Mapping[str, Nets]:
+        return by_role(config, models)
+
+    @classmethod
+    def check(cls, config: RunConfig) -> None:
+        """As in Training; raises NotDeclared if networks of other runs need the exact actions of an environment."""
+        fixed = FromRunConfig | TorchModuleConfig | SeatedModelConfig
+        players: list[Any] = list(config.players.values())
+        has_nets = any(isinstance(player, fixed) or getattr(player, "warm_start", None) for player in players)
+        if has_nets and not config.game.declares_actions():
+            raise NotDeclared
+        super().check(config)
+
+    @classmethod
+    def check_keys(cls, config: RunConfig) -> None:
+        """As in Training, with the seats of all players that learn."""
+        for name in config.learners():  # a lone agent's environment has one move
+            check_seat(config.players[name].algorithm, name, Seat(config.worlds_of(name), 1, 1))  # type: ignore[union-attr]
+        super().check_keys(config)
 
     # ---- the stages of a run, and turns ------------------------------------------------------------------
 
@@ -460,5 +481,5 @@ class Trainer(Training):
     def _begin_run(self, folder: RunFolder) -> None:
         copy_players(self.config, self.players, folder.players, self.imported)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         self.game.close()

@@ -5,8 +5,9 @@ The subclass `palestra.training.trainer.Trainer` trains players in games.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from rich.console import Console
@@ -17,29 +18,35 @@ from palestra.config import reading_own
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage
 from palestra.recording.values import Recordable
-from palestra.runs.base import BaseRunConfig, TrainerBase
-from palestra.runs.branching import Reached
+from palestra.runs.base import BaseRunConfig, TrainingClass
+from palestra.runs.branching import Reached, changes_since, note_changes
 from palestra.runs.evaluating import Evaluating, EvaluationHooks
 from palestra.runs.kinds import read_config
 from palestra.runs.progress import ProgressReporter, Standing
 from palestra.runs.run import Run
 from palestra.runs.run_checkpoints import RunCheckpoints
+from palestra.runs.user_nets import Models, Nets
 from palestra.runtime.clock import Mark
 from palestra.runtime.counter import count, set_counts
+from palestra.runtime.device import find_device
 from palestra.runtime.intervals import Agenda, Counters, Interval, is_due, read_limit
 from palestra.runtime.signals import Interrupted
 from palestra.scaling.replica import Replica
+from palestra.storage.checkpoints import CheckpointError
+from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import RunFolder
-from palestra.training import checks, ending, opening, processes
+from palestra.training import checks, opening, processes
+from palestra.training.async_evaluations import make_evaluating
 from palestra.training.checks import TrainingEnds, TrainingFailed, Watcher, branch_hint
 from palestra.training.descriptions import own_words
 from palestra.training.lockstep import Lockstep
-from palestra.training.naming import python_class
+from palestra.training.opening import python_class
+from palestra.training.own_judging import JudgedRunConfig, Judging
 
 LOOK_INTERVAL = Interval(every=256, unit="opt_steps")  # between checks of the loss: on a GPU each one waits
 
 
-class Training(TrainerBase):
+class Training:
     """Trains what a subclass makes, in epochs.
 
     config: a path, the name of a shipped config, a mapping or a config object. run: the run's folder, which must not
@@ -47,13 +54,13 @@ class Training(TrainerBase):
     where the display writes. origin: the checkpoint that the run branches off; `branch` passes it. replica: its place
     among those of the run; None: the leader's. Raises ConfigError.
 
-    Must be implemented: `_train`. May be overridden: `_build`, which makes what is trained; `_test`; `train_stage` and
-    `test_stage`, which describe both; the contexts `train_context` and `test_context`; `require_ready`, `check` and
-    `check_keys`; the state, in `state_dict`, `load_state_dict`, `without_rows`, `state_of_branch` and `buffers`; what
-    is recorded and shown, in `_record_fields`, `_errors_after_record`, `file_evaluation`, `shown_metrics`, `fault` and
-    `differences`; `by_role`, which models a stored run needs; `_begin_run`, `choose_kernels` and `_close`; and every
-    hook (`before_train`, `before_epoch`, `after_evaluation`, `after_save`, `after_epoch`, `after_train`); an override
-    calls its parent.
+    Must be implemented: `_train`, and `judge` if the config is a JudgedRunConfig. May be overridden: `_build`, which
+    makes what is trained; `_test`; `train_stage` and `test_stage`, which describe both; the contexts `train_context`
+    and `test_context`; `require_ready`, `check` and `check_keys`; the state, in `state_dict`, `load_state_dict`,
+    `without_rows`, `state_of_branch` and `buffers`; what is recorded and shown, in `_record_fields`,
+    `_errors_after_record`, `file_evaluation`, `shown_metrics`, `fault` and `differences`; `by_role`, which models a
+    stored run needs; `_begin_run`, `choose_kernels` and `close`; and every hook (`before_train`, `before_epoch`,
+    `after_evaluation`, `after_save`, `after_epoch`, `after_train`); an override calls its parent.
 
     May be set: `run_config`, the model of its files, whose `counters` are integer attributes here; `recurs`, epochs or
     opt_steps, whole ones of which `palestra profile` times; `rated`, the counters whose rates per second are recorded;
@@ -70,18 +77,10 @@ class Training(TrainerBase):
     recurs: ClassVar[str] = "epochs"
     epoch_counter_names: ClassVar[tuple[str, ...]] = ("updates",)
     failures: ClassVar[tuple[type[Exception], ...]] = ()
+    looks: ClassVar[tuple[Interval, ...]] = (LOOK_INTERVAL,)
     learners: Sequence[Any] = ()  # the players that learn, or the model, as callbacks know them
     opt_steps: int
     epochs: int
-
-    load = classmethod(opening.load)  # type: ignore[var-annotated]
-    branch = classmethod(opening.branch)  # type: ignore[var-annotated]
-    copy = opening.copy
-    by_role = classmethod(opening.by_role)
-    check = classmethod(checks.check)
-    check_keys = classmethod(checks.check_keys)
-    bounds = classmethod(checks.bounds)
-    require_repeatable = checks.require_repeatable
 
     def __init__(
         self,
@@ -116,6 +115,8 @@ class Training(TrainerBase):
         self.during, self.show, self.set_logger = self.progress.during, self.progress.show, self.run.set_logger
         self.checkpoints = RunCheckpoints(self.progress)
         self.evaluating = Evaluating(self.progress, self.checkpoints, None)
+        if isinstance(read, JudgedRunConfig):
+            self.evaluating = make_evaluating(self.progress, self.checkpoints, Judging(self))
         self._build()
 
     def _build(self) -> None:
@@ -139,7 +140,7 @@ class Training(TrainerBase):
         self._num_idle = 0
         with self.opened(lambda other: other.fit(num_steps, unit, max_steps=max_steps)):
             try:
-                self.before_train()
+                self.before_train()  # restores the last checkpoint, or evaluates and writes the first one
                 while not self.finished:
                     before = self.counts()
                     if not self.in_epoch:
@@ -154,19 +155,83 @@ class Training(TrainerBase):
                     self.in_epoch = False
                     self._end_epoch()
             except TrainingEnds:
-                ending.end(self)
+                self._end()
 
     @contextmanager
     def opened(self, call: Callable[[Any], object]) -> Iterator[None]:
         """A context in which all components are open. call: calls for another replica what was called here."""
         self._has_left = False
-        parts = processes.linked(self), opening.opened(self), self.train_context()
-        with parts[0], parts[1], parts[2], self.lockstep.opened(call):
+        with processes.linked(self), self._opened_run(), self.train_context(), self.lockstep.opened(call):
             self.is_open = True
             try:
                 yield
             finally:
                 self.is_open = False
+
+    @contextmanager
+    def _opened_run(self) -> Iterator[None]:
+        run, replica = self.run, self.replica
+        try:
+            if not replica.leads:
+                with processes.beside(self) if replica.heads else nullcontext():
+                    yield
+                return
+            with (
+                run.opened(self._begin_run, self.is_saved),
+                self.checkpoints.opened(self.evaluating.candidates),
+                nullcontext() if self.is_between else self.evaluating.opened(),
+                run.timed(),
+            ):
+                if replica.link is not None:
+                    processes.share_folder(self, replica.link)
+                yield
+        finally:
+            self.close()
+
+    def _restore_or_begin(self) -> None:
+        """Restore the last checkpoint of the run; for a branch that has none yet, the one that it branches off."""
+        if not self.replica.leads:
+            state, is_branch = self.lockstep.begin(None)  # as the leader does, with this one's state
+            if is_branch:
+                self._begin_branch(state)
+            elif state is not None:
+                self.load_state_dict(state)
+            return
+        run, checkpoints, buffers = self.run, self.checkpoints, self.lockstep.buffers()
+        if (loaded := checkpoints.load_latest()) is not None:
+            with loaded.fitting():
+                checkpoints.go_back_to(loaded, buffers)
+                self.load_state_dict(self.lockstep.begin(loaded)[0])
+            for line in [*loaded.warnings, *run.differences(loaded), *self.differences(loaded.state)]:
+                run.display.warn(line)
+            end = run.finished_line(self.end_reason) if self.finished else "it goes on from there"
+            self.log(f"{run.folder.path}: checkpoint {loaded.folder.name}, opt step {self.opt_steps}; {end}")
+            return
+        checkpoints.begin_anew()
+        for start in run.warm_starts:
+            self.log(start.line())
+            run.records.write({**start.record(), **self.counts()})
+        if (branched_from := run.folder.facts().branched_from) is not None:
+            origin = Path(branched_from)
+            loaded = checkpoints.stored.load(origin)
+            with loaded.fitting():
+                checkpoints.stored.take_once(loaded)
+                checkpoints.restore_rows(loaded, buffers)
+                self._begin_branch(self.lockstep.begin(loaded, is_branch=True)[0])
+            note_changes(run.folder, changes_since(origin, run.config), loaded.counters)
+            run.has_branched_off = True
+            self.log(f"{run.folder.path} branches off {origin}, opt step {self.opt_steps}")
+            return
+        self.lockstep.begin(None)
+        if run.resumed:
+            self.log(f"{run.folder.path} has no checkpoint: it starts at 0")
+
+    def _begin_branch(self, state: dict[str, Any]) -> None:
+        """Begin with the state of a replica of the run that a new one branches off."""
+        self.load_state_dict(self.state_of_branch(state))
+        for callback in self.callbacks:
+            callback.begin_branch()
+        self.finished = False  # a branch from the end of a run evaluates once, and ends
 
     def _end_epoch(self) -> None:
         """Call `after_epoch`, and do what is due."""
@@ -197,13 +262,17 @@ class Training(TrainerBase):
         done = self.end_reason is not None or self.config.stop.share(now) >= 1.0
         self.require_finite(with_parameters=False)
         try:
-            done = self._evaluate_what_is_due(done, before, now)
+            if not done:
+                self.evaluate(self._names_due(before, now))
+            if done := done or self.is_cut:
+                with self.lockstep.evaluating(), self.evaluating.test(self.counts(), self._hooks()):
+                    self._test()
+            self._before_record()
             if done or is_due(output.record, before, now):
                 self.record(self.end_reason if done else None)
             self.checked, self.finished = before if self.is_cut else now, done
             self._agenda.set(now, self.lockstep.due_once())
-            must_save = self.evaluating.must_save(self.counts())
-            save_is_due = done or must_save or is_due(output.save, before, now)
+            save_is_due = done or self.evaluating.must_save(self.counts()) or is_due(output.save, before, now)
         except Interrupted:
             save_is_due = False
         received = self.run.signals.received  # read once, so that a run that leaves has saved
@@ -215,18 +284,132 @@ class Training(TrainerBase):
             self.lockstep.write_ahead()
         self._has_left = self.finished or leaving
 
-    def _evaluate_what_is_due(self, done: bool, before: Counters, now: Counters) -> bool:
-        """Make the test if the run is done, else the evaluations that are due; return whether it is done now."""
-        if done:
-            with self.lockstep.evaluating(), self.evaluating.test(self.counts(), self._hooks()):
-                self._test()
-        else:
-            self.evaluate(self.evaluating.due(before, now))
-        return done
+    def _before_record(self) -> None:
+        """Do what belongs between the evaluations of a safe point and its record."""
+
+    def _names_due(self, before: Counters, now: Counters) -> list[str]:
+        """The names of the evaluations that are due between two moments of training."""
+        return self.evaluating.due(before, now)
 
     def is_saved(self) -> bool:
         """Whether nothing is lost if the process ends now."""
         return self._has_left and self.config.output.save is not None and self.checkpoints.failure is None
+
+    def _end(self) -> None:
+        """End a `fit` whose training is done or was asked to leave. Raises the error of what could not be kept."""
+        self.after_train()
+        if not self.replica.leads:
+            return
+        self.lockstep.keep_waiting(True)
+        unsent = self._file_end()
+        self.run.conclude(self.progress.now(), with_plot=self.finished and self.run.signals.received is None)
+        self.lockstep.keep_waiting(False)
+        unkept = self.evaluating.unkept_best() if self.finished else None
+        if (failure := self.checkpoints.failure or unkept or unsent) is not None:
+            raise failure from None
+
+    def _file_end(self) -> RemoteError | None:
+        """Tell run.json, the recorders and the mirror how this `fit` ends. Gives the error of an incomplete mirror."""
+        if self.finished and self.end_reason is not None:
+            self.run.note_end(self.end_reason)
+        has_failed = self.checkpoints.failure is not None
+        self.run.records.finish("failed" if has_failed else "complete" if self.finished else "interrupted")
+        return self.checkpoints.finish_mirror()
+
+    # ---- from a stored run -------------------------------------------------------------------------------
+
+    @classmethod
+    def load(
+        cls,
+        run: str | Path,
+        callbacks: Sequence[Callback] = (),
+        console: Console | None = None,
+        into: str | Path | None = None,
+        trust: bool = False,
+        models: Models | None = None,
+        overrides: Sequence[str] = (),
+    ) -> Self:
+        """The training of a stored run, of the class that its config names. `fit` goes on from its last checkpoint.
+
+        run: its folder, or the URL of its mirror, which is fetched into a new folder: `into`, or if that is None
+        runs/<the last name in the URL>. callbacks: those that the run was started with besides the config's; their
+        state is restored. trust: whether the modules that the run names are trusted from now on. models: the networks
+        that `set_model` handed over when the run began, by role, or those of the one player that learns; they are
+        copied. overrides: of keys that change no bit, as "execution.loading.num_workers=0"; the run's changes.jsonl
+        lists them. Raises UntrustedError for modules that are not trusted, ConfigError for other overrides,
+        RunFolderError where there is no run, another class has trained it, or it needs other `models`.
+        """
+        loaded: Self = opening.load(cls, run, callbacks, console, into, trust, models, overrides)
+        return loaded
+
+    @classmethod
+    def branch(
+        cls,
+        checkpoint: str | Path,
+        overrides: Sequence[str],
+        run: str | Path | None = None,
+        callbacks: Sequence[Callback] = (),
+        console: Console | None = None,
+        trust: bool = False,
+        freeze: Sequence[str] = (),
+        replace: Mapping[str, str] | None = None,
+        models: Models | None = None,
+    ) -> Self:
+        """The training of a new run that begins with the state of a checkpoint and a changed config.
+
+        checkpoint: its folder, or beside it `latest`, `best`, a number, or @ and an opt step. overrides: the changes,
+        as "num_worlds=4"; the new run's changes.jsonl lists them. run: the new run's folder, which must not exist;
+        None: runs/<name>-<n>. callbacks: those that the old run was started with besides the config's, whose state is
+        restored; further ones begin anew. trust: as in `load`. freeze: learning players that are held fixed from here
+        on. replace: scripted players, by the names of those whose places they take from here on. models: as in `load`.
+        Raises ConfigError for a change that the state does not allow, MissingCheckpointError, RunFolderError,
+        UntrustedError.
+        """
+        new: Self = opening.branch(cls, checkpoint, overrides, run, callbacks, console, trust, freeze, replace, models)
+        return new
+
+    def copy(self, run: str | Path | None = None, models: Models | None = None) -> Self:
+        """The training of a new run that goes on from the last checkpoint of this one: a branch without changes.
+
+        Trained alike, both come to the same bits, and neither touches the other. run: the new run's folder, which must
+        not exist; None: runs/<name>-<n>. models: as in `load`. Callbacks from Python are copied, recorders of
+        `set_logger` are not. As in every branch, the best checkpoint and schedules that a callback has changed begin
+        anew. Raises RuntimeError without a checkpoint, RunFolderError.
+        """
+        place = self.run.place
+        if not isinstance(place, RunFolder) or place.checkpoints.kind("latest") is None:
+            raise RuntimeError("copy: expected a run with a checkpoint, got one that has none; call fit() first")
+        callbacks = deepcopy(self.callbacks[len(self.config.callbacks) :])
+        return self.branch(place.checkpoints.path / "latest", [], run, callbacks, self.run.console, models=models)
+
+    @classmethod
+    def by_role(cls, config: Any, models: Models | None) -> Mapping[str, Nets]:
+        """What `set_model` handed over when a stored run began, by role: nothing. Raises ValueError for `models`."""
+        if models is not None:
+            raise ValueError(f"models: expected none, because this is {config.in_words}")
+        return {}
+
+    # ---- what is checked before, and another end ---------------------------------------------------------
+
+    @classmethod
+    def check(cls, config: Any) -> None:
+        """Raise ConfigError for everything that `fit` would refuse, by making a training. An override may make less."""
+        cls(config).require_ready()
+
+    @classmethod
+    def check_keys(cls, config: Any) -> None:
+        """Raise ConfigError for what `check` finds without making anything that needs an extra or an environment."""
+        find_device(config.execution.device)
+        checks.check_scratch_folders(config)
+        checks.check_checkpoint_folder(config)
+
+    @classmethod
+    def bounds(cls, config: Any) -> list[str]:
+        """Say what a run may cost at most, and what is found in its data that may not be meant; [] if nothing."""
+        return []
+
+    def require_repeatable(self) -> None:
+        """Raise RunFolderError for a run that another training would not repeat to the bit."""
 
     def require_ready(self) -> None:
         """Raise ConfigError, before anything is written, for what would make training fail."""
@@ -261,6 +444,13 @@ class Training(TrainerBase):
         of its evaluations, which raise Interrupted if a signal asks to leave.
         """
         self.evaluate(self.evaluating.at_end())
+
+    def judge(self, name: str, num: int) -> Mapping[str, float]:
+        """Return the scores that the config, a JudgedRunConfig, declares, by name. name: of the evaluation.
+
+        num: how many items to judge by. It draws from no generator of the training, and changes nothing.
+        """
+        raise NotImplementedError
 
     def _hooks(self) -> EvaluationHooks:
         return self.lockstep.hooks(EvaluationHooks(self.test_context, self.after_evaluation, self.file_evaluation))
@@ -303,10 +493,31 @@ class Training(TrainerBase):
             got = f"got {', '.join(map(repr, unknown))}"
             raise ValueError(f"evaluate: expected names of evaluations ({', '.join(known) or 'there are none'}), {got}")
         if not self.is_open:
-            return ending.evaluate(self, names)
+            return self._evaluate_between(names)
         with self.lockstep.evaluating() as found:
             if self.replica.leads:
                 found += self.evaluating.evaluate(names, self.counts(), self._hooks())
+        return found
+
+    def _evaluate_between(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Evaluate while no `fit` holds the run open, save it, and return the records. Raises as `evaluate`."""
+        if self.replica.leads and not self.run.is_begun:
+            way = "palestra.StoredRun.open(run) evaluates a stored one"
+            raise RuntimeError(f"evaluate: expected a run that fit() has begun here, got one that it has not; {way}")
+        self.is_between = True
+        try:
+            with self.opened(lambda other: other.evaluate(names)):
+                self.begin_progress()
+                if self.replica.leads:
+                    self.run.records.feed(self.run.recorders)
+                found: list[dict[str, Any]] = self.evaluate(names)
+                if self.config.output.save is not None:
+                    self.save(self.evaluating.must_save(self.counts()))
+                failure = (self.checkpoints.failure or self._file_end()) if self.replica.leads else None
+                if failure is not None:
+                    raise failure from None
+        finally:
+            self.is_between = False
         return found
 
     def record(self, ended: str | None = None) -> None:
@@ -354,13 +565,13 @@ class Training(TrainerBase):
         if is_fresh := not any(self.counts().values()):
             for note in [*self.config.notes(), *self.replica.ranks.notes()]:
                 self.log(note)
-            opening.restore_or_begin(self)
+            self._restore_or_begin()
             self._recorded = self.mark()
         self.begin_progress()
         for callback in self.callbacks:
             callback.before_train(self)
         if self.finished:
-            return ending.stay_finished(self, is_fresh)
+            return self._stay_finished(is_fresh)
         if self.replica.leads:
             run.records.feed(run.recorders)
         self.choose_kernels()
@@ -372,11 +583,25 @@ class Training(TrainerBase):
                 raise TrainingEnds from None
             if self.config.output.save is not None:
                 self.save()
-        intervals = [*self.evaluating.intervals(), self.config.output.record, self.config.output.save, LOOK_INTERVAL]
+        intervals = [*self.evaluating.intervals(), self.config.output.record, self.config.output.save, *self.looks]
         self._pause = None if self._asked_for is None else self._asked_for(self.counters)
         self._agenda = Agenda([self.config.stop, self._pause], intervals)
         self._agenda.set(self.checked, self.lockstep.due_once())
         self.safe_point()
+
+    def _stay_finished(self, is_fresh: bool) -> None:
+        """End a `fit` of a run that is finished: recorders and mirror get what they lack. Raises RemoteError.
+
+        is_fresh: whether this process has just loaded it.
+        """
+        if not self.replica.leads:
+            return
+        if not is_fresh:
+            self.log(f"{self.run.folder.path}: {self.run.finished_line(self.end_reason)}")
+        self.run.records.feed(self.run.unfiled())
+        self.checkpoints.catch_up_mirror()
+        if (unsent := self._file_end()) is not None:
+            raise unsent
 
     def begin_progress(self) -> None:
         """Let the display count from here on."""
@@ -410,7 +635,7 @@ class Training(TrainerBase):
     def choose_kernels(self) -> None:
         """Decide what computes all players in this `fit`, after the callbacks' `before_train`, before any play."""
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Called when `fit` ends, also by an error."""
 
     def fault(self, with_parameters: bool) -> str | None:
@@ -467,7 +692,14 @@ class Training(TrainerBase):
         self.evaluating.load_state_dict(state["evaluating"])
         self.end_reason = state["end_reason"]
         self.finished = self.is_over(state)
-        opening.restore_callbacks(self.callbacks, state["callbacks"])
+        states: Sequence[dict[str, Any]] = state["callbacks"]
+        if len(states) != len(self.callbacks):
+            raise CheckpointError(
+                f"expected {len(states)} callbacks, as when the run was saved, got {len(self.callbacks)}; "
+                "give Trainer.load or Trainer.branch those that the run was started with"
+            )
+        for callback, of_callback in zip(self.callbacks, states, strict=True):
+            callback.load_state_dict(of_callback)
 
     def is_over(self, state: Mapping[str, Any]) -> bool:
         """Whether a state is the end of the run; it is not if the run was extended since."""
@@ -520,9 +752,17 @@ class Training(TrainerBase):
         """
         self.notes.add({name: value})
 
+    def warn(self, line: str) -> None:
+        """Show a warning, and put it into the next record."""
+        self.run.display.warn(line)
+        self.note("warning", line)
+
     def log(self, line: str) -> None:
         """Show a line that stays."""
         self.run.display.log(line)
 
     def is_asked_to_leave(self) -> bool:  # by a signal
         return self.run.signals.received is not None
+
+
+TrainingClass.register(Training)

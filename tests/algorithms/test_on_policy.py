@@ -2,7 +2,7 @@
 losses.
 
 Covers palestra.algorithms.losses, palestra.algorithms.losses.loss, palestra.algorithms.losses.ppo,
-palestra.algorithms.losses.reinforce, palestra.algorithms.parts.estimators, palestra.algorithms.parts.whole_games.
+palestra.algorithms.losses.reinforce, palestra.algorithms.parts.estimators.
 """
 
 import copy
@@ -25,10 +25,9 @@ import palestra
 from palestra.algorithms.losses.loss import Head, LossBatch, OnPolicyLoss
 from palestra.algorithms.losses.ppo import PPOLoss
 from palestra.algorithms.losses.reinforce import Reinforce, ReinforceConfig
-from palestra.algorithms.on_policy import OnPolicy, OnPolicyConfig
+from palestra.algorithms.on_policy import OnPolicy, OnPolicyConfig, WholeGames
 from palestra.algorithms.parts.advantages import Experience, Sequences
 from palestra.algorithms.parts.estimators import Estimator, GAEConfig, RewardToGoConfig, TDLambdaConfig
-from palestra.algorithms.parts.whole_games import WholeGames
 from palestra.algorithms.terms import total_loss
 from palestra.commands.starting import starting_config
 from palestra.config import ConfigError, UserConfig, check

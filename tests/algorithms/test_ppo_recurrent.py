@@ -24,7 +24,7 @@ from palestra.algorithms.parts.advantages import (
     rows_of_sequences,
 )
 from palestra.algorithms.ppo import PPO
-from palestra.commands.export import export_player
+from palestra.commands.export_player import export_player
 from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import play_games
 from palestra.games.game import Game

@@ -1,7 +1,6 @@
 """TorchRL's losses and value estimators: the gradients of ours, exact resumes, what they learn, what is refused.
 
-Covers palestra.algorithms.losses.torchrl, palestra.algorithms.losses.torchrl_modules,
-palestra.algorithms.parts.torchrl_classes.
+Covers palestra.algorithms.losses.torchrl, palestra.algorithms.losses.torchrl_modules.
 """
 
 import json
@@ -24,8 +23,7 @@ from palestra.algorithms.losses.torchrl import TorchRLLoss, TorchRLLossConfig, T
 from palestra.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from palestra.algorithms.on_policy import OnPolicy, OnPolicyConfig
 from palestra.algorithms.parts.advantages import Sequences
-from palestra.algorithms.parts.estimators import GAEConfig, TDLambdaConfig, TorchRLEstimatorConfig
-from palestra.algorithms.parts.torchrl_classes import torchrl_module
+from palestra.algorithms.parts.estimators import GAEConfig, TDLambdaConfig, TorchRLEstimatorConfig, torchrl_module
 from palestra.config import ConfigError, PositiveFloat, UserConfig, check
 from palestra.games.spaces import Discrete
 from palestra.players.player import Player
@@ -405,6 +403,13 @@ class OwnSAC(TorchRLReplayLoss):
         return objectives.SACLoss(networks["policy"], networks["critic_0"], num_qvalue_nets=1, target_entropy=-1.0)
 
 
+class OwnGamma(OwnClip):
+    def make(self, networks: Mapping[str, Any]) -> Any:
+        module = super().make(networks)
+        module.make_value_estimator(gamma=0.1)
+        return module
+
+
 class TooManyCritics(OwnSAC):
     def make(self, networks: Mapping[str, Any]) -> Any:
         return objectives.SACLoss(networks["policy"], networks["critic_0"], num_qvalue_nets=2, target_entropy=-1.0)
@@ -437,6 +442,22 @@ def test_a_subclass_makes_the_loss_module_itself(name: str, tmp_path: Path) -> N
     trainer = palestra.Trainer(config, run=tmp_path / "run")
     trainer.fit()
     assert trainer.opt_steps == 24
+
+
+def test_a_gamma_inside_make_changes_nothing_and_a_line_at_the_start_says_so(tmp_path: Path) -> None:
+    weights, lines = [], []
+    for name in ("OwnClip", "OwnGamma"):
+        loss = {"loss": {"name": f"{HERE}:{name}", "clip": 0.1}}
+        trainer = palestra.Trainer(run_config(ON_POLICY | SEPARATE | loss), run=tmp_path / name)
+        trainer.fit()
+        algorithm = trainer.learners[0].algorithm
+        assert isinstance(algorithm, OnPolicy)
+        weights.append([*algorithm.net.parameters()])
+        lines.append(algorithm.begin_run())
+    assert all(map(torch.equal, *weights))
+    assert lines[0] == []
+    assert len(lines[1]) == 1
+    assert f"{HERE}:OwnGamma calls make_value_estimator, whose gamma has no say" in lines[1][0]
 
 
 def test_a_file_may_name_a_loss_module_of_the_users_own_which_the_run_keeps_the_hash_of(tmp_path: Path) -> None:
@@ -639,7 +660,7 @@ def test_nothing_else_imports_tensordict_and_check_needs_no_torchrl(tmp_path: Pa
 
 def test_importing_torchrl_leaves_how_processes_are_started() -> None:
     program = (
-        "import multiprocessing; from palestra.algorithms.parts.torchrl_classes import torchrl_module\n"
+        "import multiprocessing; from palestra.algorithms.parts.estimators import torchrl_module\n"
         "torchrl_module('torchrl.objectives'); print(multiprocessing.get_start_method(allow_none=True))"
     )
     done = run_forked([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -1,6 +1,6 @@
 """A buffer that stores frames once gives what a buffer of whole rows gives, to the bit, whatever is added.
 
-Covers palestra.buffers.frames, palestra.buffers.memory, palestra.buffers.planes.
+Covers palestra.buffers.frames, palestra.buffers.memory.
 """
 
 import copy

@@ -1,7 +1,4 @@
-"""Prioritized replay: the tree of sums, the law of the draws, the weights, and that everything is restored.
-
-Covers palestra.buffers.sum_tree.
-"""
+"""Prioritized replay: the tree of sums, the law of the draws, the weights, and that everything is restored."""
 
 import copy
 
@@ -12,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from palestra.buffers.sum_tree import SumTree
+from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig, SumTree
 
 CPU = torch.device("cpu")
 ON_CPU_OR_GPU_PATH = pytest.mark.parametrize("on_cpu", [True, False])

@@ -1,4 +1,4 @@
-"""Covers palestra.buffers.packed, palestra.buffers.rows."""
+"""Covers palestra.buffers.packed."""
 
 import copy
 import re

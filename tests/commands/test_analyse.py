@@ -1,6 +1,6 @@
 """Stored dialogues are judged, batch by batch, also of a run that trains; what is missing is made up for.
 
-Covers palestra.text.analyses.reward, palestra.text.analyses.stored, palestra.report.text_analyses.
+Covers palestra.commands.judging, palestra.text.analyses.reward, palestra.text.analyses.stored, palestra.report.words.
 """
 
 import json
@@ -19,7 +19,7 @@ from palestra.report.figures import Figures
 from palestra.report.groups import group_runs
 from palestra.report.page import render_sections
 from palestra.report.reading import RunData
-from palestra.report.text_analyses import analyses_section
+from palestra.report.words import analyses_section
 from palestra.runs.text import TextConfig
 from palestra.runtime.statistics import estimate_mean
 from palestra.storage.disk import Folder
@@ -27,7 +27,7 @@ from palestra.storage.lock import Lock
 from palestra.storage.run_folder import RunFolder
 from palestra.text.analyses import stored
 from palestra.text.analyses.stored import Mean
-from palestra.text.chat import Message
+from palestra.text.models.model import Message
 from palestra.text.rollouts import Rollouts
 from tests.text.rows import row
 from tests.text.runs import FIXED, MODEL, PLAYER, text_run

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
-from palestra.commands.ask import parse
+from palestra.commands.match import parse
 from palestra.config import load_yaml
 from tests.conftest import TINY
 

@@ -24,7 +24,7 @@ from palestra.cli import app
 from palestra.commands.check import dry_run
 from palestra.config import ConfigError, load_yaml
 from palestra.games.config import NotDeclared
-from palestra.games.dialogue.turns import turns_in_words
+from palestra.games.dialogue.protocol import turns_in_words
 from palestra.games.gymnasium import GymnasiumConfig
 from palestra.games.gymnasium.arguments import known_arguments
 from palestra.games.gymnasium.environments import make_environment
@@ -314,7 +314,7 @@ def test_check_says_what_it_could_not_check(monkeypatch: pytest.MonkeyPatch) -> 
     def missing(config: Any) -> None:
         raise ImportError("No module named 'wandb'")
 
-    monkeypatch.setattr("palestra.recording.to_wandb.WandbRecorder", missing)
+    monkeypatch.setattr("palestra.recording.services.WandbRecorder", missing)
     keys = "project: p, entity: null, group: null, run_name: null, tags: [], notes: null, mode: offline"
     wandb = f"{{name: wandb, {keys}, checkpoints: false}}"
     nim, lander = str(CONFIGS / "dqn-nim.yml"), str(CONFIGS / "ppo-lunarlander.yml")

@@ -1,7 +1,6 @@
 """Exported players run without palestra and act as they did.
 
-Covers palestra.algorithms.parts.exported, palestra.commands.export_check, palestra.games.outside,
-palestra.games.gymnasium.outside.
+Covers palestra.algorithms.parts.exported, palestra.commands.export_player, palestra.games.gymnasium.game.
 """
 
 import copy
@@ -23,7 +22,7 @@ from typer.testing import CliRunner
 import palestra
 from palestra.algorithms.dqn import DQN
 from palestra.cli import app
-from palestra.commands.export import ExportError, export_player
+from palestra.commands.export_player import ExportError, export_player
 from palestra.commands.starting import starting_config
 from palestra.config import load_yaml
 from tests.conftest import TINY

@@ -16,7 +16,7 @@ from palestra.commands.starting import known_algorithms, text_algorithms
 from palestra.config import load_yaml
 from palestra.config.variants import members_of, names_of
 from palestra.games import AnyGameConfig
-from palestra.runs.shipped_configs import shipped_configs
+from palestra.runs.shipped import shipped_configs
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = {path.stem: path for path in shipped_configs()}

@@ -1,6 +1,6 @@
 """A person who plays in a role sees what the role observes, and moves in the words of the game.
 
-Covers palestra.games.dialogue.words.
+Covers palestra.commands.play_board.
 """
 
 from pathlib import Path
@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from palestra.commands.play import Person, choose_seats, new_match, play, seat
+from palestra.commands.play_board import Person, choose_seats, new_match, play, seat
 from palestra.commands.starting import starting_config
 from palestra.games.dialogue.game import DialogueGame
 from palestra.games.game import Observation, State, TensorGame
 from palestra.games.spaces import MultiDiscrete
 from palestra.players.scripted import ScriptedPolicy
 from palestra.randomness import base_key, fold, world_keys
-from palestra.runs.stored import StoredRun
+from palestra.runs.stored import StoredGames
 from palestra.storage.run_folder import RunFolder
 from tests.games.dialogue.test_game import PROTOCOLS, dialogue, random_actions
 
@@ -43,12 +43,12 @@ def write_rows() -> str:
     return "rows.csv"
 
 
-def untrained(algorithm: str, *words: str) -> StoredRun:
+def untrained(algorithm: str, *words: str) -> StoredGames:
     config = starting_config(algorithm, [*words, "evaluations=[]", "best=null"])
-    return StoredRun(RunFolder(Path("run")), config)
+    return StoredGames(RunFolder(Path("run")), config)
 
 
-def sit(stored: StoredRun, role: str, typed: list[str], seed: int = SEED) -> str:
+def sit(stored: StoredGames, role: str, typed: list[str], seed: int = SEED) -> str:
     """What a person is shown who types these lines."""
     said: list[str] = []
     match = new_match(stored, None, seed)

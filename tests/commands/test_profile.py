@@ -1,4 +1,7 @@
-"""`palestra profile`: the trace is one, the phases stand in it, and bad input is one clear line."""
+"""`palestra profile`: the trace is one, the phases stand in it, and bad input is one clear line.
+
+Covers palestra.commands.profiling.
+"""
 
 import json
 from collections.abc import Callable
@@ -10,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from palestra.cli import app
-from palestra.commands.profile import profile_config
+from palestra.commands.profiling import profile_config
 from palestra.runtime.timing import PHASES
 
 MakeConfig = Callable[..., dict[str, Any]]

@@ -1,7 +1,6 @@
 """`palestra trials`, `palestra sweep --dry-run` and `palestra evaluate SWEEP`.
 
-Covers palestra.commands.dry_sweep, palestra.sweeps.extra, palestra.sweeps.naming,
-palestra.sweeps.outcomes, palestra.sweeps.stored.
+Covers palestra.commands.dry_sweep, palestra.commands.ranked_trials, palestra.sweeps.naming, palestra.sweeps.outcomes.
 """
 
 import csv
@@ -19,8 +18,8 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 
 from palestra.commands.dry_sweep import RunTime, dry_run
-from palestra.commands.sweep_work import read_new
-from palestra.commands.trials import to_csv
+from palestra.commands.ranked_trials import to_csv
+from palestra.commands.sweep import read_new
 from palestra.config import render
 from palestra.recording.results import duration_text
 from palestra.report.groups import trial_names
@@ -28,7 +27,7 @@ from palestra.storage.disk import Folder, RunFolderError
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.naming import choice_texts, short_keys
-from palestra.sweeps.starting import read_bases, starting_sweep
+from palestra.sweeps.plan import read_bases, starting_sweep
 from palestra.sweeps.storages import SQLiteConfig
 from palestra.sweeps.stored import StoredSweep
 from tests.forked import run

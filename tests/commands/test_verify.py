@@ -1,6 +1,6 @@
 """`palestra verify`: a stretch of a run is trained again, and every difference is found.
 
-Covers palestra.runtime.clock.
+Covers palestra.commands.replay, palestra.runtime.clock.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from palestra.cli import app
-from palestra.commands.verify import verify
+from palestra.commands.replay import verify
 from palestra.runtime.clock import TrainingClock
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError

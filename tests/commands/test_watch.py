@@ -11,12 +11,13 @@ from resuming import assert_same_bits, fit, stopping_at
 from typer.testing import CliRunner, Result
 
 from palestra.cli import app
-from palestra.commands import watch as watching
-from palestra.commands.watch import watch
+from palestra.commands import evaluate as watching
+from palestra.commands.evaluate import watch
 from palestra.evaluation.evaluations import Evaluations
-from palestra.runs.stored import StoredRun
+from palestra.runs.stored import StoredGames
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.run_folder import RunFolder
+from palestra.training.stored_training import StoredRun
 
 MakeConfig = Callable[..., dict[str, Any]]
 
@@ -68,14 +69,14 @@ def test_a_checkpoint_that_is_deleted_meanwhile_is_passed_over_and_a_damaged_one
 ) -> None:
     run = tmp_path / "run"
     fit(run, make_config())
-    load = StoredRun.load
+    load = StoredGames.load
 
-    def late(self: StoredRun, which: str) -> None:
+    def late(self: StoredGames, which: str) -> None:
         if which == "1":
             shutil.rmtree(run / "checkpoints" / "00000001")
         load(self, which)
 
-    monkeypatch.setattr(StoredRun, "load", late)
+    monkeypatch.setattr(StoredGames, "load", late)
     (run / "checkpoints" / "00000002" / "state.json").write_text("{}")
     told = {number: text for number, text in watch(StoredRun.open(run), ["main"], 3) if isinstance(text, str)}
     assert told.pop(1) == "it was deleted meanwhile, because the run keeps others"

@@ -1,6 +1,5 @@
-"""Covers palestra.config, palestra.config.base, palestra.config.comments, palestra.config.files,
-palestra.config.own_classes, palestra.config.places, palestra.config.rendering, palestra.config.validation,
-palestra.config.variants.
+"""Covers palestra.config, palestra.config.base, palestra.config.places, palestra.config.files,
+palestra.config.own_classes, palestra.config.rendering, palestra.config.validation, palestra.config.variants.
 """
 
 import copy

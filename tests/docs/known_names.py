@@ -11,7 +11,7 @@ from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.cli import app
 from palestra.config.places import _models_in, fields_under, kind_of_extras
 from palestra.runs.kinds import KINDS
-from palestra.runs.shipped_configs import shipped_configs
+from palestra.runs.shipped import shipped_configs
 from palestra.text.algorithms.algorithm import JobConfig
 
 Model = type[BaseModel]
@@ -61,10 +61,7 @@ def _is_container(annotation: Any) -> bool:
 
 def is_command(line: str) -> bool:
     """Whether a line begins with a command of palestra."""
-    names = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    for group in app.registered_groups:
-        assert group.typer_instance is not None
-        names |= {c.name or c.callback.__name__ for c in group.typer_instance.registered_commands if c.callback}
+    names = {str(command.name) for command in app.registered_commands}
     words = line.split()
     return words[0] == "palestra" and words[1].lstrip("-") in {*names, "version"}
 

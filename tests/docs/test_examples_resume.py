@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from palestra import load_player
 from palestra.commands.check import dry_run
-from palestra.commands.verify import verify
+from palestra.commands.replay import verify
 from palestra.config import ConfigError, load_yaml
 from palestra.runs.kinds import read_config
 from palestra.testing import check_algorithm
@@ -53,7 +53,7 @@ def train(name: str, folder: str, kill_at: int | None, is_verified: bool) -> Non
 
 
 class ForkedExample(Forked):
-    imported = (*PALESTRA, "palestra.commands.verify", "torchrl.objectives", __name__)
+    imported = (*PALESTRA, "palestra.commands.replay", "torchrl.objectives", __name__)
 
 
 def exit_code(place: Path, *arguments: Any) -> int:
@@ -92,6 +92,7 @@ def test_every_class_of_the_documents_takes_part() -> None:
     helpers |= {"Gaussian"}  # a search, which keeps nothing: tests/docs/test_sweeps.py
     helpers |= {"Escape"}  # its scores alone: tests/docs/test_documents.py
     helpers |= {"Probed", "WithKernels"}  # tests/training/test_stages.py
+    helpers |= {"RegressionConfig", "Regression"}  # tests/training/test_training.py
     taken = {name for example in EXAMPLES.values() for name in re.findall(r"class (\w+)", example.part)}
     assert found == taken | helpers
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from resuming import Killed, assert_same_bits, at_call, kill, send_signal
 
-from palestra.commands.analyse import read_analysis
-from palestra.commands.verify import verify
+from palestra.commands.judging import read_analysis
+from palestra.commands.replay import verify
 from palestra.randomness import base_key, world_keys
-from palestra.text.models.tuning import LocalTuning
+from palestra.text.models.local import LocalTuning
 from palestra.text.rollouts import Rollouts
 from palestra.text.scripts import make_text_script, own_text_script_model
 from palestra.training import make_trainer

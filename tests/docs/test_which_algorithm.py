@@ -9,7 +9,7 @@ import pytest
 from palestra.commands.starting import starting_config
 from palestra.config import ConfigError, load_yaml
 from palestra.runs.kinds import kind_of_run
-from palestra.runs.shipped_configs import shipped_configs
+from palestra.runs.shipped import shipped_configs
 from tests.docs.known_names import is_command, is_key, is_shipped, variants
 from tests.gym_probes import Acts, Walk
 

@@ -55,7 +55,7 @@ def test_a_tournament_of_stored_scripted_and_own_players(shell: Shell, runs: Pat
 @pytest.mark.slow
 def test_play_a_pairing_in_python(shell: Shell, runs: Path) -> None:
     code = (
-        "from palestra.runs.stored import StoredRun",
+        "from palestra.training.stored_training import StoredRun",
         f"run = StoredRun.open({str(runs / 'polyhedra')!r})",
         "pairing = {'host': 'host', 'agent': 'random'}",
         "played = run.play(pairing, game={'max_num_points': 9}, num_games=60, seed=1)",

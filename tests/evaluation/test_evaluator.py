@@ -6,12 +6,11 @@ from torch import Tensor
 
 from palestra.evaluation import evaluator
 from palestra.evaluation.evaluator import STREAM, Games, play_games
-from palestra.games.game import TensorGame
+from palestra.games.game import TensorGame, wins_by_return
 from palestra.games.nim import NimConfig, NimGame
 from palestra.games.normalization import UNCHANGED
 from palestra.games.policy import Decision, Memory, Observes, Policy
 from palestra.games.polyhedra.game import MAX_COORDINATE, PolyhedraGame
-from palestra.games.scores import wins_by_return
 from palestra.players import make_script
 from palestra.randomness import base_key, fold, random_choice, world_keys
 from tests.games.plain_polyhedra import polyhedra_config

@@ -16,8 +16,8 @@ from palestra.cli import app
 from palestra.config import ConfigError, UntrustedError
 from palestra.evaluation.evaluator import Games
 from palestra.evaluation.measures import BestConfig, GameMeasures, Measure, paths_of_measures
-from palestra.games.polyhedra import rho
-from palestra.games.scores import wins_by_return
+from palestra.games.game import wins_by_return
+from palestra.games.polyhedra import game as rho
 from palestra.runs.kinds import read_config
 from palestra.runtime.scores import DeclaredScore
 from palestra.runtime.statistics import describe

@@ -19,8 +19,8 @@ from palestra.games.polyhedra.game import PolyhedraGame
 from palestra.players import SCRIPTED
 from palestra.report.page import write_report
 from palestra.report.reading import read_runs
-from palestra.runs.stored import StoredRun
 from palestra.storage.records_file import read_records
+from palestra.training.stored_training import StoredRun
 from tests.games.gym_worlds import cart_pole
 from tests.report.parsing import Parsed
 

@@ -6,8 +6,8 @@ Covers palestra.games.trace.
 import torch
 
 from palestra.config import Config
+from palestra.evaluation.evaluations import NUM_TRACED, trace_games, typical
 from palestra.evaluation.evaluator import play_games
-from palestra.evaluation.trace import NUM_TRACED, trace_games, typical
 from palestra.games.game import TensorGame
 from palestra.games.nim import NimConfig
 from palestra.games.normalization import UNCHANGED

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import palestra
 from palestra.cli import app
 from palestra.config import ConfigError, UserConfig
-from palestra.evaluation.user_evaluation import play_user_evaluation
+from palestra.evaluation.config import play_user_evaluation
 from palestra.randomness import global_states
 from palestra.runs.kinds import read_config
 from palestra.storage.records_file import read_records
@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 from palestra.config import UserConfig
-from palestra.evaluation.user_evaluation import UserEvaluation
+from palestra.evaluation.config import UserEvaluation
 
 
 class Drawing(UserEvaluation):
@@ -161,7 +161,7 @@ def test_what_it_gives_must_be_its_scores(kind: str, message: str, config: dict[
         (
             "played_by",
             {"name": "drawing_mine:Other"},
-            "evaluations.1.played_by.name: expected a subclass of palestra.evaluation.user_evaluation.UserEvaluation",
+            "evaluations.1.played_by.name: expected a subclass of palestra.evaluation.config.UserEvaluation",
         ),
         (
             "played_by",

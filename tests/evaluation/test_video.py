@@ -13,7 +13,7 @@ from palestra.cli import app
 from palestra.config import ConfigError
 from palestra.evaluation.video import episode_frames, film_episodes
 from palestra.players import make_script
-from palestra.runs.shipped_configs import shipped_configs
+from palestra.runs.shipped import shipped_configs
 from tests.games.gym_worlds import gym_game
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")

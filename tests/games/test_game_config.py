@@ -1,6 +1,6 @@
 """What the config of a game tells before the game is built is what the game tells when it is.
 
-Covers palestra.evaluation.config, palestra.games, palestra.games.user_games.
+Covers palestra.evaluation.config, palestra.games.
 """
 
 import sys
@@ -19,7 +19,7 @@ from palestra.games import AnyGameConfig, GameConfig, make_game
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.world import WorldGame
-from palestra.runs.shipped_configs import shipped_configs
+from palestra.runs.shipped import shipped_configs
 
 CPU = torch.device("cpu")
 GAMES: dict[str, dict[str, Any]] = {

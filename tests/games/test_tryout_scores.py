@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from palestra.games.tryout import try_game
-from palestra.games.tryout_scores import faults_of_declared
+from palestra.games.tryout import faults_of_declared, try_game
 from palestra.runtime.scores import DeclaredScore, declared_returns
 from palestra.runtime.statistics import Estimate, Share
 from tests.games.tag_game import TagGame

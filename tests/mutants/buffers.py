@@ -51,7 +51,7 @@ BUFFERS = [
         ),
     ),
     *mutants(
-        "buffers/rows.py",
+        "buffers/replay.py",
         REPLAY,
         ("key=lambda item: -item[1].dtype.itemsize", "key=lambda item: item[1].dtype.itemsize"),
         ("self.num_words = -(-start // BYTES_PER_WORD)", "self.num_words = start // BYTES_PER_WORD"),
@@ -73,7 +73,7 @@ BUFFERS = [
         ("td_error.detach().double().abs() + config.eps", "td_error.detach().double() + config.eps"),
     ),
     *mutants(
-        "buffers/sum_tree.py",
+        "buffers/prioritized.py",
         PRIORITIZED,
         ("            if changed[i] == parent:\n", "            if changed[i] >= parent >= 0:\n"),
         ("            amounts = amounts - before.squeeze(1)\n", ""),
@@ -92,7 +92,7 @@ BUFFERS = [
         ("np.add.at(self._num_places, slots.numpy(), 1)", "self._num_places[slots.numpy()] += 1"),
     ),
     *mutants(
-        "buffers/planes.py",
+        "buffers/replay.py",
         FRAMES,
         ("order = np.argsort(first)", "order = np.arange(len(first))"),
         ("            store.release(slots[used])\n", ""),

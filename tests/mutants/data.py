@@ -11,7 +11,7 @@ DATA = [
         "data/reading.py",
         LOADING,
         ("torch.tensor(fold_number(self.key, key.epoch))", "torch.tensor(self.key)"),
-        ("fold_number(self.key, key.epoch))\n", "fold_number(self.key, key.number))\n"),
+        ("(self.key, key.epoch)), torch", "(self.key, key.number)), torch"),
         ("COLLATING + key.number", "COLLATING"),
     ),
     *mutants(
@@ -47,7 +47,7 @@ DATA = [
         ("        loader.worker_init_fn = partial(_begin_both, loader.worker_init_fn)\n", "        pass\n"),
     ),
     *mutants(
-        "data/files.py",
+        "data/columns.py",
         f"{RUNS} games/dialogue/test_rows.py",
         ("if now.get(path, sha256) != sha256:", "if False:"),
     ),

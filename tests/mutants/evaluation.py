@@ -75,7 +75,7 @@ EVALUATION = [
         ),
         ("results.write(ended & running, outcome.terminated)", "results.write(ended & running, ended)"),
         ("                world.restart(leaving)", "                pass"),
-        ("memory = _forget(decision.memory, ended | ~outcome.valid)", "memory = decision.memory"),
+        ("memory = cleared(decision.memory, ended | ~outcome.valid)", "memory = decision.memory"),
         ("        self.lengths[worlds], self.returns[worlds] = 0, 0.0", "        self.lengths[worlds] = 0"),
         ("training=False", "training=True"),
         ("(running & outcome.valid).long()", "outcome.valid.long()"),
@@ -94,7 +94,7 @@ EVALUATION = [
         ("return None if keys.pairing is None else f", "return None if True else f"),
     ),
     *mutants(
-        "evaluation/user_evaluation.py",
+        "evaluation/config.py",
         "evaluation/test_user_evaluation.py",
         ("                player.num_predictions = 0", "                pass"),
         ("            players[name].num_predictions = count", "            pass"),
@@ -120,7 +120,7 @@ EVALUATION = [
         ("        self.value = self._before", "        pass"),
     ),
     *mutants(
-        "games/polyhedra/rho.py",
+        "games/polyhedra/game.py",
         "games/polyhedra/test_rho.py",
         ("rho = num_finished / steps", "rho = num_finished / n"),
         ("finished.double() - rho * lengths.double()", "finished.double() - rho"),
@@ -131,8 +131,8 @@ EVALUATION = [
         ),
     ),
     *mutants(
-        "games/scores.py",
-        "games/test_scores.py",
+        "games/game.py",
+        "games/test_wins.py",
         ("(one > other)", "(one < other)"),
         ("0.5 * (one == other)", "0.0 * (one == other)"),
     ),

@@ -30,7 +30,7 @@ LOSSES = [
     *mutants(
         "algorithms/losses/torchrl.py",
         TORCHRL,
-        ("        with seeded_global_state(key):\n            outputs", "        if True:\n            outputs"),
+        ('with seeded_global_state(self.player.key(f"torchrl/{opt_steps}")):', "if True:"),
         ("        counts = batch.weight > 0", "        counts = batch.weight >= 0"),
         ("torch.where(is_empty, 0.0, term)", "term"),
         (
@@ -40,7 +40,7 @@ LOSSES = [
         ("                place.copy_(weight.data)\n", ""),
         ("        self.follow(1.0)\n        leaves", "        leaves"),
         ("old.lerp_(new, share)", "old.lerp_(new, 1.0)"),
-        ("if not _is_of_networks(name)}", 'if "target" not in name}'),
+        ('if name.startswith("target_") or', 'if not name.startswith("target_") and'),
         ('"steps_to_next_obs": (-batch.discount.log2()).unsqueeze(1),', ""),
     ),
     *mutants(
@@ -57,7 +57,7 @@ LOSSES = [
         ("            if key not in self.arguments:", "            if False:"),
     ),
     *mutants(
-        "algorithms/parts/torchrl_classes.py",
+        "algorithms/parts/estimators.py",
         TORCHRL,
         ("multiprocessing.set_start_method(start_method, force=True)", "pass"),
     ),

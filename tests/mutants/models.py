@@ -29,7 +29,7 @@ MODELS = [
         ("divisor, {}, self.num_items)", "divisor, {}, 1.0)"),
     ),
     *mutants(
-        "models/means.py",
+        "models/learning.py",
         "models/test_means.py",
         ("    with restored_torch_states():\n", "    if True:\n"),
         ("        vector.unreached = [next(are_unreached) for _ in vector.parameters]\n", ""),
@@ -40,7 +40,7 @@ MODELS = [
         ('return self.__dict__ | {"learner": None}', "return self.__dict__"),
     ),
     *mutants(
-        "training/model_replicas.py",
+        "training/fit.py",
         REPLICAS,
         ("self.replica.mean(changes, own, self.learner.num_items)", "self.replica.mean(changes, own)"),
         ("torch.where(now == before, 0.0, now - before)", "now - before"),
@@ -75,7 +75,7 @@ MODELS = [
         ("                except NotComputed:\n", "                except ():\n"),
     ),
     *mutants(
-        "commands/predict.py",
+        "commands/predictions.py",
         USE,
         ("np.arange(num)", "np.arange(num) + 1"),
         ("for each in (LABEL, \"class\") if each in columns", "for each in (LABEL,) if each in columns"),

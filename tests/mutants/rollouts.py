@@ -70,14 +70,14 @@ ROLLOUTS = [
         ("        worlds.totals = torch.zeros_like(worlds.totals)\n", ""),
     ),
     equal_mutant(
-        "rollouts/recent.py",
+        "rollouts/played.py",
         f"{FUSED} {SOLO}",
         "is_kept = ended & (numbers >= num_finished - NUM_RECENT)",
         "is_kept = ended",
         "of several rows for one place a CPU writes the last one last; a GPU has no order",
     ),
     *mutants(
-        "rollouts/recent.py",
+        "rollouts/played.py",
         f"{FUSED} {SOLO}",
         ("recent[:-1].roll(-(num % NUM_RECENT), 0)", "recent[:-1]"),
     ),
@@ -158,7 +158,7 @@ ROLLOUTS = [
         ("                terminated, truncated = terminated & valid, truncated & valid", "                pass"),
     ),
     *mutants(
-        "games/gymnasium/running_episodes.py",
+        "games/gymnasium/seeding.py",
         GYM,
         ("        self.numbers += where\n", "        self.numbers += 1\n"),
         (

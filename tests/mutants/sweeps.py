@@ -43,7 +43,7 @@ SWEEPS = [
         ('sign = 1.0 if goal == "max" else -1.0', "sign = 1.0"),
     ),
     *mutants(
-        "sweeps/watching.py",
+        "sweeps/seed_runs.py",
         STUDY,
         (
             "if file.size < self._offset:\n                self._offset = self.num_damaged = 0",
@@ -52,7 +52,7 @@ SWEEPS = [
         ("self._offset = line.stop", "self._offset = file.size"),
         ("// self.interval.every * self.interval.every", "* 1"),
         ("return self.evaluations[max(moments)]", "return self.evaluations[min(moments)]"),
-        ("self.first.setdefault(self._step(record), moment)", "self.first[self._step(record)] = moment"),
+        ("self.first.setdefault(int(step), moment)", "self.first[int(step)] = moment"),
         ("if moment <= self.first[step]", "if True"),
         ('best = max if self.objective.goal == "max" else min', "best = max"),
     ),
@@ -114,7 +114,7 @@ SWEEPS = [
         ("return bool(load_yaml(plain_path(self.folder, self.base.name)) == self._data)", "return True"),
     ),
     *mutants(
-        "sweeps/constraints.py",
+        "sweeps/space.py",
         CONSTRAINTS,
         ("if (keys := self.full_keys(data)) is None:", "if (keys := self.full_keys(data) or {}) is None:"),
         (
@@ -163,7 +163,7 @@ SWEEPS = [
     *mutants(
         "sweeps/naming.py",
         TABLE,
-        ("return word in VAGUE or word.isdigit()", "return word in VAGUE"),
+        ("[word in VAGUE or word.isdigit() for word in words]", "[word in VAGUE for word in words]"),
         ("if any(mapping.get(key) != value[key] for mapping in alike)", "if key != 'name'"),
         ("if len(set(texts)) < len(texts):", "if False:"),
     ),
@@ -173,12 +173,12 @@ SWEEPS = [
         ("_is_of_unmade_study(first) and not folder.trials.names()", "_is_of_unmade_study(first)"),
     ),
     *mutants(
-        "sweeps/faults.py",
+        "sweeps/stored.py",
         TABLE,
         ('== "SQLITE_READONLY_ROLLBACK"', '== ""'),
     ),
     *mutants(
-        "sweeps/faults.py",
+        "sweeps/stored.py",
         "sweeps/test_damaged_studies.py",
         ("    if begun > len(trials):", "    if False:"),
         ("        if fault:\n", "        if False:\n"),
@@ -211,7 +211,7 @@ SWEEPS = [
         ('_entered("trust", "all", "unsaid", "own")', '_entered("trust", "all", "unsaid", "own", "trusted")'),
     ),
     *mutants(
-        "commands/trials.py",
+        "commands/ranked_trials.py",
         f"{TABLE}::test_a_csv_tells_null_from_a_key_that_a_base_does_not_have",
         ('if key in trial.params else ""', "if key in trial.params else _cell(None)"),
     ),
@@ -226,7 +226,7 @@ SWEEPS = [
         ("for key in shared or first if key in names", "for key in first if key in names"),
     ),
     *mutants(
-        "commands/sweep_work.py",
+        "commands/sweep.py",
         f"{WHOLE}::test_a_sweep_of_which_all_trials_fail_ends_with_1",
         ('if progress.counts.get("failed"):', "if False:"),
     ),
@@ -246,7 +246,7 @@ SWEEPS = [
         ("lambda: [] if source in read_trusted() else [refusal]", "lambda: []"),
     ),
     *mutants(
-        "commands/trials.py",
+        "commands/ranked_trials.py",
         TABLE,
         ('sign = -1.0 if sweep.data["objective"].get("goal") == "max" else 1.0', "sign = 1.0"),
     ),

@@ -31,7 +31,7 @@ TEXT = [
         ('        if "" in messages.values():', "        if False:"),
     ),
     *mutants(
-        "text/prompts.py",
+        "text/game.py",
         PROMPTS,
         ("for name in self.scenario.sees[role]}", "for name in self.scenario.fields}"),
         (
@@ -40,7 +40,7 @@ TEXT = [
         ),
     ),
     *mutants(
-        "text/confined.py",
+        "text/sandbox.py",
         "text/test_sandbox.py",
         (
             "                    self.stop()\n            return reply",
@@ -72,7 +72,11 @@ TEXT = [
         "training/text.py",
         "training/test_text_resume.py",
         ("list(self.statistics_of_epoch.items())", "dict(self.statistics_of_epoch)"),
-        ('            "num_tuned": self.num_tuned,', '            "num_tuned": 0,'),
+    ),
+    *mutants(
+        "training/tunings.py",
+        "training/test_text_resume.py",
+        ('            "num_tuned": self.num_done,', '            "num_tuned": 0,'),
     ),
     *mutants("training/text.py", "training/test_text.py", ("            self._count_waves()  # what", "#")),
     *mutants(
@@ -109,7 +113,7 @@ TEXT = [
         ('if key in ("value", "initial", "peak", "final")}', 'if key in ("value", "initial", "peak")}'),
     ),
     *mutants(
-        "training/text_servers.py",
+        "training/text.py",
         "training/test_server_calls.py",
         ("self.is_between or not self._has_nothing_left()", "True"),
         ("        if not self._has_nothing_left():\n", "        if True:\n"),
@@ -120,7 +124,7 @@ TEXT = [
         ("    if not _uses_outside.get():\n        return True\n", ""),
     ),
     *mutants(
-        "report/game_scores.py",
+        "report/evaluation_tables.py",
         "report/test_game_scores.py",
         ("((0.0, 1.0) if is_share else ())", "(0.0, 1.0)"),
     ),
@@ -142,7 +146,7 @@ TEXT = [
         "text/analyses/test_asking.py",
         ('if row.stop != "scripted"]', "if True]"),
         ("before = batch[: error.index]", "before = batch[:0]"),
-        ("(row.epoch, row.question, row.rollout, row.node)", "(row.epoch, row.question, row.rollout)"),
+        ("(r.epoch, r.question, r.rollout, r.node)", "(r.epoch, r.question, r.rollout)"),
     ),
     *mutants(
         "text/analyses/follows_up.py",
@@ -153,17 +157,17 @@ TEXT = [
         "text/analyses/quotes.py",
         "text/analyses/test_quotes.py",
         (' if each.role != "system"', ""),
-        ("quoted.rstrip(TRAILING) in read", "False"),
+        ("plain[each].rstrip(TRAILING) in read", "False"),
     ),
     *mutants(
         "text/analyses/stored.py",
         "commands/test_analyse.py",
-        ("        opened.truncate(found.length)\n", ""),
+        ("self._file.truncate(found.length)", "pass"),
     ),
     *mutants(
-        "commands/analyse.py",
+        "commands/judging.py",
         "commands/test_analyse.py",
-        ('            _require_same(found.header, header, f"{place.path / file}")\n', "            pass\n"),
+        ("(before := found.header) is not None and before != header", "False"),
         (" not in done]", "]"),
         ("last.rollout, last.node\n", "last.rollout, 0\n"),
     ),
@@ -219,7 +223,7 @@ TEXT = [
         ("(self.openai, *self._copies)", "(self.openai,)"),
     ),
     *mutants(
-        "training/text_servers.py",
+        "training/text.py",
         "training/test_server_jobs.py",
         ("        self.is_cut = True\n", ""),
     ),

@@ -7,7 +7,7 @@ MODES = "nets/test_modes.py"
 PENDING = "training/test_evaluator_processes.py"
 LOCKSTEP = "training/test_lockstep.py"
 JOINT = "training/test_joint_gradients.py"
-TURNS = "games/dialogue/test_turns.py"
+TURNS = "games/dialogue/test_protocol.py"
 
 PROTOCOLS = "games/dialogue/test_game.py games/dialogue/test_tryout.py"
 
@@ -34,8 +34,8 @@ TRAINING = [
     *mutants(
         "games/dialogue/game.py",
         PROTOCOLS,
-        ("        if self.labels_are_checked:\n", "        if False:\n"),
-        ("wrong = label[(label != 0) & (label != 1)]", "wrong = label[label < 0]"),
+        ("        if self.labels_are_checked and", "        if False and"),
+        ("wrong := label[(label != 0) & (label != 1)]", "wrong := label[label < 0]"),
     ),
     *mutants(
         "games/gymnasium/workers.py",
@@ -64,7 +64,7 @@ TRAINING = [
         ("if self.replica.leads:\n            return of_leader, is_branch\n", "return of_leader, is_branch\n"),
         ("[*differing(told, of_all[0][0])]", "[]"),
         ("                buffer.copy_(value.view_as(buffer))\n", "                pass\n"),
-        ("            raise TrainingFailed(without_mean(player, self.training))\n", "            pass\n"),
+        ("            raise TrainingFailed(without_mean(player, type(self.training)))\n", "            pass\n"),
         ('if maker.__module__.startswith("palestra."):', "if False:"),
     ),
     *mutants(
@@ -135,7 +135,7 @@ TRAINING = [
         "training/training.py",
         STAGES,
         ("        with torch.enable_grad():\n", "        with torch.no_grad():\n"),
-        ("parts[0], parts[1], parts[2], self.lockstep", "parts[0], parts[1], self.lockstep"),
+        ("self._opened_run(), self.train_context(), self.lockstep", "self._opened_run(), self.lockstep"),
         ("if cls._test is Training._test:", "if True:"),
     ),
     *mutants(
@@ -180,14 +180,14 @@ TRAINING = [
         ('set_in_evaluation(net, state["in_evaluation"][name])', 'net.train("" not in state["in_evaluation"][name])'),
     ),
     *mutants(
-        "nets/modes.py",
+        "nets/weights.py",
         MODES,
         ("for net in nets for module in net.modules()]", "for net in nets for module in [net]]"),
         ("if not module.training]", "if module.training]"),
         ("        for module, training in modes:\n            module.training = training\n", "        pass\n"),
     ),
     *mutants(
-        "games/dialogue/turns.py",
+        "games/dialogue/protocol.py",
         TURNS,
         ("everywhere = len(those) == len(variants)", "everywhere = True"),
         ("len(rounds) > MOST_LISTED and len(steps) == 1", "len(rounds) > MOST_LISTED"),

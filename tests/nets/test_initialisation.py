@@ -1,7 +1,7 @@
 import torch
 from torch import Tensor, nn
 
-from palestra.nets.initialisation import initialize_orthogonal
+from palestra.algorithms.parts.actor_critic import initialize_orthogonal
 from tests.nets.making import build, space
 
 VECTOR = {"seen": space((5,))}

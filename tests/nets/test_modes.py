@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from palestra.nets.modes import evaluation_mode, in_evaluation, set_in_evaluation
+from palestra.nets.weights import evaluation_mode, in_evaluation, set_in_evaluation
 
 
 def net_with_a_fixed_norm() -> nn.Sequential:

@@ -1,5 +1,5 @@
 """Covers palestra.nets, palestra.nets.deep_sets, palestra.nets.feed_forward, palestra.nets.mlp,
-palestra.nets.newton_sets, palestra.nets.plain.
+palestra.nets.newton_sets.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """The displays of a run in progress, and the summary at its end.
 
-Covers palestra.recording.display.screen, palestra.recording.display.lines, palestra.recording.display.plain,
+Covers palestra.recording.display.screen, palestra.recording.display.lines, palestra.recording.display.display,
 palestra.recording.display.scores, palestra.recording.results, palestra.recording.summary.
 """
 
@@ -19,7 +19,7 @@ from scipy import stats
 
 from palestra.commands.starting import starting_config
 from palestra.recording.display import Display, LiveDisplay, PlainDisplay, make_display
-from palestra.recording.display import plain as plain_module
+from palestra.recording.display import display as plain_module
 from palestra.recording.display.lines import in_ascii
 from palestra.recording.display.scores import score_table
 from palestra.recording.display.screen import Screen, Warnings

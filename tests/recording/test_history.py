@@ -7,7 +7,7 @@ import pytest
 from conftest import MakeConfig
 
 from palestra import Trainer
-from palestra.recording.history import MOST_POINTS, Curve, History
+from palestra.recording.results import MOST_POINTS, Curve, History
 
 
 @pytest.mark.parametrize("num", [1, 127, 128, 1000, 100_000])

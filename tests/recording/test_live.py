@@ -1,6 +1,6 @@
 """The live display on a terminal: the screen that a user sees, what stays above it, and how it is left.
 
-Covers palestra.recording.display.live, palestra.recording.display.terminal.
+Covers palestra.recording.display.live, palestra.recording.display.regions.
 """
 
 import logging
@@ -18,7 +18,7 @@ from terminals import Terminal
 from palestra import Trainer
 from palestra.recording.display import live as live_module
 from palestra.recording.display.live import LiveDisplay
-from palestra.recording.display.terminal import Region
+from palestra.recording.display.regions import Region
 from palestra.recording.results import Task
 from tests.recording.test_display import progress
 

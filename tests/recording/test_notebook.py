@@ -1,7 +1,4 @@
-"""The display in a notebook: one output of the cell, drawn in place.
-
-Covers palestra.recording.display.notebook.
-"""
+"""The display in a notebook: one output of the cell, drawn in place."""
 
 import html
 import re

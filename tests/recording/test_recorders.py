@@ -1,6 +1,6 @@
 """What recorders promise.
 
-Covers palestra.recording, palestra.recording.to_csv, palestra.recording.to_mlflow, palestra.recording.to_tensorboard.
+Covers palestra.recording, palestra.recording.files.
 """
 
 import sys
@@ -15,10 +15,9 @@ from PIL import ImageSequence
 
 from palestra.config import Config, ConfigError, check
 from palestra.recording import RecorderConfig, make_recorders
+from palestra.recording.files import CsvConfig, CsvRecorder, TensorBoardConfig, TensorBoardRecorder
 from palestra.recording.recorders import JsonlRecorder, RunCard, RunEnd, flat_params, numbers_of, without_clock
-from palestra.recording.to_csv import CsvConfig, CsvRecorder
-from palestra.recording.to_mlflow import MlflowConfig
-from palestra.recording.to_tensorboard import TensorBoardConfig, TensorBoardRecorder
+from palestra.recording.services import MlflowConfig
 from palestra.recording.values import Histogram, Image, Media, Video, values_of
 from palestra.storage.records_file import RecordsThen, read_records
 from tests.forked import run as run_forked

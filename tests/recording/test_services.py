@@ -1,7 +1,4 @@
-"""W&B offline, MLflow in a local database and trackio on this machine, for real, read back by their own means.
-
-Covers palestra.recording.artifacts, palestra.recording.to_trackio, palestra.recording.to_wandb.
-"""
+"""W&B offline, MLflow in a local database and trackio on this machine, for real, read back by their own means."""
 
 import json
 import threading
@@ -19,9 +16,14 @@ import palestra
 from palestra.recording import feed as feed_module
 from palestra.recording.feed import Feed
 from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd, Status
-from palestra.recording.to_mlflow import MlflowConfig, MlflowRecorder
-from palestra.recording.to_trackio import TrackioConfig, TrackioRecorder
-from palestra.recording.to_wandb import WandbConfig, WandbRecorder
+from palestra.recording.services import (
+    MlflowConfig,
+    MlflowRecorder,
+    TrackioConfig,
+    TrackioRecorder,
+    WandbConfig,
+    WandbRecorder,
+)
 from palestra.recording.values import Image, Video
 
 SCORES = {"final/host vs random/rho": 0.75}

@@ -1,7 +1,6 @@
 """Comparisons: groups over seeds, keys that differ, the numbers of records or of games played afresh.
 
-Covers palestra.report.comparison, palestra.report.comparison_table, palestra.report.groups, palestra.report.moments,
-palestra.report.reading.
+Covers palestra.report.comparison, palestra.report.groups, palestra.report.reading.
 """
 
 import copy
@@ -24,17 +23,15 @@ from typer.testing import CliRunner, Result
 import palestra
 from palestra.cli import app
 from palestra.config import load_yaml, render
-from palestra.report.comparison import Comparison, compare_groups
-from palestra.report.comparison_table import render_comparison, to_csv
+from palestra.report.comparison import Comparison, compare_groups, render_comparison, to_csv
 from palestra.report.groups import group_runs
-from palestra.report.moments import play_afresh, read_moments
-from palestra.report.reading import read_runs
+from palestra.report.reading import play_afresh, read_moments, read_runs
 from palestra.runs.config import RunConfig
 from palestra.runtime.scores import DeclaredScore, declared_returns
 from palestra.runtime.statistics import Estimate, estimate_mean_of_few, probability_of_improvement
 from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import read_records
-from palestra.training.stored_training import open_stored
+from palestra.training.stored_training import StoredRun
 from tests.records import POLYHEDRA, evaluation_of, played_pair
 
 
@@ -231,7 +228,7 @@ def test_games_played_afresh_begin_from_the_same_states_for_all(runs: list[Path]
     assert told[1] == "playing 6 games per pairing with the players of gamma-0.95/seed-1, checkpoint 0"
     pairs = [run.evaluated[0].record["pairs"][0] for run in same]
     assert [pair["games"] + pair["started_over"] for pair in pairs] == [6, 6]
-    stored = open_stored(runs[1], starts={"main": 0})
+    stored = StoredRun.open(runs[1], starts={"main": 0})
     stored.load("0")
     assert pairs[1]["scores"]["rho"] == stored.evaluations.play("main", 6, False)["pairs"][0]["scores"]["rho"]
     assert set(runs[1].rglob("*")) == before

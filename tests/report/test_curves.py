@@ -1,7 +1,4 @@
-"""Curves of a group: which have bands, and how far these reach.
-
-Covers palestra.report.figures.
-"""
+"""Curves of a group: which have bands, and how far these reach."""
 
 import math
 

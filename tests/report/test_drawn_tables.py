@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from palestra.cli import app
-from palestra.report import moments
+from palestra.report import reading
 from palestra.report.drawn_tables import plot_tables
 from palestra.report.reading import StoredCheckpoint
 from tests.records import POLYHEDRA, RHO, evaluation_of, played_pair
@@ -98,7 +98,7 @@ def test_the_table_of_a_checkpoint_keeps_the_results_of_scripted_players(
     """They were played at another moment, and do not change."""
     run = make_duel(tmp_path / "duel", 0, [0.125, 0.25, 0.75])
     at_10 = StoredCheckpoint("00000001", ("best",), {"env_steps": 10, "opt_steps": 10}, 0, None)
-    monkeypatch.setattr(moments, "stored_checkpoint", lambda run, which: at_10)
+    monkeypatch.setattr(reading, "stored_checkpoint", lambda run, which: at_10)
     texts = drawn_texts(run, kind="cross-table", checkpoint="best")
     assert texts[5:] == ["host", ".250", "± .250", "–", "zeillinger", "–", ".500", "± .250"]
 

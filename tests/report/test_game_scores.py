@@ -10,9 +10,8 @@ import pytest
 from rich.console import Console
 
 from palestra.recording.results import score_text
-from palestra.report.comparison import compare_groups
-from palestra.report.comparison_table import render_comparison
-from palestra.report.game_scores import ends_of_colours
+from palestra.report.comparison import compare_groups, render_comparison
+from palestra.report.evaluation_tables import ends_of_colours
 from palestra.report.groups import group_runs
 from palestra.report.page import write_report
 from palestra.report.reading import read_runs

@@ -8,7 +8,7 @@ import torch
 from markupsafe import Markup
 
 from palestra.report.blocks import Note, Strip, Table
-from palestra.report.judged_items import HEIGHT, _confusion, _extremes, image_in
+from palestra.report.samples import HEIGHT, _confusion, _extremes, image_in
 
 
 class Pictures:

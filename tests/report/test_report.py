@@ -1,7 +1,7 @@
 """Reports: the numbers of the records, of any run that there may be, in a page that harms nobody.
 
-Covers palestra.report.blocks, palestra.report.evaluation_tables, palestra.report.learning, palestra.report.media,
-palestra.report.overview, palestra.report.page, palestra.report.timings.
+Covers palestra.report.blocks, palestra.report.figures, palestra.report.evaluation_tables,
+palestra.report.learning, palestra.report.page, palestra.report.overview, palestra.report.timings.
 """
 
 import json
@@ -24,7 +24,7 @@ from typer.testing import CliRunner, Result
 import palestra
 from palestra.cli import app
 from palestra.recording import Image, Video
-from palestra.report import media
+from palestra.report import page as media
 from palestra.report.groups import group_runs
 from palestra.report.page import render_page, write_report
 from palestra.report.reading import read_runs

@@ -15,7 +15,7 @@ import palestra
 from palestra.config import load_yaml
 from palestra.games.polyhedra.words import board_points, chosen_axes
 from palestra.report.page import write_report
-from palestra.runs.shipped_configs import shipped_configs
+from palestra.runs.shipped import shipped_configs
 from palestra.storage.records_file import read_records
 from tests.report.dialogues import train_dialogue
 from tests.report.parsing import Parsed

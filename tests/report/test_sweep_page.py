@@ -1,7 +1,6 @@
 """The report of a sweep: exact facts of the study, of any sweep that there may be, and nothing changed by it.
 
-Covers palestra.report.sweep_curves, palestra.report.sweep_figures, palestra.report.sweep_importance,
-palestra.report.sweep_reading, palestra.report.sweep_sections.
+Covers palestra.report.sweep_reading, palestra.report.sweep_figures.
 """
 
 import math
@@ -290,7 +289,7 @@ def test_a_database_that_a_sweep_names_is_asked_only_if_it_is_trusted(tmp_path: 
 
 def test_without_optuna_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = MadeSweep(tmp_path / "s")
-    monkeypatch.setattr("palestra.sweeps.extra.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("palestra.sweeps.folder.importlib.util.find_spec", lambda name: None)
     assert palestra_report(sweep.path, code=2).output.strip().endswith("pip install 'palestra[optuna]'")
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palestra.report import updates
+from palestra.report import timings
 from palestra.report.page import write_report
 from palestra.storage.records_file import read_records
 from tests.report.dialogues import train_dialogue
@@ -28,13 +28,13 @@ def test_the_epochs_of_each_player_are_those_in_which_it_learned(
 ) -> None:
     run = train_dialogue(tmp_path / "nip", "nip", ALTERNATING)
     drawn: dict[str, Any] = {}
-    paint = updates._paint
+    paint = timings._paint
 
     def spy(figure: Any, run: Any, learned: dict[str, Any]) -> None:
         drawn.update({name: epochs.tolist() for name, epochs in learned.items()})
         paint(figure, run, learned)
 
-    monkeypatch.setattr(updates, "_paint", spy)
+    monkeypatch.setattr(timings, "_paint", spy)
     page = Parsed(write_report([run], None))
     assert drawn == {
         "prover": [True] * 5 + [False] * 5 + [True] * 2,
@@ -63,8 +63,8 @@ def test_where_all_learn_all_the_time_nothing_is_shown(tmp_path: Path) -> None:
 @given(st.lists(st.booleans(), min_size=1, max_size=60), st.integers(1, 30))
 def test_stripes_cover_the_epochs_in_which_a_player_learned(learned: list[bool], most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(updates, "MOST_STRIPES", most)
-        stripes = list(updates._stripes(np.array(learned)))
+        patch.setattr(timings, "MOST_STRIPES", most)
+        stripes = list(timings._stripes(np.array(learned)))
     covered = np.zeros(len(learned))
     for start, end, share in stripes:
         assert share > 0

@@ -1,4 +1,4 @@
-"""Covers palestra.rollouts, palestra.rollouts.fused_kernel, palestra.rollouts.played, palestra.rollouts.recent."""
+"""Covers palestra.rollouts, palestra.rollouts.fused_kernel, palestra.rollouts.played."""
 
 import copy
 import itertools

@@ -1,6 +1,6 @@
 """`palestra evaluate RUN key=value --pairing ...` and `StoredRun.play`: other games, other players, other numbers.
 
-Covers palestra.evaluation.played.
+Covers palestra.runs.stored.
 """
 
 import json
@@ -14,10 +14,10 @@ from typer.testing import CliRunner, Result
 
 from palestra.cli import app
 from palestra.config import ConfigError
-from palestra.report.moments import read_moments
 from palestra.report.page import write_report
+from palestra.report.reading import read_moments
 from palestra.runs.changed_evaluations import Changes
-from palestra.runs.stored import StoredRun
+from palestra.training.stored_training import StoredRun
 
 MakeConfig = Callable[..., dict[str, Any]]
 

@@ -1,6 +1,6 @@
 """Python knows the shipped configs by name, as the shell does.
 
-Covers palestra.runs.shipped_configs.
+Covers palestra.runs.shipped.
 """
 
 import shutil
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import palestra
-from palestra.commands.named_configs import find_config
+from palestra.commands.starting import find_config
 from palestra.config import ConfigError
-from palestra.runs.shipped_configs import shipped_configs
+from palestra.runs.shipped import shipped_configs
 
 SHIPPED = {path.stem: path for path in shipped_configs()}
 

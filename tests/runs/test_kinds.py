@@ -106,7 +106,7 @@ class Rounds(Training):
 
     def _build(self):
         self.total = self.round = 0
-        self.evaluating = make_evaluating(self, Totals(self))
+        self.evaluating = make_evaluating(self.progress, self.checkpoints, Totals(self))
 
     def _train(self):
         """some rounds"""

@@ -1,6 +1,7 @@
 """A model as its run left it: in Python, from the shell, and in files that run without palestra.
 
-Covers palestra.commands.export_files, palestra.commands.export_model, palestra.commands.predict.
+Covers palestra.commands.export_files, palestra.commands.export_model, palestra.commands.predict,
+palestra.commands.predictions.
 """
 
 import csv
@@ -21,7 +22,7 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
-from palestra.commands.export_check import ExportError
+from palestra.commands.export_files import ExportError
 from palestra.commands.export_model import export_model
 from palestra.commands.starting import starting_config
 from palestra.config import ConfigError

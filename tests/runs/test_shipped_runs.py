@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 import palestra
 from palestra.cli import app
 from palestra.config import ConfigError, load_yaml
-from palestra.runs import shipped_runs
-from palestra.runs.shipped_configs import shipped_configs
-from palestra.runs.shipped_runs import find_run
+from palestra.runs import shipped as shipped_runs
+from palestra.runs.shipped import find_run, shipped_configs
 from palestra.runs.stored import open_to_play
 from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.disk import RunFolderError

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from palestra.commands.starting import starting_config, text_algorithms
+from palestra.commands.starting import starting_config, starting_text, text_algorithms
 from palestra.config import ConfigError, load_yaml, render
 from palestra.config.variants import members_of, names_of
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.runs.kinds import read_config
-from palestra.runs.starting_text import starting_text
 from palestra.runs.text import TextConfig
 from palestra.training import make_trainer
 

@@ -19,10 +19,10 @@ from typer.testing import CliRunner, Result
 from palestra.cli import app
 from palestra.config import find_defaults, find_undescribed, load_yaml
 from palestra.report.page import write_report
-from palestra.runs.shipped_configs import shipped_tournaments
-from palestra.runs.stored import StoredRun
+from palestra.runs.shipped import shipped_tournaments
 from palestra.runs.tournament import Tournament, TournamentConfig, read_tournament
 from palestra.storage.run_folder import RunFolder
+from palestra.training.stored_training import StoredRun
 from tests.games.gym_worlds import cart_pole
 from tests.sweeps.made_runs import tree
 

@@ -1,7 +1,4 @@
-"""`set_model` and `set_logger`: objects that no config names, and runs that say that they had some.
-
-Covers palestra.runs.stored.
-"""
+"""`set_model` and `set_logger`: objects that no config names, and runs that say that they had some."""
 
 import importlib
 import io
@@ -22,13 +19,13 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
-from palestra.commands.export import export_player
+from palestra.commands.export_player import export_player
 from palestra.config import ConfigError, load_yaml
 from palestra.recording.recorders import Recorder, RunCard, RunEnd
 from palestra.runs.branching import extend
-from palestra.runs.stored import StoredRun
 from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import read_records
+from palestra.training.stored_training import StoredRun
 from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]

@@ -11,8 +11,8 @@ from rich.segment import Segment, SegmentLines
 from rich.table import Table
 from rich.text import Text
 
-from palestra.commands.runs import table
 from palestra.commands.shell import console
+from palestra.commands.table import table
 from palestra.config import render
 from palestra.runs.config import RunConfig
 from palestra.runs.kinds import read_config

@@ -93,7 +93,7 @@ def test_a_plain_start_imports_nothing_that_it_does_not_use(starts: Any) -> None
         "boto3",
     }
     unused |= {"scipy.stats", "scipy.optimize", "torch._dynamo", "torch._inductor", "torch.utils.tensorboard"}
-    unused |= {"wandb", "mlflow", "trackio", "mujoco", "ale_py", "palestra.report", "palestra.commands.profile"}
+    unused |= {"wandb", "mlflow", "trackio", "mujoco", "ale_py", "palestra.report", "palestra.commands.profiling"}
     assert unused & modules == set()
 
 

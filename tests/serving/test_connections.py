@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from palestra.serving.connections import PIECE
+from palestra.serving.guard import PIECE
 from palestra.serving.runner import KEY
 from tests.forked import ForkedServer
 from tests.serving.servers import Server
@@ -24,8 +24,8 @@ from tests.text.runs import made_folder
 OWED_S, MOST_NEAR = 0.6, 20
 PROGRAM = f"""
 import sys
-from palestra.serving import connections, guard
-connections.OWED_S, connections.PACE, connections.MOST_NEAR = {OWED_S}, 8 << 20, {MOST_NEAR}
+from palestra.serving import guard
+guard.OWED_S, guard.PACE, guard.MOST_NEAR = {OWED_S}, 8 << 20, {MOST_NEAR}
 guard.MOST_HELD_BYTES = 12 << 20
 from palestra.cli import main
 main(sys.argv[1:])

@@ -7,7 +7,7 @@ import pytest
 from palestra.serving.engine import MOST_AT_ONCE, MOST_TOKENS, MOST_WAITING, Engine
 from palestra.serving.errors import ApiError
 from palestra.text.models.model import SamplingConfig
-from palestra.text.models.sampling import Drawn
+from palestra.text.models.network import Drawn
 
 COLD = SamplingConfig(temperature=0.5, top_p=None, top_k=None, max_tokens=4)
 WARM = COLD.model_copy(update={"temperature": 1.0})

@@ -4,7 +4,7 @@ All in one file, because all share one process of a server.
 
 Covers palestra.commands.serve, palestra.serving.app, palestra.serving.chat, palestra.serving.computing,
 palestra.serving.files, palestra.serving.jobs, palestra.serving.params, palestra.serving.runner,
-palestra.serving.tuning, palestra.serving.work.
+palestra.serving.work.
 """
 
 import http.client
@@ -32,12 +32,10 @@ from palestra.cli import main
 from palestra.randomness import base_key, fold_number
 from palestra.serving import computing, runner
 from palestra.serving.chat import completion, read_chat
-from palestra.serving.jobs import STATE, Jobs
-from palestra.serving.tuning import Method
+from palestra.serving.jobs import STATE, Jobs, Method
 from palestra.storage.disk import Folder
-from palestra.text.chat import Message
 from palestra.text.models.local import LocalModel
-from palestra.text.models.model import Answer, Request, SamplingConfig
+from palestra.text.models.model import Answer, Message, Request, SamplingConfig
 from palestra.text.models.sources import FolderConfig
 from palestra.text.servers.job_files import Decision, Pair, preference_file, supervised_file
 from tests.serving.servers import Server

@@ -1,7 +1,4 @@
-"""The models of runs; those of folders are served in test_serving.py.
-
-Covers palestra.serving.models.
-"""
+"""The models of runs; those of folders are served in test_serving.py."""
 
 from pathlib import Path
 from typing import Any
@@ -13,13 +10,11 @@ from palestra.config import ConfigError
 from palestra.players import FromRunConfig
 from palestra.runs.text_players import find_text_player
 from palestra.serving.computing import compute
-from palestra.serving.jobs import Jobs
-from palestra.serving.models import MOST_LOADED, Models
+from palestra.serving.engine import MOST_LOADED, Models
+from palestra.serving.jobs import Jobs, Method
 from palestra.serving.source import ServerFacts, Source, facts_of, fill, find_source, keep_source
-from palestra.serving.tuning import Method
 from palestra.storage.disk import Folder, RunFolderError
-from palestra.text.chat import Message
-from palestra.text.models.model import Request, SamplingConfig
+from palestra.text.models.model import Message, Request, SamplingConfig
 from palestra.text.servers.calls import Calls
 from palestra.text.servers.job_files import Decision, supervised_file
 from tests.resuming import fit

@@ -1,7 +1,4 @@
-"""Secrets stay out of a run's folder and off the screen: what a config may say of a place, and what libraries echo.
-
-Covers palestra.recording.display.display.
-"""
+"""Secrets stay out of a run's folder and off the screen: what a config may say of a place, and what libraries echo."""
 
 import inspect
 import json
@@ -15,11 +12,10 @@ import pytest
 from rich.console import Console
 
 from palestra.config import ConfigError, check
-from palestra.recording.display.display import Display
+from palestra.recording.display.display import Display, PlainDisplay
 from palestra.recording.display.live import LiveDisplay
-from palestra.recording.display.plain import PlainDisplay
 from palestra.recording.feed import Feed
-from palestra.recording.to_mlflow import MlflowConfig
+from palestra.recording.services import MlflowConfig
 from palestra.storage.facts import run_facts
 from palestra.storage.mirror import MirrorConfig
 from palestra.storage.remote import Remote, RemoteError

@@ -17,7 +17,7 @@ import palestra
 from palestra.callbacks import Callback
 from palestra.cli import app
 from palestra.config import UserConfig
-from palestra.config.own_modules import Source, _refusal
+from palestra.config.own_modules import Source, _untrusted
 from palestra.recording.recorders import Recorder
 from palestra.runs.sections import MachineConfig, RunOutputConfig
 from palestra.storage.run_folder import RunFolder
@@ -182,7 +182,7 @@ def test_what_the_shell_refuses_of_a_script_is_told_without_a_remedy_that_fails(
         "callbacks.0.name: expected a name in a module; what stands in a script (__main__) can be used by that script"
     )
     assert refused.stderr.endswith(f"{line} alone, got '__main__:Watcher'\n")
-    told = _refusal(Source("__main__", "/bin/palestra", "0" * 64), has_changed=False)
+    [told] = _untrusted([Source("__main__", "/bin/palestra", "0" * 64)])
     assert "can be used by that script alone" in told
     assert "--trust" not in told
 

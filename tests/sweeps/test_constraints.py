@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from palestra.config import ConfigError
-from palestra.sweeps.constraints import Constraint
+from palestra.sweeps.space import Constraint
 
 DATA = {"num_worlds": 8, "a": {"batch_size": 32, "gamma": 0.9, "optimizer": {"name": "adam"}}, "b": {"gamma": 0.5}}
 

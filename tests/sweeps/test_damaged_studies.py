@@ -1,6 +1,6 @@
 """Studies that somebody has damaged or forged: every command says so in a line, and touches nothing else.
 
-Covers palestra.sweeps.faults.
+Covers palestra.sweeps.stored.
 """
 
 import os

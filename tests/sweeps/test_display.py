@@ -1,7 +1,6 @@
 """The display of a sweep: what it says of a study, when it says the sweep will end, and that it fits any screen.
 
-Covers palestra.sweeps.screen, palestra.sweeps.progress,
-palestra.sweeps.texts.
+Covers palestra.sweeps.progress.
 """
 
 import io
@@ -19,20 +18,27 @@ from rich.cells import cell_len
 from rich.console import Console
 from terminals import Terminal
 
-from palestra.commands.sweep_work import summary
+from palestra.commands.sweep import summary
 from palestra.config import render
 from palestra.runs.config import RunConfig
 from palestra.runs.kinds import read_config
 from palestra.storage.lock import Lock
 from palestra.sweeps import display as display_module
 from palestra.sweeps.config import SweepConfig, read_sweep
-from palestra.sweeps.display import LiveSweepDisplay, PlainSweepDisplay, SweepDisplay, make_sweep_display
+from palestra.sweeps.display import (
+    LiveSweepDisplay,
+    PlainSweepDisplay,
+    SweepDisplay,
+    end_text,
+    failures_text,
+    make_sweep_display,
+    progress_line,
+    screen_lines,
+)
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.progress import EndedTrial, RunProgress, SweepProgress, progress_of, work_left
-from palestra.sweeps.screen import screen_lines
 from palestra.sweeps.space import Base, Space
 from palestra.sweeps.study import SweepStudy
-from palestra.sweeps.texts import end_text, failures_text, progress_line
 from palestra.sweeps.trials import OwnedTrial, Pace
 from tests.recording.test_display import pipe, terminal, written
 from tests.sweeps.test_sweep import BASE, SWEEP

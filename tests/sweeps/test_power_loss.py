@@ -18,10 +18,10 @@ import pytest
 from palestra.storage import disk
 from palestra.storage.disk import Folder
 from palestra.sweeps import storages
-from palestra.sweeps.faults import require_sound
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.journal import JournalFile
 from palestra.sweeps.storages import SQLiteConfig
+from palestra.sweeps.stored import require_sound
 from palestra.sweeps.study import SweepStudy
 from tests.storage.power_loss import ROOT, Cut, Put, RecordingDisk, State, Sync, Write, states_after_power_loss
 from tests.sweeps.ended import JOURNAL, ended_sweep

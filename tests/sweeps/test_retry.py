@@ -10,8 +10,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from palestra.cli import app
-from palestra.commands.sweep_work import work_on
-from palestra.commands.trials import ranked, trial_lines
+from palestra.commands.ranked_trials import ranked, trial_lines
+from palestra.commands.sweep import work_on
 from palestra.config import load_yaml
 from palestra.report.groups import trial_names
 from palestra.report.sweep_reading import SweepData

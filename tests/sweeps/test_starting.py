@@ -7,12 +7,11 @@ import pytest
 
 from palestra.config import ConfigError, load_yaml, render
 from palestra.runs.kinds import read_config
-from palestra.runs.shipped_configs import shipped_configs
+from palestra.runs.shipped import shipped_configs
 from palestra.sweeps import plan
 from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
-from palestra.sweeps.plan import Plan
+from palestra.sweeps.plan import Plan, read_bases, starting_sweep
 from palestra.sweeps.space import dimensions
-from palestra.sweeps.starting import read_bases, starting_sweep
 from tests.sweeps.small_runs import ROOT
 
 

@@ -23,10 +23,10 @@ from palestra.sweeps.config import ObjectiveConfig, SweepConfig, read_sweep
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.outcomes import best_of, state_of
 from palestra.sweeps.plan import Plan
+from palestra.sweeps.seed_runs import Watched
 from palestra.sweeps.space import Base, DimensionConfig, IntegerConfig, LogConfig, Space, UniformConfig
 from palestra.sweeps.stored import StoredSweep
 from palestra.sweeps.study import SweepStudy
-from palestra.sweeps.watching import Watched
 from tests.sweeps.made_runs import evaluation
 
 BASE = Path(__file__).parent.parent.parent / "configs/ppo-cartpole.yml"

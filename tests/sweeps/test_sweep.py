@@ -1,9 +1,9 @@
 """Sweeps: what they run, that kills change nothing, and what they refuse before anything starts.
 
-Covers palestra.commands.sweeps, palestra.commands.seeds, palestra.commands.sweep_work, palestra.sweeps.config,
+Covers palestra.commands.sweep, palestra.sweeps.config,
 palestra.sweeps.folder, palestra.sweeps.leashed, palestra.sweeps.places, palestra.sweeps.plan, palestra.sweeps.pruning,
 palestra.sweeps.search, palestra.sweeps.space, palestra.sweeps.storages,
-palestra.sweeps.trials, palestra.sweeps.watching.
+palestra.sweeps.trials.
 """
 
 import json
@@ -22,7 +22,7 @@ from typing import Any
 import optuna
 import pytest
 
-from palestra.commands.sweep_work import read_new
+from palestra.commands.sweep import read_new
 from palestra.config import ConfigError, load_yaml, render
 from palestra.runs.kinds import read_config
 from palestra.storage.disk import Folder, RunFolderError

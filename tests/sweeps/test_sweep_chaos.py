@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from palestra.commands.trials import to_csv
+from palestra.commands.ranked_trials import to_csv
 from palestra.config import render
 from palestra.runs.kinds import read_config
 from palestra.sweeps.config import SweepConfig, read_sweep

@@ -1,6 +1,6 @@
 """`check_algorithm`: algorithms that go on from every safe point to the same bits pass, others are named.
 
-Covers palestra.testing.algorithms, palestra.testing.sample_config.
+Covers palestra.testing.algorithms.
 """
 
 import os

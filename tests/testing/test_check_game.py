@@ -1,7 +1,6 @@
 """`check_game`: sound games pass, and each broken promise is named, with the method that breaks it.
 
-Covers palestra.games.boards, palestra.games.trees, palestra.games.tryout, palestra.games.tryout_calls,
-palestra.testing, palestra.testing.games.
+Covers palestra.games.tryout, palestra.games.tryout_calls, palestra.testing.
 """
 
 import random
@@ -20,14 +19,14 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
-from palestra.commands.ask import begin_match
+from palestra.commands.match import begin_match
 from palestra.config import ConfigError
 from palestra.games import UserGameConfig, make_game
 from palestra.games.game import Observation, State, TensorGame
 from palestra.games.spaces import Box, Discrete, MultiDiscrete, Space
 from palestra.randomness import global_states, random_integers
 from palestra.testing import check_game
-from palestra.testing import games as checked_games
+from palestra.testing import environments as checked_games
 from tests.games.tag_game import TagGame
 
 MakeConfig = Callable[..., dict[str, Any]]

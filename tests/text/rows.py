@@ -5,7 +5,7 @@ from typing import Any
 from palestra.games.dialogue.protocol import RewardsConfig
 from palestra.games.dialogue.protocols import NipConfig
 from palestra.text.algorithms.algorithm import Seat
-from palestra.text.chat import Message
+from palestra.text.models.model import Message
 from palestra.text.rollouts import DecisionRow
 
 REWARDS = RewardsConfig(right=1.0, wrong=-1.0, out_of_time=-1.0, go_on=0.0, prover=1.0, shared=False)

@@ -1,6 +1,6 @@
 """Prompts are values: equal messages make equal prompts, which a sampler computes once."""
 
-from palestra.text.chat import Message, Prompt
+from palestra.text.models.model import Message, Prompt
 
 
 def test_equal_prompts_are_one_key() -> None:

@@ -2,12 +2,10 @@
 
 All in one file, because importing transformers takes longer than everything else here.
 
-Covers palestra.text.models.byte_tokens, palestra.text.models.encode, palestra.text.models.extra,
-palestra.text.models.folder, palestra.text.models.local, palestra.text.models.lora, palestra.text.models.losses,
+Covers palestra.text.models.sources, palestra.text.models.encode, palestra.text.models.extra,
+palestra.text.models.folder, palestra.text.models.local, palestra.text.models.losses,
 palestra.text.models.losses.batch, palestra.text.models.losses.policy_gradient, palestra.text.models.losses.preference,
-palestra.text.models.losses.supervised, palestra.text.models.model, palestra.text.models.network,
-palestra.text.models.sampling, palestra.text.models.sources, palestra.text.models.templates,
-palestra.text.models.tuning.
+palestra.text.models.losses.supervised, palestra.text.models.model, palestra.text.models.network.
 """
 
 import copy
@@ -38,20 +36,24 @@ from palestra.config.errors import MissingExtra
 from palestra.models.gradients import find_gradient
 from palestra.randomness import base_key, fold
 from palestra.storage.states import copied
-from palestra.text.chat import Message, Prompt
 from palestra.text.models import extra
-from palestra.text.models.byte_tokens import CHAT_TEMPLATE, byte_tokenizer
-from palestra.text.models.encode import Encoder
+from palestra.text.models.encode import ChatTemplate, Encoder
 from palestra.text.models.folder import sha256_of
-from palestra.text.models.local import LocalModel
-from palestra.text.models.lora import LoRAConfig
+from palestra.text.models.local import LocalModel, Tuned, TuningConfig, batch_of
 from palestra.text.models.losses import PolicyGradientConfig, PreferenceConfig, SupervisedConfig
-from palestra.text.models.model import Answer, ChatTemplateError, Example, Job, PromptRefused, Request, SamplingConfig
-from palestra.text.models.network import Network
-from palestra.text.models.sampling import draw_answers, draw_tokens
-from palestra.text.models.sources import FolderConfig, NewConfig
-from palestra.text.models.templates import ChatTemplate
-from palestra.text.models.tuning import Tuned, TuningConfig, batch_of
+from palestra.text.models.model import (
+    Answer,
+    ChatTemplateError,
+    Example,
+    Job,
+    Message,
+    Prompt,
+    PromptRefused,
+    Request,
+    SamplingConfig,
+)
+from palestra.text.models.network import Network, draw_answers, draw_tokens
+from palestra.text.models.sources import CHAT_TEMPLATE, FolderConfig, LoRAConfig, NewConfig, byte_tokenizer
 from palestra.text.waves import Waves, Writer
 from tests.house import IMPORTS
 from tests.text.games import keys, text_game

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palestra.config import ConfigError
-from palestra.text.chat import Message
 from palestra.text.dialogue import Question
 from palestra.text.grammar import SILENT, Fault, Move
+from palestra.text.models.model import Message
 from palestra.text.templates import PARTS
 from tests.games.dialogue.test_game import PROTOCOLS
 from tests.text.games import QUESTION, text_game

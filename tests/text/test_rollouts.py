@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from palestra.storage.disk import RunFolderError
-from palestra.text.chat import Message
+from palestra.text.models.model import Message
 from palestra.text.rollouts import Rollouts, read_rollouts, verdicts_of
 from tests.text.rows import dialogue, row
 

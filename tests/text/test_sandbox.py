@@ -1,6 +1,6 @@
 """Templates of others, which end in one line where they would run on and on, fill the memory, or nest without end.
 
-Covers palestra.text.confined and palestra.text.confined_worker.
+Covers palestra.text.confined_worker.
 """
 
 import os
@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from palestra.text import sandbox
-from palestra.text.confined import Limits
-from palestra.text.sandbox import Sandbox, SandboxError
+from palestra.text.sandbox import Limits, Sandbox, SandboxError
 from tests.forked import Forked
 
 SECONDS, MEMORY, NESTED = "computes for longer than 0 s", "more than 128 MiB of memory", "nested too deeply"
@@ -220,7 +219,7 @@ def test_it_ends_with_the_process_that_has_started_it_also_while_it_computes(sou
     program = f"""
 import threading, time
 from palestra.text import sandbox
-from palestra.text.confined import Limits
+from palestra.text.sandbox import Limits
 made = sandbox.Sandbox("chat", {{"t": {source!r}}}, {{}})
 threading.Thread(target=lambda: made.render([("t", {{}})]), daemon=True).start()
 while sandbox._PROCESS.running is None:

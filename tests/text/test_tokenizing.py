@@ -1,7 +1,4 @@
-"""Strangers' tokenizers, in their process.
-
-Covers palestra.text.models.tokenizing.
-"""
+"""Strangers' tokenizers, in their process."""
 
 import os
 import signal
@@ -10,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from palestra.text.chat import Message
-from palestra.text.confined import Limits
-from palestra.text.models.byte_tokens import byte_tokenizer
-from palestra.text.models.encode import Encoder
+from palestra.text.models.encode import Encoder, Isolated, TokenizerError
 from palestra.text.models.extra import library
-from palestra.text.models.tokenizing import Isolated, TokenizerError
+from palestra.text.models.model import Message
+from palestra.text.models.sources import byte_tokenizer
+from palestra.text.sandbox import Limits
 
 GOOD, GROWING, PANICKING, BACKTRACKING, SLOW = range(5)
 

@@ -4,7 +4,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palestra.text.chat import Message
+from palestra.text.models.model import Message
 from palestra.text.rollouts import Rollouts
 from palestra.text.transcripts import transcripts
 from tests.text.rows import dialogue, row

@@ -1,4 +1,4 @@
-"""Dialogues in waves, with a model that answers by rule, and may be told to fail. Covers palestra.text.tables."""
+"""Dialogues in waves, with a model that answers by rule, and may be told to fail."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from palestra.randomness import base_key
-from palestra.text.chat import Prompt
-from palestra.text.models.model import Answer, Job, PromptRefused, Request, SamplingConfig, TextModel, Tuning
+from palestra.text.models.model import Answer, Job, Prompt, PromptRefused, Request, SamplingConfig, TextModel, Tuning
 from palestra.text.rollouts import Rollouts
+from palestra.text.scores import dialogue_statistics, returns_of
 from palestra.text.scripts import Honest
 from palestra.text.waves import PromptTooLong, Waves, Writer
-from palestra.training.text import dialogue_statistics, returns_of
 from tests.text.games import keys, text_game
 
 SAMPLING = SamplingConfig(temperature=1.0, top_p=None, top_k=None, max_tokens=8)

@@ -35,7 +35,7 @@ from resuming import (
 )
 from rich.console import Console
 
-from palestra.commands.verify import verify
+from palestra.commands.replay import verify
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder

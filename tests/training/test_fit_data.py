@@ -1,6 +1,6 @@
 """Fit runs over data of every sort: rows, scenarios, loaders of one's own; what is wrong with data is one line.
 
-Covers palestra.data.files, palestra.data.own_loaders, palestra.data.workers.
+Covers palestra.data.own_loaders, palestra.data.workers.
 """
 
 import csv

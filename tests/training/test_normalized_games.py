@@ -23,15 +23,15 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
-from palestra.commands.export import ExportError, export_player
+from palestra.commands.export_player import ExportError, export_player
 from palestra.config import ConfigError
 from palestra.config.validation import checked
 from palestra.games import make_game
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.normalization import RunningMoments
 from palestra.players.as_gymnasium import as_gymnasium
-from palestra.runs.stored import StoredRun
 from palestra.training import make_trainer
+from palestra.training.stored_training import StoredRun
 from palestra.training.trainer import Trainer
 
 Data = dict[str, Any]

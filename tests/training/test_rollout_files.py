@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from palestra.cli import app
-from palestra.commands.export_check import ExportError
+from palestra.commands.export_files import ExportError
 from palestra.commands.export_text import export_text_player, load_text_player
 from palestra.config import ConfigError
 from palestra.recording.recorders import without_clock
@@ -35,7 +35,7 @@ from palestra.training import evaluator_processes, make_trainer
 from palestra.training.evaluator_processes import Answer, ProcessRequest
 from palestra.training.evaluator_worker import serve
 from palestra.training.rollout_files import RolloutFiles
-from palestra.training.stored_training import open_stored
+from palestra.training.stored_training import StoredRun
 from palestra.training.text import TextTrainer
 from tests.text.games import text_config
 from tests.text.rows import row as made_row
@@ -56,7 +56,7 @@ class EvaluatorHere:
     """What a process that evaluates does, without the process."""
 
     def __init__(self, run: Path, log: Any, timeout_s: float) -> None:
-        self.run = open_stored(run)
+        self.run = StoredRun.open(run)
 
     def answer(self, request: ProcessRequest) -> Answer:
         answers = io.BytesIO()
@@ -171,7 +171,7 @@ def test_evaluations_of_other_processes_have_files_and_records_do_not_hold_them(
 
 
 def test_checkpoints_at_one_opt_step_have_names_of_their_own(whole: TextTrainer) -> None:
-    stored = open_stored(whole.run.folder.path)
+    stored = StoredRun.open(whole.run.folder.path)
     found = {}
     for stage in range(3 * 2 + 1):
         stored.load(f"@{stage}")
@@ -192,7 +192,7 @@ def test_a_run_reads_its_own_copy_of_the_prompts(whole: TextTrainer, tmp_path: P
     run = whole.run.folder.path
     assert {each.name for each in (run / "prompts").iterdir()} == {f"{part}.jinja" for part in PARTS}
     assert not (run / "buffers").exists()
-    stored = open_stored(run)
+    stored = StoredRun.open(run)
     stored.load("latest")
     path, _ = stored.evaluate("main", None)
     trained = [each for each in records(run) if each["kind"] == "evaluation"][-1]

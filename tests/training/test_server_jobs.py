@@ -1,7 +1,6 @@
 """Runs whose players are tuned by jobs at a server, within budgets and across kills.
 
-Covers palestra.runs.text_costs, palestra.report.server_jobs, palestra.training.text_servers and
-palestra.training.text_tuning.
+Covers palestra.runs.text_costs, palestra.training.tunings.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The two stages of a run: what they declare is what they do, the test is one piece, and each has its context.
 
-Covers palestra.training.descriptions and palestra.training.ending.
+Covers palestra.training.descriptions.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +24,7 @@ from palestra.rollouts.transitions import Transitions
 from palestra.runs.kinds import read_config
 from palestra.runtime.signals import Interrupted
 from palestra.training import make_trainer
-from palestra.training.naming import named_classes
+from palestra.training.opening import named_classes
 from palestra.training.together import Together
 from palestra.training.trainer import Trainer
 from tests.docs.examples import block
@@ -44,7 +44,7 @@ OWN_EVALUATION: Data = {
 }
 CONSTANT = """
 from palestra.config import UserConfig
-from palestra.evaluation.user_evaluation import UserEvaluation
+from palestra.evaluation.config import UserEvaluation
 
 class Constant(UserEvaluation):
     Config = UserConfig

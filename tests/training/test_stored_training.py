@@ -16,10 +16,12 @@ from typer.testing import CliRunner
 
 from palestra.cli import app
 from palestra.config import ConfigError
-from palestra.games.dialogue.items import ScenarioDataConfig
+from palestra.runs.fit import ScenarioDataConfig
+from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import read_records
 from palestra.training import make_trainer
 from palestra.training.fit import FitTrainer
+from palestra.training.stored_training import StoredRun
 from tests.forked import FORKING
 
 pytestmark = pytest.mark.usefixtures("forked_evaluators")
@@ -71,6 +73,23 @@ def test_a_stored_model_is_judged_as_it_was_in_training(run: Path) -> None:
     ]
     for step in (0, 4, 8):
         assert json.loads((run / "evaluations" / f"valid-opt-step-{step}.json").read_text()) == evaluations(run)[step]
+
+
+def test_a_run_of_any_kind_is_opened_in_python_in_one_way(run: Path, in_tmp_path: Path) -> None:
+    """Players that play, and talk, are opened so in tests/runs and tests/training/test_rollout_files.py."""
+    stored = StoredRun.open(run)
+    assert len([*stored.records()]) > 0
+    stored.load("latest")
+    assert json.loads(stored.evaluate("valid", None)[0].read_text()) == evaluations(run)[12]
+
+    config: dict[str, Any] = copy.deepcopy(TINY_FIT) | {"model": None, "evaluations": [], "best": None}
+    model = make_trainer(copy.deepcopy(TINY_FIT)).model
+    handed_over = FitTrainer(config, run="own")
+    handed_over.set_model(model)
+    handed_over.fit()
+    assert len([*StoredRun.open("own").records()]) > 0
+    with pytest.raises(RunFolderError, match="own: expected a run with evaluations, got one without"):
+        StoredRun.open("own").load("latest")
 
 
 @pytest.mark.parametrize(

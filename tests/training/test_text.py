@@ -13,6 +13,7 @@ from config_mutations import assert_every_mutation_is_told
 from resuming import records
 
 from palestra.config import ConfigError, check, find_defaults, find_undescribed
+from palestra.runs.kinds import read_config
 from palestra.runs.text import TextConfig
 from palestra.text.rollouts import Rollouts
 from palestra.text.waves import Waves
@@ -153,10 +154,20 @@ def test_of_all_epochs_the_second_one_learns_from_both(tmp_path: Path) -> None:
 
 
 def test_a_prompt_that_a_model_cannot_read_ends_the_run_in_a_line(tmp_path: Path) -> None:
-    short = PLAYER | {"model": PLAYER["model"] | {"context": 4}}
+    short = PLAYER | {"model": PLAYER["model"] | {"context": 13}}
     for name, player in (("sampled", short | {"imitate": None}), ("imitated", short)):
         with pytest.raises(TrainingFailed, match="expected "):
             trained(tmp_path / name, players=dict.fromkeys(SEATS, player))
+
+
+def test_a_first_prompt_that_a_model_cannot_read_is_refused_before_the_run(tmp_path: Path) -> None:
+    short = PLAYER | {"model": PLAYER["model"] | {"context": 4}}
+    told = r"players\.\w+\.model: expected a prompt of .* at most 3 tokens, got \d+, in what \w+ reads first of"
+    with pytest.raises(ConfigError, match=told):
+        trained(tmp_path / "run", players=dict.fromkeys(SEATS, short))
+    with pytest.raises(ConfigError, match=told):
+        TextTrainer.check(read_config(CONFIG | {"players": dict.fromkeys(SEATS, short)}))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

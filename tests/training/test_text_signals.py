@@ -14,10 +14,11 @@ import pytest
 from resuming import assert_same_bits, at_call
 
 from palestra.cli import main
-from palestra.text.models.tuning import LocalTuning
+from palestra.text.models.local import LocalTuning
 from palestra.text.waves import Waves
 from palestra.training import make_trainer
 from palestra.training.text import TextTrainer
+from palestra.training.tunings import Tunings
 from tests.text.runs import RUNS, made_folder
 
 # By name, where a process gets its signals.
@@ -25,7 +26,7 @@ STAGES: dict[str, Callable[[Callable[..., None]], AbstractContextManager[Any]]] 
     "imitate": lambda deed: at_call(LocalTuning, "step", 2, deed),
     "sample": lambda deed: at_call(Waves, "play_batch", 2, deed),
     "create_jobs": lambda deed: at_call(TextTrainer, "create_jobs", 1, deed),
-    "await_jobs": lambda deed: at_call(TextTrainer, "_tune", 1, deed),
+    "await_jobs": lambda deed: at_call(Tunings, "_tune", 1, deed),
     "evaluation": lambda deed: at_call(TextTrainer, "evaluate", 1, deed),
     "save": lambda deed: at_call(os, "fsync", 9, deed),
 }

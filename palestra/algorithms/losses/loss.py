@@ -4,7 +4,7 @@ Letters: M rows, T decisions of each of W sequences.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property, wraps
 from typing import Any, ClassVar, NamedTuple, ParamSpec, TypeVar
@@ -120,7 +120,8 @@ class LossBatch:
 
     @property
     def old_value(self) -> Tensor:
-        self._require_head(VALUE)
+        if VALUE not in self.net.heads:
+            raise LossFault(f"uses the head {VALUE!r}, which its `heads` ({', '.join(self.net.heads)}) do not name")
         return self.rows.value
 
     @property
@@ -153,10 +154,6 @@ class LossBatch:
     @property
     def value(self) -> Tensor:
         return self.outputs[VALUE][:, 0]
-
-    def _require_head(self, head: str) -> None:
-        if head not in self.net.heads:
-            raise LossFault(f"uses the head {head!r}, which its `heads` ({', '.join(self.net.heads)}) do not name")
 
     def _require_estimates(self, what: str) -> None:
         if not self.estimates:
@@ -197,9 +194,10 @@ class _Outputs(dict[str, Tensor]):
 
 
 class Loss(ABC):
-    """The base of both kinds of losses."""
+    """The base of both kinds of losses. notes: lines for the user when a run begins."""
 
     heads: tuple[AnyHead, ...]
+    notes: Sequence[str] = ()
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -363,8 +361,7 @@ def _fault_of(terms: Any, weights: Mapping[str, Tensor]) -> str | None:
             return f"gives {name!r} as {term.dtype} of shape {tuple(term.shape)}; expected a number without axes"
     if not any(name.startswith("loss_") for name in terms):
         return f"gives the terms {', '.join(terms) or 'none'}; expected at least one named loss_*, which is learned"
-    unused = without_gradient(total_loss(terms), weights)
-    if not unused:
+    if not (unused := without_gradient(total_loss(terms), weights)):
         return None
     more = f" (and {len(unused) - 1} more)" if len(unused) > 1 else ""
     return f"names heads of which it learns nothing: no loss_* depends on the weights {unused[0]}{more}"

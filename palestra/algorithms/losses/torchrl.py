@@ -4,7 +4,7 @@ They compute with the player's own networks, distributions and rows. Target netw
 state. Their random numbers come from keys, and rows that do not count never reach them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from palestra.algorithms.losses.loss import ActionValues, AnyHead, Critic, LossBatch, LossConfig, OnPolicyLoss, Q
 from palestra.algorithms.losses.off_policy_loss import OffPolicyLoss, ReplayBatch
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE, HeadedNet
-from palestra.algorithms.parts.torchrl_classes import OBJECTIVES, TorchRLConfig, torchrl_module
+from palestra.algorithms.parts.estimators import OBJECTIVES, TorchRLConfig, torchrl_module
 from palestra.config import ConfigError, below, failure
 from palestra.config.errors import shown
 from palestra.games.spaces import Box, Discrete
@@ -34,6 +34,7 @@ class _ModuleLoss:
     heads: Any
     player: Player
     module: Any
+    notes: Sequence[str]
 
     def make(self, networks: Mapping[str, Any]) -> Any:
         """Make the loss module of these networks: by head, modules on TensorDicts (torchrl_modules.networks_of)."""
@@ -59,6 +60,9 @@ class _ModuleLoss:
                 raise ConfigError.at("name", f"expected a LossModule of `make`, got {type(self.module).__name__}")
             for name in self.module._has_update_associated:  # `follow` moves them: TorchRL need not warn
                 self.module._has_update_associated[name] = True
+            if getattr(self.module, "_value_estimator", None) is not None:
+                why = "discounts and returns are those of the algorithm and its estimator"
+                self.notes = [f"loss: {self.config.name} calls make_value_estimator, whose gamma has no say; {why}"]
             self.net, self.tied = net, self._tied(net, networks)
 
     def _tied(self, net: HeadedNet, networks: Mapping[str, Any]) -> list[tuple[nn.Parameter, list[nn.Parameter]]]:
@@ -80,7 +84,8 @@ class _ModuleLoss:
                 if len(ensemble) < len(weight):
                     expected = f"expected a head for each of {len(weight)} networks of the loss module in {name}"
                     raise ConfigError.at("name", f"{expected}, got {', '.join(ensemble) or 'none'}")
-                tied.append((weight, [_weight_of(networks[head], key) for head in ensemble]))
+                path = ".".join(key) if isinstance(key, tuple) else key
+                tied.append((weight, [networks[head].get_parameter(path) for head in ensemble]))
         return tied
 
     def compute(self, rows: dict[Any, Tensor], opt_steps: int) -> tuple[dict[str, Tensor], Any]:
@@ -88,8 +93,7 @@ class _ModuleLoss:
         from tensordict import TensorDict
 
         inputs = TensorDict(rows, batch_size=[len(next(iter(rows.values())))])
-        key = self.player.key(f"torchrl/{opt_steps}")
-        with seeded_global_state(key):
+        with seeded_global_state(self.player.key(f"torchrl/{opt_steps}")):
             outputs = self.module(inputs)
         terms = {}
         for name, value in outputs.items():
@@ -116,23 +120,20 @@ class _ModuleLoss:
                     old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the module's buffers: target networks, and coefficients that it changes."""
-        return {name: buffer for name, buffer in self.module.named_buffers() if not _is_of_networks(name)}
+        """Return the module's buffers: target networks, and coefficients that it changes.
+
+        Checkpoints hold those of the player's own networks anyway.
+        """
+        return {
+            name: buffer
+            for name, buffer in self.module.named_buffers()
+            if name.startswith("target_") or not name.partition(".")[0].endswith("_params")
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         buffers = dict(self.module.named_buffers())
         for name, value in state.items():
             buffers[name].data.copy_(value)
-
-
-def _weight_of(network: Any, key: Any) -> nn.Parameter:
-    return network.get_parameter(".".join(key) if isinstance(key, tuple) else key)
-
-
-def _is_of_networks(name: str) -> bool:
-    """Return whether a buffer belongs to the player's own networks, which checkpoints hold anyway."""
-    child = name.partition(".")[0]
-    return child.endswith("_params") and not child.startswith("target_")
 
 
 # ---- on roll-outs --------------------------------------------------------------------------------------
@@ -288,8 +289,7 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
             stacked.data = torch.as_strided(first, stacked.shape, (step, *first.stride()), places[0])
         self.follow(1.0)
         leaves = dict(self.module.named_parameters())
-        num_missing = sum(map(torch.numel, weights.values())) - sum(map(torch.numel, leaves.values()))
-        if num_missing:
+        if num_missing := sum(map(torch.numel, weights.values())) - sum(map(torch.numel, leaves.values())):
             heads = ", ".join(self.net.heads)
             message = f"names the heads {heads}, but its loss module leaves out {num_missing} of their weights"
             raise ConfigError.at("loss.name", f"{self.config.name!r} {message}")

@@ -78,8 +78,7 @@ class _HeadOutputs(nn.Module):
     def __init__(self, net: HeadedNet, head: str, entries: list[str]) -> None:
         super().__init__()
         self.net, self.entries = net.net_of(head), entries
-        places = list(net.heads.values())
-        start = sum(places[: list(net.heads).index(head)]) if net.is_shared else 0
+        start = sum(list(net.heads.values())[: list(net.heads).index(head)]) if net.is_shared else 0
         self.columns = slice(start, start + net.heads[head])
 
     def forward(self, *entries: Tensor) -> Tensor:

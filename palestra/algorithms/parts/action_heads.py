@@ -54,8 +54,7 @@ class LogStdConfig(Config):
     @model_validator(mode="after")
     def _check_order(self) -> Self:
         if self.min >= self.max:
-            message = f"expected a number below max, {self.max}, got {self.min}"
-            raise ConfigError.at("min", message)
+            raise ConfigError.at("min", f"expected a number below max, {self.max}, got {self.min}")
         return self
 
 

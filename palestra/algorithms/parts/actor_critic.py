@@ -13,12 +13,11 @@ from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, InBran
 from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import RoleSpaces, Space
 from palestra.nets import AnyNetConfig, UserNets, make_net, usual_net
-from palestra.nets.initialisation import initialize_orthogonal
 from palestra.nets.recurrent import NamedNet
 from palestra.nets.user_nets import RecurrentNet
 from palestra.nets.weights import output_weights
 from palestra.players.player import Player
-from palestra.randomness import base_key
+from palestra.randomness import base_key, seeded_global_state
 
 # Letters: B rows of any batch; A numbers that a policy puts out; T decisions of each of W sequences.
 
@@ -127,8 +126,7 @@ def spaces_of_critic(centralized: bool, player: Player) -> dict[str, Space]:
         if spaces:
             others = f"{role!r} something else than those of {player.roles[0]!r}, in which {player.name!r} also sits"
             message = f"expected false (the game shows critics of {others}), got true"
-        path = f"players.{player.name}.algorithm.centralized_critic"
-        raise ConfigError.at(path, message)
+        raise ConfigError.at(f"players.{player.name}.algorithm.centralized_critic", message)
     return player.spaces | shown[0]
 
 
@@ -274,3 +272,19 @@ class ActorCriticPolicy:
             return Decision(self.head.mode(outputs, legal), {}, memory_after)
         action, drawn = self.draw(outputs, legal, keys)
         return Decision(action, extras | drawn, memory_after)
+
+
+def initialize_orthogonal(net: nn.Module, hidden_gain: float, output_gain: float, key: int) -> None:
+    """Draw orthogonal weights for every linear and convolutional layer (Saxe et al. 2014), and set biases to zero.
+
+    The linear layer that was registered last gives the outputs: its weights are scaled by `output_gain`, those of all
+    others by `hidden_gain`. Other weights (normalisations, recurrent cells) stay as they are. All numbers come from
+    `key`; torch's global state does not change.
+    """
+    layers = [module for module in net.modules() if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)]
+    output = [layer for layer in layers if isinstance(layer, nn.Linear)][-1]
+    with seeded_global_state(key):
+        for layer in layers:
+            nn.init.orthogonal_(layer.weight, output_gain if layer is output else hidden_gain)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

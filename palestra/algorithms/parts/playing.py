@@ -48,8 +48,7 @@ class PlaysByPolicy(Algorithm):
         return self.policy_that(not deterministic, is_collecting=False)
 
     def choice_values(self, observation: Observation, legal: Tensor, memory: Memory) -> tuple[str, Tensor] | None:
-        before = memory or self.actor.initial_memory(len(legal), legal.device)
-        outputs, _ = self.actor.step(observation, before)
+        outputs, _ = self.actor.step(observation, memory or self.actor.initial_memory(len(legal), legal.device))
         probabilities = self.head.probabilities(outputs[:, : self.head.num_outputs], legal)
         return None if probabilities is None else ("probability", probabilities)
 

@@ -74,8 +74,7 @@ class CategoricalConfig(_Distribution, Config):
     @model_validator(mode="after")
     def _check_order(self) -> Self:
         if self.low >= self.high:
-            message = f"{self.low} is not below high, {self.high}; expected a smaller number"
-            raise ConfigError.at("low", message)
+            raise ConfigError.at("low", f"{self.low} is not below high, {self.high}; expected a smaller number")
         return self
 
     @property

@@ -3,8 +3,9 @@
 Letters: B worlds, R roles, V verifiers, T rounds, C channels, K variants, F flags of a role's actions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -16,25 +17,28 @@ from torch.nn.functional import one_hot
 from palestra.config import ByName, ConfigErrorItem, UnreadConfig, UserConfig, below
 from palestra.config.places import place_of
 from palestra.config.usual import completed
-from palestra.data.files import require_same_files
+from palestra.data.columns import require_same_files
 from palestra.games.config import GameConfig, TensorGameConfig
-from palestra.games.dialogue.loops import CHANGING, Loops
-from palestra.games.dialogue.protocol import DECISIONS, GO_ON, VERDICTS, Protocol
+from palestra.games.dialogue.loops import CHANGING, Loops, Rules
+from palestra.games.dialogue.protocol import (
+    DECISIONS,
+    GO_ON,
+    VERDICTS,
+    Protocol,
+    drawn_sides,
+    sights_in_words,
+    turns_in_words,
+)
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.dialogue.rows import RowsConfig
-from palestra.games.dialogue.rules import Rules
 from palestra.games.dialogue.scenario import INSTANCE, Scenario, instance_of
 from palestra.games.dialogue.scores import declared_scores, message_slots, mutual_information, verdict_scores
-from palestra.games.dialogue.transcripts import message_tables, transcript_of
 from palestra.games.dialogue.tryout import first_protocol, make_protocol, make_scenario
-from palestra.games.dialogue.turns import drawn_sides, sights_in_words, turns_in_words
 from palestra.games.dialogue.witness import WitnessConfig
-from palestra.games.dialogue.words import ActionWords
-from palestra.games.game import Kernel, Observation, State, TensorGame
+from palestra.games.game import GameEnds, Kernel, Observation, State, TensorGame
 from palestra.games.normalization import make_transform
-from palestra.games.scores import GameEnds
 from palestra.games.spaces import Discrete, MultiDiscrete, Space
-from palestra.games.trace import ShareTable, Trace, Transcript
+from palestra.games.trace import Choice, ShareTable, Trace, Transcript, Utterance
 from palestra.games.world import EnvironmentFailed
 from palestra.randomness import fold, random_integers, runs_on_cpu
 from palestra.runtime.scores import DeclaredScore
@@ -80,11 +84,10 @@ class DialogueConfig(TensorGameConfig):
         return scores_of(self.protocol.build())
 
     def misfit(self, other: GameConfig) -> ConfigErrorItem | None:
+        fault = None
         if isinstance(self.scenario, RowsConfig) and isinstance(other, DialogueConfig):
             fault = self.scenario.misfit(other.scenario)
-            if fault is not None:
-                return ConfigErrorItem(f"scenario.{fault.path}", fault.message)
-        return super().misfit(other)
+        return super().misfit(other) if fault is None else replace(fault, path=f"scenario.{fault.path}")
 
     def describe_turns(self) -> list[str]:
         return turns_in_words(self.protocol.name, self.protocol.build()) + sights_in_words(self.scenario)
@@ -135,17 +138,16 @@ class DialogueGame(TensorGame):
             role: [index for index, name in enumerate(self.channels) if role in protocol.speakers(name)]
             for role in self.roles
         }
-        self.action_spaces = {role: self._action_space(role) for role in self.roles}
+        self.action_spaces = {}
+        for role in self.roles:
+            decides = [len(DECISIONS)] if role in protocol.verifiers else []
+            nums = (*[self.scenario.num_tokens + 1] * len(self.spoken_channels[role]), *decides)
+            self.action_spaces[role] = Discrete(nums[0]) if len(nums) == 1 else MultiDiscrete(nums)
         self.spaces = {role: self._spaces_of(role) for role in self.roles}
         self.observation_transform = make_transform(config.observation, self.spaces, device)
         self.critic_spaces = dict.fromkeys(self.roles, self._spaces_of_critics())
         self.rules = Rules(protocol, self.spoken_channels, self.scenario.num_tokens, device)
         self.loops = Loops(protocol, self.rules) if kernel == "numba" and device.type == "cpu" else None
-
-    def _action_space(self, role: str) -> Discrete | MultiDiscrete:
-        says = [self.scenario.num_tokens + 1] * len(self.spoken_channels[role])
-        nums = (*says, *([len(DECISIONS)] if role in self.protocol.verifiers else []))
-        return Discrete(nums[0]) if len(nums) == 1 else MultiDiscrete(nums)
 
     def _spaces_of(self, role: str) -> dict[str, Space]:
         spaces = dict(self.scenario.spaces(role))
@@ -166,8 +168,7 @@ class DialogueGame(TensorGame):
         return spaces
 
     def state_dict(self) -> dict[str, Any]:
-        files = {"files": dict(self.scenario.files)} if self.scenario.files else {}
-        return super().state_dict() | files
+        return super().state_dict() | ({"files": dict(self.scenario.files)} if self.scenario.files else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the state; raises ConfigError if a file that instances come from has changed since."""
@@ -184,10 +185,11 @@ class DialogueGame(TensorGame):
 
     def reset(self, keys: Tensor) -> State:
         instances, label = self.scenario.draw(fold(keys, 0), self.held_out_instances)
-        if self.labels_are_checked:
-            self._check_labels(label)
+        # labels other than 0 and 1 may be too rare for a try-out to find
+        if self.labels_are_checked and len(wrong := label[(label != 0) & (label != 1)]):
+            place = f"game.scenario: {type(self.scenario).__name__}.draw"
+            raise EnvironmentFailed(f"expected the labels to be 0 or 1, got {int(wrong[0])}", place=place)
         B, T, C = len(keys), self.protocol.max_rounds, len(self.channels)
-        verdicts = torch.full((B, len(self.protocol.verifiers)), -1, device=self.device)
         none = torch.zeros(B, dtype=torch.bool, device=self.device)
         return {
             **{INSTANCE + name: value for name, value in instances.items()},
@@ -195,20 +197,13 @@ class DialogueGame(TensorGame):
             "round": torch.zeros_like(label),
             "variant": random_integers(fold(keys, 1), 1, self.protocol.num_variants).squeeze(1),
             "messages": torch.full((B, T, C), -1, device=self.device),
-            "verdicts": verdicts,
+            "verdicts": torch.full((B, len(self.protocol.verifiers)), -1, device=self.device),
             "right": none,
             "undecided": none.clone(),
         }
 
     def start_of(self, state: State) -> State:
         return instance_of(state)
-
-    def _check_labels(self, label: Tensor) -> None:
-        """Raise EnvironmentFailed for labels other than 0 and 1, which may be too rare for a try-out to find."""
-        wrong = label[(label != 0) & (label != 1)]
-        if len(wrong):
-            place = f"game.scenario: {type(self.scenario).__name__}.draw"
-            raise EnvironmentFailed(f"expected the labels to be 0 or 1, got {int(wrong[0])}", place=place)
 
     def _is_running(self, state: State) -> Tensor:
         return (state["round"] < self.protocol.max_rounds) & (state["verdicts"] < 0).any(dim=1)
@@ -307,8 +302,7 @@ class DialogueGame(TensorGame):
     def transition_in_place(
         self, state: State, actions: dict[str, Tensor], keys: Tensor
     ) -> tuple[State, Tensor, Tensor, Tensor]:
-        loops = self._loops(state["round"])
-        if loops is None:
+        if (loops := self._loops(state["round"])) is None:
             return self.transition(state, actions, keys)
         rewards, over = loops.play(state, actions)
         return state, rewards, over, torch.zeros(len(over), dtype=torch.bool)
@@ -318,8 +312,7 @@ class DialogueGame(TensorGame):
         verdicts = new["verdicts"]
         digits = torch.where(verdicts < 0, len(VERDICTS) - 1, verdicts)
         places = 3 ** torch.arange(len(self.protocol.verifiers) - 1, -1, -1, device=self.device)
-        payoffs = self.rules.payoffs[time[1], (digits * places).sum(dim=1), new["label"]]
-        rewards = payoffs * over.unsqueeze(1)
+        rewards = self.rules.payoffs[time[1], (digits * places).sum(dim=1), new["label"]] * over.unsqueeze(1)
         goes_on = self.rules.decides[time] & (verdicts < 0) & ~over.unsqueeze(1)
         for v, paid in enumerate(self.rules.paid_for):
             for r in paid:
@@ -341,12 +334,11 @@ class DialogueGame(TensorGame):
     # ---- as people read it ---------------------------------------------------------------------------------
 
     @cached_property
-    def words(self) -> dict[str, ActionWords]:
+    def words(self) -> "dict[str, ActionWords]":
         """How people read and type the actions of each role."""
-        tokens, verifiers = range(self.scenario.num_tokens), self.protocol.verifiers
-        named = [self.scenario.describe_token(token) for token in tokens]
+        named = [self.scenario.describe_token(token) for token in range(self.scenario.num_tokens)]
         return {
-            role: ActionWords(role, [self.channels[c] for c in own], named, role in verifiers)
+            role: ActionWords(role, [self.channels[c] for c in own], named, role in self.protocol.verifiers)
             for role, own in self.spoken_channels.items()
         }
 
@@ -392,3 +384,118 @@ class DialogueGame(TensorGame):
     def tables(self, outcomes: State) -> list[ShareTable]:
         slots = message_slots(self.protocol)
         return list(message_tables(self.scenario, slots, self.channels, outcomes["label"], outcomes["messages"]))
+
+
+MOST_TOKENS = 12  # rows of a table; the others count together
+
+
+def transcript_of(
+    protocol: Protocol, scenario: Scenario, spoken: Mapping[str, Sequence[str]], trace: Trace
+) -> Transcript:
+    """Write a recorded dialogue as people read it.
+
+    spoken: by role the channels in which it ever speaks, in the order of its choices.
+    """
+    label, sides = int(trace.end["label"]), drawn_sides(protocol, protocol.roles, int(trace.end["variant"]))
+    utterances = [each for choice in trace.choices for each in _utterances(protocol, scenario, spoken, choice)]
+    ends = []
+    for verifier, verdict in zip(protocol.verifiers, trace.end["verdicts"].tolist(), strict=True):
+        decided = f"{DECISIONS[verdict]}s, which is {'right' if verdict == label else 'wrong'}"
+        ends.append(f"{verifier} {'never decides' if verdict < 0 else decided}")
+    returns = ", ".join(f"{role} {value:+g}" for role, value in trace.returns.items())
+    return Transcript(
+        title=f"{scenario.describe(instance_of(trace.end))}; label {label}{sides}",
+        kind=f"label {label}",
+        roles=protocol.roles,
+        deciders=protocol.verifiers,
+        utterances=tuple(utterances),
+        end=f"{'; '.join(ends)}. Returns: {returns}.",
+    )
+
+
+def _utterances(
+    protocol: Protocol, scenario: Scenario, spoken: Mapping[str, Sequence[str]], choice: Choice
+) -> Iterator[Utterance]:
+    number, role, choices = int(choice.state["round"]), choice.role, choice.action.flatten().tolist()
+    said = [(channel, t) for channel, t in zip(spoken[role], choices, strict=False) if t < scenario.num_tokens]
+    for channel, token in said:
+        where = channel if len(protocol.channels) > 1 else ""
+        yield Utterance(number, role, where, scenario.describe_token(token), is_decision=False)
+    if role in protocol.verifiers and (choices[-1] != GO_ON or not said):
+        is_decision = choices[-1] != GO_ON
+        yield Utterance(number, role, "", f"{DECISIONS[choices[-1]]}{'s' * is_decision}", is_decision)
+
+
+def message_tables(
+    scenario: Scenario, slots: Sequence[tuple[str, int, int]], channels: Sequence[str], label: Tensor, messages: Tensor
+) -> Iterator[ShareTable]:
+    """Tabulate for each place where messages stand how often each token was said, by label.
+
+    slots: round and channel of each, as `message_slots` gives them. label: (B,). messages: (B, T, C), -1 where nothing
+    was said.
+    """
+    for _, t, c in sorted(slots, key=lambda slot: slot[1:]):
+        tokens = messages[:, t, c]
+        if (information := mutual_information(tokens, label, scenario.num_tokens)) is None:
+            continue
+        counts = torch.stack(
+            [torch.bincount(tokens[(tokens >= 0) & (label == y)], minlength=scenario.num_tokens) for y in (0, 1)]
+        )
+        shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)  # (2, tokens)
+        most = counts.sum(dim=0).argsort(descending=True, stable=True)[:MOST_TOKENS].sort().values.tolist()
+        named = [token for token in most if counts[:, token].any()]
+        rows = [(scenario.describe_token(token), shares[:, token].tolist()) for token in named]
+        others = [1.0 - sum(row[1][y] for row in rows) for y in (0, 1)]
+        if int(counts.sum()) > int(counts[:, named].sum()):
+            rows.append(("others", others))
+        was_said = counts.sum(dim=1).bool().tolist()
+        where = f"round {t}" + (f", {channels[c]}" if len(channels) > 1 else "")
+        yield ShareTable(
+            title=f"{where}: {information:.2f} bits",
+            corner="message",
+            columns=("label 0", "label 1"),
+            rows=tuple(name for name, _ in rows),
+            shares=tuple(tuple(x if was_said[y] else None for y, x in enumerate(row)) for _, row in rows),
+        )
+
+
+SILENCE = "says nothing"
+
+
+class ActionWords:
+    """Writes and reads the actions of one role.
+
+    channels: those in which it speaks, in the order of its choices. tokens: of which messages are made. decides:
+    whether its last choice is a decision.
+    """
+
+    def __init__(self, role: str, channels: Sequence[str], tokens: Sequence[str], decides: bool) -> None:
+        self.role, self.channels, self.num_tokens = role, channels, len(tokens)
+        says = [[f"{channel}: {what}" for what in (*tokens, SILENCE)] for channel in channels]
+        self.choices = [*says, *([list(DECISIONS)] if decides else [])]
+        self.nothing = [len(tokens)] * len(says) + [GO_ON] * decides
+
+    def describe(self, action: Sequence[int]) -> str:
+        is_said = [k >= len(self.channels) or choice < self.num_tokens for k, choice in enumerate(action)]
+        return ", ".join(self.choices[k][choice] for k, choice in enumerate(action) if is_said[k]) or SILENCE
+
+    def read(self, text: str) -> list[int]:
+        """Return the action that somebody has typed as `describe` writes it.
+
+        They may leave out the channel, where the role speaks in one alone, silence, and "go on". Raises ValueError.
+        """
+        places = {word: (k, choice) for k, words in enumerate(self.choices) for choice, word in enumerate(words)}
+        if len(self.channels) == 1:
+            places |= {word.removeprefix(f"{self.channels[0]}: "): place for word, place in places.items()}
+        action, given, rest = list(self.nothing), set[int](), text.strip()
+        while rest or not given:
+            word = max((word for word in places if f"{rest},".startswith(f"{word},")), key=len, default=None)
+            if rest == SILENCE and not given:
+                break
+            if word is None or places[word][0] in given:
+                example = self.describe([0] * len(action))
+                raise ValueError(f"expected a move of {self.role!r}, such as {example!r}, got {text!r}")
+            k, action[k] = places[word]
+            given.add(k)
+            rest = rest[len(word) :].lstrip(", ")
+        return action

@@ -4,11 +4,12 @@ Plain functions of numbers, which know no tensors, so that dialogues of text fol
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from itertools import product
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise, product
 from typing import Any, ClassVar, Literal
 
 from palestra.config import Config
+from palestra.config.errors import enumerated
 
 REJECT = 0
 ACCEPT = 1
@@ -16,6 +17,7 @@ Verdict = Literal[0, 1] | None  # None: no decision before the dialogue was over
 VERDICTS: tuple[Verdict, ...] = (0, 1, None)
 DECISIONS = ("reject", "accept", "go on")  # a verifier's choices; the first two are verdicts
 GO_ON = 2
+MOST_LISTED = 4  # rounds; of more, if equally far apart, only the first two and the last are named
 
 
 class RewardsConfig(Config):
@@ -105,8 +107,7 @@ class Protocol(ABC):
     def reward(self, role: str, verdicts: Mapping[str, Verdict], label: int, variant: int) -> float:
         """Return what a role gets when the dialogue is over. verdicts: by verifier. label: 0 or 1."""
         if role in self.verifiers or self.rewards.shared:
-            verdict = verdicts[role if role in self.verifiers else self.verifiers[0]]
-            if verdict is None:
+            if (verdict := verdicts[role if role in self.verifiers else self.verifiers[0]]) is None:
                 return self.rewards.out_of_time
             return self.rewards.right if verdict == label else self.rewards.wrong
         return self.rewards.prover if self.side(role, variant) in verdicts.values() else 0.0
@@ -201,3 +202,63 @@ class ProtocolConfig(Config):
 
     def build(self) -> Protocol:
         return self.made(self)  # type: ignore[call-arg]
+
+
+# ---- in plain words ----------------------------------------------------------------------------------------
+
+
+def turns_in_words(name: str, protocol: Protocol) -> list[str]:
+    """Describe a protocol: a line on the whole, one for each channel, one for each turn.
+
+    Rounds (of a variant) that are alike share a line. name: the protocol's.
+    """
+    rounds, variants = protocol.max_rounds, protocol.num_variants
+    drawn = f", in {variants} variants, one of which is drawn for every game" if variants > 1 else ""
+    head = f"dialogue {name}: {'at most ' * (rounds > 1)}{rounds} round{'s' * (rounds != 1)}{drawn}"
+    channels = [f"  channel {channel}: seen by {enumerated(seen)}" for channel, seen in protocol.channels.items()]
+    for role in filter(protocol.sees_side, protocol.roles):
+        sides = [f"{DECISIONS[protocol.side(role, k)]} in variant {k}" for k in range(variants)]
+        channels.append(f"  {role} argues for {enumerated(sides)}, and sees for which")
+    return [head, *channels, *(f"  {when}: {turn}" for when, turn in _turns(protocol))]
+
+
+def sights_in_words(scenario: Any) -> list[str]:
+    """Say in a line which of the fields or columns of a scenario each role sees, if its config names them."""
+    sees: Mapping[str, Sequence[str]] = getattr(scenario, "sees", {})
+    told = (f"{role} sees {enumerated(names) if names else 'nothing'}" for role, names in sees.items())
+    return [f"  of {scenario.name}: {'; '.join(told)}"] if sees else []
+
+
+def drawn_sides(protocol: Protocol, roles: Sequence[str], variant: int) -> str:
+    """Say for which verdicts those of some roles argue whose sides are drawn, as "; prover argues for accept"."""
+    told = [(role, protocol.side(role, variant)) for role in roles if protocol.sees_side(role)]
+    return "".join(f"; {role} argues for {DECISIONS[side]}" for role, side in told)
+
+
+def _turns(protocol: Protocol) -> Iterator[tuple[str, str]]:
+    """Give the turns in the order of their first rounds: when they are, and what happens in them."""
+    variants = range(protocol.num_variants)
+    alike: dict[tuple[str, ...], list[int]] = {}  # what happens, by variant, and in which rounds
+    for round in range(protocol.max_rounds):
+        alike.setdefault(tuple(_turn(protocol, round, variant) for variant in variants), []).append(round)
+    for by_variant, rounds in alike.items():
+        steps = {after - before for before, after in pairwise(rounds)}
+        are_many = len(rounds) > MOST_LISTED and len(steps) == 1
+        listed = f"{rounds[0]}, {rounds[1]}, ..., {rounds[-1]}" if are_many else enumerated([*map(str, rounds)])
+        when = f"round{'s' * (len(rounds) > 1)} {listed}"
+        for turn in dict.fromkeys(by_variant):
+            those = [str(variant) for variant in variants if by_variant[variant] == turn]
+            everywhere = len(those) == len(variants)
+            yield when if everywhere else f"{when}, variant{'s' * (len(those) > 1)} {enumerated(those)}", turn
+
+
+def _turn(protocol: Protocol, round: int, variant: int) -> str:
+    parts = []
+    for role in protocol.roles:
+        spoken = [channel for channel in protocol.channels if protocol.speaks(role, channel, round, variant)]
+        does = [f"speaks in {enumerated(spoken)}"] if spoken else []
+        if role in protocol.verifiers and protocol.may_decide(role, round, variant):
+            does.append("may decide")
+        if does:
+            parts.append(f"{role} {', '.join(does)}")
+    return "; ".join(parts) or "nobody speaks"

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr, PositiveInt
-from palestra.data.splits import split_rows
-from palestra.data.table import TABLE, AnyHeldOutConfig, Table, cell_text, flags, suggested, told_file
+from palestra.data.table import TABLE, AnyHeldOutConfig, Table, cell_text, flags, split_rows, suggested, told_file
 from palestra.games.dialogue.protocol import Protocol
 from palestra.games.dialogue.scenario import OWN_ENTRIES, Instances, Scenario
 from palestra.games.game import value_text
@@ -95,9 +94,15 @@ class Rows(Scenario):
     def __init__(self, config: RowsConfig, protocol: Protocol, device: torch.device) -> None:
         super().__init__(config, protocol, device)
         self.num_tokens = config.num_tokens
-        faults = [*faults_of_sees(config.sees, config.label, protocol), *_faults_of_categorical(config)]
+        columns = shown_columns(config.sees)
+        unseen = [
+            (f"categorical.{place}", f"expected a column that some role sees, got {name!r}")
+            for place, name in enumerate(config.categorical)
+            if name not in [column for _, column in columns]
+        ]
+        faults = [*faults_of_sees(config.sees, config.label, protocol), *unseen]
         ConfigError.require_none(ConfigErrorItem(*fault) for fault in faults)
-        self.source = source = Table(config, shown_columns(config.sees), RESERVED)
+        self.source = source = Table(config, columns, RESERVED)
         self.files = source.files
         label = flags(source.columns[config.label], "label", f"the label {config.label!r}")
         is_held_out = source.held_out_rows()
@@ -181,10 +186,3 @@ def faults_of_sees(sees: Mapping[str, list[str]], label: str, protocol: Protocol
             if name == label and role in protocol.verifiers:
                 message = f"expected another column, because {role!r} is to decide by what it sees, got the label"
                 yield f"sees.{role}.{place}", f"{message} {name!r}"
-
-
-def _faults_of_categorical(config: RowsConfig) -> Iterator[tuple[str, str]]:
-    seen = {name for columns in config.sees.values() for name in columns}
-    for place, name in enumerate(config.categorical):
-        if name not in seen:
-            yield f"categorical.{place}", f"expected a column that some role sees, got {name!r}"

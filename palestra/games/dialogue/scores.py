@@ -50,8 +50,7 @@ def declared_scores(protocol: Protocol, information: Sequence[str]) -> tuple[Dec
         DeclaredScore(name, "what the message tells of the label, too large for few games", "bits", (), (), shown=False)
         for name in information
     )
-    returns = declared_returns(protocol.roles, zero_sum=False, shown=True)
-    return (accuracy, *returns, *others, *told)
+    return (accuracy, *declared_returns(protocol.roles, zero_sum=False, shown=True), *others, *told)
 
 
 def verdict_scores(verdict: Tensor, label: Tensor, about: Tensor | None) -> dict[str, float | Share | None]:
@@ -65,8 +64,7 @@ def verdict_scores(verdict: Tensor, label: Tensor, about: Tensor | None) -> dict
     """
 
     def share(flags: Tensor, of: Tensor) -> Share | None:
-        among = None if about is None else about[of]
-        return Share.of(flags[of], among) if bool(of.any()) else None
+        return Share.of(flags[of], None if about is None else about[of]) if bool(of.any()) else None
 
     right, every = verdict == label, torch.ones_like(label, dtype=torch.bool)
     by_class = [share(right, label == each) for each in (0, 1)]

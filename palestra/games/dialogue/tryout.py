@@ -20,7 +20,7 @@ from palestra.games.dialogue.protocol import VERDICTS, Protocol, RewardsConfig, 
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.dialogue.scenario import OWN_ENTRIES, Scenario
 from palestra.games.spaces import Space
-from palestra.games.tryout_calls import CannotGoOn, CheckedCalls, described, num_worlds_unlike
+from palestra.games.tryout_calls import CannotGoOn, CheckedCalls, described, is_tuple_of, num_worlds_unlike
 from palestra.randomness import base_key, fold, random_integers, restored_global_states, world_keys
 
 NUM_DRAWS = 500  # of which the labels are looked at
@@ -66,8 +66,7 @@ def make_scenario(config: Any, protocol: Protocol, device: torch.device) -> Scen
     except ConfigError:
         raise
     except Exception as error:
-        message = f"{config.name!r} cannot be made: {failure(error)}"
-        raise ConfigError.at("", message) from error
+        raise ConfigError.at("", f"{config.name!r} cannot be made: {failure(error)}") from error
     tryout = ScenarioTryOut(scenario, protocol)
     with restored_global_states(), torch.no_grad(), suppress(CannotGoOn):
         tryout.play()
@@ -89,18 +88,15 @@ def _told(protocol: Protocol, faults: Iterator[tuple[str, str]]) -> list[str]:
 
 
 def _attribute_faults(protocol: Protocol) -> Iterator[tuple[str, str]]:
-    def is_roles(value: Any) -> bool:
-        return isinstance(value, tuple) and all(isinstance(role, str) for role in value)
-
     def is_count(value: Any) -> bool:
         return type(value) is int and value >= 1
 
     expected: dict[str, tuple[str, Any]] = {
-        "roles": ("a tuple of different names", lambda v: is_roles(v) and v and len(set(v)) == len(v)),
-        "verifiers": ("a tuple of roles", is_roles),
+        "roles": ("a tuple of different names", lambda v: is_tuple_of(v, str) and v and len(set(v)) == len(v)),
+        "verifiers": ("a tuple of roles", lambda v: is_tuple_of(v, str)),
         "channels": (
             "a mapping from names of channels to tuples of roles",
-            lambda v: isinstance(v, Mapping) and all(isinstance(c, str) and is_roles(s) for c, s in v.items()),
+            lambda v: isinstance(v, Mapping) and all(isinstance(c, str) and is_tuple_of(s, str) for c, s in v.items()),
         ),
         "sides": (
             "a mapping from provers to 0 (reject) or 1 (accept), or a tuple of one for each variant",
@@ -180,9 +176,19 @@ class ScenarioTryOut(CheckedCalls):
             keys = world_keys(base_key(0, f"scenario try-out {held_out}"), num_worlds, self.scenario.device)
             instances = self._draw(fold(keys, 0), held_out)
             for place, (role, entries) in enumerate(spaces.items()):
-                self._view(instances, role, self._messages(role, fold(keys, place + 1)), entries)
-            self._check_labels(held_out)
-            self._check_words(instances)
+                messages = self._messages(role, fold(keys, place + 1))
+                found = self.call("view", instances, role, messages)
+                self.check_observation("view", role, found, entries, "spaces", num_worlds, (instances, messages))
+            keys = world_keys(base_key(1, f"scenario labels {held_out}"), NUM_DRAWS, self.scenario.device)
+            _, label = self.attempt("draw", keys, held_out)
+            wrong = label[(label != 0) & (label != 1)]
+            if len(wrong):
+                self.fault("draw", "the labels to be 0 or 1", str(int(wrong[0])))
+            one = {name: value[0] for name, value in instances.items()}
+            for method, argument in (("describe", one), ("describe_token", 0)):
+                found = self.attempt(method, argument)
+                if not isinstance(found, str):
+                    self.fault(method, "a text", described(found))
 
     def _spaces(self, role: str) -> dict[str, Space]:
         found = self.attempt("spaces", role)
@@ -216,21 +222,3 @@ class ScenarioTryOut(CheckedCalls):
         num_channels = sum(role in seen_by for seen_by in self.protocol.channels.values())
         shape = (len(keys), self.protocol.max_rounds, num_channels)
         return random_integers(keys, shape[1] * shape[2], self.scenario.num_tokens + 1).view(shape) - 1
-
-    def _view(self, instances: dict[str, Tensor], role: str, messages: Tensor, spaces: dict[str, Space]) -> None:
-        found = self.call("view", instances, role, messages)
-        self.check_observation("view", role, found, spaces, "spaces", len(messages), (instances, messages))
-
-    def _check_labels(self, held_out: bool) -> None:
-        keys = world_keys(base_key(1, f"scenario labels {held_out}"), NUM_DRAWS, self.scenario.device)
-        _, label = self.attempt("draw", keys, held_out)
-        wrong = label[(label != 0) & (label != 1)]
-        if len(wrong):
-            self.fault("draw", "the labels to be 0 or 1", str(int(wrong[0])))
-
-    def _check_words(self, instances: dict[str, Tensor]) -> None:
-        one = {name: value[0] for name, value in instances.items()}
-        for method, argument in (("describe", one), ("describe_token", 0)):
-            found = self.attempt(method, argument)
-            if not isinstance(found, str):
-                self.fault(method, "a text", described(found))

@@ -59,8 +59,7 @@ class Witness(Scenario):
         That of a prover is (N,), 0 or 1; that of a verifier (N, 2), whether it sees a 0 and whether it sees a 1 there.
         """
         N = self.config.num_bits
-        shape = (N, 2) if role in self.protocol.verifiers else (N,)
-        return {"bits": Space(shape, torch.float32, padded=False)}
+        return {"bits": Space((N, 2) if role in self.protocol.verifiers else (N,), torch.float32, padded=False)}
 
     def draw(self, keys: Tensor, held_out: bool) -> tuple[Instances, Tensor]:
         N = self.config.num_bits

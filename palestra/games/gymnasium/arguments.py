@@ -176,8 +176,7 @@ def nearest_ids(env_id: str) -> str:
     module, _, name = env_id.rpartition(":")
     package = module.partition(".")[0]
     ids = [known for known, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(package)]
-    near = difflib.get_close_matches(name, sorted(ids, reverse=True), n=3, cutoff=0.5)
-    if near:
+    if near := difflib.get_close_matches(name, sorted(ids, reverse=True), n=3, cutoff=0.5):
         return f"the nearest known: {listed(f'{module}:{known}' if module else known for known in near)}"
     return f"{module!r} has registered {listed(ids) or 'none'}" if module else "an example is 'CartPole-v1'"
 
@@ -187,8 +186,7 @@ def argument_errors(env_id: str, arguments: dict[str, Any], vector: bool) -> lis
 
     For an environment that is not in the table, only max_episode_steps is checked, which every environment has.
     """
-    known = known_arguments(env_id, vector)
-    if known is None:
+    if (known := known_arguments(env_id, vector)) is None:
         limit = arguments.get("max_episode_steps")  # an argument of gymnasium.make for every environment
         return [] if limit is None else _number_of_steps_errors(limit)
     errors = [

@@ -96,8 +96,7 @@ class EnvironmentConfig(GameConfig):
         errors = []
         for module in self.own_modules():
             admit(module)  # it is imported when the environment is made
-        fault = id_error(self.id)
-        if fault is not None:
+        if (fault := id_error(self.id)) is not None:
             errors.append(ConfigErrorItem("id", fault))
         for item in argument_errors(self.id, self.arguments, self.is_vector):
             errors.append(ConfigErrorItem(f"arguments.{item.path}", item.message))

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet
 
 import gymnasium
@@ -16,7 +16,7 @@ from palestra.config.errors import listed
 from palestra.config.places import Place
 from palestra.config.usual import completed
 from palestra.games.config import MOST_ROUNDS
-from palestra.games.game import Kernel, Observation
+from palestra.games.game import Kernel, Observation, Outside, OutsideEntry
 from palestra.games.gymnasium.arguments import is_atari, known_arguments, plain_argument
 from palestra.games.gymnasium.config import EnvironmentConfig, SyncConfig
 from palestra.games.gymnasium.environments import close_vector, has_limit, make_environment, make_vector, registered
@@ -24,11 +24,18 @@ from palestra.games.gymnasium.faults import fault_of_reset
 from palestra.games.gymnasium.known_spaces import has_exact_actions
 from palestra.games.gymnasium.masks import mask_entry, masks_seen, with_mask, without_mask
 from palestra.games.gymnasium.normalization import Moments
-from palestra.games.gymnasium.outside import outside_of
-from palestra.games.gymnasium.spaces import MASK, Arrays, ObservationReader, UnknownChannels, UnknownSpace, action_space
+from palestra.games.gymnasium.spaces import (
+    MASK,
+    Arrays,
+    Entry,
+    ObservationReader,
+    UnknownChannels,
+    UnknownSpace,
+    action_space,
+    part_of,
+)
 from palestra.games.gymnasium.world import GymnasiumWorld
 from palestra.games.gymnasium.wrappers import has_fire
-from palestra.games.outside import Outside
 from palestra.games.spaces import ActionSpace
 from palestra.games.world import WorldGame
 from palestra.runtime.scores import DeclaredScore, declared_returns
@@ -60,8 +67,7 @@ class GymnasiumConfig(EnvironmentConfig):
     @classmethod
     def usual(cls, said: Mapping[str, Any], about: Any) -> dict[str, Any]:
         env_id = str(said.get("id", ""))
-        known = known_arguments(env_id, vector=False)
-        if known is None:
+        if (known := known_arguments(env_id, vector=False)) is None:
             spec = registered(env_id)
             return {"arguments": {} if spec is None else {"max_episode_steps": spec.max_episode_steps}, "wrappers": []}
         arguments = {name: plain_argument(argument.usual) for name, argument in known.items()}
@@ -72,11 +78,7 @@ class GymnasiumConfig(EnvironmentConfig):
         env = make_environment(check(completed(game, Place(cls)), cls))
         fire = ["fire"] if has_fire(env) else []
         env.close()
-        return {
-            "arguments": arguments,
-            "wrappers": [ATARI_PREPROCESSING, *fire, FRAME_STACK],
-            "reward": {"clip": 1.0},
-        }
+        return {"arguments": arguments, "wrappers": [ATARI_PREPROCESSING, *fire, FRAME_STACK], "reward": {"clip": 1.0}}
 
     def usual_rounds(self) -> int:
         return self.arguments.get("max_episode_steps") or (HALF_AN_HOUR if is_atari(self.id) else MOST_ROUNDS)
@@ -118,15 +120,15 @@ class GymnasiumGame(WorldGame):
         self.is_on_cpu, self.always_legal = device.type == "cpu", config.action_mask is None
         try:
             with below("game"):
-                tried = _tried(config)
+                readers, actions, self.notes = _tried(config)
         except UnknownChannels as error:
             raise ConfigError.at(
                 "game.observation.channels", f"{error}; give it, as game.observation.channels=last"
             ) from error
         except UnknownSpace as error:
             raise ConfigError.at("game.id", f"{config.id!r} cannot be played: {error}") from error
-        self.world_reader, self.reader, self.notes = tried.world_reader, tried.reader, tried.notes
-        self.action_space, self.to_gym_actions = tried.action_space, tried.to_gym_actions
+        self.world_reader, self.reader = readers  # of what vector environments give, and of the environment's own
+        self.action_space, self.to_gym_actions = actions
         self.spaces = {"agent": {entry.name: entry.space for entry in self.reader.entries}}
         self.action_spaces = {"agent": self.action_space}
         numbers = [entry for entry in self.reader.entries if entry.is_number]
@@ -201,8 +203,7 @@ class GymnasiumGame(WorldGame):
     def play_outside(self, num_worlds: int, num_rounds: int, key: int, choose: Callable[[Any, Any], Any]) -> None:
         config = self.config
         if not config.is_vector:
-            vectorization = SyncConfig(name="sync", autoreset="next_step")
-            config = config.model_copy(update={"vectorization": vectorization})
+            config = config.model_copy(update={"vectorization": SyncConfig(name="sync", autoreset="next_step")})
         vector = make_vector(config, num_worlds, key, config.id, None)
         try:
             observation, _ = vector.reset()
@@ -269,27 +270,20 @@ class GymnasiumGame(WorldGame):
             world.close()
 
 
-class _Tried(NamedTuple):
-    """What an environment tells once it is made.
+Readers = tuple[ObservationReader, ObservationReader]
+Actions = tuple[ActionSpace, Callable[[np.ndarray], np.ndarray]]
 
-    world_reader: of observations as vector environments give them. reader: of the environment's own. to_gym_actions:
-    converts actions to Gymnasium's. notes: lines for the user.
+
+def _tried(config: EnvironmentConfig) -> tuple[Readers, Actions, Sequence[str]]:
+    """Make the environment, and reset it once. Raises ConfigError if that fails.
+
+    Returns readers, as of `_readers`, our actions with what converts them to Gymnasium's, and lines for the user.
     """
-
-    world_reader: ObservationReader
-    reader: ObservationReader
-    action_space: ActionSpace
-    to_gym_actions: Callable[[np.ndarray], np.ndarray]
-    notes: Sequence[str]
-
-
-def _tried(config: EnvironmentConfig) -> _Tried:
-    """Make the environment, and reset it once. Raises ConfigError if that fails."""
     if config.is_vector:
         vector = make_vector(config, 1, 0, config.id, None)
         observations, actions = vector.single_observation_space, action_space(vector.single_action_space)
         close_vector(vector)
-        return _Tried(*_readers(config, observations, actions[0]), *actions, ())
+        return _readers(config, observations, actions[0]), actions, ()
     env, notes = make_environment(config), list[str]()
     actions = action_space(env.action_space)
     readers = _readers(config, env.observation_space, actions[0])
@@ -307,12 +301,10 @@ def _tried(config: EnvironmentConfig) -> _Tried:
         above = f" in the wrappers {listed(wrapper.name for wrapper in config.wrappers)}" if config.wrappers else ""
         message = f"{config.id!r}{above} gives no first observation: {why}"
         raise ConfigError.at("wrappers" if config.wrappers else "id", message)
-    return _Tried(*readers, *actions, notes)
+    return readers, actions, notes
 
 
-def _readers(
-    config: EnvironmentConfig, space: gymnasium.Space, actions: ActionSpace
-) -> tuple[ObservationReader, ObservationReader]:
+def _readers(config: EnvironmentConfig, space: gymnasium.Space, actions: ActionSpace) -> Readers:
     """Return the readers of what vector environments give, and of the environment's own observations."""
     how, source = (config.observation.channels, config.observation.normalize is not None), config.action_mask
     own = ObservationReader(space, *how, mask_entry(source))
@@ -328,3 +320,94 @@ def _readers(
         entry = f"an entry {mask_entry(source)!r} of the observation, of shape ({actions.num_flags},)"
         raise ConfigError.at("action_mask", f"expected {entry}, a flag for each action, {shape}")
     return own, own
+
+
+Convert = Callable[[Tensor], Tensor]
+KINDS = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")  # that programs take
+
+
+def outside_of(
+    config: EnvironmentConfig,
+    reader: ObservationReader,
+    moments: Mapping[str, Moments],
+    space: ActionSpace,
+    to_gym_actions: Callable[[np.ndarray], np.ndarray],
+    device: torch.device,
+) -> Outside:
+    """Describe what an environment's player observes and does, for programs that act without palestra.
+
+    moments: of the entries that are normalised. space: of our actions, which `to_gym_actions` converts.
+    """
+    entries, converts = {}, {}
+    for entry in reader.entries:
+        leaf = part_of(reader.gym_space, entry)
+        kind = np.dtype(leaf.dtype).name
+        dtype = getattr(torch, kind if kind in KINDS else "int64")
+        entries[entry.name] = OutsideEntry(leaf.shape or (), dtype, entry.path)
+        converts[entry.name] = _converter(leaf, entry, device)
+    numbers = {entry.name for entry in reader.entries if entry.is_number}
+    normalize, clip = config.observation.normalize, config.observation.clip
+    scales = {
+        name: tuple(
+            torch.tensor(each, device=device) for each in (found.center(), np.sqrt(found.variance + normalize.eps))
+        )
+        for name, found in moments.items()
+        if normalize is not None
+    }
+
+    def read(observation: dict[str, Tensor]) -> dict[str, Tensor]:
+        found = {}
+        for name, value in observation.items():
+            if name in scales:
+                mean, deviation = scales[name]
+                value = (value.to(torch.float64).reshape(-1, *mean.shape) - mean) / deviation
+            value = converts[name](value)
+            found[name] = value.clamp(-clip, clip) if clip is not None and name in numbers else value
+        return found
+
+    setting = {
+        "id": config.id,
+        "arguments": dict(config.arguments),
+        "wrappers": [wrapper.model_dump(mode="json") for wrapper in config.wrappers],
+        "action_mask": config.action_mask,
+    }
+    return Outside(entries, read, *_actions(space, to_gym_actions, device), setting)
+
+
+def _converter(leaf: gymnasium.Space, entry: Entry, device: torch.device) -> Convert:
+    """Make a function that does for tensors what `entry.read` does."""
+    match leaf:
+        case gymnasium.spaces.Discrete():
+            return _one_hots(np.array([leaf.n]), np.array([leaf.start]), device)
+        case gymnasium.spaces.MultiDiscrete():
+            return _one_hots(leaf.nvec.flatten(), leaf.start.flatten(), device)
+    shape = entry.space.shape
+    if entry.space.dtype != torch.uint8:
+        return lambda value: value.to(torch.float32).reshape(-1, *shape)
+    places = np.arange(int(np.prod(leaf.shape or ()))).reshape(1, *(leaf.shape or ()))
+    order = torch.from_numpy(entry.read(places).flatten()).to(device)  # where each pixel comes from
+    return lambda value: value.flatten(1)[:, order].reshape(-1, *shape)
+
+
+def _one_hots(nums: np.ndarray, starts: np.ndarray, device: torch.device) -> Convert:
+    """Make a function that gives the one-hots of all choices in a row, by comparing each with all of its values."""
+    values = np.concatenate([np.arange(num) + start for num, start in zip(nums, starts, strict=True)])
+    owners = torch.from_numpy(np.repeat(np.arange(len(nums)), nums)).to(device)
+    wanted = torch.from_numpy(values).to(device)
+    return lambda value: (value.to(torch.int64).reshape(-1, len(nums))[:, owners] == wanted).to(torch.float32)
+
+
+def _actions(
+    space: ActionSpace, to_gym_actions: Callable[[np.ndarray], np.ndarray], device: torch.device
+) -> tuple[Convert, Convert]:
+    """Make functions that convert our actions to Gymnasium's, and back.
+
+    The conversion gives another shape and type and adds what choices start from, which those of zeros tell.
+    """
+    zeros = np.asarray(to_gym_actions(torch.zeros(1, *space.shape, dtype=space.dtype).numpy()))
+    starts = torch.from_numpy(zeros[0].astype(zeros.dtype)).to(device) if zeros[0].ndim else int(zeros[0])
+    shape, dtype = zeros.shape[1:], getattr(torch, zeros.dtype.name)
+    return (
+        lambda actions: (actions.reshape(-1, *shape) + starts).to(dtype),
+        lambda actions: (actions - starts).reshape(-1, *space.shape).to(space.dtype),
+    )

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from palestra.games.statistics import RunningStatistics
+from palestra.games.normalization import RunningStatistics
 
 
 class Moments(RunningStatistics):

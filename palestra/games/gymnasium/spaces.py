@@ -80,8 +80,7 @@ class ObservationReader:
         self.entries = [entry for entry in entries if entry.name != mask]
         self.mask = next((entry for entry in entries if entry.name == mask), None)
         self.has_channels = any(entry.has_channels for entry in self.entries)
-        names = [entry.name for entry in self.entries]
-        if not names:
+        if not (names := [entry.name for entry in self.entries]):
             raise UnknownSpace("expected an observation with at least one entry, got an empty space")
         for entry in self.entries:
             if names.count(entry.name) > 1:
@@ -96,9 +95,9 @@ class ObservationReader:
         """Convert observations of a vector environment to new arrays (B, *space.shape) by entry."""
         if self.read_whole is not None:
             return {WHOLE: self.read_whole(observations)}
-        found = {entry.name: entry.read(_part(observations, entry)) for entry in self.entries}
+        found = {entry.name: entry.read(part_of(observations, entry)) for entry in self.entries}
         if self.mask is not None:
-            found[MASK] = np.array(_part(observations, self.mask)) != 0
+            found[MASK] = np.array(part_of(observations, self.mask)) != 0
         return found
 
     def is_single(self, observation: Any) -> bool:
@@ -136,7 +135,7 @@ class ObservationReader:
         return self.read(concatenate(self.gym_space, observations, batch))
 
 
-def _part(observations: Any, entry: Entry) -> Any:
+def part_of(observations: Any, entry: Entry) -> Any:
     for key in entry.path:
         observations = observations[key]
     return observations
@@ -223,8 +222,7 @@ def _image(shape: tuple[int, ...], name: str, channels: Channels | None) -> tupl
     if len(shape) == 2:
         return (1, *shape), partial(_channels_first, order=(0, 1, 2), shape=(1, *shape))
     *stack, a, b, c = shape
-    told = channels or _told_channels(a, b, c)
-    if told is None:
+    if (told := channels or _told_channels(a, b, c)) is None:
         raise UnknownChannels(
             f"expected first or last, because the shape {shape} of the image {name!r} does not tell which of its axes "
             "is that of the channels, got null"

@@ -113,32 +113,26 @@ class WatchedVectorEnv(GathersInfo, AsyncVectorEnv):
             while not has_answered(look_ms):
                 waited_s += self._look_s
                 if self._within_s is not None and waited_s >= self._within_s:
-                    self._raise_if_late(self._within_s)
+                    self._blame_the_late(waited_s, may_wait=False)
                 if waited_s >= TELL_S and not is_told:
                     is_told = True
-                    self._tell_who_is_late(waited_s)
+                    self._blame_the_late(waited_s, may_wait=True)
         return True
 
-    def _raise_if_late(self, within_s: float) -> None:
-        if late := self._late():
+    def _blame_the_late(self, waited_s: float, may_wait: bool) -> None:
+        """Say whose processes have not answered, if any have not. Raises EnvironmentFailed unless it may wait on."""
+        late = [world for world, has_answered in enumerate(self._has_answered) if not has_answered(0)]
+        if not late:
+            return
+        others = f", nor from those of {len(late) - 1} more worlds" if late[1:] else ""
+        who, within_s = f"its process {self.processes[late[0]].pid}{others}", self._within_s
+        if not may_wait:
             limit = f"within {within_s:g} s, because execution.step_within_s is {self.step_within_s:g}"
-            raise EnvironmentFailed(f"expected an answer {limit}, got none from {self._processes_of(late)}", late[0])
-
-    def _tell_who_is_late(self, waited_s: float) -> None:
-        if late := self._late():
-            no_answer = f"no answer for {waited_s:g} s from {self._processes_of(late)}"
-            end = "for ever, because execution.step_within_s is null"
-            if self._within_s is not None:
-                end = f"until {self._within_s:g} s are over"
-            logger.warning(f"{self.name}, world {self.first + late[0]}: {no_answer}; the run waits {end}")
-
-    def _late(self) -> list[int]:
-        """Return the worlds whose processes have not answered."""
-        return [world for world, has_answered in enumerate(self._has_answered) if not has_answered(0)]
-
-    def _processes_of(self, worlds: list[int]) -> str:
-        others = f", nor from those of {len(worlds) - 1} more worlds" if worlds[1:] else ""
-        return f"its process {self.processes[worlds[0]].pid}{others}"
+            raise EnvironmentFailed(f"expected an answer {limit}, got none from {who}", late[0])
+        is_null = "for ever, because execution.step_within_s is null"
+        end = is_null if within_s is None else f"until {within_s:g} s are over"
+        start = f"{self.name}, world {self.first + late[0]}: no answer for {waited_s:g} s from"
+        logger.warning(f"{start} {who}; the run waits {end}")
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -164,8 +158,7 @@ class WatchedVectorEnv(GathersInfo, AsyncVectorEnv):
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         """Raise what processes have answered; gymnasium calls this, and its own version prints their tracebacks."""
-        errors = [self.error_queue.get() for is_success in successes if not is_success]
-        if errors:
+        if errors := [self.error_queue.get() for is_success in successes if not is_success]:
             world, _, error, trace = min(errors, key=lambda one: one[0])
             failed = error if isinstance(error, EnvironmentFailed) else EnvironmentFailed(failure(error))
             failed.world = world

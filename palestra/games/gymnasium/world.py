@@ -21,8 +21,7 @@ from palestra.games.gymnasium.environments import autoreset_mode, close_vector, 
 from palestra.games.gymnasium.faults import fault_of_numbers
 from palestra.games.gymnasium.normalization import Moments
 from palestra.games.gymnasium.pictures import Pictures, frames_per_second
-from palestra.games.gymnasium.running_episodes import RunningEpisodes
-from palestra.games.gymnasium.seeding import episode_seed
+from palestra.games.gymnasium.seeding import RunningEpisodes, episode_seed
 from palestra.games.gymnasium.spaces import MASK, WHOLE, Arrays, ObservationReader
 from palestra.games.info import InfoFields, StepInfo
 from palestra.games.spaces import ActionSpace, Box
@@ -97,10 +96,9 @@ class GymnasiumWorld(EnvironmentWorld):
         self._stored: dict[str, Any] | None = None
         self._floats = tuple(game.floats)
         self._is_plain = game.world_reader.read_whole is not None and not game.transforms_observations
-        self._tensor: Callable[[np.ndarray], Tensor] = torch.from_numpy if game.is_on_cpu else self._on_device
-
-    def _on_device(self, value: np.ndarray) -> Tensor:
-        return torch.from_numpy(value).to(self.game.device)
+        self._tensor: Callable[[np.ndarray], Tensor] = torch.from_numpy
+        if not game.is_on_cpu:
+            self._tensor = lambda value: torch.from_numpy(value).to(game.device)
 
     def __getattr__(self, name: str) -> Any:
         """Make what only open environments have at the first use of any of it."""
@@ -169,8 +167,7 @@ class GymnasiumWorld(EnvironmentWorld):
             return self._step_with_ends(arrays, rewards, terminated, truncated, infos)
         if self.info is not None:
             self.info.step(infos, None, None, False)
-        observation = {WHOLE: self._tensor(arrays[WHOLE])} if self._is_plain else self._observe(arrays)
-        self._decide_at(observation, None)
+        self._decide_at({WHOLE: self._tensor(arrays[WHOLE])} if self._is_plain else self._observe(arrays), None)
         transformed = self._transform_rewards(rewards, None, None) if game.transforms_rewards else reward
         all_false = self._all_false
         return Outcome(self.observation, self.legal, transformed, reward, all_false, all_false, self._all_true, ())
@@ -234,8 +231,7 @@ class GymnasiumWorld(EnvironmentWorld):
             last = self.game.world_reader.read_list([final[i] for i in np.flatnonzero(ended)])
         else:
             last = {name: value[ended] for name, value in self.game.world_reader.read(final).items()}
-        found = self._fault_of_observations(last)
-        if found is not None:
+        if (found := self._fault_of_observations(last)) is not None:
             world = int(np.flatnonzero(ended)[found[0]])
             step = self._episodes.num_steps_of(world)
             raise EnvironmentFailed(found[1], world, self._place(world, f"step {step} of episode {{episode}}"))
@@ -257,8 +253,7 @@ class GymnasiumWorld(EnvironmentWorld):
         """Return the first observations of new episodes. when: what an error says of the moment, see `_place`."""
         try:
             arrays = self.game.world_reader.read(self._vector.reset(**options)[0])
-            found = self._fault_of_observations(arrays)
-            if found is not None:
+            if (found := self._fault_of_observations(arrays)) is not None:
                 raise EnvironmentFailed(found[1], found[0])
         except EnvironmentFailed as failed:
             failed.place = self._place(failed.world, when)
@@ -271,8 +266,7 @@ class GymnasiumWorld(EnvironmentWorld):
         found = fault_of_numbers(rewards, "the reward", config.clip is not None and config.normalize is None)
         if found is not None:
             raise EnvironmentFailed(found[1], found[0], self._place(found[0]))
-        found = self._fault_of_observations(arrays)
-        if found is not None:
+        if (found := self._fault_of_observations(arrays)) is not None:
             world, fault = found
             begins = self._mode is AutoresetMode.SAME_STEP and bool(ended[world])
             place = self._place(world, "the reset after episode {episode}") if begins else self._place(world)

@@ -8,6 +8,7 @@ R^n_{>=0}) are kept. With one point left the game is over and the host has won; 
 Letters: B worlds, N points, n dimension. Rows with a negative entry are absent, present rows come first.
 """
 
+import math
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -17,9 +18,9 @@ from torch import Tensor
 
 from palestra.config import ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt
 from palestra.games.config import GameConfig, TensorGameConfig
-from palestra.games.game import Kernel, Observation, State, TensorGame
+from palestra.games.game import GameEnds, Kernel, Observation, State, TensorGame
 from palestra.games.normalization import make_transform
-from palestra.games.polyhedra import game_kernel, rho, words
+from palestra.games.polyhedra import game_kernel, words
 from palestra.games.polyhedra.newton import (
     Reduction,
     axes_of,
@@ -33,19 +34,48 @@ from palestra.games.polyhedra.newton import (
     uses_numba,
 )
 from palestra.games.polyhedra.rewards import RewardConfig, SumReward, make_reward
-from palestra.games.scores import GameEnds
 from palestra.games.spaces import Discrete, Space
 from palestra.games.trace import Storyboard, Trace
 from palestra.randomness import random_integers, runs_on_cpu
-from palestra.runtime.statistics import Estimate
+from palestra.runtime.scores import DeclaredScore, declared_returns
+from palestra.runtime.statistics import Z95, Estimate, num_clusters, sum_of_squares
 
-__all__ = [
-    "PolyhedraConfig",
-    "PolyhedraGame",
-    "decode_host_action",
-    "encode_host_action",
-    "host_subsets",
-]
+HOST, AGENT = ROLES = ("host", "agent")
+SCORES = (
+    DeclaredScore(
+        name="rho",
+        meaning="games that the host has ended by the rules, divided by rounds played",
+        unit="share",
+        high_for=(HOST,),
+        low_for=(AGENT,),
+        shown=True,
+    ),
+    *declared_returns(ROLES, zero_sum=False, shown=False),
+)
+
+
+def estimate_rho(finished: Tensor, lengths: Tensor, clusters: Tensor | None = None) -> Estimate:
+    """Estimate rho = games finished / rounds played, over games that may have equal starts (`clusters`).
+
+    finished: bool (n,); lengths: rounds played (n,), all >= 1.
+
+    A ratio of two sums: the interval is the delta method's (Cochran 1977, section 6.3), with residuals f_i - rho * l_i.
+    It is clipped to [0, 1]. If no game finished, the residuals are all zero, and the upper end is that of a Poisson
+    count of zero, 3.69 / steps (97.5%).
+    """
+    n, steps = len(lengths), float(lengths.double().sum())
+    if n == 0 or steps == 0.0:
+        return Estimate(math.nan, math.nan, math.nan)
+    num_finished = float(finished.sum())
+    rho = num_finished / steps
+    if num_finished == 0.0:
+        independent = 1.0 if clusters is None else num_clusters(clusters) / n
+        return Estimate(0.0, 0.0, min(3.688879454113936 / (steps * independent), 1.0))
+    if n == 1:
+        return Estimate(rho, 0.0, 1.0)
+    half = Z95 * math.sqrt(sum_of_squares(finished.double() - rho * lengths.double(), clusters)) / steps
+    return Estimate(rho, max(rho - half, 0.0), min(rho + half, 1.0))
+
 
 # Below it sums of up to 8 coordinates stay below 2**53, so float64 holds every coordinate exactly.
 MAX_COORDINATE = 2.0**50
@@ -174,8 +204,8 @@ class PolyhedraGame(TensorGame):
     The kernel ("numba" on CPUs, "torch" anywhere) changes speed, never a result.
     """
 
-    roles = rho.ROLES
-    declared_scores = rho.SCORES
+    roles = ROLES
+    declared_scores = SCORES
     moves = (("host",), ("agent",))
     quiet_moves = (0,)
     tallies = ("overflow", "exact")
@@ -219,20 +249,18 @@ class PolyhedraGame(TensorGame):
     def state_of(self, points: Tensor) -> State:
         """Make the state in which the host decides on these boards: float64 (B, N, n), already reduced."""
         zeros = torch.zeros(len(points), dtype=torch.int64, device=points.device)
+        num_points, largest = measure(points, self.kernel)
+        if self.config.rescale_state:
+            points, largest = _rescaled(points, largest), largest.clamp(max=1.0)
         return {
-            **self._board(points),
+            "points": points,
+            "num_points": num_points,
+            "largest": largest,
             "subset": zeros,
             "rounds": zeros.int(),
             "overflow": zeros.bool(),
             "exact": zeros.clone(),
         }
-
-    def _board(self, points: Tensor) -> State:
-        """Make the entries of a state that describe the boards."""
-        num_points, largest = measure(points, self.kernel)
-        if self.config.rescale_state:
-            points, largest = _rescaled(points, largest), largest.clamp(max=1.0)
-        return {"points": points, "num_points": num_points, "largest": largest}
 
     def refill(self, state: State, where: Tensor, keys: Tensor) -> State:
         config = self.config
@@ -335,12 +363,12 @@ class PolyhedraGame(TensorGame):
         return state, torch.from_numpy(rewards), torch.from_numpy(over), torch.from_numpy(truncated)
 
     def scores(self, ends: GameEnds) -> dict[str, Estimate]:
-        return {"rho": rho.estimate_rho(ends.finished, ends.lengths, ends.clusters)}
+        return {"rho": estimate_rho(ends.finished, ends.lengths, ends.clusters)}
 
     def wins(self, ends: GameEnds) -> dict[str, float]:
         """Count rounds as contests; the host wins one if it ends the game, so that its share of wins is rho."""
         num_rounds, finished = int(ends.lengths.sum()), int(ends.finished.sum())
-        return {rho.HOST: finished, rho.AGENT: num_rounds - finished}
+        return {HOST: finished, AGENT: num_rounds - finished}
 
     def storyboard(self, trace: Trace) -> Storyboard:
         from palestra.games.polyhedra.pictures import storyboard  # imports matplotlib, which playing does not need

@@ -11,8 +11,10 @@ n dimension.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from functools import cache
 from itertools import pairwise
+from math import lcm
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +23,6 @@ from torch import Tensor
 
 from palestra.games.game import Kernel
 from palestra.games.polyhedra import newton_kernel
-from palestra.games.polyhedra.newton_exact import exact_vertices
 from palestra.games.polyhedra.newton_kernel import EXACT_FLOAT
 from palestra.games.polyhedra.newton_torch import vertices_or_open
 from palestra.randomness import random_integers, runs_on_cpu
@@ -81,7 +82,7 @@ def reduce_points(points: Tensor, reduction: Reduction, kernel: Kernel) -> tuple
     integers would mean a wait, it is negative for such a board, and the board keeps its Pareto-minimal points.
     """
     if uses_numba(kernel, points):
-        return _run_kernel(newton_kernel.reduce_boards, (points,), _new_boards(points.shape), reduction)
+        return _run_kernel(newton_kernel.reduce_boards, (points,), torch.from_numpy(np.empty(points.shape)), reduction)
     return _reduce(points, reduction, may_wait=points.device.type == "cpu")
 
 
@@ -122,7 +123,7 @@ def random_points(
     """
     shape = (len(keys), num_points, dimension)
     if uses_numba(kernel, keys):
-        points = _new_boards(shape)
+        points = torch.from_numpy(np.empty(shape))
         refill_points(points, torch.ones(len(keys), dtype=torch.bool), keys, max_value, reduction)
         return points
     integers = random_integers(keys, num_points * dimension, max_value + 1)
@@ -151,10 +152,6 @@ def measure(points: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
 
 def uses_numba(kernel: Kernel, tensor: Tensor) -> bool:
     return kernel == "numba" and runs_on_cpu(tensor)
-
-
-def _new_boards(shape: tuple[int, ...]) -> Tensor:
-    return torch.from_numpy(np.empty(shape))
 
 
 def _run_kernel(
@@ -240,3 +237,54 @@ def _settle(boards: Tensor, num_exact: Tensor) -> None:
     for board in num_exact.nonzero().flatten().tolist():
         keep = torch.tensor(exact_vertices(boards[board].tolist()))
         boards[board] = _packed(boards[board : board + 1], keep.unsqueeze(0))[0]
+
+
+def exact_vertices(rows: list[list[Any]]) -> list[bool]:
+    """Tell which rows are vertices; of equal rows the first is. Floats count as the rationals that they are."""
+    n = len(rows[0])
+    exact = [tuple(map(Fraction, row)) for row in rows]
+    scale = lcm(*(x.denominator for row in exact for x in row))
+    scaled = [tuple(int(x * scale) for x in row) for row in exact]
+    distinct = {row for row in scaled if min(row) >= 0}
+    first = {row: i for i, row in reversed(list(enumerate(scaled))) if row in distinct}
+    for row in sorted(distinct):
+        if _is_separated([[x - y for x, y in zip(q, row, strict=True)] for q in distinct if q != row], n):
+            continue
+        distinct = distinct - {row}
+    keep = {first[row] for row in distinct}
+    return [i in keep for i in range(len(rows))]
+
+
+def _is_separated(differences: list[list[int]], n: int) -> bool:
+    """Tell whether some w >= 0 has w.d > 0 for all differences d.
+
+    The integer simplex (Edmonds 1967, Bareiss 1968), lexicographic, asks whether max sum(l) subject to sum l_d d <= (1,
+    e, e^2, ...), l >= 0 is bounded. Every entry of the tableau is a minor of the input, and every division leaves no
+    remainder.
+    """
+    m = len(differences)
+    rows = [[d[k] for d in differences] + [int(k == slack) for slack in range(n)] for k in range(n)]
+    gains = [1] * m + [0] * n
+    determinant = 1
+    while True:
+        if (column := next((c for c, gain in enumerate(gains) if gain > 0), None)) is None:
+            return True
+        leaving = None
+        for row in rows:
+            if row[column] > 0 and (
+                leaving is None or _ratios(row, leaving[column], m) < _ratios(leaving, row[column], m)
+            ):
+                leaving = row
+        if leaving is None:
+            return False
+        pivot, old = leaving[column], determinant
+        rows = [
+            row if row is leaving else [(x * pivot - row[column] * y) // old for x, y in zip(row, leaving, strict=True)]
+            for row in rows
+        ]
+        gains = [(x * pivot - gains[column] * y) // old for x, y in zip(gains, leaving, strict=True)]
+        determinant = pivot
+
+
+def _ratios(row: list[int], factor: int, num_points: int) -> list[int]:
+    return [x * factor for x in row[num_points:]]

@@ -37,8 +37,7 @@ def vertices_or_open(points: Tensor, minimal: Tensor, may_wait: bool) -> tuple[T
     vertex, stuck = torch.zeros_like(minimal), torch.zeros_like(minimal)
     vertex[board, row] = simplex.vertex
     stuck[board, row] = simplex.running
-    is_open = beyond | ((stuck & minimal).any(1) & ~few)
-    return torch.where(few.unsqueeze(1), minimal, vertex & minimal), is_open
+    return torch.where(few.unsqueeze(1), minimal, vertex & minimal), beyond | ((stuck & minimal).any(1) & ~few)
 
 
 def _tolerance(points: Tensor, minimal: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,32 +8,28 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from palestra.games.polyhedra.words import Points, axes_text, board_points, chosen_axes, points_text
-from palestra.games.trace import Choice, PictureStyle, Scene, Storyboard, Trace
+from palestra.games.trace import PictureStyle, Scene, Storyboard, Trace
 
 LEGEND = "Captions say which coordinates the host names and which one the agent picks; the host's axes are coloured."
 
 
 def storyboard(trace: Trace) -> Storyboard:
     """Make a board for each round, with what host and agent choose there, and the last board."""
+    scenes = []
     rounds = zip(trace.choices[0::2], trace.choices[1::2], strict=False)  # of each round the host's, the agent's
-    boards = [_board(number, *choices) for number, choices in enumerate(rounds, start=1)]
-    return Storyboard(LEGEND, [*boards, _last_board(trace)])
-
-
-def _board(number: int, host: Choice, agent: Choice) -> Scene:
-    points = board_points(host.state)
-    named, picked = chosen_axes(agent.state), int(agent.action)
-    caption = f"Round {number}: {len(points)} points. Host names {axes_text(named)}; agent picks x{picked + 1}."
-    paint = partial(paint_board, points=points, named=named, picked=picked)
-    return Scene(f"Board of round {number}", caption, f"{caption} The points: {points_text(points)}.", paint)
-
-
-def _last_board(trace: Trace) -> Scene:
+    for number, (host, agent) in enumerate(rounds, start=1):
+        points, named, picked = board_points(host.state), chosen_axes(agent.state), int(agent.action)
+        caption = f"Round {number}: {len(points)} points. Host names {axes_text(named)}; agent picks x{picked + 1}."
+        scenes.append(_scene(f"Board of round {number}", caption, points, named, picked))
     points = board_points(trace.end)
     end = "The host has won." if trace.is_finished else "The game was cut off: the agent held out."
     caption = f"After round {trace.length}: {len(points)} point{'s' if len(points) != 1 else ''}. {end}"
-    paint = partial(paint_board, points=points, named=[], picked=None)
-    return Scene("The last board", caption, f"{caption} The points: {points_text(points)}.", paint)
+    return Storyboard(LEGEND, [*scenes, _scene("The last board", caption, points, [], None)])
+
+
+def _scene(title: str, caption: str, points: Points, named: Sequence[int], picked: int | None) -> Scene:
+    paint = partial(paint_board, points=points, named=named, picked=picked)
+    return Scene(title, caption, f"{caption} The points: {points_text(points)}.", paint)
 
 
 def paint_board(figure: Figure, style: PictureStyle, points: Points, named: Sequence[int], picked: int | None) -> None:

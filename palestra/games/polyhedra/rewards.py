@@ -40,8 +40,7 @@ class SumReward(Reward):
         per_win, per_round, per_point = map(float, self.terms)
         host = per_win * won + per_round  # the order of the operations is that of game_kernel.end_round
         if per_point:
-            removed = (before[..., 0] >= 0).sum(1) - (after[..., 0] >= 0).sum(1)
-            host = host + per_point * removed
+            host = host + per_point * ((before[..., 0] >= 0).sum(1) - (after[..., 0] >= 0).sum(1))
         return torch.stack([host, -host], dim=1).to(torch.float32)
 
 

@@ -11,9 +11,9 @@ from typing import Literal
 from rich.console import Console
 
 from palestra.recording.display.display import Display as Display
+from palestra.recording.display.display import PlainDisplay
 from palestra.recording.display.live import LiveDisplay
-from palestra.recording.display.notebook import Cell
-from palestra.recording.display.plain import PlainDisplay
+from palestra.recording.display.regions import Cell
 
 
 def make_display(mode: Literal["auto", "plain", "quiet"], console: Console) -> Display:

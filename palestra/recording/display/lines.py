@@ -30,14 +30,14 @@ def shortened(text: str, width: int) -> str:
     return text if cell_len(text) <= width else text[: max(width - 1, 0)] + "…"
 
 
-def row(cells: Sequence[Segment], widths: Sequence[int], gap: int = 1) -> Line:
+def row(cells: Sequence[Segment], widths: Sequence[int]) -> Line:
     """Set cells side by side. widths: of the cells; a negative one aligns its cell to the right."""
     line: Line = []
     for cell, width in zip(cells, widths, strict=True):
         shown = shortened(cell.text, abs(width))
         space = " " * (abs(width) - cell_len(shown))
         filled = space + shown if width < 0 else shown + space
-        line += [Segment(filled, cell.style), Segment(" " * gap)]
+        line += [Segment(filled, cell.style), Segment(" ")]
     return line
 
 

@@ -9,9 +9,8 @@ from rich.console import Console
 
 from palestra.recording.display.display import Closing, Display
 from palestra.recording.display.lines import Line, in_ascii
-from palestra.recording.display.notebook import Cell
+from palestra.recording.display.regions import Cell, Region
 from palestra.recording.display.screen import Screen, Warnings
-from palestra.recording.display.terminal import Region
 from palestra.recording.results import Progress, plain_ascii, printable
 from palestra.storage.secrets import redacted
 
@@ -98,16 +97,14 @@ class LiveDisplay(LiveLines, Display):
         self._latest = progress, time.monotonic()
 
     def log(self, line: str) -> None:
-        self._region.print_above("".join(f"{self._known(piece)}\n" for piece in line.splitlines()))
+        known = plain_ascii if self.is_ascii else printable
+        self._region.print_above("".join(f"{known(piece)}\n" for piece in line.splitlines()))
 
     def warn(self, line: str) -> None:
         self._keep(f"warning: {line}")
 
     def error(self, line: str) -> None:
         self._keep(f"error: {redacted(line)}")
-
-    def _known(self, text: str) -> str:
-        return plain_ascii(text) if self.is_ascii else printable(text)
 
     def _keep(self, line: str) -> None:
         self.log(line)

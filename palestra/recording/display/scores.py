@@ -115,15 +115,11 @@ def _cell(pair: PairResult, measure: str, results: Sequence[PairResult], details
         cell.append(f" ±{score_text(half)}", style="dim")
     if "change" in details and pair.learned and len(results) > 1:
         change = as_float(score.value) - as_float(results[0].scores.get(measure, UNKNOWN).value)
-        cell.append(f" {score_text(change, '+')}", style=_change_style(pair.is_high_good(measure), change))
+        is_high_good, style = pair.is_high_good(measure), "dim"  # where gain and loss cannot be said of all that learn
+        if is_high_good is not None and abs(change) > 0:
+            style = "green" if (change > 0) == is_high_good else "red"
+        cell.append(f" {score_text(change, '+')}", style=style)
     return cell
-
-
-def _change_style(is_high_good: bool | None, change: float) -> str:
-    """Return green where the learning players gained, red where they lost, dim where that cannot be said of all."""
-    if is_high_good is None or not abs(change) > 0:
-        return "dim"
-    return "green" if (change > 0) == is_high_good else "red"
 
 
 # ---- curves ------------------------------------------------------------------------------------------

@@ -58,7 +58,9 @@ class Screen:
             return [fitted([piece(f"{time_text}, {progress.phase()}")], width)]
         inside, left = width - 4, height - 2
         head = _bar_lines(progress, progress.tasks[: height // 6], age_s, inside)
-        head += filter(None, (draw(progress, inside) for draw in (_stages_line, _time_line, _counters_line)))
+        shares = [[piece(phase, "dim"), piece(f" {share:.0%}")] for phase, share in phase_shares(progress.time)]
+        told = (_stages(progress), shares, _counters(progress))
+        head += filter(None, (joined(texts, inside) for texts in told))
         foot = _warning_lines(warnings, 3 if height >= 24 else 1)
         left -= len(head) + len(foot)
         curves = self._keep(_curve_lines, progress.evaluations, inside)[: max(left // 4, 1)]
@@ -106,27 +108,22 @@ def _time_text(progress: Progress, age_s: float, with_gone: bool) -> str:
     return f"{share:3}%  {gone_text}{duration_text(left)} left"
 
 
-def _stages_line(progress: Progress, width: int) -> Line:
+def _stages(progress: Progress) -> list[Line]:
     """Name the stages of the run, for instance: train 12,000 opt steps   then test 5,000 games."""
     texts: list[Line] = []
     for name, stage in progress.stages.items():
         is_on = name == progress.stage
         told = piece(f"{'then ' * bool(texts)}{name} ", "bold" if is_on else "dim")
         texts.append([told, piece(amount_text(stage), "" if is_on else "dim")])
-    return joined(texts, width)
+    return texts
 
 
-def _time_line(progress: Progress, width: int) -> Line:
-    shares = [[piece(phase, "dim"), piece(f" {share:.0%}")] for phase, share in phase_shares(progress.time)]
-    return joined(shares, width)
-
-
-def _counters_line(progress: Progress, width: int) -> Line:
+def _counters(progress: Progress) -> list[Line]:
     texts = []
     for name, count in progress.counters.items():
         rate = f" ({count_text(progress.rates[name])}/s)" if progress.rates.get(name) else ""
         texts.append([piece(f"{label(name)} ", "dim"), piece(count_text(count)), piece(rate, "green")])
-    return joined(texts, width)
+    return texts
 
 
 def _warning_lines(warnings: Warnings, num: int) -> list[Line]:

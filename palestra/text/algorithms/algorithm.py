@@ -12,10 +12,10 @@ from palestra.config import Config, ConfigError, UserConfig, failure
 from palestra.config.errors import listed
 from palestra.config.variants import Variants
 from palestra.games.dialogue.protocol import Protocol
+from palestra.text.models.local import TuningConfig
 from palestra.text.models.losses import AnyTextLoss
-from palestra.text.models.tuning import TuningConfig
 from palestra.text.rollouts import DecisionRow, Rollouts
-from palestra.text.servers.tuning import ServerTuningConfig
+from palestra.text.servers.config import ServerTuningConfig
 
 
 @dataclass(frozen=True)

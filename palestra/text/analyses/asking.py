@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any, ClassVar
 
 from palestra.config import Config, ConfigError, NonEmptyStr, PositiveInt, below
@@ -11,8 +12,7 @@ from palestra.randomness import base_key, fold_number
 from palestra.runtime.device import find_device
 from palestra.storage.disk import Folder
 from palestra.text.analyses.analysis import Analysis, Dialogue, Judgement, messages_of
-from palestra.text.chat import Message, Prompt
-from palestra.text.models.model import Answer, PromptRefused, Request, SamplingConfig, TextModel
+from palestra.text.models.model import Answer, Message, Prompt, PromptRefused, Request, SamplingConfig, TextModel
 from palestra.text.players import AnyTextModelConfig, build_model
 from palestra.text.rollouts import DecisionRow
 from palestra.text.servers.calls import Calls
@@ -26,6 +26,7 @@ SYSTEM = (
 )
 LINE = "=" * 20
 PLAYER = "analysis"  # who asks a server
+KEY = base_key(0, "analysis")  # of which answers are drawn, by the numbers of the decision
 DRAIN_S = 15.0  # how long calls that are out are awaited at the end
 
 
@@ -107,7 +108,9 @@ class AskingAnalysis(Analysis):
         rows = [(place, row) for place, each in enumerate(dialogues) for row in messages_of(each)]
         asked = [(place, row, self.question(row, dialogues[place])) for place, row in rows if row.stop != "scripted"]
         wanted = [(place, row, question) for place, row, question in asked if question is not None]
-        answers = self._answers([Request(_prompt(row, question), _key(row)) for _, row, question in wanted])
+        drawn_of = [reduce(fold_number, (r.epoch, r.question, r.rollout, r.node), KEY) for _, r, _ in wanted]
+        prompts = [_prompt(row, question) for _, row, question in wanted]
+        answers = self._answers(list(map(Request, prompts, drawn_of)))
         found: list[list[Judgement]] = [[] for _ in dialogues]
         for (place, row, _), answer in zip(wanted, answers, strict=True):
             if isinstance(answer, PromptRefused):
@@ -138,11 +141,3 @@ def _prompt(row: DecisionRow, question: str) -> Prompt:
         f"{question} Begin with yes or no; then say why in one sentence.",
     ]
     return Message("system", SYSTEM), Message("user", "\n\n".join(parts))
-
-
-def _key(row: DecisionRow) -> int:
-    """Return the key of which the answer on a decision is drawn."""
-    key = base_key(0, "analysis")
-    for number in (row.epoch, row.question, row.rollout, row.node):
-        key = fold_number(key, number)
-    return key

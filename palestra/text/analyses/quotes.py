@@ -31,7 +31,8 @@ class Quotes(Analysis):
         for row in messages_of(dialogue):
             if quotes := quotations(row.answer):
                 read = _plain("\n".join(each.content for each in row.prompt if each.role != "system"))
-                wrong = [each for each in quotes if not _stands_in(_plain(each), read)]
+                plain = {each: _plain(each) for each in quotes}
+                wrong = [each for each in quotes if not (plain[each] in read or plain[each].rstrip(TRAILING) in read)]
                 words = f"not there: {'; '.join(wrong)}" if wrong else None
                 found.append(Judgement(row, 1 - len(wrong) / len(quotes), words))
         return found
@@ -67,7 +68,3 @@ def quotations(text: str) -> list[str]:
 
 def _plain(text: str) -> str:
     return " ".join(text.split())
-
-
-def _stands_in(quoted: str, read: str) -> bool:
-    return quoted in read or quoted.rstrip(TRAILING) in read

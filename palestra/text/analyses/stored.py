@@ -72,11 +72,7 @@ def judged_dialogue(of: Mapping[str, Any], judgements: Sequence[Judgement]) -> J
     """Make the line of a dialogue. of: its other fields."""
     decisions = [
         JudgedDecision(
-            node=each.row.node,
-            round=each.row.round,
-            role=each.row.role,
-            player=each.row.player,
-            answer=each.row.answer,
+            **{name: getattr(each.row, name) for name in ("node", "round", "role", "player", "answer")},
             value=None if each.value is None else float(each.value),
             words=None if each.words is None else each.words.encode(errors="replace").decode(),
         )
@@ -124,23 +120,17 @@ def _results(file: OpenFile, path: str) -> Results:
 
 
 class Journal:
-    """The file of an analysis while it is written. Made by `begin` or `go_on`."""
+    """The file of an analysis while it is written.
 
-    def __init__(self, file: OpenFile) -> None:
-        self._file = file
+    found: what the file holds, after which it goes on; without a header, a new file replaces it.
+    """
 
-    @classmethod
-    def begin(cls, folder: Folder, file: str, header: Header) -> "Journal":
-        """Write a new file; one that is there is replaced."""
-        folder.write(file, _line(header))
-        return cls(folder.append(file))
-
-    @classmethod
-    def go_on(cls, folder: Folder, file: str, found: Results) -> "Journal":
-        """Append to a file; what a kill has torn is cut off."""
-        opened = folder.append(file)
-        opened.truncate(found.length)
-        return cls(opened)
+    def __init__(self, folder: Folder, file: str, header: Header, found: Results) -> None:
+        if found.header is None:
+            folder.write(file, _line(header))
+        self._file = folder.append(file)
+        if found.header is not None:  # what a kill has torn is cut off
+            self._file.truncate(found.length)
 
     def add(self, dialogues: Sequence[JudgedDialogue]) -> None:
         """Append dialogues, and wait until they are on the disk."""

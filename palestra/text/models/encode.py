@@ -9,15 +9,44 @@ stand-ins become what they stand for, and a tokenizer that knows the special tok
 import json
 import re
 import secrets
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import methodcaller
+from typing import Any, Literal
 
-from palestra.text.chat import Prompt
 from palestra.text.models.extra import library
-from palestra.text.models.model import ChatTemplateError
-from palestra.text.models.templates import ChatTemplate
-from palestra.text.models.tokenizing import Isolated, TokenizerError
-from palestra.text.sandbox import MOST_TOGETHER, in_step
+from palestra.text.models.model import ChatTemplateError, Prompt
+from palestra.text.sandbox import MOST_TOGETHER, Confined, Limits, Sandbox, SandboxError
+
+LIMITS = Limits(seconds=10, num_bytes=768 << 20, characters=16 << 20)
+
+
+class TokenizerError(ValueError):
+    """A tokenizer has no tokens for a text, or no text for tokens."""
+
+
+class Isolated:
+    """Strangers' tokenizers in a process of their own: in compiled code they may run on and on, or fill the memory.
+
+    sources: each as JSON. Several threads may call it.
+    """
+
+    def __init__(self, sources: Sequence[str], limits: Limits = LIMITS) -> None:
+        self._definition = json.dumps({"kind": "tokenizers", "sources": sources})
+        self.process = Confined(limits)
+
+    def __call__(self, name: Literal["encode", "decode"], place: int, given: str | list[int]) -> Any:
+        """Let the tokenizer of that place "encode" a text, or "decode" tokens. Raises TokenizerError."""
+        reply = self.process.ask("tokenizers", self._definition, [json.dumps((name, {"place": place, "given": given}))])
+        if isinstance(reply, int):
+            seconds, num_bytes, _ = self.process.limits
+            limit = f"{seconds} s" if reply == -signal.SIGXCPU else f"{num_bytes >> 20} MiB"
+            raise TokenizerError(f"the tokenizer needs more than {limit}")
+        if reply["fault"] is not None:
+            raise TokenizerError(reply["fault"]["told"])
+        return reply["done"][0]
+
 
 Messages = list[dict[str, str]]
 STAND_INS = range(0xF0000, 0xFFFFE)  # of private use
@@ -36,12 +65,13 @@ class Encoder:
 
     def __init__(self, tokenizer: Any, stops: Sequence[int]) -> None:
         self.tokenizer = tokenizer
-        source = tokenizer.get_chat_template()
+        self._source = source = tokenizer.get_chat_template()
         self.template = ChatTemplate(source, tokenizer.special_tokens_map)
         added = tokenizer.added_tokens_decoder.values()
         is_special = (token.special or (token.content in source and not token.content.isspace()) for token in added)
         self.special = sorted({t.content for t, is_one in zip(added, is_special, strict=True) if is_one and t.content})
         self.special.sort(key=len, reverse=True)
+        self._marks = set("".join(self.special))
         self._any_special = re.compile("|".join(map(re.escape, self.special)) or "(?!)")  # or nothing at all
         backend = tokenizer.backend_tokenizer
         nonce = secrets.token_hex(16)
@@ -76,31 +106,32 @@ class Encoder:
 
         Raises ChatTemplateError, UnicodeEncodeError, TokenizerError, where it comes to a prompt that has no tokens.
         """
-        for first in range(0, len(prompts), MOST_TOGETHER):
-            some = prompts[first : first + MOST_TOGETHER]
+        together = MOST_TOGETHER // 2  # each is rendered twice
+        for first in range(0, len(prompts), together):
+            some = prompts[first : first + together]
             try:
-                yield from in_step(self.template, map(self._encode, some))
+                yield from self._encode(some)
             except (ChatTemplateError, UnicodeEncodeError, TokenizerError):
                 for prompt in some:  # up to the one that it was
-                    yield from in_step(self.template, [self._encode(prompt)])
+                    yield from self._encode([prompt])
 
-    def _encode(self, prompt: Prompt) -> Generator[Messages, str, list[int]]:
-        """Return the tokens of a prompt. Yields messages that are to be rendered."""
-        messages = [{"role": message.role, "content": message.content} for message in prompt]
-        plain = yield messages
-        stand_ins, restore = _stand_ins([plain, *(m["content"] for m in messages)], set("".join(self.special)))
-        marked = yield _changed(messages, lambda text: text.translate(stand_ins))
-        if marked.translate(restore) != plain:  # the template looks into messages: hide no more than must be
-            marked = yield _changed(messages, lambda text: self._hide(text, stand_ins))
-        pieces, end = [], 0
-        for start, token in self._spans(marked):
-            pieces += [marked[end:start].translate(restore), self._names[token]]
-            end = start + len(token)
-        return self._ids("".join([*pieces, marked[end:].translate(restore)]))
-
-    def _spans(self, text: str) -> list[tuple[int, str]]:
-        """Return where special tokens stand in a text, from left to right; of several at one place the longest."""
-        return [(match.start(), match[0]) for match in self._any_special.finditer(text)]
+    def _encode(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        """Return the tokens of prompts."""
+        chats = [[{"role": each.role, "content": each.content} for each in prompt] for prompt in prompts]
+        ways = [_stand_ins([self._source, *(each["content"] for each in chat)], self._marks) for chat in chats]
+        hidden = [_changed(chat, methodcaller("translate", way[0])) for chat, way in zip(chats, ways, strict=True)]
+        texts, found = self.template([*chats, *hidden]), []
+        for chat, way, plain, marked in zip(chats, ways, texts, texts[len(chats) :], strict=False):
+            back = way[1]
+            if marked.translate(back) != plain:  # the template looks into messages: hide no more than must be
+                there, back = _stand_ins([plain, *(each["content"] for each in chat)], self._marks)
+                [marked] = self.template([_changed(chat, partial(self._hide, stand_ins=there))])
+            pieces, end = [], 0
+            for token in self._any_special.finditer(marked):  # from left to right; of several at one place the longest
+                pieces += [marked[end : token.start()].translate(back), self._names[token[0]]]
+                end = token.end()
+            found.append(self._ids("".join([*pieces, marked[end:].translate(back)])))
+        return found
 
     def _hide(self, text: str, stand_ins: dict[int, str]) -> str:
         """Put a stand-in for the first character of each special token in a text, in upper or lower case."""
@@ -172,3 +203,33 @@ def _renamed(source: str, names: dict[str, str]) -> Any:
     data |= {"truncation": None, "padding": None}
     data["post_processor"] = None  # it adds the special tokens that begin and end a text, and knows them by name
     return library("tokenizers").Tokenizer.from_str(json.dumps(data))
+
+
+NAME = "chat_template"
+
+
+class ChatTemplate:
+    """A chat template that renders as transformers' `apply_chat_template` does, within limits of time and size.
+
+    It differs in one respect: today is always 26 July 2024. tokens: the texts of special tokens by their names.
+    Raises ChatTemplateError for a template that is no program.
+    """
+
+    def __init__(self, source: str, tokens: Mapping[str, Any]) -> None:
+        shared = {**tokens, "tools": None, "documents": None}
+        self._sandbox = Sandbox("chat", {NAME: source}, shared)
+        self._render([None])
+
+    def __call__(self, chats: Sequence[Sequence[Mapping[str, str]]], add_generation_prompt: bool = True) -> list[str]:
+        """Render the messages of each chat. Raises ChatTemplateError.
+
+        add_generation_prompt: with what begins an answer.
+        """
+        adds = {"add_generation_prompt": add_generation_prompt}
+        return self._render([{"messages": messages, **adds} for messages in chats])
+
+    def _render(self, values: Sequence[Mapping[str, Any] | None]) -> list[str]:
+        try:
+            return self._sandbox.render([(NAME, each) for each in values])
+        except SandboxError as error:
+            raise ChatTemplateError(str(error)) from error

@@ -13,8 +13,19 @@ from torch import Tensor
 
 from palestra.config import Config, PositiveFloat, PositiveInt, check
 from palestra.models.model import Terms
-from palestra.text.chat import Prompt
 from palestra.text.models.losses import AnyTextLoss, PolicyGradientConfig, PreferenceConfig, SupervisedConfig
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a chat; its content is text, whatever it looks like."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+Prompt = tuple[Message, ...]
+
 
 # ---- answers -----------------------------------------------------------------------------------------
 

@@ -1,27 +1,132 @@
-"""Where a local model comes from: a folder as transformers saves it, or sizes of which a small one is made."""
+"""Where a local model comes from: a folder as transformers saves it, or sizes of which a small one is made.
+
+Beside weights that stay, adapters may learn.
+"""
 
 import hashlib
+import warnings
 import weakref
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import model_validator
+from torch import nn
 
 from palestra.config import Config, ConfigError, NonEmptyStr, PositiveFloat, PositiveInt
 from palestra.randomness import seeded_global_state
-from palestra.text.chat import Message
-from palestra.text.models.byte_tokens import byte_tokenizer
 from palestra.text.models.encode import Encoder
 from palestra.text.models.extra import library
 from palestra.text.models.folder import check_folder, sha256_of, weight_files
-from palestra.text.models.local import AllWeights, LocalModel
-from palestra.text.models.lora import Adapter, LoRAConfig, SharedNetwork
+from palestra.text.models.local import AllWeights, LocalModel, Tuned, Weights, batch_of
 from palestra.text.models.losses import SupervisedConfig
-from palestra.text.models.model import Example, Job, SamplingConfig
-from palestra.text.models.network import Network
-from palestra.text.models.sampling import draw_answers
-from palestra.text.models.tuning import Tuned, batch_of
+from palestra.text.models.model import Example, Job, Message, SamplingConfig
+from palestra.text.models.network import Network, draw_answers
+
+# ---- adapters ------------------------------------------------------------------------------------------
+
+
+class LoRAConfig(Config):
+    """A low-rank adapter: what it adds to a layer is the product of two thin matrices."""
+
+    usual: ClassVar[Any] = {"rank": 16, "alpha": 32.0, "targets": "all_linear"}
+
+    rank: PositiveInt
+    """the inner size of the product"""
+    alpha: PositiveFloat
+    """the product counts alpha / rank times"""
+    targets: Literal["all_linear"] | list[NonEmptyStr]
+    """the layers that get one, by the ends of their names, such as q_proj; all_linear: all linear ones but the last"""
+
+
+class SharedNetwork:
+    """A network without gradients, and the adapters in it, of which one is active.
+
+    base_sha256: of its folder.
+    """
+
+    def __init__(self, network: Network, base_sha256: str) -> None:
+        self.network, self.base_sha256 = network.requires_grad_(False), base_sha256
+        self.num_adapters, self.active = 0, ""
+
+
+class Adapter:
+    """The weights of one low-rank adapter (Hu et al. 2022), by peft, in a network that other adapters share.
+
+    key: an int64 of which its first matrices are drawn; its second ones are 0, so that it begins as the base. Raises
+    ConfigError, at the key `adapter.targets`, if it does not fit the network.
+    """
+
+    def __init__(self, shared: SharedNetwork, config: LoRAConfig, key: int) -> None:
+        self.shared, self.base_sha256 = shared, shared.base_sha256
+        self.name = f"adapter_{shared.num_adapters}"
+        shared.num_adapters += 1
+        peft = library("peft")
+        lora = peft.LoraConfig(
+            r=config.rank,
+            lora_alpha=config.alpha,
+            lora_dropout=0.0,
+            target_modules="all-linear" if config.targets == "all_linear" else list(config.targets),
+        )
+        causal_lm = shared.network.causal_lm
+        with seeded_global_state(key), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the network has other adapters
+            try:
+                peft.inject_adapter_in_model(lora, causal_lm, adapter_name=self.name)
+            except ValueError as error:
+                message = f"expected layers of the model, got {config.targets}: {error!s:.200}"
+                raise ConfigError.at("adapter.targets", message) from error
+        self.layers = {name: each for name, each in _layers(causal_lm).items() if self.name in each.lora_A}
+        if others := [name for name, layer in self.layers.items() if not hasattr(layer.get_base_layer(), "weight")]:
+            raise ConfigError.at("adapter.targets", f"expected linear layers alone, got {others[0]}, too; list others")
+        self.parameters: dict[str, nn.Parameter] = {
+            f"{name}.{part}": getattr(layer, part)[self.name].weight
+            for name, layer in self.layers.items()
+            for part in ("lora_A", "lora_B")
+        }
+        for each in self.parameters.values():
+            each.data = each.data.float()  # small steps would not move numbers of bfloat16
+        self._initial = {name: each.detach().clone() for name, each in self.parameters.items()}
+        shared.active = self.name
+        self._require_gradients()
+
+    def activate(self) -> None:
+        if self.shared.active == self.name:
+            return
+        for layer in _layers(self.shared.network.causal_lm).values():
+            layer.set_adapter([self.name] if self.name in layer.lora_A else [])
+        self.shared.active = self.name
+        self._require_gradients()
+
+    def _require_gradients(self) -> None:
+        self.shared.network.requires_grad_(False)
+        for each in self.parameters.values():
+            each.requires_grad_(True)
+
+    def initial(self) -> Weights:
+        return self._initial
+
+    @torch.no_grad()
+    def whole(self) -> Weights:
+        """Return the weights of the network with the adapter merged into them."""
+        self.activate()
+        state = {
+            name.replace(".base_layer.", "."): value
+            for name, value in self.shared.network.causal_lm.state_dict().items()
+            if ".lora_" not in name
+        }
+        for name, layer in self.layers.items():
+            weight = f"{name}.weight"
+            state[weight] = (state[weight] + layer.get_delta_weight(self.name)).to(state[weight].dtype)
+        return state
+
+
+def _layers(causal_lm: Any) -> dict[str, Any]:
+    """Return the layers of a network that have adapters, by name."""
+    kind = library("peft.tuners.lora").LoraLayer
+    return {name: each for name, each in causal_lm.named_modules() if isinstance(each, kind)}
+
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -49,15 +154,11 @@ class FolderConfig(Config):
             network = self._load(path, device)
             learning: Any = AllWeights(network, base_sha256, lambda: self._load(path, device))
         else:
-            shared = self._shared(path, base_sha256, device)
+            place = (base_sha256, self.dtype, str(device))
+            if (shared := _shared_networks.get(place)) is None:
+                shared = _shared_networks[place] = SharedNetwork(self._load(path, device), base_sha256)
             network, learning = shared.network, Adapter(shared, self.adapter, key)
         return LocalModel(network, self._encoder(path, network), learning)
-
-    def _shared(self, path: Path, base_sha256: str, device: torch.device) -> SharedNetwork:
-        place = (base_sha256, self.dtype, str(device))
-        if (shared := _shared_networks.get(place)) is None:
-            shared = _shared_networks[place] = SharedNetwork(self._load(path, device), base_sha256)
-        return shared
 
     def _load(self, path: Path, device: torch.device) -> Network:
         auto = library("transformers").AutoModelForCausalLM
@@ -227,3 +328,32 @@ class NewConfig(Config):
         )
         with seeded_global_state(key):
             return Network(transformers.LlamaForCausalLM(config).to(device))
+
+
+SPECIAL = ("<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "<|{{ message.role }}|>{{ message.content }}{% if message.role == 'assistant' %}<|end|>{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@cache
+def byte_tokenizer() -> Any:
+    """Return a tokenizer of transformers: token b is byte b, and the tokens after 255 are special."""
+    tokenizers, transformers = library("tokenizers"), library("transformers")
+    # each byte by the letter that stands for it in byte-level vocabularies (Radford et al. 2019)
+    printed = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printed]
+    names = {chr(byte): byte for byte in printed} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=names, merges=[]))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL))
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=SPECIAL[0],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr
-from palestra.data.splits import split_rows
-from palestra.data.table import AnyHeldOutConfig, LabelledFile, flags, told_file
+from palestra.data.table import AnyHeldOutConfig, LabelledFile, flags, split_rows, told_file
 from palestra.games.dialogue.protocol import Protocol
 from palestra.games.dialogue.rows import faults_of_sees, first_sees, shown_columns
 from palestra.text.scenarios.scenario import Drawn, TextScenario

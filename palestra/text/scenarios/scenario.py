@@ -1,12 +1,19 @@
-"""What a scenario of text is: labelled questions, what each role sees of them, and what speaks for a verdict."""
+"""What a scenario of text is: labelled questions, what each role sees of them, and what speaks for a verdict.
+
+Those of a user's own are tried before anybody plays: each fault is told in a line.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from palestra.games.dialogue.protocol import DECISIONS, Protocol
+from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure
+from palestra.data.table import HALF
+from palestra.games.dialogue.protocol import DECISIONS, VERDICTS, Protocol
+from palestra.randomness import base_key, global_states, restored_global_states, world_keys
 from palestra.text.dialogue import Question
 
 
@@ -56,3 +63,105 @@ class TextScenario(ABC):
         """Draw questions, numbered from `first` on. keys: as for `draw`."""
         drawn = self.draw(keys, held_out)
         return [Question(number, fields, label) for number, (fields, label) in enumerate(drawn, start=first)]
+
+
+NUM_DRAWS = 100
+
+
+class _Raised(Exception):
+    """A method has raised: nothing else of the scenario can be tried."""
+
+
+def make_text_scenario(config: Any, protocol: Protocol) -> TextScenario:
+    """Make the scenario of a config.
+
+    Raises ConfigError, with paths relative to it, for one that cannot be made; one of the user's own is tried.
+    """
+    if not isinstance(config, UserConfig):
+        scenario: TextScenario = config.build(protocol)
+        return scenario
+    try:
+        scenario = config.build(protocol)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError.at("", f"{config.name!r} cannot be made: {failure(error)}") from error
+    with restored_global_states():
+        found: dict[str, str] = {}
+        try:
+            for method, fault in _faults(scenario, protocol):
+                found.setdefault(method, fault)
+        except _Raised as raised:
+            method, fault = raised.args
+            found.setdefault(method, fault)
+    name = type(scenario).__name__
+    ConfigError.require_none(ConfigErrorItem("", f"{name}.{method}: {fault}") for method, fault in found.items())
+    return scenario
+
+
+def _call(scenario: TextScenario, method: str, *arguments: Any) -> Any:
+    try:
+        return getattr(scenario, method)(*arguments)
+    except Exception as error:
+        raise _Raised(method, f"raises {failure(error)}") from error
+
+
+def _faults(scenario: TextScenario, protocol: Protocol) -> Iterator[tuple[str, str]]:
+    """Give what is wrong with a scenario: an attribute or method, and its fault."""
+    before = list(_faults_of_attributes(scenario, protocol))
+    yield from before
+    if before:
+        return
+    for held_out in (False, True):
+        keys = world_keys(base_key(0, f"text scenario try-out {held_out}"), NUM_DRAWS, torch.device("cpu"))
+        kept, random_before = keys.clone(), global_states()
+        drawn = _call(scenario, "draw", keys, held_out)
+        if global_states() != random_before:
+            yield "draw", "expected chance from its keys alone, got numbers from a global random generator"
+        faults = list(_faults_of_drawn(scenario, drawn))
+        yield from faults
+        if faults:
+            return
+        if not torch.equal(keys, kept):
+            yield "draw", "expected its keys to stay as they were, got other ones"
+        if _call(scenario, "draw", kept.clone(), held_out) != drawn:
+            yield "draw", "expected the same questions for the same keys, got others at a second call"
+        if _call(scenario, "draw", kept[-1:].clone(), held_out) != drawn[-1:]:
+            yield "draw", "expected a question to come out alone as it does among others, got another one"
+        for question in scenario.questions(kept, held_out):
+            for method, more in (("describe", ()), *(("argue", (v,)) for v in VERDICTS if v is not None)):
+                text = _call(scenario, method, question, *more)
+                if not isinstance(text, str) or not text.strip():
+                    yield method, f"expected a text, got {text!r:.80}"
+
+
+def _faults_of_attributes(scenario: TextScenario, protocol: Protocol) -> Iterator[tuple[str, str]]:
+    fields, sees = getattr(scenario, "fields", None), getattr(scenario, "sees", None)
+    if not isinstance(fields, list | tuple) or not all(isinstance(name, str) for name in fields):
+        yield "fields", f"expected a tuple of names, got {fields!r:.80}"
+        return
+    if not isinstance(sees, dict) or sees.keys() != set(protocol.roles):
+        yield "sees", f"expected a dict with the roles {', '.join(protocol.roles)}, got {sees!r:.80}"
+        return
+    for role, names in sees.items():
+        for name in names:
+            if name not in fields:
+                yield "sees", f"expected fields ({', '.join(fields)}) for {role!r}, got {name!r:.80}"
+
+
+def _faults_of_drawn(scenario: TextScenario, drawn: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(drawn, list) or len(drawn) != NUM_DRAWS:
+        got = f"{len(drawn)}" if isinstance(drawn, list) else f"{drawn!r:.80}"
+        yield "draw", f"expected a list of a question per key ({NUM_DRAWS}), got {got}"
+        return
+    for each in drawn:
+        if not isinstance(each, tuple) or len(each) != 2 or not isinstance(each[0], dict):
+            yield "draw", f"expected questions as (texts by name, label), got {each!r:.80}"
+            return
+        texts, label = each
+        if texts.keys() != set(scenario.fields) or not all(isinstance(text, str) for text in texts.values()):
+            yield "draw", f"expected a text for each of {', '.join(scenario.fields)}, got {texts!r:.80}"
+        elif any(HALF.search(text) for text in texts.values()):
+            yield "draw", f"expected texts that UTF-8 can write, got {texts!r:.80}"
+        if type(label) is not int or label not in (0, 1):
+            yield "draw", f"expected the labels to be 0 or 1, got {label!r:.80}"

@@ -102,29 +102,25 @@ class Calls:
         run: its id. limit: of what it may spend. within_s: how long calls that are out are awaited at the end. Raises
         RunFolderError for a damaged folder, and if another process spends the same budget.
         """
-        with _alone(folder, limit), self._opened(folder, run, limit, within_s):
-            yield
-
-    @contextmanager
-    def _opened(self, folder: Folder, run: str, limit: Cost, within_s: float) -> Iterator[None]:
-        self.ledger, self._folder, self._run, self._until = Ledger(limit), folder, run, None
-        self._begin_session()
-        self._journals, self._answers = {}, {}
-        self._attempts.clear()
-        self.tally.clear()
-        self._read_new()
-        try:
-            yield
-        finally:
-            self.drain(within_s)
-            self.background.cancel()
-            for client in self._clients.values():
-                client.close()
-            self.background.close()
-            self._clients = {}
-            for journal in self._journals.values():
-                journal.close()
-            self._folder = None
+        with _alone(folder, limit):
+            self.ledger, self._folder, self._run, self._until = Ledger(limit), folder, run, None
+            self._begin_session()
+            self._journals, self._answers = {}, {}
+            self._attempts.clear()
+            self.tally.clear()
+            self._read_new()
+            try:
+                yield
+            finally:
+                self.drain(within_s)
+                self.background.cancel()
+                for client in self._clients.values():
+                    client.close()
+                self.background.close()
+                self._clients = {}
+                for journal in self._journals.values():
+                    journal.close()
+                self._folder = None
 
     def _begin_session(self) -> None:
         self.session += 1
@@ -206,7 +202,7 @@ class Calls:
         """Ask for answers, and return a ticket, by which `take` gives them."""
         self._num_asked += 1
         name = f"{self._stage}.jsonl"
-        own = f"{self._stage}/{_sha256([client.config.url, call.body, call.decisions])[:32]}"
+        own = f"{self._stage}/{sha256_of([client.config.url, call.body, call.decisions])[:32]}"
         known = self._answers[name].get(own)
         if known is not None and len(known.texts) == len(call.decisions):
             self._results.put((self._num_asked, known))
@@ -342,7 +338,7 @@ class Calls:
             self._require_staying()
             asked = {"kind": "asked", **said, "run": self._run, "player": call.player, "decisions": call.decisions}
             await journal.write(
-                {**asked, "request": _sha256([client.config.url, call.body]), "worst": call.worst.line()}
+                {**asked, "request": sha256_of([client.config.url, call.body]), "worst": call.worst.line()}
             )
         except BaseException:
             self.settle(key, NOTHING)
@@ -405,10 +401,8 @@ def _alone(folder: Folder, limit: Cost) -> Iterator[None]:
         lock = Lock.take(folder.make(), "lock")
     if lock is None:
         raise RunFolderError(f"{folder.path}: another process spends the budget of the run; wait until it ends")
-    try:
+    with lock:
         yield
-    finally:
-        lock.free()
 
 
 def _usage(reply: Any) -> Usage | None:
@@ -423,5 +417,6 @@ def _usage(reply: Any) -> Usage | None:
     return Usage(*numbers) if is_told else None
 
 
-def _sha256(data: Any) -> str:
+def sha256_of(data: Any) -> str:
+    """Return the SHA-256 of data as JSON."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

@@ -180,7 +180,10 @@ class Client:
                 reply = await own.post(f"{self.config.url}/chat/completions", body=body, cast_to=self._raw)
         finally:
             self._free.append(own)
-        return _json(reply.content)
+        try:
+            return json.loads(reply.content)
+        except (ValueError, RecursionError):
+            return reply.content.decode(errors="replace")
 
     def _copy(self) -> Any:
         """Make the official client of one more call that is out.
@@ -291,13 +294,6 @@ async def _bound(response: Any) -> None:
             await stream.aclose()
 
     response.stream = Bounded()
-
-
-def _json(content: bytes) -> Any:
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        return content.decode(errors="replace")
 
 
 def retry_after_s(error: BaseException) -> float | None:

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from palestra.text.algorithms.algorithm import Example
-from palestra.text.chat import Message, Prompt
 from palestra.text.models.model import Example as JobExample
-from palestra.text.models.model import PromptRefused, TextModel
+from palestra.text.models.model import Message, Prompt, PromptRefused, TextModel
 
 ROLES = ("system", "developer", "user", "assistant")
 MOST_LINE_BYTES = 8 << 20  # reading a longer line would stop the other threads of a server for seconds

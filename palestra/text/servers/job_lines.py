@@ -4,12 +4,12 @@ A job's line `intent` is on the disk before anything of it is sent. `uploaded`, 
 `failed` or `cancelled` follow, each on the disk before the next step is taken.
 """
 
+import hashlib
 import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from typing import Any
 
 from palestra.config import ConfigError
@@ -55,22 +55,6 @@ class JobEntry:
     def in_ledger(self) -> tuple[str, int]:
         return self.key, self.attempt
 
-    def with_line(self, line: Mapping[str, Any]) -> "JobEntry":
-        """Return what the lines say with one more."""
-        kind = line["kind"]
-        match kind:
-            case "uploaded":
-                return replace(self, state=kind, file=line["file"])
-            case "submitted":
-                return replace(self, state=kind, job=line["job"], submitted_at=line["at"])
-        return replace(self, state=kind, end=line)
-
-
-def job_key(run: str, epoch: int | str, player: str, attempt: int) -> str:
-    """Return the key of a job. It is part of a file's name, so it is made of plain characters."""
-    name = player if re.fullmatch(r"[A-Za-z0-9_]{1,40}", player) else sha256(player.encode()).hexdigest()[:16]
-    return f"palestra-{run}-{epoch}-{name}-{attempt}"
-
 
 class JobLines:
     """The jobs of a run, as its jobs.jsonl has them.
@@ -97,7 +81,11 @@ class JobLines:
         """Return the next job of a player in an epoch, of which nothing is written yet."""
         before = [e.attempt for e in self.entries.values() if (e.run, e.epoch, e.player) == (self.run, epoch, player)]
         attempt = max(before, default=0) + 1
-        key = job_key(self.run, epoch, player, attempt)
+        # a part of a file's name, so it is made of plain characters
+        name = (
+            player if re.fullmatch(r"[A-Za-z0-9_]{1,40}", player) else hashlib.sha256(player.encode()).hexdigest()[:16]
+        )
+        key = f"palestra-{self.run}-{epoch}-{name}-{attempt}"
         return JobEntry(key, self.run, epoch, player, attempt, request, sha256, worst)
 
     def intend(self, entry: JobEntry) -> JobEntry:
@@ -187,12 +175,17 @@ def _is_cost(found: Any) -> bool:
 
 
 def _take(entries: dict[str, JobEntry], line: Mapping[str, Any]) -> None:
-    key = line["key"]
-    if line["kind"] == "intent":
-        said = {name: value for name, value in line.items() if name != "kind"}
-        entries[key] = JobEntry(**said | {"worst": Cost(**line["worst"])})
-    else:
-        entries[key] = entries[key].with_line(line)
+    key, kind = line["key"], line["kind"]
+    match kind:
+        case "intent":
+            said = {name: value for name, value in line.items() if name != "kind"}
+            entries[key] = JobEntry(**said | {"worst": Cost(**line["worst"])})
+        case "uploaded":
+            entries[key] = replace(entries[key], state=kind, file=line["file"])
+        case "submitted":
+            entries[key] = replace(entries[key], state=kind, job=line["job"], submitted_at=line["at"])
+        case _:
+            entries[key] = replace(entries[key], state=kind, end=line)
 
 
 # ---- by hand -----------------------------------------------------------------------------------------------

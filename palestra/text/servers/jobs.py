@@ -1,4 +1,4 @@
-"""Fine-tuning jobs at servers, of which none is submitted twice and none is lost.
+"""Fine-tuning jobs at servers: what is asked and can cost, of which none is submitted twice and none is lost.
 
 What may have reached the server although its reply got lost is looked for there by its key, before anything is sent
 again (palestra.text.servers.job_lines).
@@ -6,19 +6,110 @@ again (palestra.text.servers.job_lines).
 
 import asyncio
 import hashlib
+import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
-from palestra.text.servers.calls import MOST_TOKENS, Calls
+import torch
+
+from palestra.text.servers.calls import MOST_TOKENS, Calls, sha256_of
 from palestra.text.servers.client import is_final, reached
+from palestra.text.servers.config import ServerConfig, ServerTuningConfig
 from palestra.text.servers.job_lines import PLAIN_ID, JobEntry, JobLines
-from palestra.text.servers.job_order import JobOrder, TunedModel
-from palestra.text.servers.ledger import Cost
+from palestra.text.servers.ledger import Cost, most_read, worst_of_job
+
+
+@dataclass(frozen=True)
+class FileJob:
+    """One tuning of a model behind a server.
+
+    content: the file of examples. method: what kind of file it is. parameters: those of the method, besides the keys of
+    a ServerTuningConfig. begin_from: what is tuned: the model before, or the one that the config names.
+    """
+
+    content: bytes
+    method: Literal["supervised", "dpo"]
+    parameters: Mapping[str, float]
+    begin_from: Literal["base", "before"]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the job as plain data and a tensor."""
+        file = torch.frombuffer(bytearray(self.content), dtype=torch.uint8)
+        return {
+            "file": file,
+            "method": self.method,
+            "parameters": dict(self.parameters),
+            "begin_from": self.begin_from,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "FileJob":
+        """Make again what `state_dict` gave."""
+        content = state["file"].numpy().tobytes()
+        return cls(content, state["method"], state["parameters"], state["begin_from"])
+
+
+@dataclass(frozen=True)
+class JobOrder:
+    """What is asked of a server: a job with everything that it depends on.
+
+    model: the one that is tuned. seed: of the order of the examples.
+    """
+
+    epoch: int | str
+    player: str
+    server: ServerConfig
+    model: str
+    job: FileJob
+    config: ServerTuningConfig
+    seed: int
+
+    def worst(self) -> Cost:
+        """Return the most that the job can cost."""
+        return worst_of_job(most_tokens(self.job.content), self.config.num_passes, self.server.exact_prices())
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what the server is sent besides the file and the metadata."""
+        parameters = {**self.config.hyperparameters(), **self.job.parameters}
+        method = {"type": self.job.method, self.job.method: {"hyperparameters": parameters}}
+        return {"model": self.model, "method": method, "seed": self.seed}
+
+    def request(self) -> str:
+        """Return the SHA-256 of all that is asked."""
+        file = hashlib.sha256(self.job.content).hexdigest()
+        return sha256_of({"url": self.server.url, "file": file, **self.arguments()})
+
+
+@dataclass(frozen=True)
+class TunedModel:
+    """What has come of a job. model: its name. steps: opt steps, as the server counts them. loss: the last one told."""
+
+    model: str
+    steps: int
+    loss: float | None
+
+
+def most_tokens(content: bytes) -> int:
+    """Return the most tokens that one pass through a file of examples may have, whatever the tokenizer.
+
+    A prompt of a pair is read with both of its answers.
+    """
+    return sum(map(_tokens_of, map(json.loads, content.splitlines())))
+
+
+def _tokens_of(example: Mapping[str, Any]) -> int:
+    if "messages" in example:
+        return most_read(message["content"] for message in example["messages"])
+    read = example["input"]["messages"]
+    pairs = ([*read, *example[name]] for name in ("preferred_output", "non_preferred_output"))
+    return sum(most_read(message["content"] for message in messages) for messages in pairs)
+
 
 LONGEST_PAUSE_S = 60.0  # between two looks at a job, unless poll_s is longer
 PAUSE_GROWTH = 1.5
@@ -227,8 +318,10 @@ class ServerJob:
                 return await self._finish(entry, job)
             if status in ("failed", "cancelled") or is_late:
                 kind = "failed" if status == "failed" else "cancelled"
+                said = getattr(getattr(job, "error", None), "message", None) or "the server says no reason"
                 is_ours = is_late and kind == "cancelled"
-                why = f"it was not over after {config.timeout_s:g} s (timeout_s)" if is_ours else self._reason(job)
+                late = f"it was not over after {config.timeout_s:g} s (timeout_s)"
+                why = late if is_ours else self.client.shortened(said)
                 await self._end(entry, kind, why, _trained_tokens(job))
             left = entry.submitted_at + config.timeout_s - time.time()
             if left <= 0:
@@ -286,7 +379,8 @@ class ServerJob:
         for number in range(self.client.num_attempts):
             try:
                 found = await ask()
-                _require_whole(found)
+                if isinstance(found, str) or found is None:  # a text in place of JSON
+                    raise ValueError(f"expected JSON, got {found!r}")
                 return found
             except Exception as error:
                 failure = error
@@ -313,19 +407,8 @@ class ServerJob:
             raise ValueError(f"expected an object with an id, got {found!r}")
         return own
 
-    def _reason(self, job: Any) -> str:
-        """Return why a job has ended, in the server's words."""
-        error = getattr(job, "error", None)
-        return self.client.shortened(getattr(error, "message", None) or "the server says no reason")
-
     def _named(self, entry: JobEntry) -> str:
         return f"the job {entry.job or entry.key} of {entry.player!r} at {self.order.server.url}"
-
-
-def _require_whole(found: Any) -> None:
-    """Raise ValueError for a reply that is no object of the kind asked for, as a text in place of JSON is."""
-    if isinstance(found, str) or found is None:
-        raise ValueError(f"expected JSON, got {found!r}")
 
 
 def _metadata(job: Any) -> Mapping[str, Any]:

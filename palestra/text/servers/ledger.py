@@ -8,7 +8,7 @@ which `worst` opens an attempt and `spent` closes it.
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from palestra.text.chat import Prompt
+from palestra.text.models.model import Prompt
 
 PICO = 10**12  # money is counted in such parts of the currency: a price of a millionth per million tokens is 1
 MOST = 10**200  # tokens or parts of money in a line of a file: far more than there is, and sums are still floats
@@ -104,17 +104,13 @@ class Ledger:
         self.limit, self.spent = limit, NOTHING
         self.reserved: dict[Key, Cost] = {}
 
-    def may_begin(self, worst: Cost) -> bool:
-        """Tell whether an attempt can cost this much at most, beside all that are out, within the limit."""
-        return sum_of([self.spent, *self.reserved.values(), worst]).within(self.limit)
-
     def could_begin(self, worst: Cost) -> bool:
         """Tell whether an attempt might still begin, if those that are out cost nothing."""
         return self.spent.plus(worst).within(self.limit)
 
     def reserve(self, key: Key, worst: Cost) -> bool:
-        """Let an attempt begin if it may. Returns whether it did."""
-        if not self.may_begin(worst):
+        """Let an attempt begin if it, and all that are out, stay within the limit at worst. Returns whether it did."""
+        if not sum_of([self.spent, *self.reserved.values(), worst]).within(self.limit):
             return False
         self.reserved[key] = worst
         return True

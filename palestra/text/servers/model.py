@@ -7,9 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from palestra.config import below
-from palestra.text.chat import Prompt
 from palestra.text.models.extra import library
-from palestra.text.models.model import Answer, Job, PromptRefused, Request, SamplingConfig, TextModel, Tuning
+from palestra.text.models.model import Answer, Job, Prompt, PromptRefused, Request, SamplingConfig, TextModel, Tuning
 from palestra.text.servers.calls import Call, Calls, Reply
 from palestra.text.servers.client import Background, Client
 from palestra.text.servers.config import ServerConfig

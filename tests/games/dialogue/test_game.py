@@ -1,7 +1,7 @@
 """Dialogues: every protocol against a plain loop, and optimal players against the accuracy by enumeration.
 
-Covers palestra.games.dialogue.protocol, palestra.games.dialogue.protocols, palestra.games.dialogue.scenario,
-palestra.games.dialogue.witness, palestra.players.scripted_dialogue.
+Covers palestra.games.dialogue.protocols, palestra.games.dialogue.scenario, palestra.games.dialogue.witness,
+palestra.players.scripted_dialogue.
 """
 
 from typing import Any

@@ -1,7 +1,4 @@
-"""The loops of dialogues give what the rules in plain torch give, to the bit.
-
-Covers palestra.games.dialogue.rules.
-"""
+"""The loops of dialogues give what the rules in plain torch give, to the bit."""
 
 from types import SimpleNamespace
 from typing import Any

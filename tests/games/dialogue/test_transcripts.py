@@ -100,7 +100,7 @@ def test_tables_are_shares_of_the_games_with_each_label() -> None:
 
 
 def test_rare_messages_count_together_and_what_is_unknown_is_none(monkeypatch: Any) -> None:
-    monkeypatch.setattr("palestra.games.dialogue.transcripts.MOST_TOKENS", 1)
+    monkeypatch.setattr("palestra.games.dialogue.game.MOST_TOKENS", 1)
     game = dialogue(name="adp", stance="accept")
     label, said = torch.ones(4, dtype=torch.int64), torch.tensor([1, 1, 0, 2])
     messages = torch.stack([said, said], dim=1).unsqueeze(2)

@@ -13,7 +13,7 @@ from palestra.config import check, load_yaml
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.games.gymnasium.environments import make_environment
 from palestra.games.gymnasium.wrappers import Fire
-from palestra.runs.shipped_configs import shipped_configs
+from palestra.runs.shipped import shipped_configs
 
 pytest.importorskip("ale_py")
 SHIPPED = {path.stem: path for path in shipped_configs()}

@@ -1,7 +1,7 @@
 """Environments that raise, exit, are killed, or give what Gymnasium does not allow: one error, which says where.
 
-Covers palestra.games.gymnasium.faults, palestra.games.gymnasium.seeding, palestra.games.gymnasium.sync,
-palestra.games.gymnasium.workers, palestra.games.world.
+Covers palestra.games.gymnasium.faults, palestra.games.gymnasium.seeding, palestra.games.gymnasium.workers,
+palestra.games.world.
 """
 
 import multiprocessing
@@ -19,10 +19,9 @@ from gymnasium.vector.vector_env import AutoresetMode, VectorEnv
 
 from palestra.config import ConfigError
 from palestra.games.gymnasium import GymnasiumWorld
-from palestra.games.gymnasium.environments import close_vector
+from palestra.games.gymnasium.environments import LeanSyncVectorEnv, close_vector
 from palestra.games.gymnasium.faults import fault_of_observation
 from palestra.games.gymnasium.seeding import EpisodeSeeds
-from palestra.games.gymnasium.sync import LeanSyncVectorEnv
 from palestra.games.gymnasium.workers import CheckedSteps, WatchedVectorEnv
 from palestra.games.world import EnvironmentFailed, Outcome
 from tests.games.gym_worlds import MODES, gym_game

@@ -14,7 +14,7 @@ import torch
 from conftest import LEARNER, MakeConfig
 
 import palestra
-from palestra.commands.export import export_player
+from palestra.commands.export_player import export_player
 from palestra.config import ConfigError
 from palestra.games.gymnasium.spaces import MASK
 from palestra.games.world import EnvironmentFailed

@@ -1,6 +1,6 @@
 """Environments of every allowed kind: episodes of one step, integers, every space, vectors in every mode, faults.
 
-Covers palestra.games.gymnasium.memory, palestra.games.gymnasium.own_vector.
+Covers palestra.games.gymnasium.memory.
 """
 
 import re

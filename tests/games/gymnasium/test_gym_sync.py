@@ -6,7 +6,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.vector.vector_env import AutoresetMode
 
-from palestra.games.gymnasium.sync import LeanSyncVectorEnv
+from palestra.games.gymnasium.environments import LeanSyncVectorEnv
 from palestra.games.world import EnvironmentFailed
 from tests.gym_oddities import Blink, Cockpit, Drawn
 from tests.gym_probes import Walk

@@ -1,6 +1,6 @@
 """GymnasiumWorld: the same experience in every autoreset mode and vectorization, true ends, seeds, replay.
 
-Covers palestra.games.gymnasium.game, palestra.games.gymnasium.running_episodes, palestra.games.gymnasium.world.
+Covers palestra.games.gymnasium.world.
 """
 
 import os

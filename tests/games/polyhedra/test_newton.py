@@ -1,6 +1,4 @@
-"""Covers palestra.games.polyhedra, palestra.games.polyhedra.newton_exact, palestra.games.polyhedra.newton_kernel,
-palestra.games.polyhedra.newton_torch.
-"""
+"""Covers palestra.games.polyhedra, palestra.games.polyhedra.newton_kernel, palestra.games.polyhedra.newton_torch."""
 
 import zlib
 from itertools import pairwise

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from palestra.games.polyhedra.rho import estimate_rho
+from palestra.games.polyhedra.game import estimate_rho
 from palestra.runtime.statistics import Estimate
 
 

@@ -14,8 +14,7 @@ from palestra.text.analyses.analysis import Dialogue
 from palestra.text.analyses.asking import AskingAnalysis
 from palestra.text.analyses.follows_up import FollowsUp, FollowsUpConfig
 from palestra.text.analyses.keeps_to_role import KeepsToRole, KeepsToRoleConfig
-from palestra.text.chat import Message
-from palestra.text.models.model import Answer, PromptRefused, Request, SamplingConfig
+from palestra.text.models.model import Answer, Message, PromptRefused, Request, SamplingConfig
 from tests.text.games import text_config
 from tests.text.rows import row
 from tests.text.runs import MODEL

@@ -3,7 +3,7 @@
 import pytest
 
 from palestra.text.analyses.quotes import Quotes, QuotesConfig, quotations
-from palestra.text.chat import Message
+from palestra.text.models.model import Message
 from tests.text.games import text_config
 from tests.text.rows import row
 

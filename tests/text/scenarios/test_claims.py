@@ -1,7 +1,4 @@
-"""Claims: balanced, drawn by keys, and with strings in evaluations that training never draws.
-
-Covers palestra.text.scenarios.scenario.
-"""
+"""Claims: balanced, drawn by keys, and with strings in evaluations that training never draws."""
 
 from collections import Counter
 

@@ -11,9 +11,8 @@ from palestra.config import ConfigError
 from palestra.config.variants import members_of, names_of
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.text.dialogue import Question
-from palestra.text.models.byte_tokens import byte_tokenizer
 from palestra.text.models.encode import Encoder
-from palestra.text.models.sources import NewConfig
+from palestra.text.models.sources import NewConfig, byte_tokenizer
 from palestra.text.scenarios.code_validation import Program, programs
 from palestra.text.scripts import ASKS, named_script
 from tests.text.games import first_config, keys, text_config

@@ -1,7 +1,4 @@
-"""Labelled texts of a file: the same questions from every kind of file, and what does not fit in one line.
-
-Covers palestra.data.splits.
-"""
+"""Labelled texts of a file: the same questions from every kind of file, and what does not fit in one line."""
 
 import csv
 import json

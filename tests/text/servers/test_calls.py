@@ -15,8 +15,7 @@ import pytest
 
 from palestra.config import ConfigError
 from palestra.storage.disk import Folder, OpenFile, RunFolderError
-from palestra.text.chat import Message
-from palestra.text.models.model import PromptRefused, Request, SamplingConfig
+from palestra.text.models.model import Message, PromptRefused, Request, SamplingConfig
 from palestra.text.servers.calls import Calls
 from palestra.text.servers.client import CallFailed, retry_after_s
 from palestra.text.servers.config import PricesConfig, ServerConfig

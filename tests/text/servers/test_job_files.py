@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palestra.text.algorithms.algorithm import Example
-from palestra.text.chat import Message
+from palestra.text.models.model import Message
 from palestra.text.servers.job_files import (
     MOST_LINE_BYTES,
     Decision,

@@ -1,4 +1,4 @@
-"""Covers palestra.text.servers.job_lines, palestra.text.servers.job_order and palestra.text.servers.tuning, too."""
+"""Covers palestra.text.servers.job_lines, too."""
 
 import json
 import traceback
@@ -10,16 +10,14 @@ import pytest
 
 from palestra.config import ConfigError
 from palestra.storage.disk import Folder, RunFolderError
-from palestra.text.chat import Message
+from palestra.text.models.model import Message
 from palestra.text.servers import client
 from palestra.text.servers.calls import Calls
-from palestra.text.servers.config import ServerConfig
+from palestra.text.servers.config import ServerConfig, ServerTuningConfig
 from palestra.text.servers.job_files import Decision, Pair, preference_file, supervised_file
 from palestra.text.servers.job_lines import JobLines, adopt_by_hand, read_jobs
-from palestra.text.servers.job_order import FileJob, JobOrder, TunedModel, most_tokens
-from palestra.text.servers.jobs import JobFailed, ServerJob
+from palestra.text.servers.jobs import FileJob, JobFailed, JobOrder, ServerJob, TunedModel, most_tokens
 from palestra.text.servers.ledger import NOTHING, BudgetReached, Cost
-from palestra.text.servers.tuning import ServerTuningConfig
 from tests.text.servers.fake_jobs import JobServer, serving
 
 PROMPT = (Message("user", "Is k in qwkr?"),)

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palestra.text.chat import Message
+from palestra.text.models.model import Message
 from palestra.text.servers.config import BudgetConfig, PricesConfig
 from palestra.text.servers.ledger import (
     NOTHING,

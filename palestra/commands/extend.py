@@ -1,0 +1,20 @@
+"""Gives a run another end."""
+
+from palestra.commands.failures import one_line_errors, silent
+from palestra.commands.ranks import fit
+from palestra.commands.shell import Overrides, Quiet, Run, Trust, console
+
+
+def extend(run: Run, overrides: Overrides = None, trust: Trust = False, quiet: Quiet = False) -> None:
+    """Give a run another end, such as stop.after=100000, and go on."""
+    with one_line_errors(quiet):
+        import palestra
+        from palestra.config import trusting
+        from palestra.runs.branching import extend as extend_run
+        from palestra.storage.run_folder import RunFolder
+
+        RunFolder.open(run).require_named_trainer()
+        with trusting(trust):
+            extend_run(run, overrides or [])
+            trainer = palestra.Trainer.load(run, console=silent if quiet else console)
+        fit(trainer)

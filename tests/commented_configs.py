@@ -1,0 +1,17 @@
+"""Writes the shipped configs anew, each key with its present comment: `python -m tests.commented_configs`."""
+
+from pathlib import Path
+
+from palestra.config import render
+from palestra.runs.kinds import read_config
+from palestra.runs.shipped import shipped_configs
+
+
+def commented(file: Path) -> str:
+    config = read_config(file)
+    return render(config, type(config))
+
+
+if __name__ == "__main__":
+    for file in shipped_configs():
+        file.write_text(commented(file))

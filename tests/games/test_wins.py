@@ -1,0 +1,15 @@
+"""Who has won, by returns."""
+
+import torch
+
+from palestra.games.game import wins_by_return
+
+
+def test_the_higher_return_wins_and_equal_ones_count_half() -> None:
+    returns = {"first": torch.tensor([1.0, 0.0, 2.0, 4.0]), "second": torch.tensor([0.0, 0.0, 3.0, 3.0])}
+    assert wins_by_return(returns) == {"first": 2.5, "second": 1.5}
+
+
+def test_only_of_two_roles_one_wins() -> None:
+    assert wins_by_return({"alone": torch.ones(3)}) == {}
+    assert wins_by_return(dict.fromkeys("abc", torch.ones(3))) == {}
