@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
+
+from palestra.runtime.statistics import clusters_of
 
 LABEL = "label"  # the entry of an item that is to be predicted
 
@@ -33,6 +36,13 @@ class TensorItems(Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         return {name: value[index] for name, value in self.entries.items()}
+
+    def clusters(self) -> Tensor | None:
+        """Number the different items, apart from their labels; None if no two are equal."""
+        entries = {name: value for name, value in self.entries.items() if name != LABEL} or self.entries
+        rows = [value.reshape(len(self), -1).contiguous().view(torch.uint8).numpy() for value in entries.values()]
+        digests = (blake2b(b"".join(parts), digest_size=16).digest() for parts in zip(*rows, strict=True))
+        return clusters_of(digests) if len(self) > 1 else None
 
     def batch(self, indices: Sequence[int]) -> dict[str, Tensor]:
         """Return the batch of some items, equal to what `joined_items` makes of them."""

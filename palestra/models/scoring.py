@@ -13,17 +13,20 @@ from torch import Tensor
 from palestra.models.gradients import TermsError
 from palestra.models.model import WEIGHT
 from palestra.runtime.scores import DeclaredScore, Estimate
-from palestra.runtime.statistics import Z95, estimate_share
+from palestra.runtime.statistics import Z95, estimate_share, sum_of_squares
 
 NUM_EXTREMES = 8  # items that a record names as the best, and as the worst
 ROUNDING = 1e-3  # by which the share of an item may be below 0 or above 1
 
 
 class ItemScores:
-    """Collects the numbers of items, batch by batch. declared: the scores that the model declares."""
+    """Collects the numbers of items, batch by batch.
 
-    def __init__(self, declared: Sequence[DeclaredScore]) -> None:
-        self.declared = declared
+    declared: the scores that the model declares. clusters: which items of the set are equal; None: no two.
+    """
+
+    def __init__(self, declared: Sequence[DeclaredScore], clusters: Tensor | None = None) -> None:
+        self.declared, self.clusters = declared, clusters
         self.values: dict[str, list[Tensor]] = {score.name: [] for score in declared}
         self.weights: list[Tensor] = []
 
@@ -55,7 +58,7 @@ class ItemScores:
         weight = torch.cat(self.weights) if self.weights else torch.zeros(0, dtype=torch.float64)
         found = {score: torch.cat(values) for score in self.declared if (values := self.values[score.name])}
         return {
-            score.name: (share_estimate if score.is_share else weighted_estimate)(values, weight)
+            score.name: (share_estimate if score.is_share else weighted_estimate)(values, weight, self.clusters)
             for score, values in found.items()
         }
 
@@ -82,11 +85,12 @@ def _per_item(value: Any, what: str, size: int) -> Tensor:
     return value.detach().double().cpu()
 
 
-def weighted_estimate(values: Tensor, weight: Tensor) -> Estimate:
-    """Estimate a weighted mean of independent values (N,), with the normal 95% interval of a ratio of two sums.
+def weighted_estimate(values: Tensor, weight: Tensor, clusters: Tensor | None = None) -> Estimate:
+    """Estimate a weighted mean of values (N,), with the normal 95% interval of a ratio of two sums.
 
     Its variance is that of the linearised ratio (Cochran, Sampling Techniques, 1977, section 2.11); with equal weights
-    it is the variance of the mean. The interval of one value is infinite.
+    it is the variance of the mean. The interval of one value is infinite. clusters: values are independent between
+    these alone; None: all are.
     """
     total, num = float(weight.sum()), len(values)
     if num == 0 or total == 0.0:
@@ -94,17 +98,27 @@ def weighted_estimate(values: Tensor, weight: Tensor) -> Estimate:
     mean = float((values * weight).sum()) / total
     if num == 1:
         return Estimate(mean, -math.inf, math.inf)
-    half = Z95 * math.sqrt(float((weight * (values - mean)).square().sum()) * num / (num - 1)) / total
+    residuals = weight * (values - mean)
+    alone = float(residuals.square().sum()) * num / (num - 1)
+    squares = alone if clusters is None else sum_of_squares(residuals, clusters)
+    half = Z95 * math.sqrt(squares) / total
     return Estimate(mean, mean - half, mean + half)
 
 
-def share_estimate(values: Tensor, weight: Tensor) -> Estimate:
-    """Estimate a weighted mean of independent values between 0 and 1, (N,), with a 95% interval that stays there.
+def share_estimate(values: Tensor, weight: Tensor, clusters: Tensor | None = None) -> Estimate:
+    """Estimate a weighted mean of values between 0 and 1, (N,), with a 95% interval that stays there.
 
     If every value is 0 or 1, it is Wilson's interval of a share, with (sum of w)^2 / sum of w^2 as the number of items
     (Kish, Survey Sampling, 1965, section 11.7); otherwise the interval of a weighted mean, cut off at 0 and 1.
+    clusters: as for `weighted_estimate`; with some, Wilson's interval is that of as many items as would tell as much.
     """
-    found = weighted_estimate(values, weight)
+    found = weighted_estimate(values, weight, clusters)
+    if clusters is not None and not math.isnan(found.half) and bool(((values == 0) | (values == 1)).all()):
+        sizes = torch.zeros(int(clusters.max()) + 1, dtype=torch.float64).index_add_(0, clusters, weight)
+        most, variance = float(weight.sum()) ** 2 / float(sizes.square().sum()), (found.half / Z95) ** 2
+        return estimate_share(found.value, found.value * (1 - found.value) / variance if variance else most)
+    if clusters is not None and math.isnan(found.half):
+        return found
     if bool(((values == 0) | (values == 1)).all()):
         squares = float(weight.square().sum())
         return estimate_share(found.value, float(weight.sum()) ** 2 / squares if squares else 0.0)

@@ -6,8 +6,10 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from palestra.config import ConfigError, below, walk
+from palestra.data.items import TensorItems
 from palestra.data.loading import in_order
 from palestra.data.reading import BatchKey, Unread
 from palestra.data.sets import require_same_sets
@@ -20,6 +22,7 @@ from palestra.models.model import SEAT
 from palestra.models.scoring import ItemScores
 from palestra.nets.weights import evaluation_mode
 from palestra.randomness import base_key, restored_global_states, seeded_global_state
+from palestra.runtime.statistics import num_clusters
 
 
 class SetEvaluations:
@@ -31,6 +34,7 @@ class SetEvaluations:
         self.trainer = trainer
         evaluations = trainer.config.evaluations
         self.configs = {each.name: each for each in evaluations}
+        self._same: dict[str, Tensor | None] = {}  # by set
         self.sizes = {each.name: trainer.items_in(each.data) for each in evaluations}
         self.loaders = {
             each.name: trainer.loader_of(each.data, in_order(self.sizes[each.name]), each.batch_size)
@@ -88,10 +92,18 @@ class SetEvaluations:
                     expected = f"expected a number, but what {value.measure!r} computes in evaluation {name!r} is none"
                     raise ConfigError.at(".".join((*keys, "measure")), expected)
 
+    def _clusters(self, data: str) -> Tensor | None:
+        """Number the different items of a set of tensors; None if no two are equal, or that is not known."""
+        if data not in self._same:
+            items = self.trainer.data[data]
+            self._same[data] = items.clusters() if isinstance(items, TensorItems) else None
+        return self._same[data]
+
     def play(self, name: str, num: int, with_scripted: bool, watch: Watch) -> dict[str, Any]:
         """Judge the model by all items of a set, and return the evaluation's record."""
         trainer, config = self.trainer, self.configs[name]
-        model, scores, metrics = trainer.model, ItemScores(trainer.model.scores), SetMetrics(config.metrics)
+        same = self._clusters(config.data)
+        model, scores, metrics = trainer.model, ItemScores(trainer.model.scores, same), SetMetrics(config.metrics)
         num_done, key_of_draws = 0, base_key(trainer.config.seed, f"evaluation/{name}")
         weights = trainer.learner.averaged() if config.weights == "averaged" else nullcontext()
         with weights, seeded_global_state(key_of_draws), deaths_held():
@@ -116,6 +128,7 @@ class SetEvaluations:
             "players": {SEAT: SEAT},
             "learned": [SEAT],
             "items": num,
+            **({} if same is None else {"distinct": {"items": num_clusters(same)}}),
             "scores": {name: each.value for name, each in estimates.items()} | of_set.scores,
             "intervals": {name: [each.low, each.high] for name, each in estimates.items()},
             "extremes": scores.extremes(),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from palestra.data.items import TensorItems
 from palestra.models.gradients import TermsError
 from palestra.models.model import score
 from palestra.models.scoring import ItemScores, share_estimate, weighted_estimate
@@ -84,3 +85,25 @@ def test_the_worst_items_are_among_the_wrong_ones() -> None:
         found = scores.extremes()
         assert [item for item, _ in found["worst"]] == expected
         assert len(found["best"]) == 8
+
+
+@pytest.mark.parametrize("values", [numbers(1, 0, 1, 1, 0, 1, 1), numbers(0.5, 0.1, 1, 0.7, 0.2, 0.9, 0.3)])
+@pytest.mark.parametrize("estimate", [weighted_estimate, share_estimate])
+def test_items_that_repeat_tell_as_much_as_each_of_them_once(estimate: Any, values: Tensor) -> None:
+    again, ones = values.repeat(20), torch.ones(20 * len(values), dtype=torch.float64)
+    same = torch.arange(len(values)).repeat(20)
+    once, clustered = weighted_estimate(values, ones[: len(values)]), estimate(again, ones, same)
+    assert clustered.value == pytest.approx(once.value)
+    if estimate is weighted_estimate:
+        assert clustered.half == pytest.approx(once.half)
+    assert clustered.half > 2 * estimate(again, ones).half
+    assert math.isnan(estimate(again, ones, torch.zeros_like(same)).half), "of one item there is no interval"
+
+
+def test_equal_items_of_a_set_are_found_whatever_their_labels_say() -> None:
+    rows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [1.0, 2.0]])
+    items = TensorItems({"x": rows, "on": torch.tensor([True, False, True])}, torch.tensor([0, 1, 1]))
+    found = items.clusters()
+    assert found is not None
+    assert found.tolist() == [0, 1, 0]
+    assert TensorItems({"x": rows[:2]}, None).clusters() is None
