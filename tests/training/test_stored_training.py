@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from conftest import TINY_FIT
 from resuming import assert_same_bits, fit, records, stopping_at
@@ -90,6 +91,24 @@ def test_a_run_of_any_kind_is_opened_in_python_in_one_way(run: Path, in_tmp_path
     assert len([*StoredRun.open("own").records()]) > 0
     with pytest.raises(RunFolderError, match="own: expected a run with evaluations, got one without"):
         StoredRun.open("own").load("latest")
+
+
+def test_items_that_repeat_make_the_interval_of_an_evaluation_wider() -> None:
+    pairs = []
+    for is_repeated in (False, True):
+        trainer = make_trainer(copy.deepcopy(TINY_FIT))
+        items = trainer.data["valid"]
+        num = len(items)
+        if is_repeated:
+            rows = torch.arange(num) % (num // 4)
+            items.entries = {name: value[rows] for name, value in items.entries.items()}
+        with trainer.test_context():
+            pairs += trainer.judging.play("valid", num, True, lambda *_: None)["pairs"]
+    once, again = pairs
+    assert again["distinct"]["items"] <= num // 4
+    assert again["distinct"]["items"] < once.get("distinct", {"items": num})["items"]
+    [low, high], [narrow, wide] = again["intervals"]["accuracy"], once["intervals"]["accuracy"]
+    assert high - low > 1.2 * (wide - narrow)
 
 
 @pytest.mark.parametrize(
