@@ -203,6 +203,22 @@ def test_a_training_of_ones_own_that_judges_has_a_best_checkpoint_is_evaluated_a
     assert load_yaml(Path("sweep", "best.yml"))["trainer"]["learning_rate"] == 0.1
 
 
+@pytest.mark.usefixtures("forked_evaluators")
+def test_other_processes_judge_as_the_training_itself(config: dict[str, Any]) -> None:
+    Path("judged_beside.py").write_text(JUDGED)
+    config["trainer"]["name"] = "judged_beside:Regression"
+    main = {"name": "main", "interval": {"every": 10, "unit": "rows"}, "at_start": True, "num_items": 50}
+    config |= {"evaluations": [main | {"final_num_items": 80}], "best": None}
+    beside = {"num_processes": 1, "results": {"after": 5, "unit": "rows"}, "timeout_s": 120.0, "max_restarts": 1}
+    found = []
+    for run, evaluators in (("alone", None), ("beside", beside)):
+        make_trainer(config | {"evaluators": evaluators}, run=run).fit()
+        judged = [each for each in read_records(Path(run) / "records.jsonl") if each["kind"] == "evaluation"]
+        found.append({each["rows"]: each["pairs"] for each in judged})
+    assert len(found[0]) == 7
+    assert found[0] == found[1]
+
+
 def test_scores_of_a_judge_that_are_not_as_declared_end_the_run_in_one_line(config: dict[str, Any]) -> None:
     Path("misjudged.py").write_text(JUDGED.replace('{"error"', '{"errors"'))
     config["trainer"]["name"] = "misjudged:Regression"
