@@ -29,7 +29,7 @@ TOO_LONG = {
     "{{ 9 ** 999999999 }}": SECONDS,
     "{% set r = range(9999) | list %}{% for i in r %}{% set x = r | select | list | sum %}{% endfor %}": SECONDS,
     "{% for i in range(99999) %}{% set x = range(9999) | groupby('real') | sort | list %}{% endfor %}": SECONDS,
-    "{% set s = '1' * 4000 %}{% for i in range(99999) %}{% set x = s | int(base=16) %}{% endfor %}": SECONDS,
+    "{% set s = '1' * 40000 %}{% for i in range(99999) %}{% set x = s | int(base=16) %}{% endfor %}": SECONDS,
 }
 TOO_MUCH = {
     "{% for i in range(99999) %}{{ i * 99 }}{{ 'x' * i }}{% endfor %}": MEMORY,
