@@ -26,12 +26,12 @@ from palestra.algorithms.dqn import DQN
 from palestra.config import load_yaml
 from palestra.games.game import Kernel, TensorGame
 from palestra.games.polyhedra.newton import Reduction, reduce_points
+from palestra.kinds.games.parts import build_parts
 from palestra.players import make_script
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.fused import FusedGame
 from palestra.rollouts.transitions import join_roles
-from palestra.runs.kinds import read_config
-from palestra.runs.parts import build_parts
+from palestra.run.kinds import read_config
 from palestra.runtime.threads import limited_threads
 
 CONFIG = ROOT / "configs" / "dqn-polyhedra.yml"

@@ -26,7 +26,7 @@ from benchmarks.learning_settings import PPO
 from benchmarks.measuring import ROOT, Row, alternate, tell
 from benchmarks.peers.bare import NUM_INPUTS, forward, initial_weights, ppo_loss
 from benchmarks.replicas import QUIET, WORKS
-from palestra.training import make_trainer
+from palestra import make_trainer
 
 PPO_WORK, DDP = next(iter(WORKS)), "2 processes, bare script with DDP"
 LAYOUTS: dict[str, tuple[tuple[int, int], ...]] = dict.fromkeys(WORKS, ((2, 1), (2, 2)))  # replicas, processes

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import Row, alternate, rate_of, tell
-from palestra.training import make_trainer
+from palestra import make_trainer
 
 NET = {"name": "mlp", "net_arch": [256, 256], "activation": "tanh"}
 WIDE = [f"players.agent.algorithm.body.{head}={json.dumps(NET)}" for head in ("policy", "value")]

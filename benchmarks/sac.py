@@ -20,8 +20,8 @@ from benchmarks.peers.floor import products_of_update
 from palestra.algorithms.sac import SAC, SACConfig
 from palestra.config import load_config
 from palestra.games.spaces import Box, Space
+from palestra.kinds.games.config import RunConfig
 from palestra.players.player import Player
-from palestra.runs.config import RunConfig
 from palestra.runtime.threads import limited_threads
 
 CONFIG = Path(__file__).parents[1] / "configs" / "sac-halfcheetah.yml"

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from benchmarks.measuring import status_kib
 from palestra.buffers.replay import Layout, ReplayBuffer, UniformReplayConfig
-from palestra.storage.checkpoints import Checkpoints
-from palestra.storage.records_file import RecordsThen
+from palestra.run.checkpoints import Checkpoints
+from palestra.storage.records_file import Measure
 from palestra.storage.run_folder import RunFolder
 
 CPU = torch.device("cpu")
@@ -139,7 +139,7 @@ def fill_and_save(kind: str, layout: Layout, num: int, path: Path) -> tuple[floa
     costs = []
     for number, new in enumerate((0, *NEW_ROWS)):
         add(buffer, new)
-        costs.append(cost_of(partial(checkpoints.save, number, {}, {}, {"agent": buffer}, RecordsThen.of(b""))))
+        costs.append(cost_of(partial(checkpoints.save, number, {}, {}, {"agent": buffer}, Measure([b""]).then())))
     return memory, costs
 
 

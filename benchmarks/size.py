@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore
 
+from palestra import make_trainer
 from palestra.scaling.link import INLINE_BYTES, MOST_SENT_BYTES, Link, Notice
 from palestra.scaling.means import Share, part_of
 from palestra.scaling.ranks import Ranks
 from palestra.scaling.states import digests, unshared
 from palestra.storage.disk import Folder
 from palestra.storage.stored_files import tensors_to_bytes
-from palestra.training import make_trainer
 from palestra.training.lockstep import common_states
 
 NODES, PER_NODE = (1, 16, 128, 1024), 8

@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 
 import palestra
-from palestra.runs.shipped import FOLDER, shipped_configs
-from palestra.storage.checkpoints import Checkpoints
-from palestra.storage.records_file import RecordsThen
+from palestra.run.checkpoints import Checkpoints
+from palestra.run.shipped import FOLDER, shipped_configs
+from palestra.storage.records_file import Measure
 from palestra.storage.run_folder import RunFolder
 
 CONFIGS = {"polyhedra": "dqn-polyhedra"}
@@ -37,7 +37,7 @@ def write_players(run: Path, folder: Path) -> None:
     light = RunFolder.create_at(folder)
     light.root.write(light.config.name, trained.root.read(trained.config.name))
     light.write_facts(trained.facts().model_copy(update={"command": COMMAND, "machine": {}}))
-    Checkpoints(light, keep_last=1, keep_every=None).save(1, kept, state["counters"], {}, RecordsThen.of(b""))
+    Checkpoints(light, keep_last=1, keep_every=None).save(1, kept, state["counters"], {}, Measure([b""]).then())
 
 
 def main() -> None:

@@ -9,8 +9,8 @@ import matplotlib
 import torch
 
 from palestra.config import load_yaml
-from palestra.runs.config import RunConfig
-from palestra.runs.kinds import read_config
+from palestra.kinds.games.config import RunConfig
+from palestra.run.kinds import read_config
 
 matplotlib.use("svg")
 from matplotlib import pyplot as plt

@@ -1,107 +1,88 @@
-"""Follow three things through a real run, and print the files of palestra that they pass: `python -m docs.trace_walks`.
+"""Count what runs in some walks through the house, with the files in their order: `python -m docs.trace_walks`.
 
-A walk has stops: functions that take the thing in hand. A file belongs to the walk if one of its functions is under way
-when a stop is called for the first time, from the call of the walk's first function on. docs/architecture.md tells the
-walks.
+A walk is one call in a real run, or what happens from one safe point to the next. Of what runs meanwhile in this thread
+every function of palestra counts once. docs/architecture.md tells the walks.
 """
 
-import contextlib
-import inspect
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
+from unittest import mock
 
 from palestra import cli
-from palestra.algorithms.dqn import DQN, DQNConfig
-from palestra.buffers.replay import ReplayBuffer
-from palestra.commands.train import train
-from palestra.config.files import load_yaml
-from palestra.config.validation import check
-from palestra.games.polyhedra.game import PolyhedraGame
-from palestra.optimizers.optimizer import Optimizer
-from palestra.players.player import Player
-from palestra.rollouts.n_step import OneStep
-from palestra.rollouts.transitions import join_roles
-from palestra.runs.records import RunRecords
-from palestra.storage.disk import Disk
-from palestra.storage.manifest import Manifest
-from palestra.storage.segments import store_full_segments
-from palestra.storage.states import encode
+from palestra.kinds.text.trainer import TextTrainer
 from palestra.training.training import Training
 
 ROOT = Path(__file__).parents[1]
-CONFIG = ROOT / "configs" / "dqn-polyhedra.yml"
-FEW_STEPS = ("stop.after=2", "evaluations=[]", "best=null", "output.display=quiet")
+HOUSE = str(ROOT / "palestra")
+QUIET = ("output.display=quiet",)
+EARLY = ("players.host.algorithm.warmup_env_steps=0",)
+DQN = ("dqn-polyhedra", "stop.after=8", *EARLY, "evaluations=[]", "best=null", *QUIET)
+FIT = ("fit", "classifier", "nip", "witness", "stop.after=3", "evaluations=[]", "best=null", *QUIET)
+TEXT = ("expert_iteration-claims", "num_questions=8", "num_rollouts=2", "stop.after=2", "evaluations=[]", "best=null")
 
 
 class Walk(NamedTuple):
-    """The way of one thing through the house: where it begins, and the functions that take the thing in hand."""
+    """Where a walk begins and ends in a run: in a call of a method, or from its end to the end of its next call.
+
+    words: those of `palestra train`. number: of the call, from 1 on.
+    """
 
     title: str
-    first: Callable[..., Any]
-    stops: tuple[Callable[..., Any], ...]
+    words: tuple[str, ...]
+    of: type
+    method: str
+    number: int
+    until_next: bool = False
 
 
 WALKS = (
-    Walk("A value from YAML to the loss", train, (load_yaml, check, DQNConfig.build)),
-    Walk(
-        "A batch from a game's step to an opt step",
-        DQN.learn,
-        (PolyhedraGame.transition_in_place, join_roles, OneStep.__call__, ReplayBuffer.add, Optimizer.descend),
-    ),
-    Walk(
-        "A checkpoint from a safe point to the disk",
-        Training.save,
-        (Player.state_dict, RunRecords.flush, encode, store_full_segments, Manifest.to_bytes, Disk.write),
-    ),
+    Walk("a save", DQN, Training, "save", 2),
+    Walk("a roll-out of DQN", DQN, Training, "safe_point", 9, until_next=True),
+    Walk("an opt step of DQN", DQN, Training, "safe_point", 7, until_next=True),
+    Walk("a step of a fit", FIT, Training, "safe_point", 2, until_next=True),
+    Walk("an epoch of text", (*TEXT, *QUIET), TextTrainer, "_train", 2),
 )
 
 
-def under_way(frame: FrameType | None, first: CodeType) -> list[str]:
-    """Return the files of palestra whose functions are under way, from the call of `first` on; none outside of it."""
-    found = list[str]()
-    while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(ROOT / "palestra"):
-            found.append(str(path.relative_to(ROOT)))
-        if frame.f_code is first:
-            return found[::-1]
-        frame = frame.f_back
-    return []
+def functions_in(walk: Walk) -> list[CodeType]:
+    """Make the run, and return the functions of palestra that ran in the walk, in the order of their first calls."""
+    found: dict[CodeType, None] = {}
+    num_calls = 0
 
+    def note(frame: FrameType, event: str, _: object) -> None:
+        is_named = not frame.f_code.co_name.startswith("<")  # no comprehension
+        if event == "call" and is_named and frame.f_code.co_filename.startswith(HOUSE):
+            found.setdefault(frame.f_code)
 
-@contextlib.contextmanager
-def tracing() -> Iterator[dict[str, dict[str, None]]]:
-    """Follow the walks through what runs inside, and give their files in the order in which they were met, by title."""
-    stops = {inspect.unwrap(stop).__code__: walk for walk in WALKS for stop in walk.stops}
-    files = {walk.title: dict[str, None]() for walk in WALKS}
+    def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal num_calls
+            num_calls += 1
+            if num_calls == walk.number and not walk.until_next:
+                sys.setprofile(note)
+            try:
+                return method(*arguments, **named)
+            finally:
+                sys.setprofile(note if walk.until_next and num_calls == walk.number else None)
 
-    def look(frame: FrameType, event: str, argument: object) -> None:
-        if event != "call" or (walk := stops.get(frame.f_code)) is None:
-            return
-        if met := under_way(frame, walk.first.__code__):
-            files[walk.title] |= dict.fromkeys(met)
-            del stops[frame.f_code]
+        return call
 
-    sys.setprofile(look)
-    try:
-        yield files
-    finally:
-        sys.setprofile(None)
+    watched = mock.patch.object(walk.of, walk.method, counted(getattr(walk.of, walk.method)))
+    with tempfile.TemporaryDirectory() as folder, suppress(SystemExit), watched:
+        cli.main(["train", *walk.words, "--run", f"{folder}/run"])
+    return list(found)
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder, tracing() as walks:
-        try:
-            cli.main(["train", str(CONFIG), "--run", f"{folder}/run", *FEW_STEPS])
-        except SystemExit as left:
-            if left.code:
-                raise
-    for title, files in walks.items():
-        print(f"{title}: {len(files)} files", *files, sep="\n  ")
+    for walk in WALKS:
+        functions = functions_in(walk)
+        files = dict.fromkeys(str(Path(each.co_filename).relative_to(ROOT)) for each in functions)
+        print(f"{walk.title}: {len(files)} files, {len(functions)} functions", *files, sep="\n  ")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from palestra.run import KINDS
+
 TYPE_CHECKING = False  # as typing has it, whose import takes as long as all that the command line needs of this file
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,47 +17,50 @@ if TYPE_CHECKING:
     from palestra.config import ConfigError as ConfigError
     from palestra.config import UntrustedError as UntrustedError
     from palestra.games import make_game as make_game
+    from palestra.kinds.data.models import StoredModel
+    from palestra.kinds.data.trainer import FitTrainer as FitTrainer
+    from palestra.kinds.games.config import RunConfig as RunConfig
+    from palestra.kinds.games.trainer import DQNTrainer as DQNTrainer
+    from palestra.kinds.games.trainer import LossTrainer as LossTrainer
+    from palestra.kinds.games.trainer import PPOTrainer as PPOTrainer
+    from palestra.kinds.games.trainer import SACTrainer as SACTrainer
+    from palestra.kinds.games.trainer import TD3Trainer as TD3Trainer
+    from palestra.kinds.games.trainer import Trainer as Trainer
     from palestra.models.model import Model as Model
     from palestra.players.player import Player as Player
     from palestra.recording import Logger as Logger
-    from palestra.runs.config import RunConfig as RunConfig
-    from palestra.runs.models import StoredModel
-    from palestra.runs.user_nets import Models
-    from palestra.training import DQNTrainer as DQNTrainer
-    from palestra.training import FitTrainer as FitTrainer
-    from palestra.training import LossTrainer as LossTrainer
-    from palestra.training import PPOTrainer as PPOTrainer
-    from palestra.training import SACTrainer as SACTrainer
-    from palestra.training import TD3Trainer as TD3Trainer
-    from palestra.training import make_trainer as make_trainer
     from palestra.training.checks import TrainingFailed as TrainingFailed
+    from palestra.training.opening import Models
+    from palestra.training.opening import make_trainer as make_trainer
     from palestra.training.stored_training import StoredRun as StoredRun
-    from palestra.training.trainer import Trainer as Trainer
 
     __version__: str
 
 HOMES = {
     "Callback": "callbacks",
     "ConfigError": "config",
-    "DQNTrainer": "training",
-    "FitTrainer": "training",
+    "DQNTrainer": "kinds.games.trainer",
+    "FitTrainer": "kinds.data.trainer",
     "Logger": "recording",
-    "LossTrainer": "training",
+    "LossTrainer": "kinds.games.trainer",
     "Model": "models.model",
-    "PPOTrainer": "training",
+    "PPOTrainer": "kinds.games.trainer",
     "Player": "players.player",
     "ReplayBuffer": "buffers.replay",
-    "RunConfig": "runs.config",
-    "SACTrainer": "training",
+    "RunConfig": "kinds.games.config",
+    "SACTrainer": "kinds.games.trainer",
     "StoredRun": "training.stored_training",
-    "TD3Trainer": "training",
-    "Trainer": "training.trainer",
+    "TD3Trainer": "kinds.games.trainer",
+    "Trainer": "kinds.games.trainer",
     "TrainingFailed": "training.checks",
     "UntrustedError": "config",
     "make_game": "games",
-    "make_trainer": "training",
+    "make_trainer": "training.opening",
 }
 """the modules of palestra that hold the names which are imported on first use"""
+
+KINDS.update(dict.fromkeys(("in_turn", "together"), "palestra.kinds.games.kind:Games"))
+KINDS.update(fit="palestra.kinds.data.kind:Data", text="palestra.kinds.text.kind:Text")
 
 __all__ = [*HOMES, "load_config", "load_model", "load_player"]
 
@@ -74,7 +79,7 @@ def load_config(path: str | Path, overrides: tuple[str, ...] = ()) -> RunConfig:
     """
     from pathlib import Path
 
-    from palestra.runs.kinds import read_config
+    from palestra.run.kinds import read_config
 
     return read_config(Path(path), overrides)
 
@@ -94,7 +99,7 @@ def load_player(
     when the run began, by role, or those of the one player that learns. Raises ValueError if no such player learned,
     UntrustedError for modules that are not trusted, RunFolderError and CheckpointError if the run cannot be read.
     """
-    from palestra.runs import stored
+    from palestra.kinds.games import stored
 
     return stored.load_player(run, player, checkpoint, trust, models)
 
@@ -118,7 +123,7 @@ def load_model(
     """
     from warnings import warn
 
-    from palestra.runs.models import load_model as load
+    from palestra.kinds.data.models import load_model as load
 
     loaded = load(run, checkpoint, weights, overrides, trust, models=models)
     for line in loaded.warnings:

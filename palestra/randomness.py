@@ -28,16 +28,14 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-GAMMA = _signed(0x9E3779B97F4A7C15)
-MULTIPLIER_1 = _signed(0xBF58476D1CE4E5B9)
-MULTIPLIER_2 = _signed(0x94D049BB133111EB)
-U_GAMMA, U_MULTIPLIER_1, U_MULTIPLIER_2 = (np.uint64(m % 2**64) for m in (GAMMA, MULTIPLIER_1, MULTIPLIER_2))
+NUMBERS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+GAMMA, MULTIPLIER_1, MULTIPLIER_2 = map(_signed, NUMBERS)
+U_GAMMA, U_MULTIPLIER_1, U_MULTIPLIER_2 = map(np.uint64, NUMBERS)
 
 
 def base_key(seed: int, stream: str) -> int:
     """Return the key, an int64, of one stream ("play/host", "evaluation", ...) of one seed."""
-    digest = hashlib.sha256(f"{seed}/{stream}".encode()).digest()
-    return int.from_bytes(digest[:8], "little", signed=True)
+    return int.from_bytes(hashlib.sha256(f"{seed}/{stream}".encode()).digest()[:8], "little", signed=True)
 
 
 def world_keys(key: int, num_worlds: int, device: torch.device, first: int = 0) -> Tensor:

@@ -167,10 +167,9 @@ class PiecewiseSchedule(Schedule):
 
     @model_validator(mode="after")
     def _check_ascending(self) -> Self:
-        if not self.knots or any(left.step >= right.step for left, right in pairwise(self.knots)):
-            raise ConfigError.at(
-                "knots", f"expected at least one knot, with ascending steps, got {[knot.step for knot in self.knots]}"
-            )
+        steps = [knot.step for knot in self.knots]
+        if not steps or any(left >= right for left, right in pairwise(steps)):
+            raise ConfigError.at("knots", f"expected at least one knot, with ascending steps, got {steps}")
         return self
 
     def scaled(self, factor: float) -> "PiecewiseSchedule":

@@ -27,8 +27,8 @@ import torch
 from combinations import LEARNERS, Combination, combinations_of, config_of
 from resuming import assert_same_bits, fit
 
-import palestra.runs.run
-from palestra.storage.checkpoints import Checkpoints
+import palestra.run.run
+from palestra.run.checkpoints import Checkpoints
 from palestra.storage.run_folder import RunFolder
 from palestra.training.training import Training
 from tests.text.runs import RUNS, made_folder, registered_text_algorithms
@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--algorithms", nargs="+", default=[*LEARNERS, *TEXT], help="of these alone")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads
-    palestra.runs.run.plot_scores = lambda *_: None
+    palestra.run.run.plot_scores = lambda *_: None
     started, rng, tally = time.monotonic(), random.Random(arguments.seed), Tally()
     watch = Watch()
     let_trainings_tell(watch)

@@ -21,9 +21,9 @@ from typing import Any
 from combinations import LEARNERS, combinations_of, config_of
 from resuming import assert_same_bits, fit
 
-from palestra.storage.loaded_checkpoint import numbers_in
+from palestra.kinds.games.trainer import Trainer
+from palestra.run.loaded_checkpoint import numbers_in
 from palestra.storage.run_folder import RunFolder
-from palestra.training import Trainer
 from tests.forked import Forked
 from tests.ranked import Ranked
 

@@ -28,10 +28,10 @@ from typing import Any
 
 import torch
 
+from palestra import make_trainer
 from palestra.config import ConfigError
+from palestra.kinds.text.trainer import TextTrainer
 from palestra.text.rollouts import Rollouts
-from palestra.training import make_trainer
-from palestra.training.text import TextTrainer
 from tests.text.runs import made_folder
 from tests.text.servers.runs import tuned_run
 

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from conftest import LEARNER, PLAIN, TINY
 
 from palestra.algorithms.algorithm import AlgorithmConfig
-from palestra.runs.config import AnyAlgorithm
+from palestra.kinds.games.config import AnyAlgorithm
 
 Data = dict[str, Any]
 Combination = dict[str, str]

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from palestra.config import render
-from palestra.runs.kinds import read_config
-from palestra.runs.shipped import shipped_configs
+from palestra.run.kinds import read_config
+from palestra.run.shipped import shipped_configs
 
 
 def commented(file: Path) -> str:

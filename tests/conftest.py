@@ -54,7 +54,7 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(scope="session", autouse=True)
 def garbage_of_tests_alone() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.runs.run.frozen_garbage", contextlib.nullcontext)
+        patch.setattr("palestra.run.run.frozen_garbage", contextlib.nullcontext)
         yield
 
 
@@ -63,7 +63,7 @@ def garbage_of_tests_alone() -> Iterator[None]:
 # What may be skipped under CI=true, and why; any other skip is a failure there.
 MAY_BE_SKIPPED = {
     "tests/test_full_disk.py": "fills a file system of its own; not everybody may mount one",
-    "tests/training/test_trainer.py::test_a_device_that_is_not_there_is_a_clear_error": "needs a machine without a GPU",
+    "tests/kinds/games/test_trainer.py::test_a_device_that_is_not_there": "needs a machine without a GPU",
     "tests/test_cuda.py": "needs a GPU",
 }
 if os.geteuid() != 0 or shutil.which("apt-get") is None:
@@ -374,7 +374,7 @@ def no_run_in_the_repository() -> Iterator[None]:
 def no_plots() -> Iterator[None]:
     """Runs end without their plot, which takes longer than a tiny run. A test of the plot asks for `plots`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.runs.run.plot_scores", lambda *_: None)
+        patch.setattr("palestra.run.run.plot_scores", lambda *_: None)
         yield
 
 
@@ -383,14 +383,14 @@ def plots(no_plots: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs end with their plot."""
     from palestra.recording.plots import plot_scores
 
-    monkeypatch.setattr("palestra.runs.run.plot_scores", plot_scores)
+    monkeypatch.setattr("palestra.run.run.plot_scores", plot_scores)
 
 
 @pytest.fixture
 def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """A report has one figure of a run's metrics, and two pictures of a game; many take most of a report's time."""
     monkeypatch.setattr("palestra.report.learning.MOST_FIGURES", 1)
-    monkeypatch.setattr("palestra.report.samples.MOST_PICTURES", 2)
+    monkeypatch.setattr("palestra.kinds.games.report.MOST_PICTURES", 2)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from palestra.training import make_trainer
-from palestra.training.fit import FitTrainer
+from palestra import make_trainer
+from palestra.kinds.data.trainer import FitTrainer
 
 MODULE = '''
 import torch

@@ -41,7 +41,7 @@ PIDS: list[int] = []  # of the servers that this process has started
 SOCKET = "PALESTRA_TESTS_FORKED"  # the environment variable that names the server's, in processes that it has forked
 LIBRARIES = ("gymnasium", "numba", "numpy", "pydantic", "rich.console", "safetensors.torch", "scipy", "torch", "typer")
 OF_STUDIES = ("alembic", "sqlalchemy")  # of studies in databases, as most are that tests of sweeps begin
-COMMANDS = ("palestra.commands.starting", "palestra.commands.tournament")
+COMMANDS = ("palestra.commands.starting", "palestra.commands.evaluating")
 PALESTRA = ("palestra.cli", *COMMANDS, "palestra.training", "palestra.evaluation", "palestra.sweeps.sweep", *OF_STUDIES)
 SERVING = ("palestra.serving.app", "palestra.serving.computing", "uvicorn", "transformers.models.llama.modeling_llama")
 MOVED = 1000  # file descriptors of a new process lie above, until it has closed those of the server
@@ -211,13 +211,13 @@ def serve(path: str, imported: list[str]) -> None:
     for name in imported:
         importlib.import_module(name)
     if "palestra.cli" in imported:
-        import palestra.runs.run
+        import palestra.run.run
         import palestra.runtime.threads as threads
         import palestra.sweeps.places
 
         palestra.sweeps.places.subprocess = FORKING  # type: ignore[attr-defined]
-        palestra.runs.run.plot_scores = lambda *_: None
-        palestra.runs.run.frozen_garbage = contextlib.nullcontext
+        palestra.run.run.plot_scores = lambda *_: None
+        palestra.run.run.frozen_garbage = contextlib.nullcontext
         threads.ThreadpoolController = cache(threads.ThreadpoolController)  # type: ignore[misc, assignment]
         threads.ThreadpoolController()
     if "palestra.serving.app" in imported:

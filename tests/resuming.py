@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from palestra import make_trainer
+from palestra.kinds.games.trainer import Trainer
 from palestra.recording.recorders import without_clock
 from palestra.storage.records_file import read_records
-from palestra.training import make_trainer
-from palestra.training.trainer import Trainer
 from palestra.training.training import Training
 
 # ---- what a run comes to -------------------------------------------------------------------------------

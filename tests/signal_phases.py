@@ -23,13 +23,13 @@ import torch
 from conftest import TINY
 from resuming import all_checkpoints, assert_same_bits, at_call, fit, stopping_at
 
-import palestra.runs.run
-import palestra.training.trainer
+import palestra.kinds.games.trainer
+import palestra.run.run
 from palestra.cli import main
 from palestra.evaluation.evaluations import Evaluations
 from palestra.games.polyhedra.game import PolyhedraConfig
-from palestra.runs.run_checkpoints import RunCheckpoints
-from palestra.training.trainer import Trainer
+from palestra.kinds.games.trainer import Trainer
+from palestra.run.run_checkpoints import RunCheckpoints
 from tests.ranked import Ranked
 
 Stop = Callable[[Callable[..., None]], AbstractContextManager[Any]]
@@ -38,18 +38,18 @@ PHASES: dict[str, Stop] = {
     "building": lambda deed: at_call(PolyhedraConfig, "build", 1, deed),
     "before the first epoch": lambda deed: at_call(Trainer, "before_train", 1, deed),
     "first evaluation": lambda deed: at_call(Evaluations, "_play", 1, deed),
-    "first save": lambda deed: at_call(palestra.runs.run_checkpoints.RunCheckpoints, "save", 1, deed),
-    "warm-up": lambda deed: at_call(Trainer, "_roll_out", 2, deed),
-    "roll-out": lambda deed: at_call(Trainer, "_roll_out", 9, deed),
+    "first save": lambda deed: at_call(palestra.run.run_checkpoints.RunCheckpoints, "save", 1, deed),
+    "warm-up": lambda deed: at_call(Trainer, "roll_out", 2, deed),
+    "roll-out": lambda deed: at_call(Trainer, "roll_out", 9, deed),
     "update": lambda deed: at_call(Trainer, "before_step", 11, deed),
     "evaluation": lambda deed: at_call(Evaluations, "_play", 6, deed),
     "save": lambda deed: at_call(os, "fsync", 40, deed),
     "restoring": lambda deed: at_call(RunCheckpoints, "go_back_to", 1, deed),
-    "stuck in a roll-out": lambda deed: at_call(Trainer, "_roll_out", 9, deed),
+    "stuck in a roll-out": lambda deed: at_call(Trainer, "roll_out", 9, deed),
     "stuck in an update": lambda deed: at_call(Trainer, "before_step", 11, deed),
     "stuck in a save": lambda deed: at_call(os, "fsync", 40, deed),
-    "stuck after the last save": lambda deed: at_call(palestra.runs.run.Run, "conclude", 1, deed),
-    "stuck, and a second signal": lambda deed: at_call(Trainer, "_roll_out", 9, deed),
+    "stuck after the last save": lambda deed: at_call(palestra.run.run.Run, "conclude", 1, deed),
+    "stuck, and a second signal": lambda deed: at_call(Trainer, "roll_out", 9, deed),
 }
 OF_RANK_0 = {"first evaluation", "first save", "evaluation", "save", "restoring", "stuck in a save"}
 OF_RANK_0 |= {"stuck after the last save"}
@@ -125,7 +125,7 @@ if __name__ == "__main__":
     parser.add_argument("--ranks", action="store_true", help="two processes train the run")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads
-    palestra.runs.run.plot_scores = lambda *_: None
+    palestra.run.run.plot_scores = lambda *_: None
     signals, config = [signal.SIGINT, signal.SIGTERM], copy.deepcopy(TINY)
     if arguments.ranks:
         config |= {"num_replicas": 2, "execution": config["execution"] | {"timeout_s": TIMEOUT_S}}

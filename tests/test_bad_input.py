@@ -1,6 +1,6 @@
 """A user's mistake in any shipped config of a lone agent: one line that names key, value and remedy; exit code 2.
 
-Covers palestra.runs.config, palestra.runs.sections.
+Covers palestra.kinds.games.config, palestra.run.sections.
 """
 
 from pathlib import Path

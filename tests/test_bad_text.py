@@ -12,9 +12,9 @@ import torch
 from typer.testing import CliRunner
 
 from palestra.cli import app
-from palestra.commands.starting import starting_text
 from palestra.config import render
-from palestra.runs.text import TextConfig
+from palestra.kinds.text.config import TextConfig
+from palestra.kinds.text.starting import starting_text
 from palestra.text.models.sources import NewConfig
 
 SMALL = ["num_layers=1", "model.width=16", "num_heads=2", "evaluations=[]", "best=null", "output.display=quiet"]

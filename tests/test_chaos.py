@@ -1,6 +1,6 @@
 """The short form of `make chaos`: real kills of every algorithm, at random moments.
 
-Those of players that talk in words: tests/training/test_text_resume.py.
+Those of players that talk in words: tests/kinds/text/test_text_resume.py.
 """
 
 import re

@@ -9,12 +9,12 @@ import torch
 from fitted import EVALUATION, PAIR, fit_config, fitted
 from resuming import Killed, assert_same_bits, at_call, kill, records
 
+from palestra import make_trainer
+from palestra.kinds.data.trainer import FitTrainer
+from palestra.kinds.text.trainer import TextTrainer
 from palestra.models.learning import LossScale
-from palestra.training import make_trainer
-from palestra.training.fit import FitTrainer
-from palestra.training.text import TextTrainer
 from palestra.training.training import Training
-from tests.training.test_text import CONFIG, PLAYER
+from tests.kinds.text.test_trainer import CONFIG, PLAYER
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of CUDA")
 DEVICE = "cuda"

@@ -22,15 +22,15 @@ from palestra.cli import main
 from palestra.commands.replay import verify
 from palestra.commands.side_by_side import _evaluations as seeds_evaluations
 from palestra.config import ConfigError
+from palestra.kinds.games.trainer import Trainer
 from palestra.recording.results import Evaluation
 from palestra.report.reading import RunData
-from palestra.storage.checkpoints import Checkpoints
+from palestra.run.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError, write_bytes
 from palestra.storage.facts import to_json
-from palestra.storage.records_file import RecordsThen, beginning_of
+from palestra.storage.records_file import Measure, beginning_of
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import CheckpointError, StoredFile
-from palestra.training.trainer import Trainer
 
 Told = (ConfigError, RunFolderError, CheckpointError)
 
@@ -196,7 +196,7 @@ def test_a_line_that_is_gone_or_came_in_between_moves_no_other(stopped: Path) ->
     for changed in ([*lines[:1], *lines[2:]], [lines[0], lines[0], *lines[1:]]):
         path.write_bytes(b"".join(changed))
         with RunFolder(stopped).root.reading("records.jsonl") as file:
-            part = beginning_of(file, RecordsThen.of(b"".join(lines)))
+            part = beginning_of(file, Measure([b"".join(lines)]).then())
         assert part.length == len(b"".join(changed))
         assert (part.is_intact, part.num_lost) == (False, 0)
 

@@ -16,16 +16,16 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 
 from palestra.cli import main
 from palestra.evaluation.measures import Measure
+from palestra.kinds.games.trainer import Trainer
 from palestra.recording import feed
 from palestra.recording.files import CsvConfig, CsvRecorder, TensorBoardConfig, TensorBoardRecorder
 from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd
-from palestra.storage.checkpoints import Checkpoints
+from palestra.run.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import CheckpointError
 from palestra.sweeps.display import make_sweep_display
 from palestra.sweeps.sweep import Sweep
-from palestra.training.trainer import Trainer
 from tests.sweeps.ended import JOURNAL, ended_sweep, told
 
 MakeConfig = Callable[..., dict[str, Any]]

@@ -20,8 +20,8 @@ from resuming import assert_same_bits, fit, stopping_at
 import palestra
 from palestra.cli import main
 from palestra.config import check, render
-from palestra.runs.branching import stored_config
-from palestra.storage.checkpoints import Checkpoints
+from palestra.run.branching import stored_config
+from palestra.run.checkpoints import Checkpoints
 from palestra.storage.run_folder import RunFolder
 from palestra.training.stored_training import StoredRun
 from tests.forked import Forked
@@ -558,7 +558,7 @@ def test_no_worker_outlives_a_run(make_config: MakeConfig, tmp_path: Path) -> No
     class Watch(palestra.Callback):
         def after_epoch(self, trainer: Any) -> None:
             for world in trainer.game._worlds:
-                seen.update(world._vector.processes)
+                seen.update(world.vector.processes)
 
     trainer = palestra.Trainer(config, run=tmp_path / "run", callbacks=[Watch(None)])
     trainer.fit()
@@ -571,7 +571,7 @@ def test_no_worker_outlives_a_run_that_fails(make_config: MakeConfig, tmp_path: 
     trainer = palestra.Trainer(lone_agent(make_config, game, {"evaluations": [], "best": None}), run=tmp_path / "run")
     with pytest.raises(palestra.TrainingFailed, match="ArithmeticError: the sum is too large"):
         trainer.fit()
-    assert not any("_vector" in world.__dict__ for world in trainer.game._worlds)
+    assert not any("vector" in world.__dict__ for world in trainer.game._worlds)
 
 
 def children_of(pid: int) -> list[int]:

@@ -12,11 +12,11 @@ import pytest
 import palestra
 from palestra.config import load_yaml
 from palestra.recording.recorders import without_clock
-from palestra.runs.branching import tree_differences
-from palestra.runs.shipped import shipped_configs
+from palestra.run.branching import tree_differences
+from palestra.run.checkpoints import Checkpoints
+from palestra.run.loaded_checkpoint import LoadedCheckpoint
+from palestra.run.shipped import shipped_configs
 from palestra.storage import segments
-from palestra.storage.checkpoints import Checkpoints
-from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
 from tests.forked import Forked

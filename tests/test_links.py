@@ -15,7 +15,7 @@ from resuming import assert_same_bits, fit, stopping_at
 
 from palestra.cli import main
 from palestra.recording.values import values_of
-from palestra.storage.checkpoints import Checkpoints
+from palestra.run.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RefusedPathError, RunFolderError
 from palestra.storage.run_folder import OUR_FILES, OUR_FOLDERS, RunFolder
 

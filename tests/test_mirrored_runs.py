@@ -23,11 +23,11 @@ from typer.testing import CliRunner
 from palestra.cli import app, main
 from palestra.commands.replay import verify
 from palestra.config import ConfigError
+from palestra.kinds.games.trainer import Trainer
+from palestra.run.remote import Remote, RemoteError
 from palestra.storage.manifest import PUT_BACK
-from palestra.storage.remote import Remote, RemoteError
 from palestra.storage.run_folder import RunFolder
 from palestra.training.stored_training import StoredRun
-from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
 
@@ -280,7 +280,7 @@ def test_a_signal_waits_for_the_last_upload_no_longer_than_the_config_says(
     """The upload hangs for good: its process leaves all the same, and says why."""
     (tmp_path / "hanging.py").write_text(
         "import time\nimport palestra\nfrom palestra.config import UserConfig\n"
-        "from palestra.storage.remote import Remote\n\n"
+        "from palestra.run.remote import Remote\n\n"
         "class Hanging(palestra.Callback):\n"
         "    class Config(UserConfig):\n        pass\n\n"
         "    def before_train(self, trainer):\n"

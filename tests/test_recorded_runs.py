@@ -1,6 +1,6 @@
 """Recorders beside whole runs: killed and resumed, failing, hanging; training never changes.
 
-Covers palestra.runs.run, palestra.runs.records.
+Covers palestra.run.run, palestra.run.records.
 """
 
 import csv
@@ -18,14 +18,14 @@ import pytest
 
 from palestra.commands.replay import verify
 from palestra.config import ConfigError, render
+from palestra.kinds.games.config import RunConfig
+from palestra.kinds.games.trainer import Trainer
 from palestra.recording import feed
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, numbers_of, without_clock
-from palestra.runs.config import RunConfig
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.storage.disk import Folder
 from palestra.storage.records_file import read_records
 from palestra.training.checks import TrainingFailed
-from palestra.training.trainer import Trainer
 from tests.forked import run as run_forked
 
 MakeConfig = Callable[..., dict[str, Any]]
@@ -235,7 +235,7 @@ class Broken(Recorder):
 
 
 def use(recorders: dict[str, Recorder], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palestra.runs.run.make_recorders", lambda configs: recorders)
+    monkeypatch.setattr("palestra.run.run.make_recorders", lambda configs: recorders)
 
 
 @pytest.mark.parametrize("call", ["open", "write", "flush", "close"])
@@ -393,7 +393,7 @@ def test_verify_tells_no_recorder_of_its_replay(
 ) -> None:
     Trainer(make_config({"output.recorders": [{"name": "csv"}]}), run=tmp_path / "run").fit()
     asked: list[Any] = []
-    monkeypatch.setattr("palestra.runs.run.make_recorders", lambda configs: asked.append(configs) or {})
+    monkeypatch.setattr("palestra.run.run.make_recorders", lambda configs: asked.append(configs) or {})
     assert verify(tmp_path / "run", None).difference is None
     assert asked == [[]]
 

@@ -31,13 +31,12 @@ from typer.testing import CliRunner
 import palestra
 from palestra.cli import app
 from palestra.evaluation import evaluator
+from palestra.kinds.games.trainer import DQNTrainer, Trainer
 from palestra.optimizers import TorchOptimizerConfig
-from palestra.runs.progress import ProgressReporter
+from palestra.run.progress import ProgressReporter
+from palestra.run.replay_file import load_replay, save_replay
 from palestra.storage.records_file import read_records
-from palestra.storage.replay_file import load_replay, save_replay
 from palestra.storage.run_folder import RunFolder
-from palestra.training import DQNTrainer
-from palestra.training.trainer import Trainer
 from tests.forked import Forked
 
 PALESTRA = (sys.executable, "-c", "from palestra.cli import main; main()")
@@ -327,13 +326,13 @@ def test_the_best_checkpoint_stays_the_best_after_a_kill_before_it_is_marked(
     run, config = tmp_path / "run", make_config()
     uninterrupted = uninterrupted_run(config)
     num_best = 0
-    with at_call(palestra.runs.run_checkpoints.Checkpoints, "mark_best", 1, kill), pytest.raises(Killed):
+    with at_call(palestra.run.run_checkpoints.Checkpoints, "mark_best", 1, kill), pytest.raises(Killed):
         fit(run, config)
     while True:
         num_best += 1
         try:
             with at_call(
-                palestra.runs.run_checkpoints.Checkpoints, "mark_best", 2, kill
+                palestra.run.run_checkpoints.Checkpoints, "mark_best", 2, kill
             ):  # the first repeats the one that was lost
                 if fit(run).finished:
                     break
@@ -415,8 +414,8 @@ def test_what_is_not_as_it_was_is_named(
 ) -> None:
     with stopping_at(20):
         fit(tmp_path / "run", make_config({"output.display": "plain"}))
-    before = getattr(palestra.runs.run, kind)()
-    monkeypatch.setattr(palestra.runs.run, kind, lambda: before | {key: "another"})
+    before = getattr(palestra.run.run, kind)()
+    monkeypatch.setattr(palestra.run.run, kind, lambda: before | {key: "another"})
     capfd.readouterr()
     fit(tmp_path / "run")
     line = f"{kind}.{key} was {before[key]}, is another; equal bits are not promised"

@@ -19,8 +19,8 @@ from combinations import LEARNERS, Combination, combinations_of, config_of, pair
 from resuming import Killed, ask_to_leave, assert_same_bits, at_call, fit, kill, send_signal
 
 from palestra.evaluation.evaluations import Evaluations
-from palestra.runs.branching import tree_differences
-from palestra.training.trainer import Trainer
+from palestra.kinds.games.trainer import Trainer
+from palestra.run.branching import tree_differences
 
 
 @dataclass(frozen=True)

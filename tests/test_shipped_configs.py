@@ -10,9 +10,9 @@ from config_mutations import Place, assert_every_mutation_is_told
 from conftest import TINY_FIT
 
 from palestra.config import find_defaults, find_undescribed, load_config, load_yaml
-from palestra.runs.base import BaseRunConfig
-from palestra.runs.fit import FitConfig
-from palestra.runs.kinds import KINDS, kind_of_run
+from palestra.kinds.data.config import FitConfig
+from palestra.run.base import BaseRunConfig
+from palestra.run.kinds import kind_of_run, kinds
 from tests.commented_configs import commented
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yml"))
@@ -59,7 +59,7 @@ def typed(value: Any) -> Any:
     return [typed(item) for item in value] if isinstance(value, list) else (type(value), value)
 
 
-@pytest.mark.parametrize("kind", list(dict.fromkeys(KINDS.values())), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [kind.config for kind in kinds()], ids=lambda kind: kind.__name__)
 def test_every_key_of_a_run_is_described_and_none_has_a_default(kind: type[BaseRunConfig]) -> None:
     assert find_defaults(kind) == []
     assert find_undescribed(kind) == []

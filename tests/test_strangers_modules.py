@@ -33,13 +33,13 @@ from palestra.config.own_modules import reading_stored, saying_nothing
 from palestra.config.places import fields_under
 from palestra.config.variants import ByName
 from palestra.evaluation.measures import BestConfig
+from palestra.kinds.data.config import FitConfig
+from palestra.kinds.games.config import RunConfig
+from palestra.kinds.games.tournament import TournamentConfig
+from palestra.kinds.text.config import TextConfig
 from palestra.players.torch_modules import TorchModuleConfig
-from palestra.runs.config import RunConfig
-from palestra.runs.fit import FitConfig
-from palestra.runs.kinds import read_config
-from palestra.runs.shipped import shipped_tournaments
-from palestra.runs.text import TextConfig
-from palestra.runs.tournament import TournamentConfig
+from palestra.run.kinds import read_config
+from palestra.run.shipped import shipped_tournaments
 from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.plan import Plan

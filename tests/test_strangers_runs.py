@@ -18,9 +18,9 @@ import palestra
 from palestra.cli import app
 from palestra.config import UntrustedError, importing_no_others, load_stored_config, load_yaml
 from palestra.config.own_modules import read_trusted
+from palestra.kinds.data.config import FitConfig
+from palestra.kinds.games.config import RunConfig
 from palestra.report.page import write_report
-from palestra.runs.config import RunConfig
-from palestra.runs.fit import FitConfig
 from palestra.storage.disk import RunFolderError
 
 Data = dict[str, Any]
@@ -65,7 +65,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that names nothing of its own."""
     run = tmp_path_factory.mktemp("runs") / "tiny"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.runs.run.plot_scores", lambda *_: None)
+        patch.setattr("palestra.run.run.plot_scores", lambda *_: None)
         palestra.Trainer(TINY | {"stop": {"after": 8, "unit": "opt_steps"}}, run=run).fit()
     return run
 

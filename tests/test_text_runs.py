@@ -9,12 +9,12 @@ import yaml
 from resuming import records
 from typer.testing import CliRunner
 
+from palestra import make_trainer
 from palestra.cli import app
 from palestra.config import ConfigError
+from palestra.kinds.text.trainer import TextTrainer
 from palestra.text.rollouts import Rollouts
-from palestra.training import make_trainer
-from palestra.training.text import TextTrainer
-from tests.training.test_text import CONFIG, MAIN, SEATS
+from tests.kinds.text.test_trainer import CONFIG, MAIN, SEATS
 
 OF = {"name": "evaluation", "evaluation": "main", "pairing": 0, "measure": "accuracy"}
 PLATEAU = {"of": OF, "goal": "max", "min_delta": 2.0, "patience": 1}

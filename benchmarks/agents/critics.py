@@ -16,11 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from palestra import make_trainer
 from palestra.commands.starting import starting_config
-from palestra.runs.config import RunConfig
+from palestra.kinds.games.config import RunConfig
 from palestra.runtime.statistics import estimate_mean_of_few
 from palestra.storage.records_file import read_records
-from palestra.training import make_trainer
 
 NUM_ROUNDS, NUM_FARMERS, NUM_WORLDS, ROLLOUT_LENGTH = 2, 2, 128, 4
 NUM_GAMES = 1000

@@ -15,7 +15,7 @@ import palestra
 from benchmarks.peers.ours import MANY, Watch
 from benchmarks.peers.script import Done, Stopwatch, Work, answer, versions_of
 from palestra.commands.starting import find_config
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.storage.records_file import read_records
 
 Data = dict[str, Any]

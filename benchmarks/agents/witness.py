@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from palestra import make_trainer
 from palestra.commands.starting import find_config
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.runtime.statistics import estimate_mean
 from palestra.storage.records_file import read_records
-from palestra.training import make_trainer
 
 NUM_BITS = 8
 NUM_SEEN = {"merlin_arthur": 0}  # of the others USUAL_SEEN

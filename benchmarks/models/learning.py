@@ -24,7 +24,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 import palestra
 from benchmarks.measuring import ROOT
 from palestra.config import load_yaml
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.runtime.statistics import estimate_mean_of_few
 from palestra.storage.records_file import read_records
 

@@ -24,7 +24,7 @@ from matplotlib.ticker import EngFormatter
 
 from benchmarks.measuring import ROOT
 from palestra.config import load_yaml
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.sweeps.config import ObjectiveConfig
 from palestra.sweeps.folder import runs_in
 from palestra.sweeps.outcomes import STATES, count_of, state_of

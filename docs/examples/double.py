@@ -23,7 +23,7 @@ class DoubleDQN(Trainer):
         while self.extra_state.setdefault("done", 0) < len(plan):  # a resumed run goes on right here
             player, part = plan[self.extra_state["done"]]
             if part == "roll out":
-                rows = self._roll_out(player.roles[0], player.algorithm.config.rollout_length)
+                rows = self.roll_out(player.roles[0], player.algorithm.config.rollout_length)
                 player.replay_buffer.add(rows.rows(), rows.valid)
             elif player.env_steps >= player.algorithm.config.warmup_env_steps:
                 self.update(player, player.algorithm.config)

@@ -13,8 +13,8 @@ from docs.website.reads import readers
 from docs.website.sources import source_page
 from palestra.config.places import Place, comment_of, describe, fields_under, kind_of_extras, place_of, place_of_field
 from palestra.config.variants import ByName, OwnFunctionConfig, UserConfig, members_of
-from palestra.runs.kinds import KINDS
-from palestra.runs.tournament import TournamentConfig
+from palestra.kinds.games.tournament import TournamentConfig
+from palestra.run.kinds import kind_named
 from palestra.sweeps.config import SweepConfig
 
 Model = type[BaseModel]
@@ -34,9 +34,9 @@ as their code shows it.
 | file | its keys |
 |---|---|"""
 FILES: dict[Model, str] = {
-    KINDS["in_turn"]: "a run in which players play games",
-    KINDS["fit"]: "a run in which a model learns from data",
-    KINDS["text"]: "a run of players that write",
+    kind_named("in_turn").config: "a run in which players play games",
+    kind_named("fit").config: "a run in which a model learns from data",
+    kind_named("text").config: "a run of players that write",
     TournamentConfig: "a tournament, in which nobody learns",
     SweepConfig: "a sweep",
 }

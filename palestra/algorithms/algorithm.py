@@ -36,8 +36,7 @@ class Algorithm(ABC):
 
     def __init__(self, config: Any, player: Player) -> None:
         self._edits: dict[str, str] = {}
-        self.config = config
-        self.player = player
+        self.config, self.player = config, player
 
     @abstractmethod
     def policy(self, explore: bool) -> Policy:

@@ -12,7 +12,7 @@ are Q-values, the expected returns (`value: {name: expected}`).
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -275,8 +275,7 @@ class DQN(replay.LearnsByReplay, PlaysByValue):
         kernel, config = self.gradient_kernel, self.config
         if kernel is None:
             return self.gradient(batch)
-        assert isinstance(config.value, ExpectedConfig)
-        return kernel(batch, config.double, config.gamma, config.value.huber_delta)
+        return kernel(batch, config.double, config.gamma, cast(ExpectedConfig, config.value).huber_delta)
 
     @kernel_property
     def gradient_kernel(self) -> kernels.DQNGradient | None:

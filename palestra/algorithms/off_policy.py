@@ -5,7 +5,7 @@ networks, and the head by which the player acts. This file rolls out, fills the 
 target networks, as DQN and SAC do. To run: palestra train off_policy-cartpole
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import partial
 from typing import Annotated, Any, Literal, Self
@@ -43,7 +43,7 @@ from palestra.config import (
 from palestra.games.game import Observation
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import Box, Discrete, RoleSpaces, Space
-from palestra.nets.weights import evaluation_mode, evaluation_view, flatten_buffers, flatten_weights
+from palestra.nets.weights import evaluation_mode, evaluation_view, flatten_buffers, flatten_weights, move
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
 from palestra.randomness import fold
@@ -175,10 +175,9 @@ def heads_of(loss: OffPolicyLoss, config: OffPolicyConfig, num_policy_outputs: i
     others = {POLICY: num_policy_outputs} | ({losses.Q: space.num} if isinstance(space, Discrete) else {})
     sizes = losses.head_sizes(loss, config.loss, others)
     if by != POLICY and sizes[by] != space.num_flags:
-        expected = (
-            f"expected a value for each of {space.num_flags} actions of the head {by!r}, by which the player acts"
-        )
-        raise ConfigError.at("loss.name", f"{expected}, got {sizes[by]}")
+        num = f"a value for each of {space.num_flags} actions"
+        message = f"expected {num} of the head {by!r}, by which the player acts, got {sizes[by]}"
+        raise ConfigError.at("loss.name", message)
     return sizes
 
 
@@ -209,16 +208,14 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads, PlaysByValue):
         self.target_net: HeadedNet | None = None
         if config.target is not None and self.loss.own_targets is None:
             player.nets["target"] = self.target_net = deepcopy(self.net).eval()
-            self.target_weights, self.target_buffers = (
-                flatten_weights(self.target_net),
-                flatten_buffers(self.target_net),
-            )
-        own = {} if self.loss.weights is None else dict(self.loss.weights.named_parameters(prefix="loss"))
-        named = {**dict(self.net.named_parameters()), **own}
+            self.target_weights = flatten_weights(self.target_net)
+            self.target_buffers = flatten_buffers(self.target_net)
+        named = dict(self.net.named_parameters())
+        if self.loss.weights is not None:
+            named |= self.loss.weights.named_parameters(prefix="loss")
         self.optimizer = passes.make_optimizer(config, self.weights, named, player)
         self.key = torch.tensor([player.own_key("loss")], device=player.device)
-        player.optimizers = {"heads": self.optimizer}
-        player.lr_schedule = config.learning_rate
+        player.optimizers, player.lr_schedule = {"heads": self.optimizer}, config.learning_rate
         player.er_schedule = None if config.exploration is None else config.exploration.schedule
         leaves = self.loss.leaves(dict(learned.named_parameters()))
         with below(place):
@@ -294,9 +291,8 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads, PlaysByValue):
         if self.target_net is None:
             self.loss.follow(share)
             return
-        self.target_weights.lerp_(self.weights[: len(self.target_weights)], share)  # behind are weights of the loss
-        for old, new in zip(self.target_buffers, self.buffers, strict=True):
-            old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)
+        own = self.weights[: len(self.target_weights)]  # behind are weights of the loss
+        move([self.target_weights, *self.target_buffers], [own, *self.buffers], share)
 
     def warm_start(self, nets: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Take the networks over; target networks begin as their copies, and weights of the loss begin anew."""
@@ -324,13 +320,10 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads, PlaysByValue):
     def module(self) -> Deterministic | DeterministicRecurrent:
         if self.config.exploration is None or self.config.evaluation == "sampled":
             return super().module()
-        by, num_flags = self.loss.acts_by, self.player.action_space.num_flags
-        net = QValues(evaluation_view(self.net.net_of(by)), self.split_of(by))
-        return Deterministic(net, exploration.best_legal, num_flags)
-
-    def split_of(self, head: str) -> Callable[[Tensor], Tensor]:
-        """Return the function that takes the outputs of a head from those of its network."""
-        return (lambda outputs: self.net.split(outputs)[head]) if self.net.is_shared else (lambda outputs: outputs)
+        by, split = self.loss.acts_by, self.net.split
+        values_of = (lambda outputs: split(outputs)[by]) if self.net.is_shared else (lambda outputs: outputs)
+        net = QValues(evaluation_view(self.net.net_of(by)), values_of)
+        return Deterministic(net, exploration.best_legal, self.player.action_space.num_flags)
 
     # ---- what stands in for these methods where nobody has changed them (palestra.runtime.guard) ------------
 

@@ -189,8 +189,7 @@ class OnPolicy(passes.LearnsInPasses):
             self.loss.begin(self.net, player)
             rows = losses.rows_of_zeros(self.net, self.critic_spaces, player)
             batch = losses.LossBatch(self.net, rows, 0, self.estimator.estimates)
-            weights = dict(self.net.named_parameters())
-            losses.try_loss(self.loss, config.loss, lambda: self.loss.terms(batch), weights)
+            losses.try_loss(self.loss, config.loss, lambda: self.loss.terms(batch), dict(self.net.named_parameters()))
 
     # ---- what it learns --------------------------------------------------------------------------------
 
@@ -309,9 +308,8 @@ class WholeGames:
         return None if whole is None else (whole, numbers)
 
     def state_dict(self) -> dict[str, Any]:
-        if self.waiting is None:
-            return {"waiting": None}
-        return {"waiting": self.waiting.rows() | {"valid": self.waiting.valid}}
+        waiting = self.waiting
+        return {"waiting": None if waiting is None else waiting.rows() | {"valid": waiting.valid}}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         self.waiting = None

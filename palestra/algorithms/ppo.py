@@ -11,7 +11,7 @@ parts/advantages.py, parts/passes.py.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import torch
 from pydantic import model_validator
@@ -277,12 +277,12 @@ class PPO(ProximalLoss, passes.LearnsInPasses):
 
     def make_pass(self) -> dict[str, Tensor]:
         """Make an opt step on each minibatch of the experience, and return the means of their metrics."""
-        experience, opt_steps, kernel = self.passes.experience, self.player.opt_steps, self.gradient_kernel
-        assert experience is not None
+        experience, kernel = cast(Experience, self.passes.experience), self.gradient_kernel
         arrays = kernel.read(experience) if kernel is not None and type(experience) is Experience else None
+        minibatches = self.passes.minibatches(self.config.num_minibatches)
         steps = [
-            self.opt_step(experience, index, opt_steps + number, arrays)
-            for number, index in enumerate(self.passes.minibatches(self.config.num_minibatches))
+            self.opt_step(experience, index, opt_steps, arrays)
+            for opt_steps, index in enumerate(minibatches, start=self.player.opt_steps)
         ]
         return {**mean_metrics(steps), "explained_variance": self.passes.explained_by_all()}
 
@@ -328,8 +328,7 @@ class PPO(ProximalLoss, passes.LearnsInPasses):
 
     @kernel_property
     def advantages_kernel(self) -> Callable[[Sequences, float, float], tuple[Tensor, Tensor]] | None:
-        is_asked_for = self.player.by_hand and self.player.device.type == "cpu"
-        may_run = is_asked_for and self.may_run(advantages_kernels.KERNEL)
+        may_run = self.player.by_hand and self.player.device.type == "cpu" and self.may_run(advantages_kernels.KERNEL)
         return advantages_kernels.compute_advantages if may_run else None
 
     def find_gradient(

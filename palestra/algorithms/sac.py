@@ -12,7 +12,7 @@ To run: palestra train configs/sac-pendulum.yml
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -175,26 +175,15 @@ class SACConfig(AlgorithmConfig):
 
 
 class SoftPolicy:
-    """Plays uniformly random actions, or actions of the policy net: drawn ones, or the likeliest."""
+    """Plays the actions that a function chooses by the observation, the legal actions and keys."""
 
     observes: Observes = "observation"
 
-    def __init__(
-        self,
-        net: Callable[[Mapping[str, Tensor]], Tensor],
-        head: BoxHead | DiscreteHead,
-        mode: Literal["uniform", "sampled", "deterministic"],
-    ) -> None:
-        self.net, self.head, self.mode = net, head, mode
+    def __init__(self, choose: Callable[[Mapping[str, Tensor], Tensor, Tensor], Tensor]) -> None:
+        self.choose = choose
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
-        if self.mode == "uniform":
-            action = self.head.uniform(legal, keys)
-        elif self.mode == "sampled":
-            action = self.head.sample(self.net(view), legal, keys)
-        else:
-            action = self.head.mode(self.net(view), legal)
-        return Decision(action, {}, memory)
+        return Decision(self.choose(view, legal, keys), {}, memory)
 
 
 def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
@@ -218,10 +207,8 @@ def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
     with below(f"players.{player.name}.algorithm"):
         ConfigError.require_none(ConfigErrorItem(*error) for error in errors.items())
     if isinstance(space, Box):
-        assert config.log_std is not None
-        return BoxHead(space, config.log_std, player.device)
-    assert isinstance(space, Discrete)
-    return DiscreteHead(space)
+        return BoxHead(space, cast(action_heads.LogStdConfig, config.log_std), player.device)
+    return DiscreteHead(cast(Discrete, space))
 
 
 # ---- how it learns ----------------------------------------------------------------------------------
@@ -307,13 +294,11 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
 
         It is that of the batch's rows where it depends on which actions are legal.
         """
-        assert isinstance(self.config.entropy_coefficient, AutomaticConfig)
-        match self.config.entropy_coefficient.target_entropy:
+        match cast(AutomaticConfig, self.config.entropy_coefficient).target_entropy:
             case NumberConfig(value=value):
                 return value
             case PerDimensionConfig(factor=factor):
-                assert isinstance(self.head, BoxHead)
-                return factor * self.head.num_free
+                return factor * cast(BoxHead, self.head).num_free
             case PerLogActionsConfig(factor=factor):
                 return factor * batch.legal.sum(dim=1).clamp(min=1).log().mean()
 
@@ -397,9 +382,8 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
         values = self.critics(batch.observation | head.critic_inputs(batch.action))
         q_values = head.values_of(batch.action, values)
         terms = self.critic_loss(q_values, value_target, batch)
-        loss, priorities = total_loss(terms), None
-        if self.is_prioritized:
-            priorities = self.priorities(q_values.detach(), value_target, batch)
+        loss = total_loss(terms)
+        priorities = self.priorities(q_values.detach(), value_target, batch) if self.is_prioritized else None
         return self.critics.gradient(loss), {"critic_loss": loss.detach(), **metrics_of(terms)}, priorities
 
     def policy_gradient(
@@ -429,9 +413,12 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
         return self.policy_net.net
 
     def policy_that(self, draws: bool, is_collecting: bool) -> SoftPolicy:
+        net, head = self.acting, self.head
         if is_collecting and self.player.env_steps < self.config.warmup_env_steps:
-            return SoftPolicy(self.acting, self.head, "uniform")
-        return SoftPolicy(self.acting, self.head, "sampled" if draws else "deterministic")
+            return SoftPolicy(lambda view, legal, keys: head.uniform(legal, keys))
+        if draws:
+            return SoftPolicy(lambda view, legal, keys: head.sample(net(view), legal, keys))
+        return SoftPolicy(lambda view, legal, keys: head.mode(net(view), legal))
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"log_entropy_coefficient": self.log_alpha.detach()}

@@ -10,7 +10,7 @@ To run: palestra train configs/td3-pendulum.yml
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -159,16 +159,6 @@ class NoisyPolicy:
         return Decision(self.half_widths.inverse(unit), {}, memory)
 
 
-def half_widths_of(config: TD3Config, player: Player) -> HalfWidths:
-    """Measure the player's Box in half-widths. Raises ConfigError where TD3 cannot play it."""
-    player.require_actions(config.name, Box)
-    space = player.action_space
-    assert isinstance(space, Box)
-    with below(f"players.{player.name}.algorithm"):
-        ConfigError.require_none(ConfigErrorItem(*error) for error in box_errors(player).items())
-    return HalfWidths(space, player.device)
-
-
 # ---- how it learns ----------------------------------------------------------------------------------
 
 
@@ -177,7 +167,10 @@ class TD3(replay.LearnsByReplay):
 
     def __init__(self, config: TD3Config, player: Player) -> None:
         super().__init__(config, player)
-        self.half_widths = half_widths_of(config, player)
+        player.require_actions(config.name, Box)
+        with below(f"players.{player.name}.algorithm"):
+            ConfigError.require_none(ConfigErrorItem(*error) for error in box_errors(player).items())
+        self.half_widths = HalfWidths(cast(Box, player.action_space), player.device)
         self.num_noise = num = len(self.half_widths.center)
         critic_spaces = player.spaces | {"action": Space((num,), torch.float32, padded=False)}
         policy = make_net(config.policy_net, player.spaces, num, player.key("policy")).to(player.device)
@@ -302,9 +295,8 @@ class TD3(replay.LearnsByReplay):
             value_target = self.target(next_q_values, batch)
         q_values = self.critics(batch.observation | {"action": self.half_widths(batch.action)}).squeeze(2)
         terms = self.critic_loss(q_values, value_target, batch)
-        loss, priorities = total_loss(terms), None
-        if self.is_prioritized:
-            priorities = self.priorities(q_values.detach(), value_target, batch)
+        loss = total_loss(terms)
+        priorities = self.priorities(q_values.detach(), value_target, batch) if self.is_prioritized else None
         return self.critics.gradient(loss), {"critic_loss": loss.detach(), **metrics_of(terms)}, priorities
 
     def policy_gradient(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
@@ -327,6 +319,5 @@ class TD3(replay.LearnsByReplay):
         return NoisyPolicy(None if warming_up else self.acting, self.half_widths, std)
 
     def module(self) -> Deterministic:
-        half_widths = self.half_widths
-        net = evaluation_view(self.policy_net.net)
+        half_widths, net = self.half_widths, evaluation_view(self.policy_net.net)
         return Deterministic(net, lambda outputs, legal: half_widths.inverse(torch.tanh(outputs)), 0)

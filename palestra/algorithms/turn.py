@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import cast
 
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.transitions import Transitions
@@ -25,10 +26,8 @@ class Turn(ABC):
     """
 
     def __init__(self, player: Player) -> None:
-        self.player = player
-        self._open: list[str] = []
-        self._begun: set[str] = set()
-        self._once: set[str] = set()
+        self.player, self._open = player, list[str]()
+        self._begun, self._once = set[str](), set[str]()
 
     @abstractmethod
     def collect(self, num_rounds: int) -> Transitions:
@@ -51,8 +50,7 @@ class Turn(ABC):
         A trainer may say another number.
         """
         assert self.player.algorithm is not None
-        num: int = self.player.algorithm.config.updates_per_turn
-        return num
+        return cast(int, self.player.algorithm.config.updates_per_turn)
 
     @abstractmethod
     def safe_point(self) -> None:
@@ -103,11 +101,10 @@ class Turn(ABC):
 
     def run(self) -> None:
         """Give the player the turn, or the rest of one that was stopped."""
-        self._open, self._begun = [], set()
         assert self.player.algorithm is not None
+        self._open, self._begun = [], set()
         self.player.algorithm.learn(self)
         if self._open:
-            learn = f"{type(self.player.algorithm).__name__}.learn"
-            name = self._open[-1]
+            learn, name = f"{type(self.player.algorithm).__name__}.learn", self._open[-1]
             raise RuntimeError(f"{learn} left the loop {name!r} by break or return; expected turn.last({name!r})")
         self.player.turn_progress.clear()

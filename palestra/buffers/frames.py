@@ -14,6 +14,7 @@ from torch import Tensor
 from palestra.buffers.memory import Reserved, room_for
 from palestra.runtime.compiling import inner, njit
 
+Array = np.ndarray
 WORDS = (np.uint64, np.uint32, np.uint16, np.uint8)
 
 
@@ -44,7 +45,7 @@ class FrameStore:
         """Frames held now."""
         return int(np.count_nonzero(self._num_places))
 
-    def hold(self, frames: Tensor, held: np.ndarray) -> Tensor:
+    def hold(self, frames: Tensor, held: Array) -> Tensor:
         """Store the frames, uint8 (K, num_bytes), for which `held` is true, with one more reference each.
 
         Returns their slots, int32 (K,), 0 for the others. Raises NoRoom.
@@ -54,7 +55,7 @@ class FrameStore:
         words = np.require(frames.cpu().contiguous().numpy(), requirements="A").view(self._word)
         self._reserved.take((int(self._free[1]) + len(words)) * self.num_bytes)
         slots = np.zeros(len(words), dtype=np.int32)
-        _hold(words, held, slots, *self._table())
+        _hold(words, held, slots, self._table())
         return torch.from_numpy(slots)
 
     def hold_again(self, slots: Tensor) -> None:
@@ -63,24 +64,15 @@ class FrameStore:
 
     def release(self, slots: Tensor) -> None:
         """Release one reference to the frame of each of these slots: int32 (K,)."""
-        _release(slots.numpy(), *self._table())
+        _release(slots.numpy(), self._table())
 
-    def _table(self) -> tuple[np.ndarray, ...]:
+    def _table(self) -> tuple[Array, ...]:
         return self._words, self._factors, self._first, self._next, self._num_places, self._free
 
 
 @njit()
-def _hold(
-    new: np.ndarray,
-    held: np.ndarray,
-    slots: np.ndarray,
-    words: np.ndarray,
-    factors: np.ndarray,
-    first: np.ndarray,
-    next_: np.ndarray,
-    num_places: np.ndarray,
-    free: np.ndarray,
-) -> None:
+def _hold(new: Array, held: Array, slots: Array, table: tuple[Array, ...]) -> None:
+    words, factors, first, next_, num_places, free = table
     for k in range(len(new)):
         if not held[k]:
             continue
@@ -104,15 +96,8 @@ def _hold(
 
 
 @njit()
-def _release(
-    slots: np.ndarray,
-    words: np.ndarray,
-    factors: np.ndarray,
-    first: np.ndarray,
-    next_: np.ndarray,
-    num_places: np.ndarray,
-    free: np.ndarray,
-) -> None:
+def _release(slots: Array, table: tuple[Array, ...]) -> None:
+    words, factors, first, next_, num_places, free = table
     for slot in slots:
         if slot:
             num_places[slot] -= 1
@@ -130,7 +115,7 @@ def _release(
 
 
 @inner()
-def _hash(frame: np.ndarray, factors: np.ndarray, first: np.ndarray) -> Any:
+def _hash(frame: Array, factors: Array, first: Array) -> Any:
     """Return an index into `first`: a sum without branches, so that the compiler vectorises it."""
     total = np.uint64(0)
     for i in range(len(frame)):
@@ -139,7 +124,7 @@ def _hash(frame: np.ndarray, factors: np.ndarray, first: np.ndarray) -> Any:
 
 
 @inner()
-def _equal(one: np.ndarray, two: np.ndarray) -> bool:
+def _equal(one: Array, two: Array) -> bool:
     differs = one[0] ^ two[0]
     for i in range(1, len(one)):
         differs |= one[i] ^ two[i]

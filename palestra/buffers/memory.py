@@ -41,8 +41,7 @@ class Reserved:
     """
 
     def __init__(self, num_bytes: int, folder: Path | None) -> None:
-        self.folder = folder
-        self.taken = 0
+        self.folder, self.taken = folder, 0
         try:
             if folder is None:
                 self.pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-Size = tuple[int, int]
 Rows = dict[str, Tensor]
 
 
@@ -19,7 +18,7 @@ def is_image(value: Tensor) -> bool:
     return value.dtype == torch.uint8 and value.dim() == 4
 
 
-def list_name(size: Size) -> str:
+def list_name(size: tuple[int, ...]) -> str:
     """Return the name of the list of planes of a size."""
     return f"#{size[0]}x{size[1]}"
 

@@ -18,6 +18,7 @@ from palestra.randomness import U_GAMMA, mix, random_floats
 from palestra.runtime.compiling import inner, njit
 from palestra.schedules import ScheduleConfig
 
+Array = np.ndarray
 NUM_CHILDREN = 16
 
 
@@ -72,8 +73,7 @@ class PrioritizedReplay(ReplayBuffer):
         with self.time_log.during("memory"):
             beta = self.config.beta(opt_steps)
             if self._on_cpu:
-                weights = torch.from_numpy(_weigh(self.tree.leaves.numpy(), self.drawn.numpy(), beta))
-                return weights.to(self.device)
+                return torch.from_numpy(_weigh(self.tree.leaves.numpy(), self.drawn.numpy(), beta)).to(self.device)
             priorities = self.tree.leaves[self.drawn]
             return (priorities.min() / priorities).pow(beta).float()
 
@@ -82,10 +82,8 @@ class PrioritizedReplay(ReplayBuffer):
         with self.time_log.during("memory"):
             config, tree = self.config, self.tree
             if self._on_cpu:
-                errors, places = td_error.detach().to(self.home).numpy(), self.drawn.numpy()
-                _prioritize(
-                    tree.nodes.numpy(), tree.starts, places, errors, config.eps, config.alpha, self.largest.numpy()
-                )
+                nodes, places, errors = tree.nodes.numpy(), self.drawn.numpy(), td_error.detach().to(self.home).numpy()
+                _prioritize(nodes, tree.starts, places, errors, config.eps, config.alpha, self.largest.numpy())
                 return
             priorities = (td_error.detach().double().abs() + config.eps).pow(config.alpha)
             tree.set(self.drawn, priorities)
@@ -117,8 +115,7 @@ class SumTree:
         self.starts = np.cumsum([0, *sizes])
         self.nodes = torch.zeros(int(self.starts[-1]), dtype=torch.float64, device=device)
         self.levels = [self.nodes[start:stop] for start, stop in pairwise(self.starts.tolist())]
-        self.leaves = self.nodes[:num]
-        self.on_cpu = device.type == "cpu"
+        self.leaves, self.on_cpu = self.nodes[:num], device.type == "cpu"
 
     def total(self) -> Tensor:
         """Return the sum of all numbers: float64 ()."""
@@ -169,7 +166,7 @@ def _rounded_up(num: int) -> int:
 
 
 @njit()
-def _draw_places(nodes: np.ndarray, starts: np.ndarray, key: int, num_samples: int, places: np.ndarray) -> None:
+def _draw_places(nodes: Array, starts: Array, key: int, num_samples: int, places: Array) -> None:
     """Draw one place from each of B equal shares of the sum, by the same numbers as random_floats."""
     amounts, total = np.empty(len(places)), nodes[starts[-2] :].sum()
     state = mix(np.uint64(key) + np.uint64(num_samples + 1) * U_GAMMA)
@@ -180,7 +177,7 @@ def _draw_places(nodes: np.ndarray, starts: np.ndarray, key: int, num_samples: i
 
 
 @njit()
-def _weigh(leaves: np.ndarray, drawn: np.ndarray, beta: float) -> np.ndarray:
+def _weigh(leaves: Array, drawn: Array, beta: float) -> Array:
     weights, least = np.empty(len(drawn), np.float32), np.inf
     for place in drawn:
         least = min(least, leaves[place])
@@ -191,13 +188,7 @@ def _weigh(leaves: np.ndarray, drawn: np.ndarray, beta: float) -> np.ndarray:
 
 @njit()
 def _prioritize(
-    nodes: np.ndarray,
-    starts: np.ndarray,
-    places: np.ndarray,
-    errors: np.ndarray,
-    eps: float,
-    alpha: float,
-    largest: np.ndarray,
+    nodes: Array, starts: Array, places: Array, errors: Array, eps: float, alpha: float, largest: Array
 ) -> None:
     priorities = np.empty(len(places))
     for i in range(len(places)):
@@ -207,7 +198,7 @@ def _prioritize(
 
 
 @njit()
-def set_leaves(nodes: np.ndarray, starts: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:
+def set_leaves(nodes: Array, starts: Array, places: Array, values: Array) -> None:
     """Do `SumTree.set` level by level, so that the processor computes several sums at once.
 
     Neighbours that share a parent compute its sum once.
@@ -229,7 +220,7 @@ def set_leaves(nodes: np.ndarray, starts: np.ndarray, places: np.ndarray, values
 
 
 @njit()
-def find(nodes: np.ndarray, starts: np.ndarray, amounts: np.ndarray, places: np.ndarray) -> None:
+def find(nodes: Array, starts: Array, amounts: Array, places: Array) -> None:
     """Do `SumTree.find`; write the places into `places`, and overwrite `amounts`.
 
     All amounts descend one level before the next, without branches, so that the processor works on several at once.
@@ -244,7 +235,7 @@ def find(nodes: np.ndarray, starts: np.ndarray, amounts: np.ndarray, places: np.
 
 
 @inner(forceinline=True)
-def _descend(nodes: np.ndarray, first: int, amount: float) -> tuple[int, float]:
+def _descend(nodes: Array, first: int, amount: float) -> tuple[int, float]:
     """Return which of 16 children contains the amount, and the sum of those before it; find the quarter first."""
     one = nodes[first] + nodes[first + 1] + nodes[first + 2] + nodes[first + 3]
     two = one + (nodes[first + 4] + nodes[first + 5] + nodes[first + 6] + nodes[first + 7])

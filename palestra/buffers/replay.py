@@ -1,6 +1,8 @@
 """Uniform replay: a ring buffer of rows; and PlaneStores, which stores the images of rows, every plane once."""
 
+from collections import Counter
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from palestra.buffers.frames import FrameStore
 from palestra.buffers.memory import Reserved, room_for
-from palestra.buffers.packed import Rows, Size, is_image, list_name, num_rows, part, whole
+from palestra.buffers.packed import Rows, is_image, list_name, num_rows, part, whole
 from palestra.config import Config, InBranch, NonEmptyStr, PositiveInt, UserConfig, check
 from palestra.randomness import U_GAMMA, base_key, fold, mix, random_integers
 from palestra.runtime.compiling import njit
@@ -80,23 +82,18 @@ class ReplayBuffer:
         if isinstance(config, int):
             keys = {"name": "uniform", "capacity": config, "layout": "whole", "scratch_folder": None}
             config = check(keys, UniformReplayConfig)
-        device = torch.device(device)
         self.config: Any = config
-        self.capacity = config.capacity
-        self.shares_frames = config.layout == "frames_once"
+        self.capacity, self.shares_frames = config.capacity, config.layout == "frames_once"
         self.folder = None if config.scratch_folder is None else Path(config.scratch_folder)
-        self.device = device
-        self.home = torch.device("cpu") if self.shares_frames or self.folder is not None else device
+        self.device = torch.device(device)
+        self.home = torch.device("cpu") if self.shares_frames or self.folder is not None else self.device
         self._on_cpu = self.home.type == "cpu"
-        self.key = base_key(seed, stream)
-        self.num_samples = 0
-        self._added = torch.zeros((), dtype=torch.int64, device=self.home)
-        self._known_filled = False
+        self.key, self.num_samples = base_key(seed, stream), 0
+        self._added, self._known_filled = torch.zeros((), dtype=torch.int64, device=self.home), False
         self._storage: dict[str, Tensor] = {}
         self._planes: PlaneStores | None = None
         self.row_bytes = 1  # with images; known since the first row
-        self._staged: dict[int, Batch] = {}
-        self._drawn: dict[int, Batch] = {}
+        self._staged, self._drawn = dict[int, Batch](), dict[int, Batch]()
         self._images: dict[int, dict[str, Tensor]] = {}
         self.time_log = TimeLog(self.home)
 
@@ -182,9 +179,8 @@ class ReplayBuffer:
         if self._on_cpu:
             _draw(self.key, self.num_samples, len(self), places.numpy())
         else:
-            key = torch.tensor(self.key, device=self.home)
             high = self._added.clamp(max=self.capacity)
-            places.copy_(random_integers(fold(key, self.num_samples), len(places), high))
+            places.copy_(random_integers(self.draw_key(), len(places), high).squeeze(0))
 
     def draw_key(self) -> Tensor:
         """Return the key of this draw's random numbers (palestra.randomness): int64 (1,), another for every sample."""
@@ -309,14 +305,10 @@ class PlaneStores:
 
     def __init__(self, rows: Mapping[str, Tensor], num_rows: int, folder: Path | None) -> None:
         self.images = {name: tuple(value.shape[1:]) for name, value in sorted(rows.items()) if is_image(value)}
-        planes: dict[Size, int] = {}
-        for channels, height, width in self.images.values():
-            planes[height, width] = planes.get((height, width), 0) + channels
-        self.stores = {size: FrameStore(num_rows * num, size[0] * size[1], folder) for size, num in planes.items()}
-
-    def store_of(self, image: str) -> FrameStore:
-        _, height, width = self.images[image]
-        return self.stores[height, width]
+        planes: Counter[tuple[int, ...]] = Counter()
+        for channels, *size in self.images.values():
+            planes[tuple(size)] += channels
+        self.stores = {size: FrameStore(num_rows * num, prod(size), folder) for size, num in planes.items()}
 
     def hold(self, rows: Mapping[str, Tensor], valid: Tensor) -> Rows:
         """Store the images of the valid rows, and return all rows with slots instead of images."""
@@ -324,13 +316,13 @@ class PlaneStores:
         for name, (channels, height, width) in self.images.items():
             planes = rows[name].reshape(-1, height * width)
             each = valid.repeat_interleave(channels).numpy()
-            held[name] = self.store_of(name).hold(planes, each).view(-1, channels)
+            held[name] = self.stores[height, width].hold(planes, each).view(-1, channels)
         return held
 
     def release(self, rows: Mapping[str, Tensor]) -> None:
         """Release the planes of rows with slots."""
-        for name in self.images:
-            self.store_of(name).release(rows[name].flatten())
+        for name, (_, *size) in self.images.items():
+            self.stores[tuple(size)].release(rows[name].flatten())
 
     def empty_images(self, num: int) -> Rows:
         """Allocate tensors for the images of `num` rows."""
@@ -339,7 +331,7 @@ class PlaneStores:
     def with_images(self, rows: Rows, images: Rows) -> Rows:
         """Return rows with images in place of slots; the images are written into `images`."""
         for name, image in images.items():
-            store = self.store_of(name)
+            store = self.stores[tuple(image.shape[2:])]
             torch.index_select(store.frames, 0, rows[name].flatten(), out=image.view(-1, store.num_bytes))
         return rows | images
 
@@ -373,7 +365,7 @@ class PlaneStores:
             store.release(slots[used])
         return rows
 
-    def _names(self, size: Size) -> list[str]:
+    def _names(self, size: tuple[int, ...]) -> list[str]:
         """Name the images with planes of that size."""
         return [name for name, (_, *its_size) in self.images.items() if tuple(its_size) == size]
 

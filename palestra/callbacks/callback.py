@@ -90,10 +90,10 @@ def learner_named(name: str, config: CallbackConfig, training: AnyTraining) -> A
         message = f"expected a callback that changes no player, because this is {training.config.in_words}"
         raise PartError(config, [ConfigErrorItem("name", f"{message}, got {config.name!r}")])
     learners = {player.name: player for player in training.learners}
+    if not learners:
+        message = f"expected a run in which players or a model learn, got {training.config.in_words}"
+        raise PartError(config, [ConfigErrorItem("name", message)])
     if name not in learners:
-        if not learners:
-            message = f"expected a run in which players or a model learn, got {training.config.in_words}"
-            raise PartError(config, [ConfigErrorItem("name", message)])
         message = f"expected the name of a player that learns: {', '.join(learners)}; got {name!r}"
         raise PartError(config, [ConfigErrorItem("player", message)])
     return learners[name]

@@ -1,5 +1,6 @@
 """The callback `change_schedule`: replaces a schedule from a moment on."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from palestra.callbacks.callback import Callback, CallbackConfig, learner_named
@@ -36,15 +37,12 @@ class ChangeSchedule(Callback):
         self.is_done = False
 
     def check(self, training: AnyTraining) -> None:
-        schedule_at(self.config.key, self.config.player, self.config, training)
-
-    def before_epoch(self, training: AnyTraining) -> None:
-        self._change_when_due(training)
+        schedule_at(self.config, training)
 
     def before_step(self, training: AnyTraining, player: AnyLearner) -> None:
-        self._change_when_due(training)
+        self.before_epoch(training)
 
-    def _change_when_due(self, training: AnyTraining) -> None:
+    def before_epoch(self, training: AnyTraining) -> None:
         if not self.is_done and self.config.at.share(training.counters) >= 1.0:
             self.is_done = True
             player = learner_named(self.config.player, self.config, training)
@@ -60,10 +58,10 @@ class ChangeSchedule(Callback):
         self.is_done = state["is_done"]
 
 
-def schedule_at(key: str, player: str, config: CallbackConfig, training: AnyTraining) -> Schedule:
-    """The schedule that the key `key` of a callback names. Raises PartError if there is none."""
-    schedules = learner_named(player, config, training).schedules()
-    if key not in schedules:
-        message = f"expected a schedule of {player!r} that can change ({', '.join(schedules)}), got {key!r}"
-        raise PartError(config, [ConfigErrorItem("key", message)])
-    return schedules[key]
+def schedule_at(config: Any, training: AnyTraining) -> Schedule:
+    """The schedule that the keys `player` and `key` of a callback name. Raises PartError if there is none."""
+    schedules: Mapping[str, Schedule] = learner_named(config.player, config, training).schedules()
+    if config.key not in schedules:
+        message = f"expected a schedule of {config.player!r} that can change ({', '.join(schedules)})"
+        raise PartError(config, [ConfigErrorItem("key", f"{message}, got {config.key!r}")])
+    return schedules[config.key]

@@ -21,7 +21,6 @@ from palestra.config import (
 )
 from palestra.evaluation.measures import MeasureName
 from palestra.runtime.intervals import Counters, Interval
-from palestra.schedules import Schedule
 
 
 class EvaluationMeasureConfig(Config):
@@ -102,16 +101,14 @@ class Plateau(Callback):
         raise NotImplementedError
 
     def check(self, training: AnyTraining) -> None:
-        of = self.config.of
-        faults: list[ConfigErrorItem] = []
-        if isinstance(of, TrainingMeasureConfig):
-            if not (roles := training.config.measured_roles()):
-                message = f"expected 'evaluation', because this is {training.config.in_words}, got {of.name!r}"
-                faults.append(ConfigErrorItem("name", message))
-            elif of.role not in roles:
-                faults.append(ConfigErrorItem("role", f"expected one of {', '.join(roles)}, got {of.role!r}"))
-        else:
-            faults += training.config.measure_errors(of)
+        of, faults = self.config.of, []
+        if not isinstance(of, TrainingMeasureConfig):
+            faults = training.config.measure_errors(of)
+        elif not (roles := training.config.measured_roles()):
+            message = f"expected 'evaluation', because this is {training.config.in_words}, got {of.name!r}"
+            faults = [ConfigErrorItem("name", message)]
+        elif of.role not in roles:
+            faults = [ConfigErrorItem("role", f"expected one of {', '.join(roles)}, got {of.role!r}")]
         if faults:
             raise PartError(of, faults)
 
@@ -121,8 +118,7 @@ class Plateau(Callback):
 
     def after_evaluation(self, training: AnyTraining, record: Mapping[str, Any]) -> None:
         of = self.config.of
-        is_one = isinstance(of, EvaluationMeasureConfig)
-        if is_one and (score := training.config.measure(of).of(record)) is not None:
+        if isinstance(of, EvaluationMeasureConfig) and (score := training.config.measure(of).of(record)) is not None:
             self._measure(training, score)
 
     def after_epoch(self, training: AnyTraining) -> None:
@@ -166,8 +162,6 @@ class Plateau(Callback):
 class EarlyStopping(Plateau):
     """Ends the run at the next safe point, with its last evaluations, record and checkpoint."""
 
-    config: EarlyStoppingConfig
-
     def on_plateau(self, training: AnyTraining) -> None:
         training.end_run(f"early stopping: {self.reason()}")
 
@@ -179,7 +173,7 @@ class ReduceOnPlateau(Plateau):
 
     def check(self, training: AnyTraining) -> None:
         super().check(training)
-        schedule = self._schedule(training)
+        schedule = schedule_at(self.config, training)
         try:
             schedule.scaled(self.config.factor)
         except ValueError as error:
@@ -187,9 +181,6 @@ class ReduceOnPlateau(Plateau):
 
     def on_plateau(self, training: AnyTraining) -> None:
         config = self.config
-        schedule = self._schedule(training).scaled(config.factor)
+        schedule = schedule_at(config, training).scaled(config.factor)
         learner_named(config.player, config, training).change_schedule(config.key, schedule)
         training.log(f"{config.key} of {config.player} times {config.factor:g}: {self.reason()}")
-
-    def _schedule(self, training: AnyTraining) -> Schedule:
-        return schedule_at(self.config.key, self.config.player, self.config, training)

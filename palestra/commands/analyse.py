@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from palestra.commands.failures import one_line_errors
-from palestra.commands.shell import Run, Trust, console, say
+from palestra.commands.shell import Run, Trust, console, parse_numbers, say
 
 
 def analyse(
@@ -45,10 +45,10 @@ def analyse(
     What is judged already is not judged again. The run may train meanwhile.
     """
     with one_line_errors():
-        from palestra.commands.judging import Wanted, judge, listed, open_run, read_analysis, shown
+        from palestra.kinds.text.analysing import Wanted, judge, listed, open_run, read_analysis, shown
 
         folder, config = open_run(run, trust)
-        wanted = Wanted.read(of or [], epochs)
+        wanted = Wanted(of or [], None if epochs is None else parse_numbers(epochs, "--epochs", "epoch"))
         if name is not None:
             judge(folder, config, read_analysis(name, keys or []), wanted, anew, say)
         found = shown(folder, name) if name is None or not show else listed(folder, name, wanted, show, only or [])

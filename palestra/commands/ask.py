@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from palestra.commands.failures import load, one_line_errors
-from palestra.commands.shell import Checkpoint, Run, Trust, say
+from palestra.commands.shell import Checkpoint, Run, Trust, mistake, say
 
 
 def ask(
@@ -23,9 +23,8 @@ def ask(
 ) -> None:
     """Ask the players what they would do on a board: each role's choice, the values of all, and scripted players'."""
     with one_line_errors():
-        from palestra.commands.match import ask_at_observation, ask_on_board
-        from palestra.config import ConfigError
-        from palestra.runs.stored import open_to_play
+        from palestra.kinds.games.match import ask_at_observation, ask_on_board
+        from palestra.kinds.games.stored import open_to_play
 
         stored = open_to_play(run, trust)
         load(stored, checkpoint)
@@ -34,5 +33,5 @@ def ask(
         elif observation is not None and board is None and not move:
             lines = ask_at_observation(stored, observation, role)
         else:
-            raise ConfigError.at("--board", "expected either --board, perhaps with --move, or --observation alone")
+            raise mistake("--board", "expected either --board, perhaps with --move, or --observation alone")
         say("\n".join(lines))

@@ -7,7 +7,7 @@ import typer
 
 from palestra.commands.failures import one_line_errors, silent
 from palestra.commands.ranks import fit
-from palestra.commands.shell import Overrides, Quiet, Trust, console
+from palestra.commands.shell import Overrides, Quiet, Trust, console, mistake
 
 
 def branch(
@@ -32,11 +32,10 @@ def branch(
     """Begin a new run with the state of a checkpoint and changed hyperparameters or opponents."""
     with one_line_errors(quiet):
         import palestra
-        from palestra.config import ConfigError
 
         for each in replace or []:
             if not all(each.partition("=")):
-                raise ConfigError.at("--replace", f"expected PLAYER=SCRIPTED, got {each!r}")
+                raise mistake("--replace", f"expected PLAYER=SCRIPTED, got {each!r}")
         trainer = palestra.Trainer.branch(
             checkpoint,
             overrides or [],

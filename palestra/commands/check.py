@@ -14,7 +14,7 @@ from palestra.commands.failures import one_line_errors
 from palestra.commands.shell import File, Overrides, say
 
 if TYPE_CHECKING:
-    from palestra.runs.base import BaseRunConfig
+    from palestra.run.base import BaseRunConfig
 
 
 def check(
@@ -30,8 +30,8 @@ def check(
     classes that the file names are imported, and with them their modules run.
     """
     with one_line_errors():
+        from palestra.commands.evaluating import is_tournament_file, tournament_file
         from palestra.commands.starting import find_config, naming_remedies
-        from palestra.commands.tournament import is_tournament_file, tournament_file
 
         title, tournament = file, tournament_file(file)
         if tournament is not None and is_tournament_file(tournament):
@@ -71,7 +71,7 @@ def dry_run(config: "str | Path | BaseRunConfig", overrides: Sequence[str], with
     from palestra.data.sets import keeping_last_sets
     from palestra.recording import make_recorders
     from palestra.recording.results import stage_text
-    from palestra.runs.kinds import read_config
+    from palestra.run.kinds import read_config
     from palestra.training.opening import named_classes
     from palestra.training.trainable import apart_from_this_machine, check_trainable, lacks_of_this_machine
 
@@ -91,9 +91,8 @@ def dry_run(config: "str | Path | BaseRunConfig", overrides: Sequence[str], with
         with keeping_last_sets():  # which the plan knows, too
             unchecked = check_trainable(tried)
             trainer = named_classes(read)[0]
-            stages = {"train": trainer.train_stage(read), "test": trainer.test_stage(read)}
-            plan = [*(stage_text(name, stage) for name, stage in stages.items()), *read.plan(), *trainer.bounds(read)]
-            plan += read.notes()
+            stages = stage_text("train", trainer.train_stage(read)), stage_text("test", trainer.test_stage(read))
+            plan = [*stages, *read.plan(), *trainer.bounds(read), *read.notes()]
         fit = ", and whether actions, networks, wrappers, callbacks and players of other runs fit it"
         lacks += map(str, unchecked.missing)
         beside = ["all beside the file, which needs what is lacking"] if unchecked.missing else []
@@ -105,7 +104,7 @@ def dry_run(config: "str | Path | BaseRunConfig", overrides: Sequence[str], with
 def dry_tournament(file: Path, overrides: Sequence[str]) -> Checked:
     """Check the config of a tournament, as `dry_run` does that of a run."""
     from palestra.config import ConfigError, checking, replaced
-    from palestra.runs.tournament import Tournament, read_tournament
+    from palestra.kinds.games.tournament import Tournament, read_tournament
     from palestra.runtime.device import find_device
 
     with checking():

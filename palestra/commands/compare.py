@@ -32,8 +32,8 @@ def compare(
         from palestra.report.groups import group_runs
         from palestra.report.page import write_page
         from palestra.report.reading import play_afresh, read_moments
+        from palestra.run.fetching import local_folders
         from palestra.storage.facts import to_json
-        from palestra.storage.fetching import local_folders
 
         named = with_runs_of_sweeps(runs)
         with local_folders(named) as folders:

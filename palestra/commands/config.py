@@ -28,7 +28,7 @@ def config(
 
     It is a shipped one, or one for an algorithm and a game, with networks that fit it, or for a model and its data.
     """
-    from palestra.runs.shipped import shipped_configs
+    from palestra.run.shipped import shipped_configs
 
     if not words and (shipped := {path.stem: path for path in shipped_configs()}.get(name)) is not None:
         with one_line_errors_of_reading():
@@ -47,8 +47,8 @@ def _rendered(name: str, words: list[str]) -> str:
     from palestra.commands.starting import starting_config
     from palestra.config import render
     from palestra.games.dialogue.protocol import sights_in_words
-    from palestra.runs.shipped import shipped_tournaments
-    from palestra.runs.tournament import TournamentConfig, read_tournament
+    from palestra.kinds.games.tournament import TournamentConfig, read_tournament
+    from palestra.run.shipped import shipped_tournaments
     from palestra.training.trainable import apart_from_this_machine
 
     if name == "sweep":

@@ -10,7 +10,7 @@ def extend(run: Run, overrides: Overrides = None, trust: Trust = False, quiet: Q
     with one_line_errors(quiet):
         import palestra
         from palestra.config import trusting
-        from palestra.runs.branching import extend as extend_run
+        from palestra.run.branching import extend as extend_run
         from palestra.storage.run_folder import RunFolder
 
         RunFolder.open(run).require_named_trainer()

@@ -27,26 +27,18 @@ def one_line_errors(quiet: bool = True) -> Iterator[None]:
     quiet: do not show that palestra is importing; for commands that only print an answer.
     """
     with _telling_ranks(), importing(silent if quiet else errors):
-        import palestra.training  # noqa: F401 (it imports nearly all that the commands do)
-        from palestra.data.reading import DataFailed
-        from palestra.games.world import EnvironmentFailed
-        from palestra.models.gradients import ModelFailed
-        from palestra.runs.models import PredictionFailed
-        from palestra.runs.stored import EvaluationFailed
-        from palestra.storage.checkpoints import CheckpointError
+        import palestra.training.training  # noqa: F401 (it imports much of what commands do)
+        from palestra.config import Failed
         from palestra.storage.stored_files import MissingCheckpointError
-        from palestra.training.checks import TrainingFailed
         from palestra.training.processes import ProcessLost
 
-    failed: tuple[type[Exception], ...] = (TrainingFailed, EvaluationFailed, EnvironmentFailed, CheckpointError)
-    failed += (DataFailed, ModelFailed, PredictionFailed)
     with one_line_errors_of_reading():
         try:
             with _telling_ranks(typer.Exit, ProcessLost):
                 yield
         except MissingCheckpointError as error:
             raise _told(error, 2) from None
-        except failed as error:
+        except Failed as error:
             raise _told(error, 1) from None
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from palestra.commands.failures import errors, one_line_errors
-from palestra.commands.shell import Runs, say, with_runs_of_sweeps
+from palestra.commands.shell import Runs, mistake, say, with_runs_of_sweeps
 
 
 def plot(
@@ -37,20 +37,19 @@ def plot(
     scores is by environment and algorithm.
     """
     with one_line_errors():
-        from palestra.config import ConfigError
         from palestra.report.drawn_tables import KINDS, plot_tables
         from palestra.report.page import write_page
         from palestra.report.plots import plot_runs
-        from palestra.storage.fetching import local_folders
+        from palestra.run.fetching import local_folders
 
         if kind not in ("curves", *KINDS):
-            raise ConfigError.at("--kind", f"expected curves, {' or '.join(KINDS)}, got {kind!r}")
+            raise mistake("--kind", f"expected curves, {' or '.join(KINDS)}, got {kind!r}")
         if kind == "curves" and checkpoint is not None:
-            raise ConfigError.at("--checkpoint", f"expected it with --kind {' or '.join(KINDS)}, got curves")
+            raise mistake("--checkpoint", f"expected it with --kind {' or '.join(KINDS)}, got curves")
         if kind != "curves" and (single or iqm or x is not None):
-            raise ConfigError.at("--kind", f"expected curves with --single, --iqm or --x, got {kind!r}")
+            raise mistake("--kind", f"expected curves with --single, --iqm or --x, got {kind!r}")
         if single and iqm:
-            raise ConfigError.at("--iqm", "expected either --single or --iqm, got both")
+            raise mistake("--iqm", "expected either --single or --iqm, got both")
         with local_folders(with_runs_of_sweeps(runs)) as folders:
             if kind == "curves":
                 drawn = plot_runs(folders, x, out.suffix[1:], metrics or (), single, errors.print, iqm)

@@ -23,8 +23,8 @@ def predict(
 ) -> None:
     """Write what the model of a run says of every item of a data set: index, label if there is one, and its outputs."""
     with one_line_errors():
-        from palestra.commands.predictions import write_predictions
-        from palestra.runs.models import load_model
+        from palestra.kinds.data.models import load_model
+        from palestra.kinds.data.predictions import write_predictions
 
         loaded = load_model(run, checkpoint, weights, overrides or (), trust)  # type: ignore[arg-type]
         for line in loaded.warnings:

@@ -5,11 +5,11 @@ phases are timed, and one under the profiler, whose own cost would falsify those
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -17,12 +17,12 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from palestra.config import reading_own
 from palestra.recording.results import count_text, label
-from palestra.runs.base import BaseRunConfig
-from palestra.runs.kinds import read_config
+from palestra.run.base import BaseRunConfig, EvaluatedRunConfig
+from palestra.run.kinds import read_config
 from palestra.runtime.intervals import Limit
 from palestra.runtime.timing import Phase, TimeLog
-from palestra.training import make_trainer
-from palestra.training.checks import TrainingEnds, TrainingFailed
+from palestra.training.checks import TrainingEnds, TrainingFailed, Watcher
+from palestra.training.opening import make_trainer
 from palestra.training.training import Training
 
 NUM_WARM = 3  # epochs or opt steps with updates: the first ones compile
@@ -44,13 +44,6 @@ class Profile:
     profiled_opt_steps: int
 
 
-class Moment(NamedTuple):
-    """How much was done at one moment. counts: by the counters whose rates are recorded."""
-
-    counts: Mapping[str, int]
-    opt_steps: int
-
-
 class Ranges(TimeLog):
     """A time log whose phases appear as ranges in torch's profiler, while that is on."""
 
@@ -67,7 +60,7 @@ class Ranges(TimeLog):
             self.range.__enter__()
 
 
-class Profiling:
+class Profiling(Watcher):
     """Watches a training, and ends it after the last of its three stretches.
 
     num_opt_steps: of the second and of the third stretch, at least. trace: the file for the profiler's trace.
@@ -76,57 +69,48 @@ class Profiling:
     def __init__(self, trainer: Training, num_opt_steps: int, trace: Path) -> None:
         self.trainer, self.num_opt_steps, self.trace = trainer, num_opt_steps, trace
         self.time_log = Ranges(trainer.run.device)
-        self.num_warm = 0
-        self.first: Moment | None = None  # the beginning of the second stretch
-        self.timed: Moment | None = None  # its end
-        self.seconds: Mapping[str, float] = {}
-        self.profiler: profile | None = None
         self.result: Profile | None = None
+        self.stretches = self._stretches()
         trainer.run.count_time_in(self.time_log, trainer.buffers())
         trainer.watcher = self
 
-    def before_safe_point(self) -> None:
-        pass
-
     def after_safe_point(self) -> None:
         if self.trainer.recurs == "opt_steps" or not self.trainer.in_epoch:
-            self._begin_next_part()
+            next(self.stretches, None)
+            if self.result is not None:
+                self.trainer.lockstep.dismiss()
+                raise TrainingEnds
 
-    def _begin_next_part(self) -> None:
-        opt_steps = self.trainer.opt_steps
-        here = Moment(self.trainer.mark().counts, opt_steps)
-        if self.first is None:
-            self.num_warm += all(learner.opt_steps for learner in self.trainer.learners or [self.trainer])
-            if self.num_warm == NUM_WARM:
-                self.first = here
-                self.time_log.take()
-        elif self.timed is None:
-            if opt_steps - self.first.opt_steps >= self.num_opt_steps:
-                self.timed, self.seconds = here, self.time_log.take()
-                is_cuda = self.trainer.run.device.type == "cuda"
-                self.profiler = profile(
-                    activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
-                )
-                os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it prints when it starts and stops
-                self.profiler.start()
-                self.time_log.is_profiled = True
-                self.time_log.switch("other")
-        elif opt_steps - self.timed.opt_steps >= self.num_opt_steps:
-            self._conclude(self.first, self.timed)
-            self.trainer.lockstep.dismiss()
-            raise TrainingEnds
-
-    def _conclude(self, first: Moment, timed: Moment) -> None:
-        assert self.profiler is not None
-        self.time_log.is_profiled = False
-        self.time_log.switch("other")  # which ends the last range
-        self.profiler.stop()
-        self.profiler.export_chrome_trace(str(self.trace))
-        operators: list[Any] = [each for each in self.profiler.key_averages() if not each.key.startswith(RANGE)]
+    def _stretches(self) -> Generator[None]:
+        """Go through the three stretches; each yield waits for the next safe point at which one may end."""
+        trainer, time_log = self.trainer, self.time_log
+        while not all(learner.opt_steps for learner in trainer.learners or [trainer]):
+            yield
+        for _ in range(NUM_WARM - 1):
+            yield
+        before = trainer.mark().counts
+        time_log.take()
+        yield from self._opt_steps()
+        counts = {name: count - before[name] for name, count in trainer.mark().counts.items()}
+        seconds, first = time_log.take(), trainer.opt_steps
+        is_cuda = trainer.run.device.type == "cuda"
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it prints when it starts and stops
+        with profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * is_cuda]) as profiler:
+            time_log.is_profiled = True
+            time_log.switch("other")
+            yield from self._opt_steps()
+            time_log.is_profiled = False
+            time_log.switch("other")  # which ends the last range
+        profiler.export_chrome_trace(str(self.trace))
+        operators: list[Any] = [each for each in profiler.key_averages() if not each.key.startswith(RANGE)]
         operators.sort(key=lambda each: -(each.self_device_time_total or each.self_cpu_time_total))
-        self.profiler = None
-        counts = {name: count - first.counts[name] for name, count in timed.counts.items()}
-        self.result = Profile(self.seconds, counts, operators, self.trainer.opt_steps - timed.opt_steps)
+        self.result = Profile(seconds, counts, operators, trainer.opt_steps - first)
+
+    def _opt_steps(self) -> Generator[None]:
+        """Wait until the opt steps of a stretch are made."""
+        last = self.trainer.opt_steps + self.num_opt_steps
+        while self.trainer.opt_steps < last:
+            yield
 
 
 def profile_config(
@@ -143,20 +127,19 @@ def profile_config(
         run_config = read_config(config, tuple(overrides)).in_one_process()
     output: dict[str, Any] = {"display": "quiet", "record": None, "recorders": [], "save": None, "mirror": None}
     changes: dict[str, Any] = {"stop": NEVER, "output": run_config.output.model_copy(update=output)}
+    if isinstance(run_config, EvaluatedRunConfig):
+        changes |= {"evaluations": [], "best": None, "evaluators": None}
     was_there = trace.exists()
     open(trace, "ab").close()  # raise now, not after the work, if it cannot be written
     with TemporaryDirectory(prefix="palestra-profile-") as place:
-        trainer: Training = make_trainer(
-            run_config.without_evaluations().model_copy(update=changes), run=Path(place) / "run"
-        )
+        trainer: Training = make_trainer(run_config.model_copy(update=changes), run=Path(place) / "run")
         profiling = Profiling(trainer, num_opt_steps, trace)
         try:
             trainer.fit()
         except TrainingFailed as failed:  # nothing of the run is kept
             raise TrainingFailed(failed.why) from failed
         finally:
-            if profiling.profiler is not None:
-                profiling.profiler.stop()
+            profiling.stretches.close()
             if profiling.result is None and not was_there:
                 trace.unlink()
         if trainer.run.signals.received is not None:

@@ -63,12 +63,11 @@ def trial_lines(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> Text:
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     """Align the cells of a line: numbers to the right, the state and the reason to the left."""
-    aligned = [
+    return "  ".join(
         cell.ljust(width) if place in (1, len(cells) - 1) else cell.rjust(width)
         for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
         if width > 0
-    ]
-    return "  ".join(aligned).rstrip()
+    ).rstrip()
 
 
 def to_csv(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> str:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import typer
 
+from palestra.commands.shell import mistake
 from palestra.runtime.signals import STOPPING, end_with_parent, exit_text, exiting_on_signals
 from palestra.scaling.ranks import Board, Ranks
 
@@ -48,14 +49,13 @@ def begun_before(run: Path | None, seeds: str | None) -> Path | None:
 
     Raises ConfigError for options of `train` that do not fit what torchrun has started.
     """
-    from palestra.config import ConfigError
-
     ranks = Ranks.here()
     if seeds is not None and ranks.num > 1:
-        raise ConfigError.at("--seeds", f"expected no such option in processes of torchrun, got {seeds}")
+        raise mistake("--seeds", f"expected no such option in processes of torchrun, got {seeds}")
     if run is None and ranks.max_restarts:
-        message = f"expected the run's folder, by which torchrun's {ranks.max_restarts} restarts go on, got none"
-        raise ConfigError.at("--run", message)
+        raise mistake(
+            "--run", f"expected the run's folder, by which torchrun's {ranks.max_restarts} restarts go on, got none"
+        )
     return run if run is not None and ranks.restart and _is_begun(run) else None
 
 
@@ -76,7 +76,7 @@ def launch(trainer: Any, quiet: bool) -> int:
     trainer: a training that was made by the config, and that did not begin; its run then has the folder and what it
     has recorded. Raises ConfigError, RunFolderError.
     """
-    from palestra.runs.run import default_folder
+    from palestra.run.run import default_folder
     from palestra.storage.run_folder import RunFolder
 
     trainer.require_ready()
@@ -216,13 +216,13 @@ def _train(job: Job) -> int:
 
 def _trainer_of(job: Job, shown: Any) -> Any:
     from palestra.config import reading_own
-    from palestra.runs.kinds import read_config
+    from palestra.run.kinds import read_config
     from palestra.storage.run_folder import RunFolder
     from palestra.training.opening import named_classes
-    from palestra.training.trainer import Trainer
+    from palestra.training.training import Training
 
     if _is_begun(job.run):
-        return Trainer.load(job.run, console=shown, trust=True)
+        return Training.load(job.run, console=shown, trust=True)
     with reading_own():
         config = read_config(dict(job.config), [])
         trainer = named_classes(config)[0](config, console=shown, origin=job.origin)

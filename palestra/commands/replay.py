@@ -17,20 +17,19 @@ from torch import Tensor
 
 from palestra.config import render, trusting, walk
 from palestra.recording.recorders import without_clock
-from palestra.runs.base import BaseRunConfig
-from palestra.runs.branching import Change, tree_differences
-from palestra.runs.kinds import read_stored_config
+from palestra.run.base import BaseRunConfig
+from palestra.run.branching import Change, tree_differences
+from palestra.run.checkpoints import Checkpoints
+from palestra.run.kinds import read_stored_config
+from palestra.run.loaded_checkpoint import LoadedCheckpoint
 from palestra.runtime.intervals import Interval, Limit
-from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError
-from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.storage.manifest import BEGUN, MANIFEST
 from palestra.storage.records_file import parse_record
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import CheckpointPlace
 from palestra.storage.stored_files import DamagedOnceError, read_checked
-from palestra.training.checks import TrainingEnds, TrainingFailed
-from palestra.training.trainer import Trainer
+from palestra.training.checks import TrainingEnds, TrainingFailed, Watcher
 from palestra.training.training import Training
 
 BEGINNING = "beginning"
@@ -131,8 +130,7 @@ def _verify(run: Path, start: str | None) -> Verdict:
         changed = [] if loaded is None else trainer.run.differences(loaded)
     name = BEGINNING if loaded is None else loaded.folder.name
     state = None if compared is None else compared.folder.name
-    newest = end or loaded
-    damage = None if newest is None else _damage(folder, checkpoints, newest)
+    damage = _damage(folder, checkpoints, newest) if (newest := end or loaded) is not None else None
     return Verdict(name, len(expected), state, difference, changed, clocked, damage)
 
 
@@ -149,7 +147,7 @@ def _damage(folder: RunFolder, checkpoints: Checkpoints, newest: LoadedCheckpoin
         return f"{folder.records} cannot be read: {error}"
 
 
-class Replay:
+class Replay(Watcher):
     """Watches a run that is trained again.
 
     It ends the training at the first record that differs, or at the end of the stretch: at the checkpoint `end` or, if
@@ -164,9 +162,6 @@ class Replay:
         self.num_bytes = self.num_new = 0
         trainer.watcher = self
         trainer.evaluating.may_mark_earlier = False  # earlier checkpoints lie in the run that is trained again
-
-    def before_safe_point(self) -> None:
-        pass
 
     def after_safe_point(self) -> None:
         length = self.trainer.run.records.jsonl.length
@@ -212,7 +207,7 @@ def _start(folder: RunFolder, checkpoints: Checkpoints, start: str | None) -> Lo
     raise RunFolderError(f"{expected}; to train all of it again: --from {BEGINNING}")
 
 
-def _replay_trainer(folder: RunFolder, config: BaseRunConfig, loaded: LoadedCheckpoint | None, path: Path) -> Trainer:
+def _replay_trainer(folder: RunFolder, config: BaseRunConfig, loaded: LoadedCheckpoint | None, path: Path) -> Training:
     """Make a trainer of the same run in another folder, which holds what the run held at that checkpoint.
 
     A `stop` in minutes does not end it.
@@ -240,7 +235,7 @@ def _replay_trainer(folder: RunFolder, config: BaseRunConfig, loaded: LoadedChec
                 target.write(name, read_checked(source, name, stored))
         copy.checkpoints.write("latest", f"{loaded.folder.name}\n".encode())
         copy.root.write(copy.records.name, _content(folder)[: loaded.records.length])
-    return Trainer.load(path, console=Console(file=io.StringIO()))  # its display is not of interest
+    return Training.load(path, console=Console(file=io.StringIO()))  # its display is not of interest
 
 
 def _copy_files(source: Folder, target: Folder) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from palestra.commands.failures import one_line_errors, silent
 from palestra.commands.ranks import fit
-from palestra.commands.shell import Quiet, Trust, console
+from palestra.commands.shell import Quiet, Trust, console, mistake
 
 
 def resume(
@@ -46,16 +46,15 @@ def resume(
     """
     with one_line_errors(quiet):
         import palestra
-        from palestra.commands.tournament import is_tournament_folder, resume_tournament
-        from palestra.config import ConfigError
+        from palestra.commands.evaluating import is_tournament_folder, resume_tournament
         from palestra.storage.disk import RunFolderError
         from palestra.sweeps.folder import is_folder_of_seeds, is_sweep_folder, runs_in
 
         shown, path = silent if quiet else console, Path(run)
         if retry_failed and not is_sweep_folder(path):
-            raise ConfigError.at("--retry-failed", f"expected the folder of a sweep, got {run}")
+            raise mistake("--retry-failed", f"expected the folder of a sweep, got {run}")
         if overrides and runs_in(path) != [path]:
-            raise ConfigError.at(overrides[0], f"expected overrides with the folder of one run, got {run}")
+            raise mistake(overrides[0], f"expected overrides with the folder of one run, got {run}")
         if job:  # somebody has found them at the server
             from palestra.storage.run_folder import RunFolder
             from palestra.text.servers.job_lines import adopt_by_hand
@@ -64,7 +63,7 @@ def resume(
             with folder.lock():
                 adopt_by_hand(folder.root, folder.facts().id, job)
         if is_sweep_folder(path):
-            from palestra.commands.sweep import open_sweep, work_on
+            from palestra.commands.sweeping import open_sweep, work_on
 
             work_on(open_sweep(run, [], into, None, None, trust, shown), shown, retry_failed)
         elif is_folder_of_seeds(path) and into is None:

@@ -6,19 +6,18 @@ import shutil
 import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from palestra.commands.failures import one_line_errors
-from palestra.commands.shell import Trust, say
+from palestra.commands.shell import Trust, mistake, say
 from palestra.runtime.limits import lack
 from palestra.runtime.signals import exiting_on_signals
-from palestra.storage.disk import Folder, RunFolderError, writing
-from palestra.storage.lock import Lock, in_use
+from palestra.storage.disk import Folder, writing
+from palestra.storage.lock import Lock, take_or_refuse
 
 if TYPE_CHECKING:
     from palestra.serving.guard import Guard
@@ -53,7 +52,7 @@ def serve(
     A server that is started again on its folder has its files, jobs and models, and goes on with the job it was at.
     """
     with one_line_errors():
-        from palestra.config import ConfigError, trusting
+        from palestra.config import trusting
         from palestra.text.models.extra import library
 
         for name in ("starlette", "uvicorn", "python_multipart"):
@@ -71,7 +70,7 @@ def serve(
             key = os.environ.get(KEY, "").strip() or None
             if key is None and not is_loopback(host):
                 message = f"expected a host of this machine alone, such as 127.0.0.1, because {KEY} is not set"
-                raise ConfigError.at("--host", f"{message}, got {host!r}")
+                raise mistake("--host", f"{message}, got {host!r}")
             place = Folder(folder or Path("serving") / model.resolve().name)
             facts = facts_of(model.resolve(), player, checkpoint, dtype)
             is_new = not place.path.exists()
@@ -132,24 +131,17 @@ def _end(args: threading.ExceptHookArgs) -> None:
     os._exit(1)
 
 
-@contextmanager
-def _locked(folder: Folder) -> Iterator[None]:
-    """A context in which the folder, which is made, belongs to this process. Raises RunFolderError."""
+def _locked(folder: Folder) -> Lock:
+    """Make the folder, and take its lock. Raises RunFolderError if another process has it."""
     with writing(folder.path):
         folder.make_all()
-        lock = Lock.take(folder, "lock")
-    if lock is None:
-        raise RunFolderError(in_use(folder))
-    with lock:
-        yield
+    return take_or_refuse(folder, "lock")
 
 
 def _listening(host: str, port: int) -> socket.socket:
     """Return a socket that waits for connections. Raises ConfigError if the address cannot be had."""
-    from palestra.config import ConfigError
-
     try:
         kind, *_, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(found[:2], family=kind, backlog=1024)
     except OSError as error:
-        raise ConfigError.at("--port", f"expected an address that is free, got {host}:{port}: {error}") from error
+        raise mistake("--port", f"expected an address that is free, got {host}:{port}: {error}") from error

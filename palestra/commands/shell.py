@@ -2,7 +2,10 @@
 
 import re
 import signal
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +15,9 @@ from rich.console import Console
 from palestra.runtime.console import VisibleConsole
 
 if TYPE_CHECKING:
-    from palestra.runs.base import BaseRunConfig
+    from palestra.config import ConfigError
+    from palestra.run.base import BaseRunConfig
+    from palestra.run.kinds import Terminal
 
 CLOSED_PIPE = 128 + signal.SIGPIPE
 """the exit code if whoever reads the output has left, as `head` does"""
@@ -34,7 +39,7 @@ def config_names(begun: str) -> list[str]:
 
     If no shipped config does, there is no name, and the shell completes any path.
     """
-    from palestra.runs.shipped import shipped_configs
+    from palestra.run.shipped import shipped_configs
 
     names = [path.stem for path in shipped_configs() if path.stem.startswith(begun)]
     files = [path.name for path in sorted(Path().glob("*.yml")) if path.name.startswith(begun)]
@@ -61,9 +66,42 @@ Checkpoint = Annotated[str, typer.Option(help="latest, best, a number, or @ and 
 Weights = Annotated[str, typer.Option(help="of a model: latest, or averaged: the averages of learning.ema")]
 
 
+def mistake(option: str, message: str) -> "ConfigError":
+    """Return the error of an argument. It is imported only now, because a command that begins is to be quick."""
+    from palestra.config import ConfigError
+
+    return ConfigError.at(option, message)
+
+
 def say(text: str, console: Console = console, end: str = "\n") -> None:
     """Print a text as it is: brackets are no markup, and lines are not broken."""
     console.print(text, end=end, markup=False, soft_wrap=True)
+
+
+def terminal(errors: Console) -> "Terminal":
+    """Return where a person reads and types. errors: for warnings. Bytes typed that are no UTF-8 are replaced."""
+    from palestra.run.kinds import Terminal
+
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    lines = iter(sys.stdin.readline, "")
+    return Terminal(say, partial(say, console=errors), partial(say, end=""), lines)
+
+
+def read_pairing(texts: Sequence[str]) -> dict[str, str]:
+    """Read names of players by role from texts such as "host=zeillinger,agent=agent". Raises ConfigError."""
+    found: dict[str, str] = {}
+    for text in texts:
+        for part in text.split(","):
+            role, _, name = (piece.strip() for piece in part.partition("="))
+            if not (role and name):
+                raise mistake("--pairing", f"expected role=player,role=player, such as host=zeillinger, got {text!r}")
+            if role in found:
+                raise mistake(
+                    "--pairing", f"expected one player in the role {role!r}, got {found[role]!r} and {name!r}"
+                )
+            found[role] = name
+    return found
 
 
 def refuse(options: Mapping[str, Any], why: str) -> None:
@@ -71,9 +109,7 @@ def refuse(options: Mapping[str, Any], why: str) -> None:
     if given := [
         name if value is True else f"{name} {value}" for name, value in options.items() if value not in (None, False)
     ]:
-        from palestra.config import ConfigError
-
-        raise ConfigError.at(given[0].split()[0], f"expected no such option, because {why}, got {', '.join(given)}")
+        raise mistake(given[0].split()[0], f"expected no such option, because {why}, got {', '.join(given)}")
 
 
 def refuse_others(options: Mapping[str, Any], run: object, kind: "BaseRunConfig") -> None:
@@ -84,22 +120,21 @@ def refuse_others(options: Mapping[str, Any], run: object, kind: "BaseRunConfig"
 
 def parse_numbers(text: str, option: str, what: str) -> list[int]:
     """Return the numbers that the text of an option lists: 0..4, or 0,3,7. what: is numbered. Raises ConfigError."""
-    from palestra.config import ConfigError
     from palestra.sweeps.config import MOST_SEEDS
 
     if match := re.fullmatch(r"(\d{1,18})\.\.(\d{1,18})", text):
         first, last = int(match[1]), int(match[2])
         if first > last:
-            raise ConfigError.at(option, f"expected the smaller {what} first, {last}..{first}, got {text!r}")
+            raise mistake(option, f"expected the smaller {what} first, {last}..{first}, got {text!r}")
         if last - first >= MOST_SEEDS:
-            raise ConfigError.at(option, f"expected at most {MOST_SEEDS:,} {what}s, got {text!r}")
+            raise mistake(option, f"expected at most {MOST_SEEDS:,} {what}s, got {text!r}")
         return list(range(first, last + 1))
     if re.fullmatch(r"\d{1,18}(,\d{1,18})*", text):
         numbers = [int(number) for number in text.split(",")]
         if len(set(numbers)) < len(numbers):
-            raise ConfigError.at(option, f"expected each {what} once, got {text!r}")
+            raise mistake(option, f"expected each {what} once, got {text!r}")
         return numbers
-    raise ConfigError.at(option, f"expected {what}s as 0..4 or 0,3,7, got {text!r}")
+    raise mistake(option, f"expected {what}s as 0..4 or 0,3,7, got {text!r}")
 
 
 def with_runs_of_sweeps(runs: Iterable[str]) -> list[str]:

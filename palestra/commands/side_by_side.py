@@ -19,8 +19,8 @@ from palestra.config import Config, ConfigError, PositiveInt, check, load_yaml, 
 from palestra.config.own_modules import reading_stored
 from palestra.recording.results import Evaluation
 from palestra.recording.summary import render_seeds_summary
-from palestra.runs.base import BaseRunConfig
-from palestra.runs.kinds import read_config
+from palestra.run.base import BaseRunConfig
+from palestra.run.kinds import read_config
 from palestra.runtime.signals import StopSignals
 from palestra.runtime.threads import available_cores
 from palestra.storage.disk import Folder, RunFolderError, plain_path, written_name
@@ -54,17 +54,16 @@ def train_side_by_side(
         what = f"{threads} thread{'s' * (threads != 1)} each on {available} cores (execution.num_threads)"
         raise ConfigError.at("--at", f"expected at most {most}, because the runs use {what}, got {at}")
     place = LocalConfig(name="local", cores=at * threads, cores_per_run=threads, gpus=[], runs_per_gpu=1).build()
-    while folder is None:
-        free = default_path(name)
-        folder = free if make_new(free) else None
-    make_new(folder)
-    paths = {seed: folder / f"seed-{seed}" for seed in seeds}
-    runs = [SeedRun(path, seed, Growing(path, config)) for seed, path in paths.items()]
-    work = SeedRuns(Folder(folder), BASE, config, runs)
+    path = folder or default_path(name)
+    while not make_new(path) and folder is None:  # another process was faster
+        path = default_path(name)
+    paths = {seed: path / f"seed-{seed}" for seed in seeds}
+    runs = [SeedRun(run, seed, Growing(run, config)) for seed, run in paths.items()]
+    work = SeedRuns(Folder(path), BASE, config, runs)
     with _held(work):
         for run in runs:
             work.arguments(run)  # raises before any begins
-        Folder(folder).write(SEEDS, render(_Seeds(seeds=list(seeds), at=at), _Seeds).encode())
+        work.folder.write(SEEDS, render(_Seeds(seeds=list(seeds), at=at), _Seeds).encode())
         _train(work, place, shown)
 
 

@@ -22,8 +22,8 @@ def table(
     """Write the records of runs as a tidy table: run, seed, counters such as opt_steps, name, value."""
     with one_line_errors():
         from palestra.report.page import write_page
-        from palestra.runs.tables import chosen_names, rows_of_runs, to_csv, to_parquet, write_csv
-        from palestra.storage.fetching import local_folders
+        from palestra.run.fetching import local_folders
+        from palestra.run.tables import chosen_names, rows_of_runs, to_csv, to_parquet, write_csv
 
         with local_folders(with_runs_of_sweeps(runs)) as folders:
             found = rows_of_runs(folders, errors.print)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from palestra.commands.failures import one_line_errors, silent
 from palestra.commands.ranks import begun_before, fit
-from palestra.commands.shell import File, Overrides, Quiet, console, parse_numbers, say
+from palestra.commands.shell import File, Overrides, Quiet, console, mistake, parse_numbers, say
 
 if TYPE_CHECKING:
     from palestra.commands.starting import NamedConfig
@@ -32,41 +32,37 @@ def train(
     """Train the players, or the model, of a config."""
     with one_line_errors(quiet):
         from palestra.commands.starting import find_config, naming_remedies
-        from palestra.training.trainer import Trainer
+        from palestra.training.training import Training
 
         found, shown = find_config(file, overrides or []), silent if quiet else console
         if (begun := begun_before(run, seeds)) is not None:
-            fit(Trainer.load(begun, console=shown))
+            fit(Training.load(begun, console=shown))
             return
         if found.note is not None:
             say(found.note, shown)
         if seeds is None:
             if at is not None:
-                from palestra.config import ConfigError
-
-                raise ConfigError.at("--at", "expected it together with --seeds, got it alone")
+                raise mistake("--at", "expected it together with --seeds, got it alone")
             fit(_make_trainer(found, run, (), shown))
-            return
-        from palestra.commands.side_by_side import train_side_by_side
-        from palestra.config import reading_own
-        from palestra.runs.kinds import read_config
+        elif at is None:
+            _train_seeds(found, run, parse_numbers(seeds, "--seeds", "seed"), shown)
+        else:
+            from palestra.commands.side_by_side import train_side_by_side
+            from palestra.config import reading_own
+            from palestra.run.kinds import read_config
 
-        numbers = parse_numbers(seeds, "--seeds", "seed")
-        if at is None:
-            _train_seeds(found, run, numbers, shown)
-            return
-        with naming_remedies(found), reading_own():
-            config = read_config(found.source, found.overrides)
-        train_side_by_side(config, found.name, run, numbers, at, shown)
+            numbers = parse_numbers(seeds, "--seeds", "seed")
+            with naming_remedies(found), reading_own():
+                config = read_config(found.source, found.overrides)
+            train_side_by_side(config, found.name, run, numbers, at, shown)
 
 
 def _make_trainer(found: "NamedConfig", run: Path | None, overrides: Sequence[str], shown: Console) -> Any:
     import palestra
     from palestra.commands.starting import naming_remedies
 
-    changes = [*found.overrides, *overrides]
     with naming_remedies(found):
-        trainer = palestra.make_trainer(found.source, run=run, overrides=changes, console=shown)
+        trainer = palestra.make_trainer(found.source, run=run, overrides=[*found.overrides, *overrides], console=shown)
     trainer.run.name = found.name
     return trainer
 

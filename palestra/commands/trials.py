@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from palestra.commands.failures import one_line_errors_of_reading
-from palestra.commands.shell import Trust, console
+from palestra.commands.shell import Trust, console, mistake
 
 
 def trials(
@@ -20,7 +20,6 @@ def trials(
 ) -> None:
     """List the trials of a sweep, the best first: state, value, point, and why one failed."""
     with one_line_errors_of_reading():
-        from palestra.config import ConfigError
         from palestra.sweeps.folder import require_optuna
 
         require_optuna()
@@ -29,7 +28,7 @@ def trials(
         from palestra.sweeps.stored import StoredSweep
 
         if state is not None and state not in STATES:
-            raise ConfigError.at("--state", f"expected one of {', '.join(STATES)}, got {state!r}")
+            raise mistake("--state", f"expected one of {', '.join(STATES)}, got {state!r}")
         sweep = StoredSweep.open(folder, trust)
         shown = ranked(sweep, state)[:top]
         console.print(trial_lines(sweep, shown), soft_wrap=True)

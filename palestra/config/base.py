@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -79,26 +79,18 @@ def under(data: Any, *keys: str) -> Any:
 def walk(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Give everything that a config is made of, each value with the keys that lead to it."""
     yield keys, value
-    items: Any = ()
-    if isinstance(value, Config | dict):
-        items = dict(value).items()
-    elif isinstance(value, list | tuple):
-        items = enumerate(value)
-    for key, inner in items:
-        yield from walk(inner, (*keys, str(key)))
+    inside = dict(enumerate(value)) if isinstance(value, list | tuple) else value
+    if isinstance(inside, Config | dict):
+        for key, inner in dict(inside).items():
+            yield from walk(inner, (*keys, str(key)))
 
 
 def replaced(config: C, path: str, value: Any) -> C:
     """A copy of a config with another value at a dotted path. The value is not checked."""
-    copied: C = _replaced(config, path, value)
-    return copied
-
-
-def _replaced(container: Any, path: str, value: Any) -> Any:
+    here: Any = config
     name, _, rest = path.partition(".")
-    if isinstance(container, dict):
-        return container | {name: _replaced(container[name], rest, value) if rest else value}
-    return container.model_copy(update={name: _replaced(getattr(container, name), rest, value) if rest else value})
+    changed = {name: replaced(dict(here)[name], rest, value) if rest else value}
+    return cast(C, here | changed if isinstance(here, dict) else here.model_copy(update=changed))
 
 
 PositiveInt = Annotated[int, Field(ge=1), AfterValidator(_in_64_bits)]

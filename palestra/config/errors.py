@@ -39,6 +39,10 @@ class ConfigErrorItem:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
+class Failed(Exception):
+    """Something has failed that is no mistake in a config; the message says it in a line."""
+
+
 class ConfigError(ValueError):
     """Everything that is wrong with a config; its text has one unwrapped line per error.
 
@@ -81,7 +85,7 @@ class PartError(ConfigError):
     def within(self, whole: Config, path: str) -> ConfigError:
         """Give the errors their full paths. whole: the config that contains the part. path: the path of `whole`."""
         place = next((keys for keys, value in walk(whole) if value is self.part), ())
-        return ConfigError(_moved(self.errors, (path, *place)))
+        return ConfigError(moved(self.errors, (path, *place)))
 
 
 @contextmanager
@@ -91,10 +95,11 @@ def below(path: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         kind = MissingExtra if isinstance(error, MissingExtra) else ConfigError
-        raise kind(_moved(error.errors, (path,))) from error
+        raise kind(moved(error.errors, (path,))) from error
 
 
-def _moved(errors: Sequence[ConfigErrorItem], keys: tuple[str, ...]) -> list[ConfigErrorItem]:
+def moved(errors: Sequence[ConfigErrorItem], keys: tuple[str, ...]) -> list[ConfigErrorItem]:
+    """The errors with `keys` before their paths."""
     return [ConfigErrorItem(".".join(filter(None, (*keys, error.path))), error.message) for error in errors]
 
 
@@ -121,6 +126,12 @@ def nearest(word: str, known: Iterable[str], at_least: float = 0.6) -> str | Non
         known = [other for other in known if other[:1].lower() == word[:1].lower()]
     best = max(known, key=lambda other: likeness(word, other), default=None)
     return best if best is not None and likeness(word, best) >= at_least else None
+
+
+def nearest_hint(word: str, known: Iterable[str]) -> str:
+    """A hint at the known word that is probably meant; empty if none is like it."""
+    near = nearest(word, known)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def shown(value: object) -> str:

@@ -9,6 +9,8 @@ import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -100,11 +102,9 @@ def _value(node: yaml.Node, path: str, faults: list[ConfigErrorItem]) -> Any:
         return node.value if node.style else resolve(node.value)
     if isinstance(node, yaml.SequenceNode):
         return [_value(item, f"{path}{index}.", faults) for index, item in enumerate(node.value)]
-    lines: dict[str, int] = {}
-    mapping = {}
+    lines, mapping = dict[str, int](), {}
     for key_node, value_node in node.value:
-        line = key_node.start_mark.line + 1
-        key = key_node.value
+        key, line = key_node.value, key_node.start_mark.line + 1
         if not isinstance(key, str) or (key == "<<" and not key_node.style):
             problem = "expected text as a key, got a list or a mapping"
             if isinstance(key, str):
@@ -169,6 +169,14 @@ def apply_overrides(
         except ConfigError as error:
             faults.extend(error.errors)
     ConfigError.require_none(faults)
+    return data
+
+
+def apply_fitting(data: dict[str, Any], overrides: Iterable[str], model: type[Config]) -> dict[str, Any]:
+    """Apply the overrides that fit; of the others the user gets errors when the complete file is read."""
+    for override in overrides:
+        with suppress(ConfigError):
+            data = apply_overrides(data, [override], model)
     return data
 
 
@@ -246,17 +254,22 @@ def find_key(data: Any, path: str) -> str | None:
 
 
 def _replace(data: Any, path: str, value: Any, model: type[Config] | None) -> None:
-    place = Place(Any if model is None else model)
-    here = data
-    for slot in _steps(data, path):
-        above, place = place, place.below_or_any(slot, here)
-        container, here = here, here[slot]
+    *above, slot = _steps(data, path)
+    container, place = _at(data, above, model)
     with below(path):
-        container[slot] = in_full(value, place)
-    if slot == "name" and above.variants is not None:
-        whole = dict(with_another_name(container, above))
+        container[slot] = in_full(value, place.below_or_any(slot, container))
+    if slot == "name" and place.variants is not None:
+        whole = dict(with_another_name(container, place))
         container.clear()
         container.update(whole)
+
+
+def _at(data: Any, steps: Iterable[str | int], model: type[Config] | None) -> tuple[Any, Place]:
+    """The value to which keys and indices lead, and its place."""
+    place = Place(Any if model is None else model)
+    for slot in steps:
+        place, data = place.below_or_any(slot, data), data[slot]
+    return data, place
 
 
 def _add(data: Any, path: str, value: Any, model: type[Config] | None) -> bool:
@@ -267,15 +280,12 @@ def _add(data: Any, path: str, value: Any, model: type[Config] | None) -> bool:
     above, _, key = path.rpartition(".")
     if model is None or not above or find_key(data, path) is not None:
         return False
-    try:
+    found = None
+    with suppress(ConfigError):  # several end so
         found = find_key(data, above)
-    except ConfigError:  # several end so
-        found = None
     if found is None:
         return False
-    place, here = Place(model), data
-    for slot in _steps(data, found):
-        place, here = place.below_or_any(slot, here), here[slot]
+    here, place = _at(data, _steps(data, found), model)
     fields = place.model_of(here) if isinstance(here, dict) else None
     if not place.holds_anything and (fields is None or key not in fields.model_fields):
         return False
@@ -286,9 +296,7 @@ def _add(data: Any, path: str, value: Any, model: type[Config] | None) -> bool:
 
 def value_at(data: Any, path: str) -> Any:
     """The value at a dotted path, as `full_key` gives it."""
-    for slot in _steps(data, path):
-        data = data[slot]
-    return data
+    return reduce(getitem, _steps(data, path), data)
 
 
 def _steps(data: Any, path: str) -> Iterator[str | int]:

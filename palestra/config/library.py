@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 from palestra.config.base import Config
-from palestra.config.errors import ConfigError, ConfigErrorItem, likeness, listed, nearest, shown
+from palestra.config.errors import ConfigError, ConfigErrorItem, likeness, listed, nearest, nearest_hint, shown
 from palestra.config.own_modules import IMPORT_PATH, import_own
 
 # What a value must be for an annotation, as far as that is plain.
@@ -46,14 +46,13 @@ class LibraryClass(Config):
     def is_name(cls, name: str) -> bool:
         """Whether a name is the path of a class in the library's package. The class need not exist."""
         package = cls.library.partition(".")[0]
-        return bool(IMPORT_PATH.fullmatch(name)) and name.partition(":")[0].partition(".")[0] == package
+        return bool(IMPORT_PATH.fullmatch(name)) and name.startswith((f"{package}.", f"{package}:"))
 
     @classmethod
     def has_made(cls, found: Any) -> bool:
         """Whether a class of the user's own derives from one of the library."""
-        return isinstance(found, type) and any(
-            f"{each.__module__}.".startswith(f"{cls.library}.") for each in found.__mro__
-        )
+        bases = found.__mro__ if isinstance(found, type) else ()
+        return any(f"{each.__module__}.".startswith(f"{cls.library}.") for each in bases)
 
     @classmethod
     def module(cls, name: str) -> Any:
@@ -73,15 +72,13 @@ class LibraryClass(Config):
         if isinstance(found, type) and issubclass(found, base) and (not known or class_name in known):
             return found
         if known:
-            sorted_names = sorted((f"{cls.library}:{each}" for each in known), key=lambda each: -likeness(name, each))
-            near = nearest(name, sorted_names)
-            expected = f"one of {listed(sorted_names)}"
+            names = sorted((f"{cls.library}:{each}" for each in known), key=lambda each: -likeness(name, each))
+            expected = f"one of {listed(names)}"
         else:
             things = [key for key, each in vars(module).items() if isinstance(each, type) and issubclass(each, base)]
-            near = nearest(name, [f"{place}:{key}" for key in things])
+            names = [f"{place}:{key}" for key in things]
             expected = f"a class of {place} that derives from {base_name}"
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise ConfigError.at("name", f"expected {expected}, got {name!r}{hint}")
+        raise ConfigError.at("name", f"expected {expected}, got {name!r}{nearest_hint(name, names)}")
 
     @classmethod
     def parameters(cls, found: Any) -> dict[str, inspect.Parameter]:
@@ -127,9 +124,9 @@ class LibraryClass(Config):
         for key in self.arguments.keys() - parameters.keys():
             near = nearest(key, parameters)
             hint = f"did you mean {near!r}?" if near else f"it has {listed(parameters) or 'none'}"
-            reason = self.not_said.get(key)
-            unknown = f"unknown argument of {self.name}; {hint}"
-            faults[key] = unknown if reason is None else f"expected no such key, because {reason}"
+            faults[key] = f"unknown argument of {self.name}; {hint}"
+            if (reason := self.not_said.get(key)) is not None:
+                faults[key] = f"expected no such key, because {reason}"
         ConfigError.require_none(ConfigErrorItem(f"arguments.{key}", faults[key]) for key in sorted(faults))
         return {key: tuple(value) if isinstance(value, list) else value for key, value in self.arguments.items()}
 

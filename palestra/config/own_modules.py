@@ -11,24 +11,25 @@ user's own.
 import fcntl
 import hashlib
 import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import json
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 OF_A_SCRIPT = "expected a name in a module; what stands in a script (__main__) can be used by that script alone"
 IMPORT_PATH = re.compile(r"(\w+(?:\.\w+)*):\w+")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -108,11 +109,10 @@ def enter_trusted(sources: Sequence[Source]) -> None:
 
 
 def _source_of(line: bytes) -> Source | None:
-    try:
+    with suppress(ValueError, TypeError, RecursionError):
         source = Source(**json.loads(line))
-    except (ValueError, TypeError, RecursionError):
-        return None
-    return source if all(isinstance(entry, str) for entry in asdict(source).values()) else None
+        return source if all(isinstance(entry, str) for entry in asdict(source).values()) else None
+    return None
 
 
 def _file_error(done: str, error: OSError) -> UntrustedError:
@@ -166,11 +166,18 @@ _admitted: set[Source] = set()  # what this process may import
 def _entered(kind: Kind, *inside: Kind) -> Iterator[Imports]:
     """A context with the rule of a kind. inside: the kinds in whose place it comes; the others stay."""
     outside = _imports.get()
-    token = _imports.set(Imports(kind) if outside.kind in inside else outside)
+    with _holding(_imports, Imports(kind) if outside.kind in inside else outside) as imports:
+        yield imports
+
+
+@contextmanager
+def _holding(variable: ContextVar[T], value: T) -> Iterator[T]:
+    """A context in which a variable has a value."""
+    token = variable.set(value)
     try:
-        yield _imports.get()
+        yield value
     finally:
-        _imports.reset(token)
+        variable.reset(token)
 
 
 def saying_nothing() -> AbstractContextManager[object]:
@@ -199,14 +206,12 @@ def reading_own() -> AbstractContextManager[object]:
     return _entered("own", "all", "unsaid")
 
 
-@contextmanager
-def checking() -> Iterator[None]:
+def checking() -> AbstractContextManager[object]:
     """A context for configs of the user's own that are only checked: modules are imported, but do not become trusted.
 
     While a stored config is read, only the trusted ones are imported here, too.
     """
-    with _entered("check", "all", "unsaid", "own", "trust"):
-        yield
+    return _entered("check", "all", "unsaid", "own", "trust")
 
 
 def importing_no_others() -> AbstractContextManager[object]:
@@ -286,11 +291,8 @@ def admit_outside(place: str, why: str) -> bool:
 @contextmanager
 def using_nothing_outside() -> Iterator[None]:
     """A context for reading a config by which no place outside of its folder will be used: none needs to be trusted."""
-    token = _uses_outside.set(False)
-    try:
+    with _holding(_uses_outside, False):
         yield
-    finally:
-        _uses_outside.reset(token)
 
 
 def admitted() -> frozenset[Source]:
@@ -356,8 +358,8 @@ def _find(name: str, path: list[str] | None) -> tuple[str | None, list[str] | No
         return getattr(loaded, "__file__", None), None if inside is None else list(inside)
     places = [os.getcwd(), *sys.path] if path is None else path
     last = name.rpartition(".")[2]  # for the whole name, it would expect the packages above it in sys.modules
-    spec = importlib.machinery.PathFinder.find_spec(last, places)
-    others = (finder for finder in sys.meta_path if finder is not importlib.machinery.PathFinder)
+    spec = PathFinder.find_spec(last, places)
+    others = (finder for finder in sys.meta_path if finder is not PathFinder)
     spec = spec or next(filter(None, (finder.find_spec(name, path) for finder in others)), None)
     if spec is None:
         raise ModuleNotFoundError(f"No module named {name!r}")
@@ -380,7 +382,7 @@ def import_own(module_name: str) -> ModuleType:
         if not _admitted.issuperset(sources) and (untrusted := _untrusted(sources)):
             raise UntrustedError("\n".join(untrusted))
         outermost = module_name.partition(".")[0]
-        if here not in sys.path and importlib.machinery.PathFinder.find_spec(outermost, [here]) is not None:
+        if here not in sys.path and PathFinder.find_spec(outermost, [here]) is not None:
             sys.path.append(here)  # the module may import its neighbours; installed packages take precedence
         finder = _Finder(sources)
         sys.meta_path.insert(0, finder)
@@ -396,25 +398,21 @@ def import_own(module_name: str) -> ModuleType:
             sys.meta_path.remove(finder)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder(MetaPathFinder):
     """Finds modules in the files where `find_sources` found them."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = {source.module: source for source in sources}
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if (source := self.sources.get(name)) is None:
             return None
-        inside = [os.path.dirname(source.file)] if os.path.basename(source.file) == "__init__.py" else None
-        loader = _Loader(source)
-        return importlib.util.spec_from_file_location(
-            name, source.file, loader=loader, submodule_search_locations=inside
-        )
+        folder, file = os.path.split(source.file)
+        inside, loader = [folder] if file == "__init__.py" else None, _Loader(source)
+        return spec_from_file_location(name, source.file, loader=loader, submodule_search_locations=inside)
 
 
-class _Loader(importlib.machinery.SourceFileLoader):
+class _Loader(SourceFileLoader):
     """Compiles the source, and ignores compiled files beside it, which may hold other code."""
 
     def __init__(self, source: Source) -> None:

@@ -9,7 +9,9 @@ import inspect
 import sys
 import types
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
+from itertools import pairwise
 from types import ModuleType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -61,29 +63,26 @@ class Place(NamedTuple):
         if here.is_model:
             field = here.kind.model_fields.get(key)
             return place_of(kind_of_extras(here.kind)) if field is None else place_of_field(field)
-        kinds = get_args(here.kind)
+        kinds, slot = get_args(here.kind), 0
         if get_origin(here.kind) is dict:
-            return place_of(kinds[1])
-        if get_origin(here.kind) is tuple and kinds[-1] is not Ellipsis and isinstance(key, int):
-            return place_of(kinds[key]) if key < len(kinds) else Place(Any)
-        return place_of(kinds[0]) if kinds else Place(Any)
+            slot = 1
+        elif get_origin(here.kind) is tuple and kinds[-1] is not Ellipsis and isinstance(key, int):
+            slot = key
+        return place_of(kinds[slot]) if slot < len(kinds) else Place(Any)
 
     def below_or_any(self, key: str | int, value: Any) -> "Place":
         """The place below this one; one for any value if the types do not say what lies below, or `value` is wrong."""
-        if self.variants is None and len(self.alternatives()) > 1:
-            return Place(Any)
-        try:
-            return self.below(key, value)
-        except (ConfigError, PydanticCustomError):
-            return Place(Any)
+        with suppress(ConfigError, PydanticCustomError):
+            if self.variants is not None or len(self.alternatives()) == 1:
+                return self.below(key, value)
+        return Place(Any)
 
     def model_of(self, value: Any) -> type[BaseModel] | None:
         """The model of a mapping at this place; None if it has none, or if the mapping does not tell which."""
-        try:
+        with suppress(ConfigError, PydanticCustomError):
             place = self.chosen(value)
-        except (ConfigError, PydanticCustomError):
-            return None
-        return place.kind if place.is_model else None
+            return place.kind if place.is_model else None
+        return None
 
 
 def place_of(annotation: Any, constraints: tuple[Any, ...] = ()) -> Place:
@@ -110,10 +109,7 @@ def place_of_field(field: FieldInfo) -> Place:
 
 def _flat(metadata: list[Any]) -> Iterator[Any]:
     for item in metadata:
-        if isinstance(item, FieldInfo):
-            yield from item.metadata
-        else:
-            yield item
+        yield from item.metadata if isinstance(item, FieldInfo) else [item]
 
 
 def _is_union(kind: Any) -> bool:
@@ -151,14 +147,12 @@ def _describe(place: Place) -> str:
 
 
 def _describe_container(place: Place, origin: Any) -> str:
-    kinds = get_args(place.kind)
+    kinds, limits = get_args(place.kind), bounds(place)
     if origin is dict:
         return f"a mapping, each value {describe(place_of(kinds[1]))}"
-    limits = bounds(place)
-    size = f" {limits}" if limits else ""
     if origin is tuple and kinds[-1] is not Ellipsis:
         return f"a list of {len(kinds)}: {'; '.join(describe(place_of(kind)) for kind in kinds)}"
-    return f"a list{size}, each item {describe(place_of(kinds[0]))}"
+    return f"a list{f' {limits}' if limits else ''}, each item {describe(place_of(kinds[0]))}"
 
 
 LIMITS = {"ge": ">= {}", "gt": "> {}", "le": "<= {}", "lt": "< {}"}
@@ -231,26 +225,19 @@ def description_of(model: type[BaseModel], key: str) -> str | None:
 @cache
 def _strings_in(module: ModuleType) -> dict[str, str]:
     """The strings below the annotated names of all classes of a module, by qualified name; empty without its source."""
-    try:
-        tree = ast.parse(inspect.getsource(module))
-    except (OSError, TypeError, SyntaxError):
-        return {}
-    return dict(_walk(tree, ""))
+    with suppress(OSError, TypeError, SyntaxError):
+        return dict(_walk(ast.parse(inspect.getsource(module)), ""))
+    return {}
 
 
-def _walk(node: ast.AST, prefix: str) -> list[tuple[str, str]]:
-    found, name = [], ""
-    for child in ast.iter_child_nodes(node):
-        match child:
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                continue
-            case ast.Expr(value=ast.Constant(value=str(text))) if name and isinstance(node, ast.ClassDef):
-                found.append((prefix + name, inspect.cleandoc(text)))
-            case ast.ClassDef():
-                found += _walk(child, f"{prefix}{child.name}.")
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                found += _walk(child, f"{prefix}{child.name}.<locals>.")
-            case ast.stmt():
-                found += _walk(child, prefix)  # a class may be defined below an `if`
-        name = ""
-    return found
+def _walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
+    for above, child in pairwise([node, *ast.iter_child_nodes(node)]):
+        match above, child:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield prefix + name, inspect.cleandoc(text)
+            case _, ast.ClassDef(name=name):
+                yield from _walk(child, f"{prefix}{name}.")
+            case _, ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield from _walk(child, f"{prefix}{name}.<locals>.")
+            case _, ast.stmt():
+                yield from _walk(child, prefix)  # a class may be defined below an `if`

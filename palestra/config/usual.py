@@ -16,11 +16,13 @@ that is complete reads them.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, get_origin
 
 from pydantic import BaseModel
 
-from palestra.config.errors import ConfigError, below, typed
+from palestra.config.base import Config
+from palestra.config.errors import ConfigError, ConfigErrorItem, below, typed
 from palestra.config.places import Place, kind_of_extras, place_of, place_of_field
 from palestra.config.variants import UNSAID, ByName, members_of
 
@@ -60,25 +62,21 @@ def completed(value: Any, place: Place, about: Any = UNSAID, said: Mapping[str, 
         return [completed(item, place.below_or_any(index, value), about) for index, item in enumerate(value)]
     if (model := place.model_of(value) if isinstance(value, dict) else None) is None:
         if isinstance(value, dict) and get_origin(place.kind) is dict:
-            return {key: _below(key, item, place, value, about) for key, item in value.items()}
+            return {key: _below(key, item, place.below(key, value), about) for key, item in value.items()}
         return value
     places = {key: place_of_field(field) for key, field in model.model_fields.items()}
     usual = usual_of(model, value if said is None else said, about) if places.keys() - value.keys() else {}
     if model.model_config.get("extra") == "allow":
         places |= {key: place_of(kind_of_extras(model)) for key in usual | value if key not in places}
-    found = dict(value)
-    for key, there in places.items():
-        with below(key):
-            item = completed(joined(usual.get(key, UNSAID), value.get(key, UNSAID)), there, about)
-        if item is not UNSAID:
-            found[key] = item
-    return found
+    said_of = {key: joined(usual.get(key, UNSAID), value.get(key, UNSAID)) for key in places}
+    found = {key: _below(key, said_of[key], there, about) for key, there in places.items()}
+    return value | {key: item for key, item in found.items() if item is not UNSAID}
 
 
-def _below(key: str, item: Any, place: Place, value: Mapping[str, Any], about: Any) -> Any:
-    """Complete an item of a mapping of parts; errors name its key."""
+def _below(key: str, item: Any, place: Place, about: Any) -> Any:
+    """Complete an item of a mapping; errors name its key."""
     with below(key):
-        return completed(item, place.below(key, value), about)
+        return completed(item, place, about)
 
 
 def joined(usual: Any, said: Any) -> Any:
@@ -87,9 +85,8 @@ def joined(usual: Any, said: Any) -> Any:
         return usual
     if isinstance(usual, str) and isinstance(said, dict):
         usual = {"name": usual}
-    if not (isinstance(usual, dict) and isinstance(said, dict)):
-        return said
-    if "name" in said and said["name"] != usual.get("name"):
+    are_parts = isinstance(usual, dict) and isinstance(said, dict)
+    if not are_parts or ("name" in said and said["name"] != usual.get("name")):
         return said
     return usual | {key: joined(usual.get(key, UNSAID), value) for key, value in said.items()}
 
@@ -151,3 +148,14 @@ def rebased(value: Any, before: Any, after: Any) -> Any:
     return kept | {
         key: rebased(value[key], before.get(key, UNSAID), item) if key in value else item for key, item in after.items()
     }
+
+
+@contextmanager
+def remedies(data: dict[str, Any], model: type[Config]) -> Iterator[None]:
+    """A context in which errors about keys that have no usual value say how to give them."""
+    try:
+        yield
+    except ConfigError as error:
+        remedy = {path: f"; give it, as {path}=VALUE" for path in lacking(data, Place(model))}
+        items = [ConfigErrorItem(each.path, each.message + remedy.get(each.path, "")) for each in error.errors]
+        raise ConfigError(items) from error

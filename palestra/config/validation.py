@@ -14,15 +14,17 @@ from palestra.config.errors import (
     comma_hint,
     initials,
     mapping_hint,
+    moved,
     nearest,
+    nearest_hint,
     shown,
     typed,
 )
-from palestra.config.files import apply_overrides, list_of_overrides, load_yaml
+from palestra.config.files import apply_fitting, apply_overrides, list_of_overrides, load_yaml
 from palestra.config.other_names import ours_of
 from palestra.config.own_modules import is_stored, reading_stored
 from palestra.config.places import Place, describe, place_of
-from palestra.config.usual import completed, lacking
+from palestra.config.usual import completed, lacking, remedies
 from palestra.config.variants import ByKey, members_of
 
 M = TypeVar("M", bound=Config)
@@ -106,6 +108,19 @@ def checked(said: Any, union: Any) -> Any:
     return None if any(lacking(data, place)) else check(data, place.chosen(data).kind)
 
 
+def completed_part(key: str, said: Any, overrides: Iterable[str], model: type[Config]) -> Any:
+    """The plain data at the one key of a model, with its usual values and the overrides that are about it. Checked.
+
+    said: what a first file says of it; a usual value may depend on some of the overrides. Raises ConfigError.
+    """
+    own = [override for override in overrides if override.strip().startswith(f"{key}.")]
+    data = completed(apply_fitting({key: said}, own, model), Place(model), None)
+    data = apply_overrides(data, own, model)
+    with remedies(data, model):
+        check(data, model)
+    return data[key]
+
+
 class _Fault(NamedTuple):
     """One error as pydantic found it, with the place where it lies, the place above it, and the model of the file."""
 
@@ -144,20 +159,16 @@ def _value_at(value: Any, key: str | int) -> Any:
 def _items(faults: list[_Fault]) -> list[ConfigErrorItem]:
     """Put the faults into words, each once. A missing key and its misspelling are one error."""
     misspelt = _misspelt(faults)
-    items: dict[tuple[str, str], ConfigErrorItem] = {}
+    items: list[ConfigErrorItem] = []
     for fault in faults:
-        kind, path = fault.details["type"], _dotted(fault.path)
-        cause = fault.details.get("ctx", {}).get("error")
+        path, cause = _dotted(fault.path), fault.details.get("ctx", {}).get("error")
         if isinstance(cause, ConfigError):
-            for item in cause.errors:
-                below = ".".join(filter(None, (path, item.path)))
-                items[below, item.message] = ConfigErrorItem(below, item.message)
-        elif kind in UNKNOWN_KEY:
-            items[path, kind] = ConfigErrorItem(path, _unknown_key(fault, misspelt.get(fault.path)))
+            items += moved(cause.errors, (path,))
+        elif fault.details["type"] in UNKNOWN_KEY:
+            items.append(ConfigErrorItem(path, _unknown_key(fault, misspelt.get(fault.path))))
         elif fault not in misspelt.values():
-            message = _message(fault)
-            items[path, message] = ConfigErrorItem(path, message)
-    return list(items.values())
+            items.append(ConfigErrorItem(path, _message(fault)))
+    return list(dict.fromkeys(items))
 
 
 def _misspelt(faults: list[_Fault]) -> dict[tuple[str | int, ...], _Fault]:
@@ -177,8 +188,7 @@ def _unknown_key(fault: _Fault, meant: _Fault | None) -> str:
     if meant is not None:
         key = meant.path[-1]
         return f"unknown key; did you mean {key!r}, which is missing (expected {describe(meant.place)})?"
-    known = list(fault.parent.kind.model_fields)
-    key = str(fault.path[-1])
+    known, key = list(fault.parent.kind.model_fields), str(fault.path[-1])
     if (why := getattr(fault.parent.kind, "absent", {}).get(key)) is not None:
         return f"unknown key: {why}"
     if (near := _meant_key(fault, known, at_least=0.6)) is not None:
@@ -202,8 +212,7 @@ def _meant_key(fault: _Fault, known: Iterable[str], at_least: float) -> str | No
 
 def _next_key(above: list[str], keys: list[str]) -> str:
     """The first of dotted keys that does not stand in a path already: `b` of `a.b` below `x.a`."""
-    num = next((num for num in range(len(keys) - 1, 0, -1) if above[-num:] == keys[:num]), 0)
-    return keys[num]
+    return keys[next((num for num in range(len(keys) - 1, 0, -1) if above[-num:] == keys[:num]), 0)]
 
 
 def _message(fault: _Fault) -> str:
@@ -220,12 +229,9 @@ def _message(fault: _Fault) -> str:
     if kind == "finite_number":
         return f"{expected}, got {shown(value)}, which is not finite"
     if kind == "literal_error" and isinstance(value, str):
-        near = nearest(value, [str(known) for known in place.kind.__args__])
-        return f"{expected}, got {value!r}{f'; did you mean {near!r}?' if near else ''}"
+        return f"{expected}, got {value!r}{nearest_hint(value, map(str, place.kind.__args__))}"
     if any(word in kind for word in OUT_OF_RANGE):
-        if isinstance(value, list):
-            return f"{expected}, got one of length {len(value)}"
-        return f"{expected}, got {shown(value)}"
+        return f"{expected}, got {f'one of length {len(value)}' if isinstance(value, list) else shown(value)}"
     if kind == "int_type" and isinstance(value, float) and value.is_integer():
         expected += f" (write {int(value)})"
     hint = mapping_hint(value) if kind in ("model_type", "dict_type") else ""

@@ -21,12 +21,21 @@ from pydantic import ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from palestra.config.base import Config
-from palestra.config.errors import ConfigError, comma_hint, likeness, listed, mapping_hint, nearest, typed
+from palestra.config.errors import (
+    ConfigError,
+    comma_hint,
+    likeness,
+    listed,
+    mapping_hint,
+    nearest,
+    nearest_hint,
+    typed,
+)
 from palestra.config.library import LibraryClass
 from palestra.config.own_classes import admits, load_class, load_function, load_named
 from palestra.config.own_modules import IMPORT_PATH
 
-T = TypeVar("T")
+C = TypeVar("C", bound=Config)
 UNSAID: Any = ...  # stands for the value of a key of which nothing is said
 
 
@@ -192,8 +201,7 @@ class ByName(Variants):
     usual: Any = UNSAID
 
     def named(self, members: tuple[type[Config], ...], value: Any) -> Any:
-        library = next((each for each in libraries_of(members) if isinstance(value, str) and each.is_name(value)), None)
-        if library is not None:
+        if isinstance(value, str) and (library := library_of(members, value)) is not None:
             return library.in_full(value)
         if isinstance(value, str) and (value in names_of(members) or self.names_own_class(value)):
             return {"name": value}
@@ -219,7 +227,7 @@ class ByName(Variants):
 
     def choose(self, members: tuple[type[Config], ...], value: dict[str, Any]) -> type[Config]:
         by_name = names_of(members)
-        for own in functions_of(members):
+        for own in those_of(members, OwnFunctionConfig):
             if own.key in value and "name" not in value:
                 return own.model_of(value[own.key])
         if "name" not in value:
@@ -227,19 +235,16 @@ class ByName(Variants):
                 raise ConfigError.at(key, f"unknown key; did you mean 'name' (expected {self.expected(by_name)})?")
             raise ConfigError.at("name", f"expected {self.expected(by_name)}, but the key is missing")
         name = value["name"]
-        if isinstance(name, str) and name in by_name:
-            return by_name[name]
         if not isinstance(name, str):
             raise ConfigError.at("name", f"expected {self.expected(by_name)}, got {typed(name)}")
-        for library in libraries_of(members):
-            if library.is_name(name):
-                return library
+        if (found := by_name.get(name) or library_of(members, name)) is not None:
+            return found
         if self.user_class is not None and ":" in name:
             if not admits(name):
                 return UnreadConfig
             try:
                 named = load_named(name)
-                for library in libraries_of(members):
+                for library in those_of(members, LibraryClass):
                     if library.has_made(named) and not issubclass(named, self.user_class):
                         return library
                 model = next((m for m in members if issubclass(m, UserConfig)), UserConfig).model_of(
@@ -252,12 +257,11 @@ class ByName(Variants):
                 raise ConfigError.at("name", f"expected {kind}, got {name!r}")
             return model
         known = sorted(by_name, key=lambda other: -likeness(name, other))
-        near = nearest(name, by_name)
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise ConfigError.at("name", f"expected {self.expected(known)}, got {name!r}{hint}")
+        raise ConfigError.at("name", f"expected {self.expected(known)}, got {name!r}{nearest_hint(name, by_name)}")
 
     def describe(self, members: tuple[type[Config], ...]) -> str:
-        own = "".join(f", or a mapping with `{each.key}`, a function of your own" for each in functions_of(members))
+        functions = those_of(members, OwnFunctionConfig)
+        own = "".join(f", or a mapping with `{each.key}`, a function of your own" for each in functions)
         return f"a mapping with `name`, {self.expected(names_of(members))}{own}"
 
     def expected(self, names: Any) -> str:
@@ -305,14 +309,14 @@ class ByKey(Variants):
         return f"either {' or '.join(kinds)}"
 
 
-def libraries_of(members: tuple[type[Config], ...]) -> list[type[LibraryClass]]:
-    """The members that stand for classes of a library."""
-    return [member for member in members if issubclass(member, LibraryClass)]
+def those_of(members: tuple[type[Config], ...], kind: type[C]) -> list[type[C]]:
+    """The members of a kind: those that stand for classes of a library, or for functions of the user's own."""
+    return [member for member in members if issubclass(member, kind)]
 
 
-def functions_of(members: tuple[type[Config], ...]) -> list[type[OwnFunctionConfig]]:
-    """The members that stand for functions of the user's own."""
-    return [member for member in members if issubclass(member, OwnFunctionConfig)]
+def library_of(members: tuple[type[Config], ...], name: str) -> type[LibraryClass] | None:
+    """The member that stands for a class of a library, by the path of the class; None if none does."""
+    return next((each for each in those_of(members, LibraryClass) if each.is_name(name)), None)
 
 
 def names_of(members: tuple[type[Config], ...]) -> dict[str, type[Config]]:

@@ -36,28 +36,18 @@ Column = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class ColumnsFile:
-    """The columns of a file. names: in its order. sha256: of its bytes, as hex digits."""
+    """The columns of a file. names: in its order. sha256: of its bytes, as hex digits.
+
+    column: returns a column by its name. It holds numbers, float64 (N,), NaN where one is missing, if every cell is one
+    (`number_of`); else texts, str (N,), empty where one is missing. Arrays (N, ...) of .npz files have their own dtype.
+    texts: returns the cells of a column as the file writes them; "" where one is missing. Numbers of a .parquet or .npz
+    file are as Python writes them. Both raise ConfigError, with the path "", for anything else, texts also for arrays.
+    """
 
     names: tuple[str, ...]
     sha256: str
-    _read: Callable[[str], Column]
-    _read_texts: Callable[[str], list[str]]
-
-    def column(self, name: str) -> Column:
-        """Return a column by its name.
-
-        It holds numbers, float64 (N,), NaN where one is missing, if every cell is one (`number_of`); else texts, str
-        (N,), empty where one is missing. Arrays (N, ...) of .npz files have their own dtype. Raises ConfigError, with
-        the path "", for anything else.
-        """
-        return self._read(name)
-
-    def texts(self, name: str) -> list[str]:
-        """Return the cells of a column as the file writes them; "" where one is missing.
-
-        Numbers of a .parquet or .npz file are as Python writes them. Raises ConfigError, with the path "", for arrays.
-        """
-        return self._read_texts(name)
+    column: Callable[[str], Column]
+    texts: Callable[[str], list[str]]
 
 
 def read_columns(path: str) -> ColumnsFile:
@@ -67,8 +57,7 @@ def read_columns(path: str) -> ColumnsFile:
     """
     if "://" in path:
         raise _error(f"expected the path of a file on this machine, got the URL {path!r}; fetch it first")
-    place = Path(path)
-    if place.suffix not in SUFFIXES:
+    if (place := Path(path)).suffix not in SUFFIXES:
         raise _error(f"expected a file that ends in {', '.join(SUFFIXES)}, got {path!r}")
     if not place.is_file():
         what = "something else" if place.exists() else f"none (looked in {place.absolute().parent})"
@@ -131,9 +120,7 @@ def _read_csv(content: bytes, path: str) -> Readers:
 def _numbers_or_texts(cells: Sequence[str]) -> Column:
     """Convert cells to numbers if each is one or empty, else to texts."""
     numbers = [number_of(cell) for cell in cells]
-    if any(number is None for number in numbers):
-        return np.array(cells, dtype=object)
-    return np.array(numbers, dtype=np.float64)
+    return np.array(cells, dtype=object) if None in numbers else np.array(numbers, dtype=np.float64)
 
 
 def number_of(cell: str) -> float | None:
@@ -155,9 +142,7 @@ def number_of(cell: str) -> float | None:
 def in_order(cells: Iterable[str]) -> list[str]:
     """Return different cells in their order: by size if each is a number, however large, else by characters."""
     found = sorted(set(cells))
-    if all(map(_has_size, found)):
-        found.sort(key=Decimal)
-    return found
+    return sorted(found, key=Decimal) if all(map(_has_size, found)) else found
 
 
 def _has_size(cell: str) -> bool:
@@ -273,15 +258,13 @@ def _read_npz(content: bytes, path: str) -> Readers:
             raise _error(f"expected texts in UTF-8 as {name!r}, got the bytes {error.object!r:.80}") from error
 
     def read(name: str) -> Column:
-        found = array(name)
-        if found.ndim > 1:
+        if (found := array(name)).ndim > 1:
             return found.astype(object) if found.dtype.kind == "U" else found
         is_exact = found.dtype.kind in "bf" or (found.dtype.kind in "iu" and is_held(found))
         return found.astype(np.float64) if is_exact else _numbers_or_texts(texts(name))
 
     def texts(name: str) -> list[str]:
-        found = array(name)
-        if found.ndim > 1:
+        if (found := array(name)).ndim > 1:
             raise _error(f"expected a number or text in every row of {name!r}, got arrays of shape {found.shape[1:]}")
         return ["" if cell != cell else str(cell) for cell in found]
 

@@ -196,8 +196,7 @@ class Loader(Batches):
             method = f"start_method {self.loading.start_method!r}"
             return f"workers cannot start with execution.loading.{method}: {type(error).__name__}: {why}"
         if "timed out" in why:
-            limit = self.loading.batch_within_s
-            return f"no worker gave a batch within {limit:g} s (execution.loading.batch_within_s)"
+            return f"no worker gave a batch within {self.loading.batch_within_s:g} s (execution.loading.batch_within_s)"
         return f"a worker has ended: {why.partition('. ')[0]}"  # then torch advises on what it calls multiprocessing
 
     def close(self) -> None:

@@ -35,11 +35,6 @@ class Order(ABC):
         """
 
 
-class OrderConfig(Config):
-    def build(self, data: Any, num_items: int, seed: int) -> Order:
-        raise NotImplementedError
-
-
 class Shuffled(Order):
     """All items, in another random order in each epoch."""
 
@@ -47,7 +42,7 @@ class Shuffled(Order):
         return random_permutation(fold(self.keys, epoch), self.num_items)
 
 
-class ShuffledConfig(OrderConfig):
+class ShuffledConfig(Config):
     name: Literal["shuffled"]
     """every item once in an epoch, in an order that is drawn anew for each"""
 
@@ -62,7 +57,7 @@ class Sequential(Order):
         return torch.arange(self.num_items)
 
 
-class SequentialConfig(OrderConfig):
+class SequentialConfig(Config):
     name: Literal["sequential"]
     """every item once in an epoch, in the order of the data set"""
 
@@ -82,8 +77,7 @@ class Weighted(Order):
         if len(found) != num_items:
             message = f"expected {num_items} weights, one for each item of the data set, got {len(found)}"
             raise ConfigError.at("name", message)
-        is_sound = found.isfinite() & (found >= 0)
-        if not is_sound.all():
+        if not (is_sound := found.isfinite() & (found >= 0)).all():
             item = int((~is_sound).nonzero()[0])
             raise ConfigError.at("name", f"expected weights >= 0, got {float(found[item])} for item {item}")
         if not found.any():
@@ -96,7 +90,7 @@ class Weighted(Order):
         return torch.searchsorted(self.sums, shares * self.sums[-1], right=True).clamp_(max=self.num_items - 1)
 
 
-class WeightedConfig(OrderConfig):
+class WeightedConfig(Config):
     name: Literal["weighted"]
     """items are drawn with replacement, in proportion to the `weights` of the data set"""
     num_drawn: PositiveInt | None

@@ -47,8 +47,7 @@ class LoaderConfig(OwnFunctionConfig):
             wanted = ARGUMENTS if takes_all else [each.name for each in named if each.name in ARGUMENTS]
             loader = function(**{name: given[name] for name in wanted})
         except Exception as error:
-            arguments = ", ".join(ARGUMENTS)
-            message = f"{self.loader!r} fails, which may have the arguments {arguments}: {failure(error)}"
+            message = f"{self.loader!r} fails, which may have the arguments {', '.join(ARGUMENTS)}: {failure(error)}"
             raise ConfigError.at("loader", message) from error
         if not hasattr(loader, "__iter__"):
             expected = f"expected an iterable of batches from {self.loader!r}"
@@ -128,8 +127,7 @@ class OwnLoader(Batches):
 
     def _begun(self, loader: Any, key: BatchKey) -> Iterator[Any]:
         """Begin to read, apart from the first batch: torch's loaders draw here, also where one goes on."""
-        found: Iterator[Any] = self._asked(lambda: iter(loader), key)
-        return found
+        return self._asked(lambda: iter(loader), key)
 
     def _asked(self, call: Callable[[], Any], key: BatchKey) -> Any:
         with self._seeded(key.epoch, key.number):

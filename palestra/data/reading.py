@@ -8,6 +8,7 @@ import hashlib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,8 +16,9 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset
 
+from palestra.config import Failed
 from palestra.data.items import TensorItems, joined_items
-from palestra.data.workers import packed, unpacked
+from palestra.data.workers import packed
 from palestra.randomness import base_key, fold, fold_number, global_states, restored_global_states, seed_global_states
 
 Seeding = Literal["per_item"]
@@ -42,7 +44,7 @@ class BatchKey(NamedTuple):
         return f"batch {self.number} of epoch {self.epoch} (items {shown})"
 
 
-class DataFailed(Exception):
+class DataFailed(Failed):
     """An item cannot be read, items do not go together in a batch, or a worker has died or is late.
 
     told: the traceback of the data set's code, if it has raised.
@@ -85,11 +87,10 @@ class Reader(Dataset[Any]):
 
     def __getstate__(self) -> Any:
         """Return what a worker is sent, which needs of items that lie in tensors nothing else, such as their file."""
-        sent = {"data": TensorItems(self.data.entries, None)} if self.reads_at_once else {}
-        return packed(self.__dict__ | sent)
+        return packed(self.__dict__ | ({"data": TensorItems(self.data.entries, None)} if self.reads_at_once else {}))
 
     def __setstate__(self, state: Any) -> None:
-        self.__dict__.update(unpacked(state))
+        self.__dict__.update(ForkingPickler.loads(state))
 
     def __getitem__(self, key: BatchKey) -> Any:
         """Return the batch of a key, or Unread."""
@@ -128,8 +129,8 @@ class Reader(Dataset[Any]):
         except Exception as error:
             if self.collate is not joined_items:
                 return _failed(f"{self.name}: `collate` fails", key, error)
-            if (fault := differing(items)) is not None:
-                return Unread(f"{self.name}: {fault.text(key.items)}; {key}; {REMEDY}", None)
+            if (fault := differing(items, key.items)) is not None:
+                return Unread(f"{self.name}: {fault}; {key}; {REMEDY}", None)
             return _failed(f"{self.name}: its items do not go together", key, error, f"; {REMEDY}")
         if before is not None and global_states() != before:
             return Unread(f"{self.name}: {self._who_draws(key)}; expected none, because `seeding` is null", None)
@@ -150,20 +151,11 @@ def _failed(what: str, key: BatchKey, error: BaseException, remedy: str = "") ->
     return Unread(f"{what}: {why}; {key}{remedy}", traceback.format_exc())
 
 
-class Differing(NamedTuple):
-    """Two items of a batch that cannot be joined: their places in it, and what each is or lacks, in words."""
+def differing(items: Sequence[Any], indices: Sequence[int]) -> str | None:
+    """Say which item is the first that is not built as the first one is; None if all are alike.
 
-    first: int
-    other: int
-    one: str
-    another: str
-
-    def text(self, items: Sequence[int]) -> str:
-        return f"item {items[self.other]} {self.another}, but item {items[self.first]} {self.one}"
-
-
-def differing(items: Sequence[Any]) -> Differing | None:
-    """Return the first item that is not built as the first one is; None if all are alike."""
+    indices: of the items in the data set.
+    """
     kinds = [dict(kinds_of(item, "")) for item in items]
     for place, kind in enumerate(kinds):
         for path in dict.fromkeys([*kinds[0], *kind]):
@@ -172,7 +164,7 @@ def differing(items: Sequence[Any]) -> Differing | None:
                     f"is {path}{each[path]}" if path in each else f"has no {path.rstrip(': ')!r}"
                     for each in (kinds[0], kind)
                 )
-                return Differing(0, place, one, another)
+                return f"item {indices[place]} {another}, but item {indices[0]} {one}"
     return None
 
 

@@ -112,8 +112,7 @@ class RowsData(TensorItems):
             config, [(f"sees.{at}", name) for at, name in enumerate(config.sees)], (TABLE, LABEL)
         )
         self.files = table.files
-        is_held_out = table.held_out_rows()
-        if is_held_out.all():
+        if (is_held_out := table.held_out_rows()).all():
             raise ConfigError.at("held_out", f"expected rows that are not held out, got none of {len(table)}")
         self.encodings = table.encodings(~is_held_out) if train is None else train.encodings
         ConfigError.require_none(self._unlike_arrays())
@@ -157,8 +156,7 @@ class RowsData(TensorItems):
             assert self.classes is not None
             self.num_classes = len(self.classes)
             places = {str(value): place for place, value in enumerate(self.classes)}
-            found = [places.get(cell) for cell in column.tolist()]
-            if None in found:
+            if None in (found := [places.get(cell) for cell in column.tolist()]):
                 row = found.index(None)
                 message = f"expected one of the classes in the file of data.train ({', '.join(places):.200})"
                 raise ConfigError.at("", f"{message}, got {column[row]} in row {row} (counted from 0)")

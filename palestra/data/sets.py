@@ -91,8 +91,7 @@ def keeping_last_sets() -> Iterator[None]:
 
 def make_sets(configs: Mapping[str, DataConfig], seed: int) -> dict[str, Any]:
     """Make the data sets of a run by name. seed: the run's. Raises ConfigError."""
-    last = _last.get()
-    if last and last[:2] == [configs, seed]:
+    if (last := _last.get()) and last[:2] == [configs, seed]:
         return dict(last[2])
     if last:
         last.clear()  # before others are made, because sets may be large

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonEmptyStr, NonNegativeInt, below
-from palestra.config.errors import nearest
+from palestra.config.errors import nearest_hint
 from palestra.data.columns import Column, ColumnsFile, in_order, is_held, number_of, read_columns
 from palestra.randomness import base_key, fold, random_integers, random_permutation, world_keys
 
@@ -86,10 +86,9 @@ class Encoding(NamedTuple):
         if self.image is not None:
             return np.ascontiguousarray(column[:, None] if column.ndim == 3 else column, dtype=self.image)
         numbers = column.astype(np.float64)
-        if self.spread is not None:
-            with np.errstate(over="ignore", under="ignore"):
-                numbers = (numbers - self.mean) / self.spread
         with np.errstate(over="ignore", under="ignore"):
+            if self.spread is not None:
+                numbers = (numbers - self.mean) / self.spread
             values = numbers.astype(np.float32)
         return values[:, None] if values.ndim == 1 else values
 
@@ -180,12 +179,10 @@ class Table(LabelledFile):
         self._check([*self.aside, *shown], reserved)
 
     def _check(self, named: Sequence[tuple[str, str]], reserved: Sequence[str]) -> None:
-        num = len(self)
-        if num == 0:
+        if (num := len(self)) == 0:
             raise ConfigError.at("file", f"expected rows in {self.config.file!r}, got none")
         for path, name in named:
-            column = self.columns[name]
-            if len(column) != num:
+            if len(column := self.columns[name]) != num:
                 raise ConfigError.at(path, f"expected {num} rows in {name!r}, as in {named[0][1]!r}, got {len(column)}")
             if name in self.paths and path not in ("label", "held_out.column"):
                 with below(path):
@@ -287,10 +284,9 @@ def told_file(told: dict[str, Any], place: str) -> ColumnsFile:
 def _unknown_columns(path: str, named: Sequence[tuple[str, str]], file: ColumnsFile) -> Iterator[ConfigErrorItem]:
     for key, name in named:
         if name not in file.names:
-            near = nearest(name, file.names)
-            hint = f"; did you mean {near!r}?" if near else ""
             known = ", ".join(file.names) or "none"
-            yield ConfigErrorItem(key, f"expected a column of {path} ({known:.200}), got {name!r}{hint}")
+            expected = f"expected a column of {path} ({known:.200})"
+            yield ConfigErrorItem(key, f"{expected}, got {name!r}{nearest_hint(name, file.names)}")
 
 
 def read_column(file: ColumnsFile, name: str, path: str, as_written: bool = False) -> Column:
@@ -339,8 +335,7 @@ def _check_image(name: str, column: Column | None) -> None:
 
 def check_finite(values: np.ndarray[Any, Any], path: str, what: str, remedy: str = "") -> None:
     """Raise ConfigError at a path for the first row that holds a number which is not finite."""
-    is_sound = np.isfinite(values).reshape(len(values), -1).all(axis=1)
-    if not is_sound.all():
+    if not (is_sound := np.isfinite(values).reshape(len(values), -1).all(axis=1)).all():
         row = int(np.flatnonzero(~is_sound)[0])
         got = values[row][~np.isfinite(values[row])][0] if values.ndim > 1 else values[row]
         told = "none or nan" if np.isnan(got) else str(got)
@@ -382,8 +377,7 @@ def split_rows(label: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], what: 
     Raises ConfigError, at `held_out`, if they do not have both labels.
     """
     rows = [np.flatnonzero(wanted & (label == each)) for each in (0, 1)]
-    counts = [len(each) for each in rows]
-    if not all(counts):
+    if not all(counts := [len(each) for each in rows]):
         got = f"{counts[0]} with label 0 and {counts[1]} with label 1"
         raise ConfigError.at("held_out", f"expected {what} rows with both labels, got {got}; choose other ones")
     starts = torch.tensor([0, counts[0]], device=device)

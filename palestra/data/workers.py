@@ -131,18 +131,13 @@ def _begin_both(own: Callable[[int], Any] | None, worker: int) -> None:
 
 
 def packed(state: Any) -> bytes:
-    """Return what a worker is sent in place of a state with any number of tensors; `unpacked` makes the state of it.
+    """Return what a worker is sent in place of a state with any number of tensors; ForkingPickler.loads unpacks it.
 
     The first memories of tensors are shared, as torch does it, and all others are copied.
     """
     file = io.BytesIO()
     _Packing(file).dump(state)
     return file.getvalue()
-
-
-def unpacked(sent: bytes) -> Any:
-    """Return the state of which `packed` made what was sent."""
-    return ForkingPickler.loads(sent)
 
 
 class _Packing(ForkingPickler):
@@ -156,9 +151,8 @@ class _Packing(ForkingPickler):
         self.memories: dict[int, Tensor] = {}
 
     def reducer_override(self, thing: Any) -> Any:
-        if type(thing) is not Tensor or thing.layout != torch.strided or thing.device.type != "cpu":
-            return NotImplemented
-        if thing.requires_grad or thing.is_quantized or thing.is_conj() or thing.is_neg():
+        is_dense = type(thing) is Tensor and thing.layout == torch.strided and thing.device.type == "cpu"
+        if not is_dense or thing.requires_grad or thing.is_quantized or thing.is_conj() or thing.is_neg():
             return NotImplemented
         storage = thing.untyped_storage()
         if (memory := self.memories.get(storage._cdata)) is None:

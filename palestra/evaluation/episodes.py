@@ -1,6 +1,7 @@
 """Evaluation in environments: a fixed number of episodes, each from its own seed."""
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import numpy as np
 import torch
@@ -40,12 +41,12 @@ def play_episodes(
     key, device = base_key(seed, STREAM), game.device
     quotas = num_games // num_worlds + (torch.arange(num_worlds, device=device) < num_games % num_worlds).long()
     results = _Results(num_worlds, int(quotas.max()), device)
-    fields = _InfoResults(info, num_worlds)
+    step_info, fields = StepInfo(info, num_worlds), _InfoResults(info, num_worlds)
     actions = torch.zeros(action_space.num_flags, dtype=torch.int64, device=device)
     keys, num_rounds, memory = world_keys(key, num_worlds, device), 1, dict[str, Tensor]()
-    world = game.make_world(num_worlds, key, training=False)
-    try:
-        step_info = world.read_info(info) if info else None
+    with closing(game.make_world(num_worlds, key, training=False)) as world:
+        if info:
+            world.read_info(step_info)
         while True:
             running = results.played < quotas
             longest = (results.lengths * running).max()
@@ -64,16 +65,13 @@ def play_episodes(
             results.returns += outcome.raw_reward
             cut = (results.lengths >= max_rounds) & ~outcome.terminated & ~outcome.truncated
             ended = outcome.terminated | outcome.truncated | cut
-            if step_info is not None:
+            if info:
                 fields.add(step_info, ended & running, results.played)
             results.write(ended & running, outcome.terminated)
             if bool((leaving := cut & (results.played < quotas)).any()):
                 world.restart(leaving)
             memory = cleared(decision.memory, ended | ~outcome.valid)
-    finally:
-        world.close()
-    taken = actions if isinstance(action_space, Discrete) else None
-    return results.games(quotas, game, taken, fields.by_name())
+    return results.games(quotas, game, actions if isinstance(action_space, Discrete) else None, fields.by_name())
 
 
 class _Results:
@@ -142,11 +140,9 @@ class _InfoResults:
             for name, counts in self.counts.items():
                 episode = int(played[world])
                 if counts[world]:
-                    mean = float(self.sums[name][world] / counts[world])
-                    self.found[f"info/{name}"].append((world, episode, mean))
+                    self.found[f"info/{name}"].append((world, episode, float(self.sums[name][world] / counts[world])))
                 if name in step.values and step.values[name][1][world]:
-                    last = float(step.values[name][0][world])
-                    self.found[f"final_info/{name}"].append((world, episode, last))
+                    self.found[f"final_info/{name}"].append((world, episode, float(step.values[name][0][world])))
                 self.sums[name][world] = counts[world] = 0.0
 
     def by_name(self) -> dict[str, Tensor]:

@@ -117,12 +117,10 @@ class Evaluations:
                 try:
                     self.stand_ins[key] = fit_player(player, game, role)
                 except ConfigError as error:
-                    message = f"expected a game in which {name!r} can play as {role!r}; {error.errors[0].message}"
-                    if config.game is None:
-                        message = (
-                            f"expected a player that can play as {role!r}, got {name!r}; {error.errors[0].message}"
-                        )
-                    yield ConfigErrorItem(place if config.game is None else f"evaluations.{index}.game", message)
+                    expected = f"a player that can play as {role!r}, got {name!r}"
+                    if config.game is not None:
+                        place, expected = f"evaluations.{index}.game", f"a game in which {name!r} can play as {role!r}"
+                    yield ConfigErrorItem(place, f"expected {expected}; {error.errors[0].message}")
 
     def _script(self, evaluation: str, name: str, role: str) -> Script:
         """Return a scripted player in a role of an evaluation's game; each is made once. Raises ConfigError."""
@@ -163,8 +161,7 @@ class Evaluations:
             same = self.same_as(name, pairing)
             names = self._names_of(pairing) | ({} if same is None else {"same_as": dict(same)})
             pairs.append(names | summaries[seated])
-        ratings = rate([pair for pair in pairs if "same_as" not in pair])
-        return self._record(name, game.declared_scores, pairs, ratings)
+        return self._record(name, game.declared_scores, pairs, rate([pair for pair in pairs if "same_as" not in pair]))
 
     def _names_of(self, pairing: Mapping[str, str]) -> dict[str, Any]:
         """Say who sits where in a pairing, with the roles in the order of the game, and which roles learn."""

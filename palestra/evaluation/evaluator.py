@@ -95,12 +95,9 @@ class Games:
 
 def _estimate(score: FoundScore) -> Estimate:
     """Return a score with its interval; nan where it has none, or is not known."""
-    match score:
-        case Share():
-            return score.estimate()
-        case Estimate():
-            return score
-    return Estimate.of(score)
+    if isinstance(score, Share):
+        return score.estimate()
+    return score if isinstance(score, Estimate) else Estimate.of(score)
 
 
 @torch.no_grad()
@@ -151,8 +148,7 @@ def _played_out(
 ) -> "Batch":
     worlds = Batch(game, policies, num_games, seed)
     for num_rounds in range(max_rounds):
-        num_running = worlds.num_running()
-        if num_running == 0:
+        if (num_running := worlds.num_running()) == 0:
             break
         watch(num_games - num_running, num_rounds)
         worlds.play_round()
@@ -204,8 +200,7 @@ class Batch:
 
     def num_running(self) -> int:
         """Count the games still in play; drops the others from the batch once they are the larger half."""
-        running = int(self.running.sum())
-        if running < len(self.running) // 2:
+        if (running := int(self.running.sum())) < len(self.running) // 2:
             self.retire(~self.running)
         return running
 

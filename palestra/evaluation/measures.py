@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol
 from pydantic import AfterValidator
 
 from palestra.config import Config, ConfigErrorItem, NonEmptyStr, NonNegativeInt, admitted_function, load_function
-from palestra.config.errors import listed, nearest
+from palestra.config.errors import listed, nearest_hint
 from palestra.evaluation.config import AnyEvaluationConfig
+from palestra.runtime.intervals import Interval
 from palestra.runtime.scores import DeclaredScore, return_of
 
 STATISTICS = ("std", "min", "max", "median", "iqm")  # of palestra.runtime.statistics.describe, besides the mean
@@ -29,14 +30,9 @@ MeasureName = Annotated[str, AfterValidator(_check_function)]
 class MeasureKeys(Protocol):
     """The keys with which a config says what is measured."""
 
-    @property
-    def evaluation(self) -> str: ...
-
-    @property
-    def pairing(self) -> int | None: ...
-
-    @property
-    def measure(self) -> str: ...
+    evaluation: str
+    pairing: int | None
+    measure: str
 
 
 class BestConfig(Config):
@@ -60,8 +56,7 @@ class BestConfig(Config):
 class GoalKeys(MeasureKeys, Protocol):
     """The keys with which a config says what is measured, and whether more or less of it is better."""
 
-    @property
-    def goal(self) -> Literal["max", "min"]: ...
+    goal: Literal["max", "min"]
 
 
 class GameMeasures(NamedTuple):
@@ -161,13 +156,10 @@ def measure_errors(
     if keys.evaluation not in by_name:
         expected = f"one of {', '.join(by_name)}" if by_name else "a run with evaluations"
         return [ConfigErrorItem("evaluation", f"expected {expected}, got {keys.evaluation!r}")]
-    evaluation, errors = by_name[keys.evaluation], []
-    fault = _measure_fault(keys, evaluation, _known(evaluation, roles, of_games[keys.evaluation]))
-    if fault is not None:
-        errors.append(ConfigErrorItem("measure", fault))
-    if (fault := _pairing_fault(keys, evaluation, learners)) is not None:
-        errors.append(ConfigErrorItem("pairing", fault))
-    return errors
+    evaluation = by_name[keys.evaluation]
+    measure_fault = _measure_fault(keys, evaluation, _known(evaluation, roles, of_games[keys.evaluation]))
+    faults = {"measure": measure_fault, "pairing": _pairing_fault(keys, evaluation, learners)}
+    return [ConfigErrorItem(key, fault) for key, fault in faults.items() if fault is not None]
 
 
 def _pairing_fault(keys: MeasureKeys, evaluation: AnyEvaluationConfig, learners: Collection[str]) -> str | None:
@@ -187,8 +179,7 @@ def _measure_fault(keys: MeasureKeys, evaluation: AnyEvaluationConfig, known: Co
     """Say why the measure is none of those known, or return None. Functions were checked when the file was read."""
     if ":" in keys.measure or keys.measure in known:
         return None
-    near = nearest(keys.measure, known)
-    hint = f"; did you mean {near!r}?" if near else ""
+    hint = nearest_hint(keys.measure, known)
     own = "or a function of your own as 'package.module:function'"
     if evaluation.own_scores is not None:
         names = f"one of {listed(known)}, {own}" if known else own.removeprefix("or ")
@@ -238,10 +229,16 @@ def best_errors(
 
     errors_of: finds those in what is measured.
     """
-    if best is None:
-        return
-    if not evaluations:
+    if best is not None and not evaluations:
         yield ConfigErrorItem("best", "expected null, because there are no evaluations, got a mapping")
-        return
-    for item in errors_of(best):
-        yield ConfigErrorItem(f"best.{item.path}", item.message)
+    elif best is not None:
+        yield from (ConfigErrorItem(f"best.{item.path}", item.message) for item in errors_of(best))
+
+
+class MeasuredSet(NamedTuple):
+    """An evaluation by a data set, as whoever measures by it knows it. own_scores: those that the model declares."""
+
+    name: str
+    interval: Interval | None
+    own_scores: Sequence[str]
+    pairings: Sequence[dict[str, str]] = ()

@@ -74,9 +74,8 @@ def episode_frames(
     key = base_key(seed, STREAM)
     keys, num_rounds = world_keys(key, 1, game.device), 0
     memory: Memory = {}
-    world = rendered.make_world(1, key, training=False)
     num_ended, length, total, ended = 0, 0, 0.0, False
-    try:
+    with closing(rendered.make_world(1, key, training=False)) as world:
         fps = world.frames_per_second
         while num_ended < num_games:
             num_rounds += 1
@@ -88,12 +87,9 @@ def episode_frames(
             outcome = world.step(decision.action, round_keys + 1)
             memory = decision.memory if bool(outcome.valid[0]) else {}
             length, total = length + int(outcome.valid[0]), total + float(outcome.raw_reward[0])
-            ended = bool(outcome.terminated[0] | outcome.truncated[0])
-            if ended or length >= max_rounds:
+            if (ended := bool(outcome.terminated[0] | outcome.truncated[0])) or length >= max_rounds:
                 yield Frame(world.render(), fps, total, True)
                 num_ended += 1
                 length, total, memory = 0, 0.0, {}
                 if not ended:
                     world.restart(torch.ones(1, dtype=torch.bool))
-    finally:
-        world.close()

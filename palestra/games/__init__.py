@@ -50,10 +50,9 @@ class UserGameConfig(UserConfig, GameConfig):
     def _make(self, device: torch.device) -> TensorGame:
         made: Any = load_class(self.name, TensorGame)
         try:
-            game: TensorGame = made(self, device)
+            return made(self, device)
         except Exception as error:
             raise ConfigError.at("game", f"{self.name!r} cannot be made: {failure(error)}") from error
-        return game
 
 
 AnyGameConfig = Annotated[

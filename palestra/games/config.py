@@ -27,8 +27,6 @@ class GameConfig(Config):
     name: str
     usual_run: ClassVar[Mapping[str, Any]] = {}
     """keys of a run that a first file has with this game: who trains, who sits where"""
-    has_info: ClassVar[bool] = False
-    """whether steps have an `info`, whose fields `output.info` may name"""
 
     def build(self, device: torch.device, kernel: Kernel) -> Game:
         """Build the game. kernel: changes speed, never a result. Raises ConfigError, with paths from `game` on."""
@@ -51,7 +49,7 @@ class GameConfig(Config):
         return True
 
     def environment_id(self) -> str | None:
-        """Return the id of the environment that `build` makes; None if it makes none."""
+        """Return the id of the environment that `build` makes, whose steps have an `info`; None if it makes none."""
         return None
 
     def can_end_steps(self) -> bool:

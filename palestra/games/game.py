@@ -85,6 +85,7 @@ def unchanged(actions: Tensor) -> Tensor:
 
 
 State = dict[str, Tensor]
+Moved = tuple[State, Tensor, Tensor, Tensor]  # see TensorGame.transition
 Observation = dict[str, Tensor]
 Kernel = Literal["numba", "torch"]
 MOST_NUMBERS = 1000  # of a tensor that is shown to people
@@ -307,9 +308,7 @@ class TensorGame(Game):
         return self.every_action[role].expand(len(next(iter(state.values()))), -1)
 
     @abstractmethod
-    def transition(
-        self, state: State, actions: dict[str, Tensor], keys: Tensor
-    ) -> tuple[State, Tensor, Tensor, Tensor]:
+    def transition(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> Moved:
         """Play one move without checks.
 
         actions: by role, (B, ...) as its action space says; those of roles that do not decide are ignored.
@@ -319,9 +318,7 @@ class TensorGame(Game):
         reward is 0, and it has terminated.
         """
 
-    def transition_in_place(
-        self, state: State, actions: dict[str, Tensor], keys: Tensor
-    ) -> tuple[State, Tensor, Tensor, Tensor]:
+    def transition_in_place(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> Moved:
         """Play a move as `transition` does; may write to the tensors of `state`, which the caller no longer needs."""
         return self.transition(state, actions, keys)
 
@@ -437,17 +434,13 @@ class TensorGame(Game):
             action = torch.tensor(json.loads(text))
         except (ValueError, TypeError, RuntimeError, OverflowError):
             action = torch.empty(0)
-        is_number = action.is_floating_point() or action.dtype == torch.int64
-        if (
-            action.shape != space.shape
-            or not is_number
-            or (action.is_floating_point() and not (space.dtype.is_floating_point and action.isfinite().all()))
-        ):
+        is_float = action.is_floating_point() and space.dtype.is_floating_point and bool(action.isfinite().all())
+        if action.shape != space.shape or not (is_float or action.dtype == torch.int64):
             example = self.describe_action(role, torch.zeros(space.shape, dtype=space.dtype))
             raise ValueError(f"expected an action such as {example}, got {text!r}")
         return action.to(space.dtype).to(self.device)
 
-    def step(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
+    def step(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> Moved:
         """Play one move as `transition` does, with checks.
 
         Raises IllegalMove for an action that is missing, out of range or illegal.

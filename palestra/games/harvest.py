@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot, pad
 
 from palestra.config import NonNegativeFloat, PositiveInt
 from palestra.games.config import TensorGameConfig
-from palestra.games.game import Kernel, Observation, State, TensorGame
+from palestra.games.game import Kernel, Moved, Observation, State, TensorGame
 from palestra.games.normalization import make_transform
 from palestra.games.spaces import Discrete, Space
 from palestra.randomness import random_integers
@@ -96,9 +96,7 @@ class HarvestGame(TensorGame):
     def observe_for_critics(self, state: State, role: str) -> Observation:
         return {"weather": self._one_hot(self._from_now_on(state))}
 
-    def transition(
-        self, state: State, actions: dict[str, Tensor], keys: Tensor
-    ) -> tuple[State, Tensor, Tensor, Tensor]:
+    def transition(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> Moved:
         running, weather = self._is_running(state), self._from_now_on(state)[:, 0]
         is_right = (torch.stack([actions[role] for role in self.roles], dim=1) == weather).all(dim=1) & running
         num_kinds = self.config.num_kinds

@@ -13,11 +13,9 @@ Letters: B worlds.
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-
-from palestra.recording.aggregates import Aggregates
 
 Infos = Mapping[Any, Any]
 NUMBERS = (int, float, bool)
@@ -92,8 +90,16 @@ class GathersInfo:
         return infos
 
 
+class Sums(Protocol):
+    """What takes the fields of all steps, as palestra.recording.aggregates.Aggregates does."""
+
+    def add(self, values: Mapping[str, Any]) -> None: ...
+    def add_numbers(self, name: str, values: np.ndarray) -> None: ...
+    def add_count(self, name: str, num: int) -> None: ...
+
+
 class InfoFields:
-    """Adds some fields of every step to `aggregates`.
+    """Adds some fields of every step to `sums`.
 
     Those of all steps become info/NAME, those of steps that end an episode final_info/NAME, too. A NAME leads to inner
     fields by slashes: episode/r. Values that are no numbers, or have another shape than the first one, are left out,
@@ -102,9 +108,9 @@ class InfoFields:
     `news` names the fields that are missing or of which something was left out.
     """
 
-    def __init__(self, names: Sequence[str], num_worlds: int, aggregates: Aggregates) -> None:
+    def __init__(self, names: Sequence[str], num_worlds: int, sums: Sums) -> None:
         self.paths = {name: name.split("/") for name in names}
-        self.num_worlds, self.aggregates = num_worlds, aggregates
+        self.num_worlds, self.sums = num_worlds, sums
         self._missing, self._reported = set(names), set[str]()
         self._left_out: dict[str, int] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}  # of the first values
@@ -154,13 +160,13 @@ class InfoFields:
         array, num_left_out = self._array(name, values)
         if num_left_out and full_name.startswith("info/"):
             self._left_out[name] = self._left_out.get(name, 0) + num_left_out
-            self.aggregates.add_count(f"info/{name}/left_out", num_left_out)
+            self.sums.add_count(f"info/{name}/left_out", num_left_out)
         if not len(array):
             return
         if array.ndim == 1:
-            self.aggregates.add_numbers(full_name, array)
+            self.sums.add_numbers(full_name, array)
         else:
-            self.aggregates.add({full_name: array})
+            self.sums.add({full_name: array})
 
     def _array(self, name: str, values: list[Any] | np.ndarray) -> tuple[np.ndarray, int]:
         """Return the values that are numbers of the field's shape, and how many others there are."""

@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 
 from palestra.config import ConfigError, ConfigErrorItem, PositiveInt
 from palestra.games.config import TensorGameConfig
-from palestra.games.game import Kernel, Observation, State, TensorGame
+from palestra.games.game import Kernel, Moved, Observation, State, TensorGame
 from palestra.games.normalization import make_transform
 from palestra.games.spaces import Discrete, Space
 from palestra.runtime.scores import DeclaredScore, declared_returns
@@ -93,9 +93,7 @@ class MatrixGame(TensorGame):
         last = [one_hot(state["chosen"][:, i] + 1, self.nums[i] + 1)[:, 1:].float() for i in (own, 1 - own)]
         return {"seen": torch.cat([*last, (state["round"].float() / self.config.num_rounds).unsqueeze(1)], dim=1)}
 
-    def transition(
-        self, state: State, actions: dict[str, Tensor], keys: Tensor
-    ) -> tuple[State, Tensor, Tensor, Tensor]:
+    def transition(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> Moved:
         running = state["round"] < self.config.num_rounds
         chosen = torch.stack([actions[role] for role in self.roles], dim=1)
         chosen = torch.where(running.unsqueeze(1), chosen, state["chosen"])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from palestra.config import PositiveInt
 from palestra.games.config import TensorGameConfig
-from palestra.games.game import Kernel, Observation, State, TensorGame
+from palestra.games.game import Kernel, Moved, Observation, State, TensorGame
 from palestra.games.normalization import make_transform
 from palestra.games.spaces import Discrete, Space
 from palestra.randomness import random_integers
@@ -76,9 +76,7 @@ class NimGame(TensorGame):
     def legal_by(self, role: str, observation: Observation) -> Tensor:
         return self.legal({"heaps": observation["heaps"].argmax(dim=2)}, role)
 
-    def transition(
-        self, state: State, actions: dict[str, Tensor], keys: Tensor
-    ) -> tuple[State, Tensor, Tensor, Tensor]:
+    def transition(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> Moved:
         heaps, mover = state["heaps"], state["mover"]
         running = heaps.sum(1) > 0
         action = torch.where(mover == 0, actions.get("first", mover), actions.get("second", mover))
@@ -87,13 +85,9 @@ class NimGame(TensorGame):
         heaps = heaps - taken.unsqueeze(1) * (torch.arange(heaps.shape[1], device=self.device) == heap.unsqueeze(1))
         has_ended = heaps.sum(1) == 0
         first = torch.where(mover == 0, 1.0, -1.0) * (has_ended & running)
+        rewards = torch.stack([first, -first], dim=1)
         new = {"heaps": heaps, "mover": torch.where(running, 1 - mover, mover)}
-        return (
-            new,
-            torch.stack([first, -first], dim=1),
-            has_ended.unsqueeze(1).expand(-1, 2),
-            torch.zeros_like(has_ended),
-        )
+        return new, rewards, has_ended.unsqueeze(1).expand(-1, 2), torch.zeros_like(has_ended)
 
     # ---- as people read and type it ------------------------------------------------------------------------
 

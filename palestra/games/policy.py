@@ -25,7 +25,7 @@ def require_policies(policies: Mapping[str, "Policy"], roles: Sequence[str]) -> 
     """Raise ValueError unless there is a policy for each of these roles."""
     if missing := [role for role in roles if role not in policies]:
         expected = f"expected a policy for each role ({', '.join(roles)}) in `policies` before anything is played"
-        raise ValueError(f"{expected}, got none for {missing[0]!r}; _roll_out(role, num_rounds) of a trainer sets them")
+        raise ValueError(f"{expected}, got none for {missing[0]!r}; roll_out(role, num_rounds) of a trainer sets them")
 
 
 class Policy(Protocol):

@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from palestra.config import ConfigErrorItem, failure
-from palestra.games.game import GameEnds, State, TensorGame, choose_worlds, expand_mask
-from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
+from palestra.games.game import GameEnds, Moved, State, TensorGame, choose_worlds
+from palestra.games.spaces import ActionSpace, Box, MultiDiscrete, Space
 from palestra.games.tryout_calls import (
     CannotGoOn,
     CheckedCalls,
     are_same,
     copied,
     described,
+    is_mapping_to,
     is_tuple_of,
     num_worlds_unlike,
 )
@@ -44,8 +45,7 @@ def try_game(game: TensorGame, num_moves: int) -> list[ConfigErrorItem]:
     tryout = TryOut(game)
     with restored_global_states(), torch.no_grad(), suppress(CannotGoOn):
         tryout.play(num_moves)
-    name = type(game).__name__
-    return [ConfigErrorItem(f"{name}.{method}", message) for method, message in tryout.faults.values()]
+    return [ConfigErrorItem(f"{type(game).__name__}.{method}", message) for method, message in tryout.faults.values()]
 
 
 def faults_of_roles(game: TensorGame) -> list[ConfigErrorItem]:
@@ -53,8 +53,7 @@ def faults_of_roles(game: TensorGame) -> list[ConfigErrorItem]:
     roles = getattr(game, "roles", None)
     if is_tuple_of(roles, str) and roles and len(set(roles)) == len(roles):
         return []
-    message = f"expected a tuple of different names, got {roles!r}"
-    return [ConfigErrorItem(f"{type(game).__name__}.roles", message)]
+    return [ConfigErrorItem(f"{type(game).__name__}.roles", f"expected a tuple of different names, got {roles!r}")]
 
 
 class TryOut(CheckedCalls):
@@ -63,9 +62,8 @@ class TryOut(CheckedCalls):
     def __init__(self, game: TensorGame) -> None:
         super().__init__(game)
         self.game = game
-        self.layout: dict[
-            str, tuple[torch.dtype, tuple[int, ...]]
-        ] = {}  # of a state: dtype and shape of each entry, without the axis of worlds
+        # of a state: dtype and shape of each entry, without the axis of worlds
+        self.layout: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
 
     # ---- playing ------------------------------------------------------------------------------------
 
@@ -130,17 +128,15 @@ class TryOut(CheckedCalls):
             self.fault("roles", "a tuple of different names", repr(getattr(game, "roles", None)))
             raise CannotGoOn
         roles = game.roles
-        actions = (Discrete, MultiDiscrete, Box)
-        for name, fits in {
-            "spaces": lambda value: all(isinstance(space, Space) for space in value.values()) and value,
-            "action_spaces": lambda value: isinstance(value, actions),
-        }.items():
+        for name, kind, fits_role in (
+            ("spaces", "Space, by name", lambda value: is_mapping_to(value, Space) and value),
+            ("action_spaces", "Discrete, MultiDiscrete or Box", lambda value: isinstance(value, ActionSpace)),
+        ):
             found = getattr(game, name, None)
             for role in roles:
                 if not isinstance(found, Mapping) or role not in found:
                     self.fault(name, f"an entry for {role!r}", "none")
-                elif not (isinstance(found[role], Mapping) or name != "spaces") or not fits(found[role]):
-                    kind = "Space, by name" if name == "spaces" else "Discrete, MultiDiscrete or Box"
+                elif not fits_role(found[role]):
                     self.fault(name, f"for {role!r} {kind}", repr(found[role]))
         self.check_critic_spaces()
         moves: Any = getattr(game, "moves", None)
@@ -166,7 +162,7 @@ class TryOut(CheckedCalls):
             self.fault("critic_spaces", f"a mapping from some of the roles {', '.join(self.game.roles)}", got)
             return
         for role, spaces in found.items():
-            if not isinstance(spaces, Mapping) or not all(isinstance(space, Space) for space in spaces.values()):
+            if not is_mapping_to(spaces, Space):
                 self.fault("critic_spaces", f"for {role!r} Space, by name", repr(spaces))
                 continue
             own: Any = getattr(self.game, "spaces", {})
@@ -268,9 +264,7 @@ class TryOut(CheckedCalls):
         sound[:, : found.shape[1]] = found[:, : shape[1]] != 0
         return sound
 
-    def transition(
-        self, state: State, actions: dict[str, Tensor], decides: Tensor, keys: Tensor
-    ) -> tuple[State, Tensor, Tensor, Tensor]:
+    def transition(self, state: State, actions: dict[str, Tensor], decides: Tensor, keys: Tensor) -> Moved:
         method, B, R = "transition", *decides.shape
         found = self.call(method, state, actions, keys)
         if not isinstance(found, tuple) or len(found) != 4:
@@ -284,16 +278,16 @@ class TryOut(CheckedCalls):
         if not is_sound:
             raise CannotGoOn
         if not bool(decides.all()):
-            others = dict(actions)
-            for role in actions:
-                ignored = expand_mask(~decides[:, self.game.roles.index(role)], actions[role])
-                others[role] = torch.where(ignored, _other(actions[role], self.game.action_spaces[role]), actions[role])
+            idle = dict(zip(self.game.roles, (~decides).unbind(1), strict=True))
+            others = {
+                role: choose_worlds(idle[role], _other(action, self.game.action_spaces[role]), action)
+                for role, action in actions.items()
+            }
             if not are_same(found, self.attempt(method, copied(state), others, keys)):
                 self.fault(method, "the actions of roles that do not decide to be ignored", "other results for others")
-        if type(self.game).transition_in_place is not TensorGame.transition_in_place:
-            again = self.attempt("transition_in_place", copied(state), copied(actions), keys)
-            if not are_same(found, again):
-                self.fault("transition_in_place", "what transition gives", "something else")
+        has_own = type(self.game).transition_in_place is not TensorGame.transition_in_place
+        if has_own and not are_same(found, self.attempt("transition_in_place", copied(state), copied(actions), keys)):
+            self.fault("transition_in_place", "what transition gives", "something else")
         return found
 
     def check_ends(self, index: int, decides: Tensor, rewards: Tensor, terminated: Tensor, truncated: Tensor) -> None:
@@ -422,9 +416,6 @@ def check_board(calls: CheckedCalls, game: TensorGame) -> None:
         calls.fault("read_board", *fault)
 
 
-FOUND = (Share, Estimate, int, float, type(None))
-
-
 def faults_of_declared(game: TensorGame) -> list[ConfigErrorItem]:
     """Return the faults of a game's `declared_scores`, which are needed before it is tried. Its roles are sound."""
     place = f"{type(game).__name__}.declared_scores"
@@ -466,7 +457,7 @@ def check_scores(tryout: CheckedCalls, game: TensorGame, state: State) -> None:
         )
     else:
         for name, score in found.items():
-            if not isinstance(score, FOUND):
+            if not isinstance(score, Share | Estimate | int | float | None):
                 tryout.fault("scores", f"a number, None, a Share or an Estimate as {name!r}", type(score).__name__)
     wins = tryout.attempt("wins", ends)
     if not isinstance(wins, Mapping) or (wins and set(wins) != set(game.roles)):

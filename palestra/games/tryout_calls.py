@@ -85,8 +85,8 @@ class CheckedCalls:
     def __init__(self, made: Any) -> None:
         self.made = made
         self.faults: dict[tuple[str, str], tuple[str, str]] = {}
-        self.results: list[tuple[str, Any, Any]] = []  # results of the last two moves: method, result, a copy of it
-        self.num_old_results = 0  # how many of these are of the move before
+        # results of this move, and of the one before: method, result, a copy of it
+        self.results, self.old_results = list[tuple[str, Any, Any]](), list[tuple[str, Any, Any]]()
         self.num_calls = 0
 
     def fault(self, method: str, expected: str, got: str) -> None:
@@ -149,11 +149,10 @@ class CheckedCalls:
 
     def check_results(self) -> None:
         """Check that the results of the move before have not changed."""
-        for method, found, copy in self.results[: self.num_old_results]:
+        for method, found, copy in self.old_results:
             if not are_same(found, copy):
                 self.fault(method, "results that later calls do not change", "other numbers after the next move")
-        del self.results[: self.num_old_results]
-        self.num_old_results = len(self.results)
+        self.results, self.old_results = [], self.results
 
     # ---- what is expected of a result ----------------------------------------------------------------------
 
@@ -166,13 +165,15 @@ class CheckedCalls:
 
     def check_worlds(self, method: str, entries: Mapping[str, Any], num_worlds: int) -> bool:
         """Check that all entries are tensors of the worlds, (num_worlds, ...), on the game's device."""
-        is_sound = True
-        for name, value in entries.items():
-            if not (isinstance(value, Tensor) and value.shape[:1] == (num_worlds,) and self.is_here(value)):
-                expected = f"entry {name!r} to be a tensor of {num_worlds} worlds, ({num_worlds}, ...)"
-                self.fault(method, f"{expected}, on {self.made.device}", described(value))
-                is_sound = False
-        return is_sound
+        wrong = {
+            name: value
+            for name, value in entries.items()
+            if not (isinstance(value, Tensor) and value.shape[:1] == (num_worlds,) and self.is_here(value))
+        }
+        for name, value in wrong.items():
+            expected = f"entry {name!r} to be a tensor of {num_worlds} worlds, ({num_worlds}, ...)"
+            self.fault(method, f"{expected}, on {self.made.device}", described(value))
+        return not wrong
 
     def check_observation(
         self, method: str, role: str, found: Any, spaces: Mapping[str, Space], where: str, num_worlds: int, source: Any
@@ -206,6 +207,10 @@ class CheckedCalls:
 
 def is_tuple_of(value: Any, kind: type) -> bool:
     return isinstance(value, tuple) and all(isinstance(item, kind) for item in value)
+
+
+def is_mapping_to(value: Any, kind: type) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(item, kind) for item in value.values())
 
 
 def listed(names: Iterable[str]) -> str:

@@ -4,16 +4,16 @@ Letters: B worlds.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from palestra.config import Failed
 from palestra.games.game import Game, Observation, State, TensorGame, choose_worlds
 from palestra.games.info import InfoFields, StepInfo
-from palestra.recording.aggregates import Aggregates
 
 
 class Outcome(NamedTuple):
@@ -61,7 +61,7 @@ class World(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-class EnvironmentFailed(Exception):
+class EnvironmentFailed(Failed):
     """An environment has raised, exited or returned an invalid value, or its process has ended. It cannot go on.
 
     fault: what happened, in one line. world: the environment's index among those that step together; None if it is not
@@ -93,12 +93,8 @@ class EnvironmentWorld(World):
         """
 
     @abstractmethod
-    def record_info(self, names: Sequence[str], aggregates: Aggregates) -> InfoFields:
-        """From now on, add these fields of the environments' `info` to `aggregates` at every step."""
-
-    @abstractmethod
-    def read_info(self, names: Sequence[str]) -> StepInfo:
-        """From now on, keep the numbers that the last step gave in these fields of the environments' `info`."""
+    def read_info(self, info: InfoFields | StepInfo) -> None:
+        """From now on, let this read its fields of the environments' `info` at every step."""
 
     @abstractmethod
     def close(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from palestra.config import failure
+from palestra.config import Failed, failure
 from palestra.config.errors import typed
 from palestra.data.items import with_changed_parts
 from palestra.models.model import WEIGHT, Model, Terms
@@ -20,7 +20,7 @@ class TermsError(ValueError):
     """The terms of a loss are not such as learning needs: they have no loss_*, or are not per item."""
 
 
-class ModelFailed(Exception):
+class ModelFailed(Failed):
     """A model, or a step of a trainer of the user's own, fails on a batch."""
 
 
@@ -122,12 +122,11 @@ def checked(terms: Terms, size: int, num_pieces: int) -> Terms:
     if not any(name.startswith("loss_") for name in terms):
         raise TermsError(f"expected at least one term named loss_*, which is learned, got {', '.join(terms) or 'none'}")
     for name, term in terms.items():
-        if term.shape == (size,):
-            continue
-        if term.dim() == 0 and name != WEIGHT and num_pieces == 1:
+        is_of_batch = term.dim() == 0 and name != WEIGHT
+        if term.shape == (size,) or (is_of_batch and num_pieces == 1):
             continue
         message = f"expected one number per item, ({size},), as the term {name!r}, got {tuple(term.shape)}"
-        if term.dim() == 0 and name != WEIGHT:
+        if is_of_batch:
             message += "; a term of the whole batch needs learning.num_microbatches: 1"
         raise TermsError(message)
     return terms
@@ -195,8 +194,7 @@ def find_gradient(
             yield list(torch.autograd.grad(loss if scale is None else loss * scale, weights, allow_unused=True))
 
     gradient = added(gradients())
-    count = sum(counted)
-    if not bool(count):
+    if not bool(count := sum(counted)):
         return Gradient([None] * len(weights), 0.0, {})
     means = {name: value / count for name, value in sums.items()}
     means["loss"] = sum(value for name, value in means.items() if name.startswith("loss_"))  # type: ignore[assignment]

@@ -34,6 +34,9 @@ class GroupConfig(Config):
         """Return the patterns of its weights."""
         return [self.weights] if isinstance(self.weights, str) else self.weights
 
+    def matches(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.patterns())
+
 
 HALVES = (torch.bfloat16, torch.float16)  # in which most steps are too small to change a weight
 
@@ -49,8 +52,7 @@ class Vector:
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters = list(parameters)
         first = self.parameters[0]
-        size = sum(each.numel() for each in self.parameters)
-        self.held = torch.empty(size, dtype=first.dtype, device=first.device)
+        self.held = torch.empty(sum(each.numel() for each in self.parameters), dtype=first.dtype, device=first.device)
         self.unreached: list[bool] = []
         for parameter, view in zip(self.parameters, self._views(self.held), strict=True):
             parameter.data = view.copy_(parameter.data)
@@ -135,9 +137,6 @@ def groups_of(model: nn.Module, configs: Sequence[GroupConfig]) -> dict[str, int
         for name, kind in kinds.items()
         if kind is not torch.strided
     )
-    matches = [
-        [name for name in names if any(fnmatchcase(name, each) for each in config.patterns())] for config in configs
-    ]
     faults = [
         ConfigErrorItem(f"{place}.weights", f"expected weights among {listed(names)}, got {pattern!r}")
         for place, config in enumerate(configs)
@@ -145,17 +144,10 @@ def groups_of(model: nn.Module, configs: Sequence[GroupConfig]) -> dict[str, int
         if not any(fnmatchcase(name, pattern) for name in names)
     ]
     ConfigError.require_none(faults)
-    found: dict[str, int] = {}
-    for name in names:
-        places = [place for place, matched in enumerate(matches) if name in matched]
-        if len(places) != 1:
-            in_groups = (
-                f"{len(places)} ({', '.join(' '.join(configs[place].patterns()) for place in places)})"
-                if places
-                else "none"
-            )
-            faults.append(ConfigErrorItem("", f"expected the weight {name!r} in one group, got it in {in_groups}"))
-        else:
-            found[name] = places[0]
+    places = {name: [at for at, config in enumerate(configs) if config.matches(name)] for name in names}
+    for name, found in places.items():
+        if len(found) != 1:
+            got = f"{len(found)} ({', '.join(' '.join(configs[at].patterns()) for at in found)})" if found else "none"
+            faults.append(ConfigErrorItem("", f"expected the weight {name!r} in one group, got it in {got}"))
     ConfigError.require_none(faults)
-    return found
+    return {name: place for name, (place,) in places.items()}

@@ -45,8 +45,7 @@ def class_fault(num_classes: int, batch: Any) -> tuple[int, str] | None:
     if label.dtype != torch.int64 or label.dim() != 1:
         kind = str(label.dtype).removeprefix("torch.")
         return 0, f"a label of {kind} {tuple(label.shape[1:])}; expected an integer, int64, as the number of a class"
-    wrong = (label < 0) | (label >= num_classes)
-    if not wrong.any():
+    if not (wrong := (label < 0) | (label >= num_classes)).any():
         return None
     place = int(wrong.nonzero()[0])
     return place, f"the label {int(label[place])}; expected 0 to {num_classes - 1} (model.num_classes is {num_classes})"
@@ -72,8 +71,7 @@ class LabelledModel(Model):
         self.net = make_net(config.net, dict(spaces), num_outputs, base_key(seed, "model"))
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        outputs: Tensor = self.net({name: batch[name] for name in self.names})
-        return outputs
+        return self.net({name: batch[name] for name in self.names})
 
     def output_weights(self) -> list[str]:
         """Name the weights that make the outputs; all others are the body (palestra.nets.weights.output_weights)."""
@@ -111,8 +109,7 @@ class Classifier(LabelledModel):
         entropy = functional.cross_entropy(
             outputs, label, reduction="none", label_smoothing=self.config.label_smoothing
         )
-        accuracy = (outputs.argmax(dim=1) == label).float()
-        terms = {"loss_label": entropy, "accuracy": accuracy}
+        terms = {"loss_label": entropy, "accuracy": (outputs.argmax(dim=1) == label).float()}
         if self.config.class_weights is not None:
             terms["weight"] = torch.tensor(self.config.class_weights, device=label.device)[label]
         return terms
@@ -135,8 +132,7 @@ class Classifier(LabelledModel):
     def sample_action(self, observation: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
         """Draw a class in each of B worlds among the legal actions, as probable as it is among these."""
         logits = self(observation).double()
-        masked = logits.masked_fill(~(legal | ~legal.any(dim=1, keepdim=True)), -torch.inf)
-        sums = masked.softmax(dim=1).cumsum(dim=1)
+        sums = logits.masked_fill(~(legal | ~legal.any(dim=1, keepdim=True)), -torch.inf).softmax(dim=1).cumsum(dim=1)
         return torch.searchsorted(sums, random_floats(keys, 1) * sums[:, -1:], right=True).squeeze(1)
 
 
@@ -175,8 +171,7 @@ class Regressor(LabelledModel):
                 loss = functional.l1_loss(predicted, label, reduction="none")
             case _:
                 loss = functional.huber_loss(predicted, label, reduction="none", delta=self.config.huber_delta)
-        error = (predicted - label).abs()
-        return {"loss_label": loss.mean(dim=1), "absolute_error": error.mean(dim=1)}
+        return {"loss_label": loss.mean(dim=1), "absolute_error": (predicted - label).abs().mean(dim=1)}
 
     def evaluation_step(self, batch: Mapping[str, Tensor]) -> Terms:
         outputs = self(batch)

@@ -3,9 +3,9 @@
 Letters: P weights of a vector.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -17,18 +17,14 @@ from palestra.config.errors import listed
 from palestra.data.order import AnyOrderConfig
 from palestra.models.gradients import Belongs, find_gradient, num_items, said_by
 from palestra.models.groups import Group, GroupConfig, Vector, groups_of
-from palestra.models.model import SEAT, Model, Terms
+from palestra.models.model import Model, Terms
 from palestra.optimizers import Optimizer
 from palestra.randomness import restored_torch_states
+from palestra.runtime.scores import SEAT
 from palestra.schedules import Schedule, read_schedule
 
-
-class Mean(Protocol):
-    """What a learner uses of its place among replicas (palestra.scaling.replica.Replica.mean)."""
-
-    def __call__(
-        self, gradient: Tensor, metrics: Mapping[str, Any], weight: Tensor | float | None = None
-    ) -> tuple[Tensor, dict[str, Any]]: ...
+Mean = Callable[[Tensor, Mapping[str, Any], Tensor | float], tuple[Tensor, dict[str, Any]]]
+"""gives the mean over replicas of a gradient and of metrics, by the weight of this one (palestra.scaling.replica)"""
 
 
 def joined(tensors: Sequence[Tensor]) -> Tensor:
@@ -126,8 +122,7 @@ class LossScale:
     smallest = 2.0**-14  # that is of use: float16 holds gradients of 10**9 with it
 
     def __init__(self, device: torch.device) -> None:
-        self.value = torch.full((), 2.0**16, device=device)
-        self.num_steps = 0
+        self.value, self.num_steps = torch.full((), 2.0**16, device=device), 0
 
     def update(self, has_overflowed: bool) -> None:
         """Take note of a step."""
@@ -309,8 +304,7 @@ class Learner:
 
     def rates(self) -> dict[str, float]:
         """Return the present learning rate of each group, by its number where there are several."""
-        rates = [group.learning_rate(self.opt_steps) for group in self.groups]
-        if len(rates) == 1:
+        if len(rates := [group.learning_rate(self.opt_steps) for group in self.groups]) == 1:
             return {"learning_rate": rates[0]}
         return {f"learning_rate/{number}": rate for number, rate in enumerate(rates)}
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from palestra.config import ByName, Config, ConfigError, LibraryClass, UserConfig, failure, load_class
 from palestra.models.gradients import TermsError
-from palestra.models.model import SEAT, score
-from palestra.runtime.scores import DeclaredScore
+from palestra.models.model import score
+from palestra.runtime.scores import SEAT, DeclaredScore
 
 
 class Metric(ABC):
@@ -367,8 +367,7 @@ def _number(value: Any) -> float | None:
 
 def _table(value: Any) -> list[list[Any]] | None:
     found = _array(value)
-    rows: list[list[Any]] | None = found.tolist() if found is not None and found.ndim == 2 and found.size else None
-    return rows
+    return found.tolist() if found is not None and found.ndim == 2 and found.size else None
 
 
 def _told(value: Any) -> str:

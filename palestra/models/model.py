@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from palestra.config import Config, ConfigError, UserConfig, check, import_path
 from palestra.config.errors import shown
-from palestra.runtime.scores import DeclaredScore
+from palestra.runtime.scores import SEAT, DeclaredScore
 
 Keys = Config  # of a model; a class of its own names them `Config`
 Terms = dict[str, Tensor]
 WEIGHT = "weight"  # the entry of terms and of an evaluation's numbers that says how much each item counts
-SEAT = "model"  # the role of a model in records, and the name by which callbacks know it
 
 
 def score(name: str, meaning: str, unit: str, better: str) -> DeclaredScore:
@@ -72,8 +71,7 @@ class Model(nn.Module):
         Metrics of an evaluation take two further entries: `outputs` and `label`, (B, ...).
         """
         terms = self.loss(self(batch), batch)
-        summed = {name: term for name, term in terms.items() if name.startswith("loss_")}
-        loss: Any = sum(summed.values())
+        loss: Any = sum(term for name, term in terms.items() if name.startswith("loss_"))
         return {"loss": loss, **({WEIGHT: terms[WEIGHT]} if WEIGHT in terms else {})}
 
     def predict(self, batch: Any) -> Any:

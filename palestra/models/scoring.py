@@ -47,11 +47,8 @@ class ItemScores:
                 expected = f"expected numbers between 0 and 1 as the score {score.name!r}, whose unit is share"
                 raise TermsError(f"{expected}, got {values[outside][0]:g}")
             self.values[score.name].append(values)
-        weight = numbers.get(WEIGHT)
-        ones = torch.ones(size, dtype=torch.float64)
-        self.weights.append(
-            ones if weight is None else _per_item(weight, f"the entry {WEIGHT!r} of evaluation_step", size)
-        )
+        weight = torch.ones(size) if numbers.get(WEIGHT) is None else numbers[WEIGHT]
+        self.weights.append(_per_item(weight, f"the entry {WEIGHT!r} of evaluation_step", size))
 
     def estimates(self) -> dict[str, Estimate]:
         """Return the weighted mean of each score over all items, with its 95% interval."""
@@ -122,6 +119,4 @@ def share_estimate(values: Tensor, weight: Tensor, clusters: Tensor | None = Non
     if bool(((values == 0) | (values == 1)).all()):
         squares = float(weight.square().sum())
         return estimate_share(found.value, float(weight.sum()) ** 2 / squares if squares else 0.0)
-    if math.isnan(found.value):
-        return found
-    return Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0))
+    return found if math.isnan(found.value) else Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0))

@@ -1,7 +1,6 @@
 """`nature_cnn` and `impala_cnn`: networks for images, which are uint8 of shape (C, H, W)."""
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveInt
 from palestra.games.spaces import Space
+from palestra.nets.mlp import make_layers
 from palestra.randomness import runs_on_cpu
 from palestra.runtime.compiling import njit
 
@@ -34,14 +34,10 @@ class NatureCNNConfig(Config):
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
-        lists = {"kernels": self.kernels, "strides": self.strides}
         expected = f"expected {len(self.channels)} numbers, one for each of the channels"
-        errors = [
-            ConfigErrorItem(key, f"{expected}, got {len(sizes)}")
-            for key, sizes in lists.items()
-            if len(sizes) != len(self.channels)
-        ]
-        ConfigError.require_none(errors)
+        lengths = {"kernels": len(self.kernels), "strides": len(self.strides)}
+        wrong = {key: length for key, length in lengths.items() if length != len(self.channels)}
+        ConfigError.require_none(ConfigErrorItem(key, f"{expected}, got {wrong[key]}") for key in wrong)
         return self
 
     def build(self, spaces: dict[str, Space], num_outputs: int) -> "NatureCNN":
@@ -90,7 +86,7 @@ class NatureCNN(ImageNet):
                 raise ConfigError.at(f"kernels.{index}", f"{expected}, got {kernel} x {kernel}")
             layers += [nn.Conv2d(channels, out, kernel, stride), nn.ReLU(inplace=True)]
             channels, height, width = out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
-        dense = _dense_layers([channels * height * width, *config.hidden_widths], num_outputs)
+        dense = make_layers(config.hidden_widths, "relu", channels * height * width, num_outputs)
         self.layers = nn.Sequential(*layers, nn.Flatten(), *dense)
 
 
@@ -110,19 +106,15 @@ class ImpalaCNN(ImageNet):
             convolution = nn.Conv2d(channels, out, kernel_size=3, padding=1)
             layers += [convolution, nn.MaxPool2d(3, stride=2, padding=1), _ResidualUnit(out), _ResidualUnit(out)]
             channels, height, width = out, (height + 1) // 2, (width + 1) // 2
-        dense = _dense_layers([channels * height * width, *config.hidden_widths], num_outputs)
+        dense = make_layers(config.hidden_widths, "relu", channels * height * width, num_outputs)
         self.layers = nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), *dense)
 
 
 class _ResidualUnit(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.ReLU(),
-            nn.Conv2d(channels, channels, kernel_size=3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(channels, channels, kernel_size=3, padding=1),
-        )
+        first, second = (nn.Conv2d(channels, channels, kernel_size=3, padding=1) for _ in range(2))
+        self.layers = nn.Sequential(nn.ReLU(), first, nn.ReLU(), second)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.layers(x)
@@ -174,8 +166,3 @@ def _scale_stacks(images: np.ndarray, scaled: np.ndarray) -> None:
             words[pixel] = low | high << np.uint32(16)
         for entry in range(len(octets)):
             scaled[image, entry] = np.float32(octets[entry]) / np.float32(255.0)
-
-
-def _dense_layers(widths: list[int], num_outputs: int) -> list[nn.Module]:
-    hidden = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
-    return [*hidden, nn.Linear(widths[-1], num_outputs)]

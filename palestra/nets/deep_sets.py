@@ -44,9 +44,8 @@ class DeepSets(nn.Module):
         super().__init__()
         sets = [name for name, space in spaces.items() if space.padded]
         if len(sets) != 1:
-            message = (
-                f"expected an observation with one set of points for {config.name!r}, got {', '.join(sets) or 'none'}"
-            )
+            got = ", ".join(sets) or "none"
+            message = f"expected an observation with one set of points for {config.name!r}, got {got}"
             raise ConfigError.at("name", message)
         self.spaces, self.set_name = spaces, sets[0]
         self.rest = {name: space for name, space in spaces.items() if not space.padded}

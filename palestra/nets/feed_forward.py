@@ -67,8 +67,9 @@ class MultiInput(nn.Module):
         for name, space in spaces.items():
             with below(f"entries.{name}"):
                 self.entries.append(config.entries[name].build({name: space}, config.entry_width))
-        body, width = make_layers(config.net_arch, config.activation, len(spaces) * config.entry_width)
-        self.head = nn.Sequential(ACTIVATIONS[config.activation](), *body, nn.Linear(width, num_outputs))
+        width, activation = len(spaces) * config.entry_width, config.activation
+        layers = make_layers(config.net_arch, activation, width, num_outputs)
+        self.head = nn.Sequential(ACTIVATIONS[activation](), *layers)
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
         outputs = [net({name: observation[name]}) for name, net in zip(self.names, self.entries, strict=True)]

@@ -11,7 +11,7 @@ from palestra.games.spaces import Space
 from palestra.nets.inputs import flat_size
 from palestra.nets.kernels.acting import ActingNet, acting_net
 from palestra.nets.kernels.learning import LearningNet, Pass, learning_net
-from palestra.nets.weights import evaluation_view, flat_gradient, flatten_buffers, flatten_weights
+from palestra.nets.weights import evaluation_view, flat_gradient, flatten_buffers, flatten_weights, move
 from palestra.runtime.guard import kernel_property
 
 
@@ -58,17 +58,16 @@ class FlatNet:
 
         Gradients flow into the observation alone, not into the weights.
         """
-        return self._view(self.several, len(self.nets))
+        view = FlatNet.__new__(FlatNet)
+        names = ("net", "by_hand", "several", "weights", "buffers", "nets", "parameters", "layouts")
+        vars(view).update({name: vars(self)[name] for name in names}, original=self)
+        view.renew()
+        return view
 
     def first(self) -> "FlatNet":
         """Return the evaluation view of the first of several networks."""
-        return self._view(False, 1)
-
-    def _view(self, several: bool, num: int) -> "FlatNet":
-        view = FlatNet.__new__(FlatNet)
-        vars(view).update({name: vars(self)[name] for name in ("net", "by_hand", "weights", "buffers", "parameters")})
-        view.original, view.several, view.nets, view.layouts = self, several, self.nets[:num], self.layouts[:num]
-        view.renew()
+        view = self.evaluation_view()
+        view.several, view.nets, view.layouts = False, view.nets[:1], view.layouts[:1]
         return view
 
     def __call__(self, observation: Mapping[str, Tensor]) -> Tensor:
@@ -92,18 +91,12 @@ class FlatNet:
 
     def _layouts(self) -> list[list[tuple[str, int, int, torch.Size]]]:
         """Return for each network its parameters and buffers: name, number of the vector, start in it, and shape."""
-        vectors = [self.weights, *self.buffers]
-        starts = [0] * len(vectors)
-        layouts = []
-        for net in self.nets:
-            layout = []
-            for place, vector in enumerate(vectors):
-                for name, tensor in net.named_buffers() if place else net.named_parameters():
-                    if tensor.dtype == vector.dtype:
-                        layout.append((name, place, starts[place], tensor.shape))
-                        starts[place] += tensor.numel()
-            layouts.append(layout)
-        return layouts
+        places = {vector.dtype: place for place, vector in enumerate(self.buffers, start=1)}
+        return [
+            [(name, 0, int(each.storage_offset()), each.shape) for name, each in net.named_parameters()]
+            + [(name, places[each.dtype], int(each.storage_offset()), each.shape) for name, each in net.named_buffers()]
+            for net in self.nets
+        ]
 
     def _parts(self, layout: list[tuple[str, int, int, torch.Size]]) -> dict[str, Tensor]:
         """Return the parameters and buffers of one network by name, as views of the vectors."""
@@ -119,9 +112,7 @@ class FlatNet:
     @torch.no_grad()
     def follow(self, other: "FlatNet", share: float) -> None:
         """Move weights and buffers (such as batch norm's) a share of the way to those of networks of the same kind."""
-        self.weights.lerp_(other.weights, share)
-        for old, new in zip(self.buffers, other.buffers, strict=True):
-            old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)
+        move([self.weights, *self.buffers], [other.weights, *other.buffers], share)
 
 
 class _ByHand(torch.autograd.Function):

@@ -77,6 +77,11 @@ def flat_size(spaces: dict[str, Space]) -> int:
     return sum(prod(space.shape) + (space.shape[0] if space.padded else 0) for space in spaces.values())
 
 
+def zeros_of(spaces: Mapping[str, Space], *num: int, device: torch.device | None = None) -> dict[str, Tensor]:
+    """Make an observation of zeros: (*num, ...) by entry."""
+    return {name: torch.zeros(*num, *space.shape, dtype=space.dtype, device=device) for name, space in spaces.items()}
+
+
 def random_observations(spaces: dict[str, Space], keys: Tensor) -> dict[str, Tensor]:
     """Draw observations of standard normal numbers, one per key, int64 (B,), to compare two implementations."""
     return {

@@ -73,8 +73,7 @@ class MLP(nn.Module):
     def __init__(self, config: MLPConfig, spaces: dict[str, Space], num_outputs: int) -> None:
         super().__init__()
         self.spaces = spaces
-        body, width = make_layers(config.net_arch, config.activation, flat_size(spaces))
-        self.layers = nn.Sequential(*body, nn.Linear(width, num_outputs))
+        self.layers = make_layers(config.net_arch, config.activation, flat_size(spaces), num_outputs)
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
         return self.layers(flatten_observation(observation, self.spaces))
@@ -98,8 +97,8 @@ class ResidualBlock(nn.Module):
         return self.layers(x) + self.shortcut(x)
 
 
-def make_layers(net_arch: list[Any], activation: Activation, in_width: int) -> tuple[list[nn.Module], int]:
-    """Make the modules of a net_arch; return them and the width of their output."""
+def make_layers(net_arch: list[Any], activation: Activation, in_width: int, num_outputs: int) -> nn.Sequential:
+    """Make the layers of a net_arch, and a linear one after them, which gives the outputs."""
     layers: list[nn.Module] = []
     width, act = in_width, ACTIVATIONS[activation]
     for item in expand(net_arch):
@@ -112,7 +111,7 @@ def make_layers(net_arch: list[Any], activation: Activation, in_width: int) -> t
         else:
             layers += [ResidualBlock(width, int(item[1:]), activation), act()]
             width = int(item[1:])
-    return layers, width
+    return nn.Sequential(*layers, nn.Linear(width, num_outputs))
 
 
 def expand(net_arch: list[Any]) -> list[int | str]:

@@ -53,13 +53,12 @@ class Recurrent(RecurrentNet):
             self.encoder = config.encoder.build(spaces, config.encoder_width)
         self.activation = ACTIVATIONS[config.activation]()
         self.is_lstm = config.cell == "lstm"
+        self.names = ("hidden", "cell") if self.is_lstm else ("hidden",)
         self.core = (nn.LSTM if self.is_lstm else nn.GRU)(config.encoder_width, config.hidden_size)
-        body, width = make_layers(config.net_arch, config.activation, config.hidden_size)
-        self.head = nn.Sequential(*body, nn.Linear(width, num_outputs))
+        self.head = make_layers(config.net_arch, config.activation, config.hidden_size, num_outputs)
 
     def initial_memory(self, num_worlds: int, device: torch.device) -> Memory:
-        names = ("hidden", "cell") if self.is_lstm else ("hidden",)
-        return {name: torch.zeros(num_worlds, self.core.hidden_size, device=device) for name in names}
+        return {name: torch.zeros(num_worlds, self.core.hidden_size, device=device) for name in self.names}
 
     def forward(self, observation: Mapping[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
         x = self.activation(self.encoder(observation))
@@ -89,14 +88,10 @@ class Recurrent(RecurrentNet):
 
     def _stretch(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """Return the cell's outputs (T, B, hidden_size) along steps in which no episode begins, and its next memory."""
-        state = {
-            name: value.unsqueeze(0) for name, value in memory.items()
-        }  # an axis for layers, of which there is one
-        if self.is_lstm:
-            outputs, (hidden, cell) = self.core(x, (state["hidden"], state["cell"]))
-            return outputs, {"hidden": hidden.squeeze(0), "cell": cell.squeeze(0)}
-        outputs, hidden = self.core(x, state["hidden"])
-        return outputs, {"hidden": hidden.squeeze(0)}
+        state = tuple(memory[name].unsqueeze(0) for name in self.names)  # an axis for layers, of which there is one
+        outputs, after = self.core(x, state if self.is_lstm else state[0])
+        parts = after if self.is_lstm else (after,)
+        return outputs, {name: part.squeeze(0) for name, part in zip(self.names, parts, strict=True)}
 
 
 class NamedNet:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from palestra.config import ConfigError, UserConfig, failure, load_class, load_named
 from palestra.games.policy import Memory
 from palestra.games.spaces import Space
+from palestra.nets.inputs import zeros_of
 from palestra.nets.weights import evaluation_view, without_gradient
 from palestra.randomness import seeded_global_state
 
@@ -84,8 +85,7 @@ class UserNets:
     """Networks that `set_model` got, in place of a network's config. Each call of `build` returns the next one."""
 
     def __init__(self, nets: Sequence[nn.Module]) -> None:
-        self.nets = list(nets)
-        self.num_built = 0
+        self.nets, self.num_built = list(nets), 0
 
     def build(self, spaces: dict[str, Space], num_outputs: int) -> nn.Module:
         """Return the next network, after trying it once.
@@ -112,18 +112,15 @@ def _tried(who: str, path: str, make: Callable[[], Any], spaces: dict[str, Space
     except ConfigError:
         raise
     except _Fault as fault:
-        raise ConfigError.at(path, f"expected {fault.expected} from {who}, got {fault.got}") from None
+        expected, got = fault.args
+        raise ConfigError.at(path, f"expected {expected} from {who}, got {got}") from None
     except Exception as error:
         raise ConfigError.at(path, f"{who} fails on this observation: {failure(error)}") from error
     return net
 
 
 class _Fault(Exception):
-    """A fault of a network: what was expected, and what it gave."""
-
-    def __init__(self, expected: str, got: str) -> None:
-        super().__init__(expected, got)
-        self.expected, self.got = expected, got
+    """A fault of a network. args: what was expected, and what it gave."""
 
 
 def _let_read(net: nn.Module, spaces: dict[str, Space]) -> None:
@@ -133,9 +130,8 @@ def _let_read(net: nn.Module, spaces: dict[str, Space]) -> None:
     """
     if len(spaces) > 1 or isinstance(net, RecurrentNet):
         return
-    ((name, space),) = spaces.items()
-    observation = {name: torch.zeros(TRIED_WORLDS, *space.shape, dtype=space.dtype)}
-    view = evaluation_view(net)
+    observation, view = zeros_of(spaces, TRIED_WORLDS), evaluation_view(net)
+    (name,) = spaces
     with torch.no_grad():
         try:
             view(observation)
@@ -143,8 +139,7 @@ def _let_read(net: nn.Module, spaces: dict[str, Space]) -> None:
             try:
                 view(observation[name])
             except Exception as of_entry:
-                message = f"{failure(error)}; and on its entry {name!r} alone: {failure(of_entry)}"
-                raise RuntimeError(message) from error
+                raise RuntimeError(f"{failure(error)}; and on its entry {name!r} alone: {failure(of_entry)}") from error
             net.register_forward_pre_hook(entry_alone)
 
 
@@ -192,12 +187,11 @@ def _outputs(
 ) -> tuple[Tensor, tuple[int, ...]]:
     """Return a network's outputs for observations of zeros, and the shape that they should have."""
     T, B = TRIED_STEPS, num_worlds
-    observation = {name: torch.zeros(T, B, *space.shape, dtype=space.dtype) for name, space in spaces.items()}
-    first = {name: value[0] for name, value in observation.items()}
+    first = zeros_of(spaces, B)
     if not isinstance(net, RecurrentNet):
         return net(first), (B, num_outputs)
     memory = net.initial_memory(B, torch.device("cpu"))
     outputs, memory = net(first, memory)
     if outputs.shape != (B, num_outputs):
         return outputs, (B, num_outputs)
-    return net.unroll(observation, memory, torch.zeros(T, B, dtype=torch.bool)), (T, B, num_outputs)
+    return net.unroll(zeros_of(spaces, T, B), memory, torch.zeros(T, B, dtype=torch.bool)), (T, B, num_outputs)

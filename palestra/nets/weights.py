@@ -22,14 +22,16 @@ def flatten_weights(net: nn.Module) -> nn.Parameter:
     network can be loaded and saved as before; move it to its device first. The vector lists the parameters as its
     attribute `parts`.
     """
-    parameters = list(net.parameters())
-    flat: Any = nn.Parameter(torch.cat([parameter.detach().flatten() for parameter in parameters]))
-    flat.parts = parameters
-    start = 0
-    for parameter in parameters:
-        parameter.data = flat.data[start : start + parameter.numel()].view_as(parameter)
-        start += parameter.numel()
-    vector: nn.Parameter = flat
+    vector: Any = nn.Parameter(_laid_out(list(net.parameters())))
+    vector.parts = list(net.parameters())
+    return cast(nn.Parameter, vector)
+
+
+def _laid_out(tensors: Sequence[Tensor]) -> Tensor:
+    """Copy tensors into one vector, of which they become views."""
+    vector = torch.cat([tensor.detach().flatten() for tensor in tensors])
+    for tensor, part in zip(tensors, vector.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.data = part.view_as(tensor)
     return vector
 
 
@@ -80,14 +82,14 @@ def body_of_another(net: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, 
 
 def flatten_buffers(net: nn.Module) -> list[Tensor]:
     """Lay the buffers of a network (batch norm's statistics) in one vector per type, of which they become views."""
-    vectors: list[Tensor] = []
-    for dtype in dict.fromkeys(buffer.dtype for buffer in net.buffers()):
-        buffers = [buffer for buffer in net.buffers() if buffer.dtype == dtype]
-        vectors.append(torch.cat([buffer.flatten() for buffer in buffers]))
-        parts = vectors[-1].split([buffer.numel() for buffer in buffers])
-        for buffer, part in zip(buffers, parts, strict=True):
-            buffer.data = part.view_as(buffer)
-    return vectors
+    dtypes = dict.fromkeys(buffer.dtype for buffer in net.buffers())
+    return [_laid_out([buffer for buffer in net.buffers() if buffer.dtype == dtype]) for dtype in dtypes]
+
+
+def move(tensors: Iterable[Tensor], others: Iterable[Tensor], share: float) -> None:
+    """Move tensors a share of the way to others, in place; numbers that are not floats become those of the others."""
+    for old, new in zip(tensors, others, strict=True):
+        old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)
 
 
 def one_vector(tensors: Sequence[Tensor]) -> np.ndarray[Any, Any] | None:
@@ -145,9 +147,8 @@ def compiled(function: F, wanted: bool) -> F:
 
 def _may_change(guards: Sequence[Any]) -> list[bool]:
     """Choose which assumptions of a compiled function every call checks: there are hundreds about the modules."""
-    return [
-        guard.name.startswith("arguments") or guard.name.endswith(".training") or not guard.name for guard in guards
-    ]
+    names = [guard.name for guard in guards]
+    return [not name or name.startswith("arguments") or name.endswith(".training") for name in names]
 
 
 @contextmanager

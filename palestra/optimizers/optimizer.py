@@ -36,8 +36,7 @@ class Optimizer(ABC):
     state: dict[str, Tensor]
 
     def __init__(self, config: Config, weights: Tensor) -> None:
-        self.config = config
-        self.weights = weights
+        self.config, self.weights = config, weights
         self.learning_rate = torch.zeros((), device=weights.device)
         self.scheduled: Callable[[], float] | None = None
         self.counted: Callable[[], int | None] = lambda: None

@@ -2,7 +2,7 @@
 
 import itertools
 import weakref
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from pydantic import model_validator
@@ -38,13 +38,11 @@ class TorchOptimizerConfig(LibraryClass):
         try:
             self.torch_optimizer(nn.Parameter(torch.zeros(2)))
         except (TypeError, ValueError, RuntimeError) as error:
-            message = f"expected those of {self.name}, but it raises: {error}"
-            raise ConfigError.at("arguments", message) from error
+            raise ConfigError.at("arguments", f"expected those of {self.name}, but it raises: {error}") from error
         return self
 
     def torch_optimizer(self, weights: nn.Parameter) -> torch.optim.Optimizer:
-        made: torch.optim.Optimizer = self.load(self.name)([weights], **self.called_with())
-        return made
+        return cast(torch.optim.Optimizer, self.load(self.name)([weights], **self.called_with()))
 
     def build(self, weights: Tensor) -> "TorchOptimizer":
         return TorchOptimizer(self, weights)

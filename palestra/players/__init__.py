@@ -73,8 +73,7 @@ def own_script_model(data: dict[str, Any], base: type = ScriptedPolicy) -> type[
 
     base: what the class must be. None for other mappings. Raises ConfigError if there is no such class.
     """
-    name = data.get("scripted")
-    if not isinstance(name, str) or ":" not in name:
+    if not isinstance(name := data.get("scripted"), str) or ":" not in name:
         return None
     if not admits(name):
         return UnreadScript
@@ -154,9 +153,7 @@ def make_script(script: str | ScriptedPlayerConfig, game: Game, role: str | None
     except ValueError as error:
         raise ConfigError.at("", str(error)) from error
     seat = role or (policy.roles or game.roles)[0]
-    if config.user_names():
-        return CheckedScript.build(policy, config, game, seat)
-    return policy(config, game, seat)
+    return CheckedScript.build(policy, config, game, seat) if config.user_names() else policy(config, game, seat)
 
 
 def scripts_for(game: Game, config: GameConfig | None, role: str) -> dict[str, Script]:

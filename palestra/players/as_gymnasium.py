@@ -80,8 +80,7 @@ class SeatedWorlds:
             }
             self._play_to_decision(chosen)
             self.reward = self.reward.masked_fill(chosen, 0.0)
-            chosen = chosen & (self.terminated | self.truncated)
-            if not chosen.any():
+            if not (chosen := chosen & (self.terminated | self.truncated)).any():
                 return
         raise RuntimeError(
             f"expected a game in which {self.role!r} decides, got {MAX_SKIPPED_GAMES} in which it never does"
@@ -95,8 +94,7 @@ class SeatedWorlds:
         illegal: `raise` IllegalMove, or `replace` an illegal action by a random legal one (a number outside its bounds
         by the nearest bound).
         """
-        wrong = chosen & ~is_legal(action, self.space, self.legal())
-        if wrong.any():
+        if (wrong := chosen & ~is_legal(action, self.space, self.legal())).any():
             if illegal == "raise":
                 world = int(wrong.nonzero()[0, 0])
                 got = action[world].tolist()
@@ -114,8 +112,7 @@ class SeatedWorlds:
     def _play_to_decision(self, playing: Tensor) -> None:
         while True:
             decides = self.game.deciding(self.state)[:, self.column] & self.is_mine[self.place]
-            playing = playing & ~self.terminated & ~decides
-            if not playing.any():
+            if not (playing := playing & ~self.terminated & ~decides).any():
                 return
             self._play_moves(playing, None)
 
@@ -123,8 +120,7 @@ class SeatedWorlds:
         """Play one move in every world of `playing`, bool (B,). Worlds may be at different moves of a round."""
         place = self.place
         for index, move in enumerate(self.game.moves):
-            movers = playing & (place == index)
-            if movers.any():
+            if (movers := playing & (place == index)).any():
                 self._play_move(index, move, movers, action)
 
     def _play_move(self, index: int, move: tuple[str, ...], movers: Tensor, action: Tensor | None) -> None:
@@ -170,7 +166,7 @@ class RoleVectorEnv(VectorEnv[Any, Any, Any]):
     def __init__(self, worlds: SeatedWorlds, seed: int, illegal: Illegal, autoreset_mode: AutoresetMode) -> None:
         if autoreset_mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
             raise ValueError(f"expected autoreset_mode NEXT_STEP or DISABLED, got {autoreset_mode}")
-        self.worlds, self.illegal, self.render_mode = worlds, illegal, None
+        self.worlds, self.illegal = worlds, illegal
         self.num_envs = len(worlds.keys)
         self.metadata = {"render_modes": [], "autoreset_mode": autoreset_mode}
         self.single_observation_space = observation_space(worlds.game.spaces[worlds.role])
@@ -237,13 +233,10 @@ class RoleVectorEnv(VectorEnv[Any, Any, Any]):
 class RoleEnv(gymnasium.Env[Any, Any]):
     """A gymnasium.Env with one world, made by `as_gymnasium`."""
 
-    metadata = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own)
-
     def __init__(self, worlds: SeatedWorlds, seed: int, illegal: Illegal) -> None:
         self.worlds, self.vector = worlds, RoleVectorEnv(worlds, seed, illegal, AutoresetMode.DISABLED)
         self.observation_space = self.vector.single_observation_space
         self.action_space = self.vector.single_action_space
-        self.render_mode = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin a new game. Without a seed, the stream of random numbers goes on."""
@@ -332,8 +325,7 @@ def _observes_as_trained(player: Player, rules: TensorGame) -> bool:
     """Tell whether a player observes the game as it did where it was trained."""
     if player.game is None or player.game is rules or player.script is not None:
         return True
-    trained = getattr(player.game, "observation_transform", None)
-    if trained is None or rules.observation_transform is None:
+    if (trained := getattr(player.game, "observation_transform", None)) is None or rules.observation_transform is None:
         return trained is rules.observation_transform
     return not trained.moments and trained.config == rules.observation_transform.config
 

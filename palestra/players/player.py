@@ -97,7 +97,7 @@ class Player:
     learning: bool = False
     script: Script | None = None
     scripts: dict[str, Script] = field(default_factory=dict)
-    algorithm: "Learner | None" = None
+    algorithm: Learner | None = None
     nets: dict[str, nn.Module] = field(default_factory=dict)
     optimizers: dict[str, Optimizer] = field(default_factory=dict)
     lr_schedule: Schedule | None = None
@@ -114,7 +114,7 @@ class Player:
     replica: AnyReplica | None = None
 
     opt_steps = Counter("after_step(player, metrics) of the trainer")
-    env_steps = Counter("_roll_out(role, num_rounds) of the trainer")
+    env_steps = Counter("roll_out(role, num_rounds) of the trainer")
 
     def __post_init__(self) -> None:
         self.moves = self.moves or self.roles
@@ -210,21 +210,18 @@ class Player:
         if self.game is None:
             raise TypeError(f"expected a player of a trainer or a loaded one, got {self.name!r}, which knows no game")
         role = self.role_of(role)
-        policy = self.predictor(deterministic, role)
-        if policy.observes == "state":
+        if (policy := self.predictor(deterministic, role)).observes == "state":
             raise TypeError(f"expected a player that acts by observations, got {self.name!r}, which needs the state")
         own, is_single = self.game.read_observation(role, observation)
         num = len(next(iter(own.values())))
         memory = {} if state is None else state
         if episode_start is not None:
-            starts = torch.as_tensor(episode_start, dtype=torch.bool, device=self.device).reshape(-1)
-            memory = cleared(memory, starts)
+            memory = cleared(memory, torch.as_tensor(episode_start, dtype=torch.bool, device=self.device).reshape(-1))
         self.num_predictions += 1
         key = self.key(f"prediction/{self.num_predictions}")
         with torch.no_grad():
             keys = world_keys(key, num, self.device)
-            view = self.game.transformed(role, own)
-            decision = policy.act(view, self._legal(role, legal, own, num), keys, memory)
+            decision = policy.act(self.game.transformed(role, own), self._legal(role, legal, own, num), keys, memory)
         actions = self.game.own_actions(decision.action)
         return actions[0] if is_single else actions, decision.memory or None
 

@@ -23,8 +23,7 @@ class PolyhedraPolicy(ScriptedPolicy):
 
     def points_left(self, points: Tensor, subset: Tensor, axis: int) -> Tensor:
         """Count the points that remain after the agent's answer `axis` to the host's choice `subset`: int64 (B,)."""
-        axes = torch.full_like(subset, axis)
-        after, _ = blow_up(points, subset, axes, self.game.config.reduction, self.game.kernel)
+        after, _ = blow_up(points, subset, torch.full_like(subset, axis), self.game.config.reduction, self.game.kernel)
         return measure(after, self.game.kernel)[0]
 
 

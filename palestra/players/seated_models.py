@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from palestra.config import ConfigError
-from palestra.games.game import Game, IllegalMove
+from palestra.games.game import Game
 from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Discrete, entries_in_words
 from palestra.models.labelled import Classifier, LabelledModel
 from palestra.models.model import Model
 from palestra.models.sources import FromModelConfig
-from palestra.players.user_scripts import fault_of_actions, try_policy
+from palestra.players.user_scripts import require_actions, try_policy
 
 
 class SeatedModelConfig(FromModelConfig):
@@ -70,7 +70,6 @@ class ModelPolicy:
         with torch.no_grad():
             arguments: tuple[Any, ...] = (view, legal) if self.config.acts == "selected" else (view, legal, keys)
             action = getattr(self.model, self._method)(*arguments)
-        if (fault := fault_of_actions(action, self.space, legal)) is not None:
-            source = f"{self._method} of {type(self.model).__name__} ({self.config.from_model})"
-            raise IllegalMove(f"expected {fault[0]} of {self.role!r} from {source}, got {fault[1]}")
+        source = f"{self._method} of {type(self.model).__name__} ({self.config.from_model})"
+        require_actions(action, self.space, legal, self.role, source)
         return Decision(action, {}, memory)

@@ -16,7 +16,7 @@ from palestra.config import Config, ConfigError, NonEmptyStr, admitted_function,
 from palestra.games.game import Game, IllegalMove
 from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Box, best_choice
-from palestra.players.user_scripts import try_policy
+from palestra.players.user_scripts import kind_of, try_policy
 from palestra.randomness import seeded_global_state
 from palestra.storage.stored_files import read_weights_file
 
@@ -92,11 +92,8 @@ class ModulePolicy:
         space = self.space
         wanted = (len(keys), len(space.low) if isinstance(space, Box) else space.num_flags)
         if not isinstance(outputs, Tensor) or outputs.shape != wanted or not outputs.is_floating_point():
-            there = type(outputs).__name__
-            if isinstance(outputs, Tensor):
-                there = f"{str(outputs.dtype).removeprefix('torch.')} of shape {tuple(outputs.shape)}"
             expected = f"outputs, float of shape {wanted}, from {self.config.torch_module!r} as {self.role!r}"
-            raise IllegalMove(f"expected {expected}, got {there}")
+            raise IllegalMove(f"expected {expected}, got {kind_of(outputs)}")
         if bool(outputs.isnan().any()):
             raise IllegalMove(f"expected numbers from {self.config.torch_module!r} as {self.role!r}, got nan")
         if isinstance(space, Box):

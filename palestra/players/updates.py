@@ -59,13 +59,10 @@ class ContiguousPeriodicUpdatesConfig(UpdatesConfig):
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
-        if not self.first < self.last:
-            message = f"expected more than first ({self.first}), got {self.last}"
-        elif self.last > self.period:
-            message = f"expected at most the period ({self.period}), got {self.last}"
-        else:
+        if self.first < self.last <= self.period:
             return self
-        raise ConfigError.at("last", message)
+        bound = f"at most the period ({self.period})" if self.first < self.last else f"more than first ({self.first})"
+        raise ConfigError.at("last", f"expected {bound}, got {self.last}")
 
     @property
     def cycle(self) -> int:

@@ -29,11 +29,7 @@ class CheckedScript:
 
     def __init__(self, policy: ScriptedPolicy, role: str) -> None:
         self.policy, self.role, self.name = policy, role, policy.config.scripted
-        self.observes = policy.observes
-
-    @property
-    def config(self) -> ScriptedPlayerConfig:
-        return self.policy.config
+        self.observes, self.config = policy.observes, policy.config
 
     @classmethod
     def build(cls, own: type[ScriptedPolicy], config: ScriptedPlayerConfig, game: Game, role: str) -> Self:
@@ -49,8 +45,7 @@ class CheckedScript:
         except ConfigError:
             raise
         except Exception as error:
-            message = f"{config.scripted!r} cannot be made for {role!r}: {failure(error)}"
-            raise ConfigError.at("", message) from error
+            raise ConfigError.at("", f"{config.scripted!r} cannot be made for {role!r}: {failure(error)}") from error
         try_policy(made, made.name, game, role)
         return made
 
@@ -63,8 +58,7 @@ class CheckedScript:
         Raises IllegalMove for choices that are no actions, or illegal ones where there are legal ones.
         """
         decision = self.policy.act(view, legal, keys, memory)
-        if (fault := fault_of_actions(decision.action, self.policy.space, legal)) is not None:
-            raise IllegalMove(f"expected {fault[0]} of {self.role!r} from {self.name!r}, got {fault[1]}")
+        require_actions(decision.action, self.policy.space, legal, self.role, repr(self.name))
         return decision
 
 
@@ -84,28 +78,33 @@ def fault_of_class(own: type[ScriptedPolicy], name: str) -> str | None:
     return None
 
 
-def fault_of_actions(action: Any, space: ActionSpace, legal: Tensor) -> tuple[str, str] | None:
-    """Say what was expected of the actions, and what is there instead; None if they are legal in all worlds.
+def require_actions(action: Any, space: ActionSpace, legal: Tensor, role: str, source: str) -> None:
+    """Raise IllegalMove for what is no action, and for one that is illegal in some world.
 
-    legal: bool (B, flags of the action space); where it has none, any action will do.
+    legal: bool (B, flags of the action space); where it has none, any action will do. source: of the actions, in words.
     """
     wanted = (len(legal), *space.shape)
     if not isinstance(action, Tensor) or action.shape != wanted or action.dtype != space.dtype:
-        there = type(action).__name__
-        if isinstance(action, Tensor):
-            there = f"{str(action.dtype).removeprefix('torch.')} of shape {tuple(action.shape)}"
-        return f"actions, {str(space.dtype).removeprefix('torch.')} of shape {wanted}", there
+        expected = f"actions, {str(space.dtype).removeprefix('torch.')} of shape {wanted}"
+        raise IllegalMove(f"expected {expected} of {role!r} from {source}, got {kind_of(action)}")
     wrong = ~is_legal(action, space, legal)
     if not isinstance(space, Box):
         wrong &= torch.stack([flags.any(dim=1) for flags in space.split(legal)]).all(dim=0)
     if not bool(wrong.any()):
-        return None
+        return
     world = int(wrong.nonzero()[0, 0])
     if isinstance(space, Box):
         there = f"between {space.low} and {space.high}"
     else:
         there = f"flags {legal[world].nonzero().flatten().tolist()} in world {world}"
-    return f"a legal action ({there})", f"{action[world].tolist()}"
+    raise IllegalMove(f"expected a legal action ({there}) of {role!r} from {source}, got {action[world].tolist()}")
+
+
+def kind_of(value: Any) -> str:
+    """Say what a value is: a tensor by its dtype and shape, anything else by its type."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
 
 
 # ---- the try-out -------------------------------------------------------------------------------------------
@@ -143,8 +142,7 @@ def _first_decision(policy: Policy, game: Game, role: str) -> tuple[Mapping[str,
             name: torch.zeros(NUM_TRIED_WORLDS, *space.shape, dtype=space.dtype, device=game.device)
             for name, space in game.spaces[role].items()
         }
-        flags = game.action_spaces[role].num_flags
-        legal = torch.ones(NUM_TRIED_WORLDS, flags, dtype=torch.bool, device=game.device)
+        legal = torch.ones(NUM_TRIED_WORLDS, game.action_spaces[role].num_flags, dtype=torch.bool, device=game.device)
         return zeros if policy.observes == "observation" else {}, legal
     keys = world_keys(base_key(0, "script try-out game"), NUM_TRIED_WORLDS, game.device)
     state, column = game.reset(fold(keys, 0)), game.roles.index(role)

@@ -146,30 +146,29 @@ class Aggregates:
         """Return the entries of a record for all values since the last call, by name; then start anew."""
         self._fetch_arrays()
         self._taken = self.means()
-        taken: dict[str, Any] = {key: value for name in self._sums for key, value in self._numbers(name)}
+        taken: dict[str, Any] = {
+            name if statistic == "mean" else f"{name}/{statistic}": self._number(name, statistic)
+            for name in self._sums
+            for statistic in self.statistics
+        }
         taken |= self._counts
         taken |= {name: bins.to_record() for name, bins in self._bins.items()}
         taken |= {name: to_record(value) for name, value in self._singles.items()}
         self._clear()
         return taken
 
-    def _numbers(self, name: str) -> list[tuple[str, float]]:
-        found = []
-        for statistic in self.statistics:
-            match statistic:
-                case "mean":
-                    found.append((name, self._taken[name]))
-                case "count":
-                    found.append((f"{name}/count", self._sums[name][1]))
-                case "std":
-                    found.append((f"{name}/std", math.sqrt(float(self._tracks[name]["std"]) / self._sums[name][1])))
-                case "median":  # nan if one of all is nan
-                    with np.errstate(invalid="ignore"):
-                        median = float(np.median(_floats(self._tracks[name]["median"]).numpy()))
-                    found.append((f"{name}/median", median))
-                case _:
-                    found.append((f"{name}/{statistic}", float(self._tracks[name][statistic])))
-        return found
+    def _number(self, name: str, statistic: Statistic) -> float:
+        match statistic:
+            case "mean":
+                return self._taken[name]
+            case "count":
+                return self._sums[name][1]
+            case "std":
+                return math.sqrt(float(self._tracks[name]["std"]) / self._sums[name][1])
+            case "median":  # nan if one of all is nan
+                with np.errstate(invalid="ignore"):
+                    return float(np.median(_floats(self._tracks[name]["median"]).numpy()))
+        return float(self._tracks[name][statistic])
 
     def shown(self) -> dict[str, float]:
         """Return the means so far or, if nothing was added since the last record, the means of that record."""
@@ -234,12 +233,9 @@ def _moved(value: Number, device: torch.device) -> Number:
 
 
 def _single_state(value: Single) -> dict[str, Any]:
-    match value:
-        case Image():
-            return {"pixels": torch.from_numpy(value.pixels)}
-        case Video():
-            return {"frames": torch.from_numpy(value.frames), "fps": value.fps}
-    return to_record(value)
+    if isinstance(value, Video):
+        return {"frames": torch.from_numpy(value.frames), "fps": value.fps}
+    return {"pixels": torch.from_numpy(value.pixels)} if isinstance(value, Image) else to_record(value)
 
 
 def _single_of(state: Mapping[str, Any]) -> Single:

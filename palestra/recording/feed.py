@@ -34,16 +34,14 @@ class Feed:
 
     def __init__(self, name: str, recorder: Recorder, run: RunCard, records: Path) -> None:
         self.name, self.recorder, self.run, self.records = name, recorder, run, records
-        self.is_complete = False
-        self.num_filed = 0
+        self.is_complete, self.num_filed = False, 0
         self._length = records.stat().st_size
         self._end: RunEnd | None = None
         self._news: list[str] = []
         self._pause_s = FIRST_PAUSE_S
         self._is_failing = self._is_hung = False
         self._alive_at: float | None = monotonic()  # the last sign of life; None while there is nothing to do
-        self._wake = threading.Event()
-        self._ending = threading.Event()
+        self._wake, self._ending = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"recorder {name}", daemon=True)
         self._thread.start()
 
@@ -56,8 +54,7 @@ class Feed:
 
     def news(self) -> Iterator[str]:
         """Yield lines for the user, each once."""
-        alive_at = self._alive_at
-        if not self._is_hung and alive_at is not None and monotonic() - alive_at > PATIENCE_S:
+        if not self._is_hung and (alive_at := self._alive_at) is not None and monotonic() - alive_at > PATIENCE_S:
             self._is_hung = True
             self._news.append(f"recorder {self.name} has not answered for {PATIENCE_S:g} s; training goes on")
         while self._news:
@@ -74,8 +71,7 @@ class Feed:
         """Wait until all is filed, the recorder has failed again, or it has shown no sign of life for PATIENCE_S."""
         while self._thread.is_alive():
             self._thread.join(timeout=0.05)
-            alive_at = self._alive_at
-            if alive_at is not None and monotonic() - alive_at > PATIENCE_S:
+            if (alive_at := self._alive_at) is not None and monotonic() - alive_at > PATIENCE_S:
                 break
         if not self.is_complete:
             self._is_hung = True  # so that it is not reported again
@@ -107,8 +103,7 @@ class Feed:
         with os.fdopen(open_plain(self.records).descriptor, "rb") as file:
             while True:
                 end = self._end  # before the length: after the end nothing more is recorded
-                length = self._length
-                for line in _new_lines(file, length):
+                for line in _new_lines(file, self._length):
                     if number >= num_before:
                         self._file(number, line)
                     number += 1
@@ -148,8 +143,7 @@ class Feed:
 def _new_lines(file: BinaryIO, length: int) -> Iterator[bytes]:
     """Yield the whole lines from the file's position up to `length` bytes."""
     while (start := file.tell()) < length:
-        line = file.readline()
-        if not line.endswith(b"\n"):
+        if not (line := file.readline()).endswith(b"\n"):
             file.seek(start)  # its end is yet to be written
             return
         yield line

@@ -14,7 +14,7 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -47,14 +47,15 @@ class TensorBoardRecorder(Recorder):
     """Writes TensorBoard's files, anew each time that the run goes on, because event files cannot be cut back."""
 
     def __init__(self, config: TensorBoardConfig) -> None:
-        self._events: _EventFile | None = None
+        self._events: Any = None  # an _EventFile, once it is open
         import_module("torch.utils.tensorboard")  # takes seconds: now, not while the clock of training runs
 
     def open(self, run: RunCard) -> int:
         from torch.utils.tensorboard.summary import hparams, text
 
         if self._events is not None:
-            self._events.give_up()
+            with suppress(OSError):  # nothing of that file is needed
+                self._events.file.close()
         self._main: list[str] = []
         self._folder, folder = run.folder, Folder(run.folder, "tensorboard").make()
         folder.remove_files(OUR_EVENTS.fullmatch)
@@ -68,7 +69,6 @@ class TensorBoardRecorder(Recorder):
     def write(self, number: int, record: Mapping[str, Any]) -> None:
         from torch.utils.tensorboard.summary import scalar, text
 
-        assert self._events is not None
         step = record[self._axis]
         self._choose_main(record)
         for name, value in numbers_of(record).items():
@@ -94,18 +94,16 @@ class TensorBoardRecorder(Recorder):
                 room[is_score] -= 1
 
     def flush(self) -> None:
-        assert self._events is not None
-        self._events.flush()
+        self._events.file.flush()
 
     def close(self, end: RunEnd) -> None:
         from torch.utils.tensorboard.summary import scalar, text
 
-        assert self._events is not None
         for name, value in end.scores.items():
             self._events.add(scalar(name, value), end.step)
         self._events.add(_session_end(end.status), 0)
         self._events.add(text("status", end.status), end.step)
-        self._events.close()
+        self._events.file.close()
         self._events = None
 
 
@@ -117,8 +115,7 @@ def main_names(record: Mapping[str, Any]) -> Iterator[str]:
     shown = [score for score in record.get("declared_scores", []) if score["shown"]]
     for pair in record.get("pairs", []):
         for score in shown if pair["learned"] else []:
-            wanted = {*score["high_for"], *score["low_for"]}
-            if wanted & set(pair["learned"]):
+            if {*score["high_for"], *score["low_for"]} & set(pair["learned"]):
                 yield f"{path_of_pair(record, pair)}/{score['name']}"
     numbers = [name for name in numbers_of(record) if name.startswith("players/")]
     for metric in MAIN_METRICS:
@@ -140,30 +137,17 @@ class _EventFile:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{uuid.uuid4().hex}{SUFFIX}"
-        self._file = os.fdopen(folder.append(name).descriptor, "wb")
-        self._records = RecordWriter(self._file)
-        self._put(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        self.file = os.fdopen(folder.append(name).descriptor, "wb")
+        self._records, self._event = RecordWriter(self.file), Event
+        self._put(file_version="brain.Event:2")
         # a TensorBoard that looks on forgets what it has seen
-        self._put(Event(wall_time=time.time(), session_log=SessionLog(status=SessionLog.START)))
+        self._put(session_log=SessionLog(status=SessionLog.START))
 
     def add(self, summary: Any, step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
+        self._put(step=step, summary=summary)
 
-        self._put(Event(wall_time=time.time(), step=step, summary=summary))
-
-    def _put(self, event: Any) -> None:
-        self._records.write(event.SerializeToString())
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
-
-    def give_up(self) -> None:
-        """Close the file, of which nothing is needed."""
-        with suppress(OSError):
-            self._file.close()
+    def _put(self, **content: Any) -> None:
+        self._records.write(self._event(wall_time=time.time(), **content).SerializeToString())
 
 
 def _histogram(name: str, histogram: Histogram) -> Any:
@@ -272,11 +256,8 @@ class _Table:
             self._folder.write(self._name, self._text(written + self._rows, with_head=True).encode())
             self._is_wider = False
         else:
-            file = self._folder.append(self._name)
-            try:
+            with closing(self._folder.append(self._name)) as file:
                 file.append(self._text(self._rows, with_head=False).encode())
-            finally:
-                file.close()
         self._rows = []
 
     def _text(self, rows: list[dict[str, Any]], with_head: bool) -> str:

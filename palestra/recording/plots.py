@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from palestra.recording.results import Evaluation, PairResult, Seat, by_name, histories, label, standings
+from palestra.recording.results import Evaluation, PairResult, Seat, by_name, grouped, histories, label, standings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,8 +23,7 @@ def plot_scores(records: Sequence[Mapping[str, Any]], axis: str) -> bytes | None
     import matplotlib  # takes a third of a second, so it is imported only here
 
     with matplotlib.rc_context({"text.usetex": False}):  # whatever a matplotlibrc in the working directory says
-        figure = scores_figure(records, axis)
-        if figure is None:
+        if (figure := scores_figure(records, axis)) is None:
             return None
         file = io.BytesIO()
         figure.savefig(file, format="png", dpi=120)
@@ -42,13 +41,11 @@ def scores_figure(records: Sequence[Mapping[str, Any]], axis: str) -> "Figure | 
     from matplotlib.figure import Figure
 
     named = by_name([Evaluation.from_record(record) for record in records if record.get("pairs")])
-    rows = [(name, row) for name, evaluations in named.items() for row in _rows(evaluations)]
-    if not rows:
+    if not (rows := [(name, row) for name, evaluations in named.items() for row in _rows(evaluations)]):
         return None
     num_columns = max(len(row) for _, row in rows)
     figure = Figure(figsize=(2.2 + 2.9 * num_columns, 0.5 + 2.7 * len(rows)), layout="constrained", facecolor="white")
-    grid = figure.subplots(len(rows), num_columns, squeeze=False)
-    for axes_row, (name, row) in zip(grid, rows, strict=True):
+    for axes_row, (name, row) in zip(figure.subplots(len(rows), num_columns, squeeze=False), rows, strict=True):
         for axes in axes_row[len(row) :]:
             axes.remove()
         for axes, (learner, pair) in zip(axes_row, row, strict=False):
@@ -61,10 +58,7 @@ def scores_figure(records: Sequence[Mapping[str, Any]], axis: str) -> "Figure | 
 def _rows(evaluations: Sequence[Evaluation]) -> list[list[tuple[Seat, PairResult]]]:
     """Return the panels by row: each pairing once, with its first seat that learns; at most MAX_COLUMNS in a row."""
     pairs = {pair.seats: pair for evaluation in evaluations for pair in evaluation.pairs if pair.learned}
-    by_learner: dict[Seat, list[PairResult]] = {}
-    for pair in pairs.values():
-        learner = next(seat for seat in pair.seats if seat.learns)
-        by_learner.setdefault(learner, []).append(pair)
+    by_learner = grouped((next(seat for seat in pair.seats if seat.learns), pair) for pair in pairs.values())
     return [
         [(learner, pair) for pair in panels[start : start + MAX_COLUMNS]]
         for learner, panels in sorted(by_learner.items(), key=lambda item: item[1][0].seats.index(item[0]))

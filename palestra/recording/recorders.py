@@ -146,10 +146,7 @@ class JsonlRecorder:
         self._measure = None
 
     def _measured(self) -> Measure:
-        if self._measure is None:
-            self._measure = Measure()
-            for piece in self.file.pieces(self.length):
-                self._measure.add(piece)
+        self._measure = self._measure or Measure(self.file.pieces(self.length))
         return self._measure
 
     def close(self) -> None:
@@ -164,9 +161,7 @@ def plain(value: Any) -> Any:
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
@@ -199,10 +194,8 @@ def flat_params(value: Any, path: str = "") -> dict[str, Param]:
     if isinstance(value, list | tuple) and any(isinstance(item, dict | list | tuple) for item in value):
         value = dict(enumerate(value))
     if isinstance(value, dict) and value:
-        found: dict[str, Param] = {}
-        for key, item in value.items():
-            found |= flat_params(item, f"{path}.{key}" if path else str(key))
-        return found
+        parts = (flat_params(item, f"{path}.{key}" if path else str(key)) for key, item in value.items())
+        return {name: param for part in parts for name, param in part.items()}
     return {path: value if isinstance(value, bool | int | float | str | None) else json.dumps(value)}
 
 
@@ -226,8 +219,7 @@ def files_of_checkpoints(run: Path) -> Iterator[tuple[Path, str]]:
     """
     folder = RunFolder(run)
     pointers = [pointer for pointer in ("latest", "best") if folder.checkpoints.kind(pointer) == "file"]
-    named = {pointer: folder.checkpoints.read(pointer).decode().strip() for pointer in pointers}
-    if not named:
+    if not (named := {pointer: folder.checkpoints.read(pointer).decode().strip() for pointer in pointers}):
         return
     for name in (folder.config.name, folder.run.name):
         yield folder.path / name, name

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from palestra.runtime.scores import DeclaredScore, Estimate, Wish, declared_in, return_of
 
+K = TypeVar("K")
 T = TypeVar("T")
 SPARKS = "▁▂▃▄▅▆▇█"
 
@@ -224,9 +225,14 @@ class Progress:
 
 def by_name(evaluations: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
     """Return the evaluations of each name, in the order in which the names come first."""
-    found: dict[str, list[Evaluation]] = {}
-    for evaluation in evaluations:
-        found.setdefault(evaluation.name, []).append(evaluation)
+    return grouped((each.name, each) for each in evaluations)
+
+
+def grouped(items: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+    """Return the items of each key, in the order in which the keys come first."""
+    found: dict[K, list[T]] = {}
+    for key, item in items:
+        found.setdefault(key, []).append(item)
     return found
 
 
@@ -253,11 +259,7 @@ def is_after_training(evaluations: Sequence[Evaluation]) -> bool:
 
 def histories(evaluations: Sequence[Evaluation]) -> dict[tuple[Seat, ...], list[PairResult]]:
     """Return the results of each pairing, the oldest first."""
-    found: dict[tuple[Seat, ...], list[PairResult]] = {}
-    for evaluation in evaluations:
-        for pair in evaluation.pairs:
-            found.setdefault(pair.seats, []).append(pair)
-    return found
+    return grouped((pair.seats, pair) for evaluation in evaluations for pair in evaluation.pairs)
 
 
 # ---- numbers as text: each function accepts any value -------------------------------------------------
@@ -272,8 +274,7 @@ def as_float(value: object) -> float:
 
 def count_text(value: object) -> str:
     """Return a number as 1,234 or 1.23M."""
-    number = as_float(value)
-    if not math.isfinite(number) or abs(number) >= 1e15:
+    if not math.isfinite(number := as_float(value)) or abs(number) >= 1e15:
         return f"{number:.3g}"
     if abs(number) < 1e5:
         return f"{number:,.0f}" if abs(number) >= 100 or number == int(number) else f"{number:.3g}"
@@ -283,8 +284,7 @@ def count_text(value: object) -> str:
 
 def score_text(value: object, sign: Literal["-", "+"] = "-") -> str:
     """Return a score as in a table: .169, -1.250, 475.2; with sign "+" a change: +.087."""
-    number = as_float(value)
-    if math.isnan(number):
+    if math.isnan(number := as_float(value)):
         return "-"
     if abs(number) >= 100:
         return f"{number:{sign}.1f}" if abs(number) < 1e4 else f"{number:{sign}.3g}"
@@ -303,8 +303,7 @@ def estimate_text(score: Estimate | None) -> str:
 
 def duration_text(seconds: object) -> str:
     """Return a duration as 0:02:03, 5d 04h, or "?"."""
-    number = as_float(seconds)
-    if not math.isfinite(number):
+    if not math.isfinite(number := as_float(seconds)):
         return "?"
     minutes, second = divmod(int(max(number, 0.0)), 60)
     hours, minute = divmod(minutes, 60)
@@ -403,8 +402,7 @@ def thinned(items: Sequence[T], most: int) -> Sequence[T]:
 def sparkline(values: Sequence[float], width: int) -> str:
     """Draw one bar per value, scaled from the least to the largest; of more than `width` values an even selection."""
     values = thinned(values, width)
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite:
+    if not (finite := [value for value in values if math.isfinite(value)]):
         return ""
     low, span = min(finite), max(finite) - min(finite)
     return "".join(
@@ -439,8 +437,7 @@ class Curve:
         self.points.append(sum(self._values) / self._num)
         self._values = []
         if len(self.points) == MOST_POINTS:
-            pairs = zip(self.points[::2], self.points[1::2], strict=True)
-            self.points = [(one + other) / 2 for one, other in pairs]
+            self.points = [(one + other) / 2 for one, other in zip(self.points[::2], self.points[1::2], strict=True)]
             self._num *= 2
 
 
@@ -458,11 +455,9 @@ class History:
         """Add the numbers of a training record, in which null stands for NaN."""
         for player, metrics in record.get("players", {}).items():
             curves = self.curves.setdefault(player, {})
-            episodes = metrics.get("episodes", {})
-            for name, value in (episodes | metrics).items():
-                if name in self.counters or isinstance(value, bool):
-                    continue
-                if isinstance(value, int | float) or value is None:
+            for name, value in (metrics.get("episodes", {}) | metrics).items():
+                is_number = isinstance(value, int | float | None) and not isinstance(value, bool)
+                if is_number and name not in self.counters:
                     curves.setdefault(name, Curve()).add(math.nan if value is None else float(value))
 
     def last(self, player: str) -> dict[str, float]:

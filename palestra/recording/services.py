@@ -74,8 +74,7 @@ class WandbRecorder(Recorder):
     """
 
     def __init__(self, config: WandbConfig) -> None:
-        self.config = config
-        self._wandb = import_module("wandb")
+        self.config, self._wandb = config, import_module("wandb")
         self._run: Any = None
 
     def open(self, run: RunCard) -> int:
@@ -150,8 +149,7 @@ class TrackioRecorder(Recorder):
     """
 
     def __init__(self, config: TrackioConfig) -> None:
-        self.config = config
-        self._trackio = import_module("trackio")
+        self.config, self._trackio = config, import_module("trackio")
         self._run: Any = None
         self._last = 0
 
@@ -226,8 +224,7 @@ class MlflowRecorder(Recorder):
 
     def __init__(self, config: MlflowConfig) -> None:
         self.config = config
-        self._mlflow = import_module("mlflow")
-        self._entities = import_module("mlflow.entities")
+        self._mlflow, self._entities = import_module("mlflow"), import_module("mlflow.entities")
 
     def open(self, run: RunCard) -> int:
         self._waiting: list[Any] = []

@@ -62,8 +62,7 @@ def _print_learned(console: Console, evaluations: Sequence[Evaluation]) -> None:
     of_learners = {
         name: found for name, found in by_name(evaluations).items() if any(pair.learned for pair in standings(found))
     }
-    named = {name: found for name, found in of_learners.items() if is_after_training(found)}
-    if not named:
+    if not (named := {name: found for name, found in of_learners.items() if is_after_training(found)}):
         which = "after opt step 0" if of_learners else "of a learning player"
         _print_line(console, f"  no evaluation {which}, so it is unknown what was learned")
     for name, found in named.items():
@@ -85,8 +84,7 @@ def _print_evaluation(console: Console, evaluations: Sequence[Evaluation]) -> No
     has_intervals = any(pair.has_interval for pair in learned)
     note = "; ".join([*moments, *(["brackets: 95% intervals"] if has_intervals else [])]) + "."
     _print_line(console, note[0].upper() + note[1:], "dim")
-    truncated = [f"{pair_label(pair)} {pair.truncated:,} of {pair.num:,}" for pair in learned if pair.truncated]
-    if truncated:
+    if truncated := [f"{pair_label(pair)} {pair.truncated:,} of {pair.num:,}" for pair in learned if pair.truncated]:
         _print_line(console, f"Games that a time limit ended, and not the rules: {', '.join(truncated)}.", "dim")
     if not is_alone:
         console.print()
@@ -169,8 +167,7 @@ def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
             lines += _sentence(facing, ("beats", "no clear difference from", "behind"), orders, samples)
         changes, compared = {}, []
         for opponents, pair in own.items():
-            before = past[pair.seats][:-1]
-            if before and not any(opponent.learns for opponent in opponents):
+            if (before := past[pair.seats][:-1]) and not any(opponent.learns for opponent in opponents):
                 changes[_names(opponents)] = _order(pair, before[0], seat)
                 compared.append((before[0], pair))
         against = " against" if any(changes) else ""
@@ -227,16 +224,15 @@ def render_seeds_summary(console: Console, runs: Mapping[int, Sequence[Evaluatio
         for evaluations in runs.values()
     ]
     names = list(dict.fromkeys(name for each in trained for name in each))
-    tables = {name: _table_of_seeds([each.get(name, []) for each in trained]) for name in names}
-    if not any(tables.values()):
+    found_tables = {name: _table_of_seeds([each.get(name, []) for each in trained]) for name in names}
+    if not (tables := {name: table for name, table in found_tables.items() if table is not None}):
         which = "after opt step 0" if any(runs.values()) else "of a learning player"
         _print_line(console, f"  no evaluation {which}")
         return
     for name, table in tables.items():
-        if table is not None and len(names) > 1:
+        if len(names) > 1:
             _print_line(console, f"Evaluation {name}", "bold")
-        if table is not None:
-            console.print(table)
+        console.print(table)
     _print_line(console, "Means over seeds, ± their 95% t interval; least and most: of single seeds, after.", "dim")
     found = (past for each in trained for own in each.values() for past in histories(own).values())
     learned = [past for past in found if past[-1].learned]
@@ -245,8 +241,7 @@ def render_seeds_summary(console: Console, runs: Mapping[int, Sequence[Evaluatio
 
 
 def _table_of_seeds(runs: Sequence[Sequence[Evaluation]]) -> Table | None:
-    pairs = {pair.seats: pair for evaluations in runs for pair in standings(evaluations) if pair.learned}
-    if not pairs:
+    if not (pairs := {pair.seats: pair for evaluations in runs for pair in standings(evaluations) if pair.learned}):
         return None
     table = _pairings_table(next(iter(pairs.values())), ("before", "after", "least", "most"))
     past = [histories(evaluations) for evaluations in runs]

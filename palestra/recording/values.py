@@ -66,8 +66,7 @@ class Video:
 
         file = io.BytesIO()
         first, *rest = map(PIL.Image.fromarray, self.frames)
-        duration_ms = round(100 / self.fps) * 10
-        first.save(file, "GIF", save_all=True, append_images=rest, duration=duration_ms, loop=0)
+        first.save(file, "GIF", save_all=True, append_images=rest, duration=round(100 / self.fps) * 10, loop=0)
         return file.getvalue()
 
 
@@ -180,12 +179,9 @@ class Bins:
 
 def to_record(value: Single) -> Any:
     """Return a value as it stands in a record; images and videos have yet to be filed."""
-    match value:
-        case datetime():
-            return {"datetime": value.isoformat()}
-        case str():
-            return {"text": value}
-    return value
+    if isinstance(value, datetime):
+        return {"datetime": value.isoformat()}
+    return {"text": value} if isinstance(value, str) else value
 
 
 def file_media(record: Mapping[str, Any], file: Callable[[str, Image | Video], str | None]) -> dict[str, Any]:

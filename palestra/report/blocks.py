@@ -8,7 +8,6 @@ from markupsafe import Markup
 
 from palestra.games.trace import Transcript
 from palestra.recording.results import interval_text, score_text
-from palestra.report.figures import Drawn
 from palestra.report.groups import Group
 from palestra.report.reading import RunData
 from palestra.runtime.scores import Estimate
@@ -42,6 +41,21 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """A figure of the page.
+
+    description: its content in words, for readers who do not see it. width: at which its texts have their size, in
+    pixels. numbers: its numbers as a table.
+    """
+
+    title: str
+    description: str
+    svg: Markup
+    width: float
+    numbers: Table | None
+
+
+@dataclass(frozen=True)
 class Note:
     """A paragraph of text. is_warning: whether it says that something is wrong."""
 
@@ -57,21 +71,13 @@ class Heading:
 
 
 @dataclass(frozen=True)
-class Captioned:
-    """A figure, and its numbers as a table."""
-
-    drawn: Drawn
-    numbers: Table | None = None
-
-
-@dataclass(frozen=True)
 class FigureGrid:
     """Figures side by side.
 
     is_wide: one below the other instead. is_full: one below the other, in the whole width of the section.
     """
 
-    figures: Sequence[Captioned]
+    figures: Sequence[Drawn]
     is_wide: bool = False
     is_full: bool = False
 

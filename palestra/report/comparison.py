@@ -91,10 +91,10 @@ class Comparison:
 def compare_groups(groups: Sequence[Group]) -> Comparison:
     """Compare the last evaluations of groups, in the pairings in which a player learns."""
     rows = [row for name in evaluation_names(groups) for row in _rows(groups, name)]
-    overall = []
-    for group in groups[1:]:
-        pairs = (_pair(row.by_run(group), row.by_run(groups[0]), row.is_high_good) for row in rows)
-        overall.append(estimate_improvement([pair for pair in pairs if pair is not None]))
+    pairs = [
+        [_pair(row.by_run(group), row.by_run(groups[0]), row.is_high_good) for row in rows] for group in groups[1:]
+    ]
+    overall = [estimate_improvement([pair for pair in of_group if pair is not None]) for of_group in pairs]
     return Comparison(tuple(groups), differing_keys(groups), tuple(rows), tuple(overall))
 
 
@@ -132,9 +132,8 @@ def _rows(groups: Sequence[Group], name: str) -> Iterator[ScoreRow]:
                 if by_run := _by_run(group, name, seats, measure):
                     both = None if group is groups[0] else _pair(by_run, first, is_high_good)
                     mean, iqm = mean_score([score for _, score in by_run]), None
-                    if len(by_run) > 1:
-                        iqm = estimate_interquartile_mean([_values(by_run)], NUM_RESAMPLES, seed=0)
-                        iqm = _of_enough(iqm, len(by_run))
+                    if (num := len(by_run)) > 1:
+                        iqm = _of_enough(estimate_interquartile_mean([_values(by_run)], NUM_RESAMPLES, seed=0), num)
                     improvement = estimate_improvement([both]) if both else None
                     found.append(GroupScore(group.label, by_run, mean, iqm, improvement))
             yield ScoreRow(name, pairing_text(seats), measure, is_high_good, pair.is_share(measure), tuple(found))
@@ -186,14 +185,12 @@ def as_data(comparison: Comparison, places: Mapping[Path, str]) -> dict[str, Any
 
     places: of runs that were fetched from elsewhere, by their folders.
     """
+    labels = [group.label for group in comparison.groups]
     return {
         "groups": {
             group.label: [places.get(run.path, str(run.path)) for run in group.runs] for group in comparison.groups
         },
-        "differences": {
-            key: dict(zip((group.label for group in comparison.groups), values, strict=True))
-            for key, values in comparison.differences.items()
-        },
+        "differences": {key: dict(zip(labels, values, strict=True)) for key, values in comparison.differences.items()},
         "scores": [
             {
                 "evaluation": row.evaluation,
@@ -209,9 +206,7 @@ def as_data(comparison: Comparison, places: Mapping[Path, str]) -> dict[str, Any
             for row in comparison.rows
             for each in row.groups
         ],
-        "probability_of_improvement": dict(
-            zip((group.label for group in comparison.groups[1:]), comparison.overall, strict=True)
-        ),
+        "probability_of_improvement": dict(zip(labels[1:], comparison.overall, strict=True)),
     }
 
 
@@ -269,23 +264,17 @@ def _overall_lines(comparison: Comparison) -> list[str]:
 
 
 def _legend(groups: Sequence[Group], iqm: bool) -> str:
-    counted = counted_in_runs(groups)
-    sentences = [
-        f"A single run has the 95% interval over its {counted}." if any(len(g.runs) == 1 for g in groups) else ""
-    ]
-    if any(len(group.runs) > 1 for group in groups):
-        sentences.append("" if iqm else "Means over runs have 95% t intervals.")
-        resampled = [*(["IQM"] if iqm else []), *(["P"] if groups[1:] else [])]
-        if resampled:
-            have = f"{' and '.join(resampled)} {'have 95% intervals' if resampled[1:] else 'has a 95% interval'}"
-            sentences.append(f"With {FEWEST_OF_A_BAND} runs or more, {have} over runs.")
-    if len(groups) > 1:
-        better = f"P(better): the share of pairs in which a run of the group is better than one of {groups[0].label}"
-        sentences.append(
-            f"{better}; a score that learning players want in opposite directions, or not at all, has none."
-        )
-    sentences += unequal_samples(groups)
-    return " ".join([*filter(None, sentences), "* learns."])
+    sizes = {len(group.runs) for group in groups}
+    resampled = ["IQM"] * iqm + ["P"] * (len(groups) > 1)
+    have = f"{' and '.join(resampled)} {'have 95% intervals' if resampled[1:] else 'has a 95% interval'}"
+    better = f"P(better): the share of pairs in which a run of the group is better than one of {groups[0].label}"
+    sentences = {
+        f"A single run has the 95% interval over its {counted_in_runs(groups)}.": 1 in sizes,
+        "Means over runs have 95% t intervals.": sizes != {1} and not iqm,
+        f"With {FEWEST_OF_A_BAND} runs or more, {have} over runs.": sizes != {1} and resampled,
+        f"{better}; a score that learning players want in opposite directions, or not at all, has none.": groups[1:],
+    }
+    return " ".join([*(each for each, holds in sentences.items() if holds), *unequal_samples(groups), "* learns."])
 
 
 def _measure_text(row: ScoreRow) -> str:
@@ -327,8 +316,10 @@ def to_csv(comparison: Comparison) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for row in comparison.rows:
-        for each in row.groups:
-            for run, score in each.by_run:
-                writer.writerow([row.evaluation, row.pairing, row.measure, each.group, run, *score])
+    writer.writerows(
+        [row.evaluation, row.pairing, row.measure, each.group, run, *score]
+        for row in comparison.rows
+        for each in row.groups
+        for run, score in each.by_run
+    )
     return file.getvalue()

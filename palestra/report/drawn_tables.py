@@ -23,7 +23,7 @@ from palestra.report.evaluation_tables import counted_in_runs, ends_of_colours, 
 from palestra.report.groups import Group, group_runs, mean_score, standings_of
 from palestra.report.plots import STYLE, Plot, Series, check_format, figure_title, saved
 from palestra.report.reading import Evaluated, RunData, read_moments, read_runs
-from palestra.runs.tables import chosen_names
+from palestra.run.tables import chosen_names
 from palestra.runtime.scores import Estimate
 
 KINDS = ("learning-table", "cross-table")
@@ -66,8 +66,7 @@ def plot_tables(
             figure = _draw_learning_table(series, metrics)
         else:
             # pairings in which nobody learns are not played at every moment: earlier results are needed
-            dated = [run.path for run in runs if run.at]
-            scripted = {run.path: run.evaluated for run in read_runs(dated)} if dated else {}
+            scripted = {run.path: run.evaluated for run in read_runs([run.path for run in runs if run.at])}
             tables = _cross_tables(series, scripted, metrics)
             figure, all_axes = _page([HEAD + sum(_heights(table)) for table in tables])
             for axes, table in zip(all_axes, tables, strict=True):
@@ -175,11 +174,9 @@ def _cross_tables(
                             score = pair.every_score.get(measure, UNKNOWN)
                             by_measure.setdefault(measure, {}).setdefault(seats, []).append(score)
             for measure, scores in by_measure.items():
-                title = [figure_title([series])]
-                title += [printable(series.group.label)] if len(all_series) > 1 else []
-                title += [printable(name)] if len(names) > 1 else []
-                means = {seats: mean_score(each) for seats, each in scores.items()}
-                found.append(CrossTable(", ".join(title), measure, means))
+                of_group = [printable(series.group.label)] * (len(all_series) > 1)
+                title = ", ".join([figure_title([series]), *of_group, *[printable(name)] * (len(names) > 1)])
+                found.append(CrossTable(title, measure, {seats: mean_score(each) for seats, each in scores.items()}))
     if not found:
         raise ConfigError.at(
             "--kind", "expected runs with an evaluation of a game of two roles for a cross-table, got none"

@@ -18,30 +18,28 @@ from palestra.recording.results import (
 )
 from palestra.report.blocks import Block, Cell, Heading, Note, Section, Table, count, number, scored
 from palestra.report.groups import Group, Standing, cut, mean_score, standings_of
+from palestra.report.reading import count_in
 
 Seats = tuple[Seat, ...]
 
 
 def evaluations_section(groups: Sequence[Group]) -> Section:
-    section = Section("evaluations", "Evaluations")
+    blocks: list[Block] = []
     names = evaluation_names(groups)
     for name in names:
         for group in groups:
             titles = [f"Evaluation {name}"] if len(names) > 1 else []
             titles += [group.label] if len(groups) > 1 else []
             if standings := _standings(group, name):
-                section.blocks += [Heading(": ".join(titles))] if titles else []
-                section.blocks += _evaluation(group, name, standings)
-    again = [(run.name, found) for group in groups for run in group.runs for found in run.again]
-    for run_name, found in again:
-        what = f"{run_name}, {found.evaluation.name}, at opt step {found.evaluation.opt_steps:,}"
+                blocks += [Heading(": ".join(titles))] if titles else []
+                blocks += _evaluation(group, name, standings)
+    for name, found in [(run.name, found) for group in groups for run in group.runs for found in run.again]:
+        what = f"{name}, {found.evaluation.name}, at opt step {found.evaluation.opt_steps:,}"
         changes = f", with {', '.join(found.changes)}" if found.changes else ""
         caption = f"Evaluated afterwards: {what}{changes}."
         rows = [_row_of_one(pair, raw) for pair, raw in found.pairs]
-        section.blocks.append(Table(caption, _head_of_one(found.evaluation.pairs[:1], before=False), rows))
-    if not section.blocks:
-        section.blocks.append(Note("There is none."))
-    return section
+        blocks.append(Table(caption, _head_of_one(found.evaluation.pairs[:1], before=False), rows))
+    return Section("evaluations", "Evaluations", blocks or [Note("There is none.")])
 
 
 def counted_in_runs(groups: Sequence[Group]) -> str:
@@ -51,8 +49,7 @@ def counted_in_runs(groups: Sequence[Group]) -> str:
 
 
 def evaluation_names(groups: Sequence[Group]) -> list[str]:
-    found = (each.evaluation.name for group in groups for run in group.runs for each in run.evaluated)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(each.evaluation.name for group in groups for run in group.runs for each in run.evaluated))
 
 
 def pairings(groups: Sequence[Group], name: str, learned: bool = True) -> Iterator[tuple[Seats, PairResult]]:
@@ -62,9 +59,8 @@ def pairings(groups: Sequence[Group], name: str, learned: bool = True) -> Iterat
     """
     found: dict[Seats, PairResult] = {}
     for group in groups:
-        for run in group.runs:
-            for seats, standing in standings_of(run.evaluated, name).items():
-                found.setdefault(seats, standing.last)
+        for seats, standings in _standings(group, name).items():
+            found.setdefault(seats, standings[0].last)
     yield from ((seats, pair) for seats, pair in found.items() if bool(pair.learned) == learned)
 
 
@@ -97,10 +93,8 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
         caption = f"{name}{at}: {means}; before is the first evaluation{of_first}."
         rows = [row for found in standings.values() for row in _rows_of_several(found)]
         yield Table(caption, ["pairing", "mean", "runs", "before", "least", "most"], rows)
-    games = {seats: [each.raw.get("overflow") for each in found] for seats, found in standings.items()}
-    counts = {seats: sum(n for n in numbers if isinstance(n, int)) for seats, numbers in games.items()}
-    overflown = ", ".join(f"{n:,} games of {pairing_text(seats)}" for seats, n in counts.items() if n)
-    if overflown:
+    counts = {seats: sum(count_in(each.raw, "overflow") for each in found) for seats, found in standings.items()}
+    if overflown := ", ".join(f"{n:,} games of {pairing_text(seats)}" for seats, n in counts.items() if n):
         yield Note(f"Cut off because numbers grew too large for exact play: {overflown}.")
     yield from filter(None, (_cross_table(standings), _ratings(group, name)))
 
@@ -207,7 +201,7 @@ def _ratings(group: Group, name: str) -> Table | None:
     """Make a table of the ratings in each run's last evaluation that has them, as means over the runs."""
     found: dict[tuple[str, str], list[float]] = {}
     for run in group.runs:
-        ratings_by_time = [each.record.get("ratings") for each in run.evaluated if each.evaluation.name == name]
+        ratings_by_time = [each.record.get("ratings") for each in run.results(name)]
         last = next((ratings for ratings in reversed(ratings_by_time) if isinstance(ratings, Mapping)), {})
         for role, players in last.items():
             for player, rating in players.items() if isinstance(players, Mapping) else ():

@@ -19,6 +19,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from palestra.recording.plots import label_lines
 from palestra.recording.results import label, printable, thinned
+from palestra.report.blocks import Drawn, Table
 from palestra.report.groups import FEWEST_OF_A_BAND, Curve
 
 NUM_SERIES = 8  # colours for lines, told apart by colour-blind eyes; --series-0 ... of the style
@@ -34,39 +35,28 @@ MOST_POINTS = 200  # of a line
 LONGEST_NAME = 24
 SIZE = (4.4, 2.7)  # inches; one pixel of a page is a 72nd
 FONT_SIZE = 9
-STYLE: Any = {
-    "svg.fonttype": "none",
+PLAIN: Any = {  # also of figures for papers
+    "svg.fonttype": "none",  # texts are texts
     "text.parse_math": False,  # names are the user's
     "text.usetex": False,  # a matplotlibrc in the working directory, which may be a stranger's, would have TeX run
     "font.size": FONT_SIZE,
-    "axes.facecolor": "none",
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": GRID,
     "grid.linewidth": 0.6,
+}
+STYLE: Any = {
+    **PLAIN,
+    "axes.facecolor": "none",
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "grid.color": GRID,
     **dict.fromkeys([f"axes3d.{axis}axis.panecolor" for axis in "xyz"], (0.0, 0.0, 0.0, 0.0)),
     "text.color": INK,
     "xtick.color": INK,
     "ytick.color": INK,
 }
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A figure of the page.
-
-    description: its content in words, for readers who do not see it. width: at which its texts have their size, in
-    pixels.
-    """
-
-    title: str
-    description: str
-    svg: Markup
-    width: float
 
 
 class Figures:
@@ -76,9 +66,17 @@ class Figures:
         self._count = 0
 
     def draw(
-        self, title: str, description: str, paint: Callable[[Figure], None], size: tuple[float, float] = SIZE
+        self,
+        title: str,
+        description: str,
+        paint: Callable[[Figure], None],
+        size: tuple[float, float] = SIZE,
+        numbers: Table | None = None,
     ) -> Drawn:
-        """Draw a figure. paint: called with the matplotlib figure. size: width and height in inches."""
+        """Draw a figure.
+
+        paint: called with the matplotlib figure. size: width and height in inches. numbers: as in Drawn.
+        """
         self._count += 1
         with matplotlib.rc_context({**STYLE, "svg.hashsalt": str(self._count)}):
             figure = Figure(figsize=size, layout="constrained")
@@ -87,7 +85,7 @@ class Figures:
             file = io.StringIO()
             figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
         svg = _for_page(file.getvalue(), f"figure-{self._count}", title, description)
-        return Drawn(title, description, svg, 72 * size[0])
+        return Drawn(title, description, svg, 72 * size[0], numbers)
 
 
 def _for_page(svg: str, name: str, title: str, description: str) -> Markup:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from palestra.config import ConfigError, UntrustedError, under
 from palestra.recording.results import UNKNOWN, PairResult, Seat
 from palestra.report.reading import Evaluated, RunData, count_in
-from palestra.runs.branching import tree_differences
+from palestra.run.branching import tree_differences
 from palestra.runtime.scores import Estimate
 from palestra.runtime.statistics import estimate_mean_of_few
 from palestra.storage.disk import RunFolderError
@@ -143,7 +143,7 @@ def reported_score(scores: Sequence[Estimate], measure: str, is_share: bool = Fa
     """Return `mean_score` as curves show it: for two or three runs without an interval, and cut to what is possible."""
     score = mean_score(scores)
     if 1 < len(scores) < FEWEST_OF_A_BAND:
-        return Estimate(score.value, math.nan, math.nan)
+        return Estimate.of(score.value)
     return cut(score, measure, is_share)
 
 
@@ -172,7 +172,7 @@ def metric_curve(group: Group, name: str, unit: str) -> Curve:
     """
     tracks = [
         [
-            Point(count_in(record, unit), Estimate(value, math.nan, math.nan))
+            Point(count_in(record, unit), Estimate.of(value))
             for record, value in run.metrics.get(name, [])
             if value or not (name.endswith("_per_s") and "stages" in run.kind.counters)
         ]
@@ -186,8 +186,7 @@ def score_curve(group: Group, evaluation: str, seats: tuple[Seat, ...], measure:
     found = [
         [
             (Point(count_in(each.record, unit), pair.every_score[measure]), pair.is_share(measure))
-            for each in run.evaluated
-            if each.evaluation.name == evaluation
+            for each in run.results(evaluation)
             for pair in each.evaluation.pairs
             if pair.seats == seats and math.isfinite(pair.every_score.get(measure, UNKNOWN).value)
         ]

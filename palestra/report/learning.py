@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 
 from matplotlib.figure import Figure
 
 from palestra.recording.results import PairResult, Seat, label, metric_text, score_text, thinned
-from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Heading, Legend, Note, Section, Table, scored
+from palestra.report.blocks import Block, Cell, Drawn, FigureGrid, Heading, Legend, Note, Section, Table, scored
 from palestra.report.evaluation_tables import (
     counted_in_runs,
     ends_of_colours,
@@ -72,19 +73,15 @@ def legend(groups: Sequence[Group]) -> list[Block]:
 
 def _what_bands_are(groups: Sequence[Group]) -> str:
     sizes = [len(group.runs) for group in groups]
-    sentences = []
-    if any(size > 1 for size in sizes):
-        sentences.append(
-            "Bold lines are means over the runs of a group, at the steps that all of them have; thin lines are single "
-            "runs."
-        )
-    if any(size >= FEWEST_OF_A_BAND for size in sizes):
-        sentences.append("Bands are 95% t intervals of that mean.")
-    if any(1 < size < FEWEST_OF_A_BAND for size in sizes):
-        sentences.append(
-            "A group of two or three runs has no band: so few runs do not show how far the mean may be off."
-        )
-    if any(size == 1 for size in sizes):
+    few = "A group of two or three runs has no band: so few runs do not show how far the mean may be off."
+    told = {
+        "Bold lines are means over the runs of a group, at the steps that all of them have; thin lines are single "
+        "runs.": max(sizes) > 1,
+        "Bands are 95% t intervals of that mean.": max(sizes) >= FEWEST_OF_A_BAND,
+        few: any(1 < size < FEWEST_OF_A_BAND for size in sizes),
+    }
+    sentences = [sentence for sentence, holds in told.items() if holds]
+    if 1 in sizes:
         what = "The bands of a run alone" if sentences else "Bands"
         sentences.append(f"{what} are the 95% intervals of the evaluation's {counted_in_runs(groups)}.")
     return " ".join(sentences)
@@ -92,7 +89,7 @@ def _what_bands_are(groups: Sequence[Group]) -> str:
 
 def _score_figure(
     groups: Sequence[Group], name: str, seats: tuple[Seat, ...], pair: PairResult, unit: str, figures: Figures
-) -> Captioned:
+) -> Drawn:
     learner = next(seat for seat in seats if seat.learns)
     measure, title = pair.measure_of(learner), pairing_text(seats)
     curves = [score_curve(group, name, seats, measure, unit) for group in groups]
@@ -112,7 +109,7 @@ def _score_figure(
 
 def _figure(
     title: str, what: str, measure: str, curves: Sequence[Curve], levels: Sequence[Level], unit: str, figures: Figures
-) -> Captioned:
+) -> Drawn:
     shown, colours = present(curves)
     where = [  # each curve begins and ends
         f"{curve.group.label}: from {score_text(curve.points[0].score.value)} at {curve.points[0].step:,} to "
@@ -121,8 +118,8 @@ def _figure(
         if curve.points
     ]
     text = f"{what} over {label(unit)}. {' '.join(where)}"
-    drawn = figures.draw(title, text, lambda figure: paint_curves(figure, shown, colours, levels, unit, measure))
-    return Captioned(drawn, _numbers(shown, measure, unit))
+    paint = partial(paint_curves, curves=shown, colours=colours, levels=levels, unit=unit, y_label=measure)
+    return figures.draw(title, text, paint, numbers=_numbers(shown, measure, unit))
 
 
 def present(curves: Iterable[Curve]) -> tuple[list[Curve], list[int]]:
@@ -171,16 +168,11 @@ def scores_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
     blocks: list[Block] = []
     unit, names = step_unit(groups), evaluation_names(groups)
     for name in names:
-        found = [(seats, pair) for seats, pair in pairings(groups, name) if _known_scores(groups, name, seats)]
-        if not found:
-            continue
-        seatings = [seats for seats, _ in found]
-        blocks += [Heading(f"Evaluation {name}")] if len(names) > 1 else []
-        blocks += _meanings(found[0][1])
-        blocks.append(FigureGrid([_game_figure(groups, name, seats, unit, figures) for seats in seatings]))
-        blocks.append(Note(COLOURS))
-        for _, pair in found:
-            blocks += [_moments_table(group, name, pair, unit, len(groups) > 1) for group in groups]
+        if pairs := [pair for seats, pair in pairings(groups, name) if _known_scores(groups, name, seats)]:
+            grid = FigureGrid([_game_figure(groups, name, pair.seats, unit, figures) for pair in pairs])
+            blocks += [Heading(f"Evaluation {name}")] if len(names) > 1 else []
+            blocks += [*_meanings(pairs[0]), grid, Note(COLOURS)]
+            blocks += [_moments_table(group, name, pair, unit, len(groups) > 1) for pair in pairs for group in groups]
     of_what = "game" if counted_in_runs(groups) == "games" else "model"
     return [Section("scores", f"Scores of the {of_what}", [*legend(groups), *blocks])] if blocks else []
 
@@ -189,8 +181,8 @@ def _meanings(pair: PairResult) -> list[Block]:
     """Make a table of what the scores are; those that are the same but for a channel or a round share a line."""
     found: dict[tuple[str, str], list[str]] = {}
     for name in own_scores(pair):
-        if pair.declared[name].meaning:  # of an evaluation of one's own it is not known
-            found.setdefault((pair.declared[name].unit, pair.declared[name].meaning), []).append(name)
+        if (score := pair.declared[name]).meaning:  # of an evaluation of one's own it is not known
+            found.setdefault((score.unit, score.meaning), []).append(name)
     rows = [[Cell(", ".join(names)), Cell(unit), Cell(meaning)] for (unit, meaning), names in found.items()]
     return [Table("What the scores are.", ["score", "unit", "meaning"], rows)] if rows else []
 
@@ -207,8 +199,7 @@ def _known_scores(groups: Sequence[Group], evaluation: str, seats: tuple[Seat, .
         (name, pair.every_score[name].value)
         for group in groups
         for run in group.runs
-        for each in run.evaluated
-        if each.evaluation.name == evaluation
+        for each in run.results(evaluation)
         for pair in each.evaluation.pairs
         if pair.seats == seats
         for name in own_scores(pair)
@@ -219,7 +210,7 @@ def _known_scores(groups: Sequence[Group], evaluation: str, seats: tuple[Seat, .
 
 def _game_figure(
     groups: Sequence[Group], evaluation: str, seats: tuple[Seat, ...], unit: str, figures: Figures
-) -> Captioned:
+) -> Drawn:
     score, title = _known_scores(groups, evaluation, seats)[0], pairing_text(seats)
     found = [(number, score_curve(group, evaluation, seats, score, unit)) for number, group in enumerate(groups)]
     colours, curves = [n for n, curve in found if curve.points], [curve for _, curve in found if curve.points]
@@ -231,14 +222,13 @@ def _game_figure(
         if is_share:
             figure.axes[0].set_ylim(-0.03, 1.03)
 
-    return Captioned(figures.draw(title, f"{score} of {title} over {label(unit)}. {ends}", paint))
+    return figures.draw(title, f"{score} of {title} over {label(unit)}. {ends}", paint)
 
 
 def _moments_table(group: Group, evaluation: str, pair: PairResult, unit: str, has_others: bool) -> Table:
     """Make a table of a pairing with a row for each score and a column for some of the moments."""
-    seats = pair.seats
-    names = _known_scores([group], evaluation, seats)
-    curves = {name: score_curve(group, evaluation, seats, name, unit) for name in names}
+    names = _known_scores([group], evaluation, pair.seats)
+    curves = {name: score_curve(group, evaluation, pair.seats, name, unit) for name in names}
     by_step = {name: {point.step: point.score.value for point in curve.points} for name, curve in curves.items()}
     steps = thinned(sorted({step for track in by_step.values() for step in track}), MOST_COLUMNS)
     rows = [
@@ -250,5 +240,5 @@ def _moments_table(group: Group, evaluation: str, pair: PairResult, unit: str, h
     ]
     means = f", means over {len(group.runs)} runs" if len(group.runs) > 1 else ""
     of_group = f"{group.label}, " if has_others else ""
-    caption = f"{of_group}{pairing_text(seats)}: scores over {label(unit)}{means}."
+    caption = f"{of_group}{pairing_text(pair.seats)}: scores over {label(unit)}{means}."
     return Table(caption, ["score", *(f"{step:,}" for step in steps)], rows, is_heat=True)

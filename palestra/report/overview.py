@@ -13,7 +13,7 @@ from palestra.report.blocks import Block, Cell, Code, Facts, Heading, Note, Sect
 from palestra.report.evaluation_tables import pairing_text
 from palestra.report.groups import Group, experiment
 from palestra.report.reading import RunData
-from palestra.runs.branching import tree_differences
+from palestra.run.branching import tree_differences
 
 MOST_ROWS = 200  # of a table; its caption says if there are more
 
@@ -36,9 +36,7 @@ def runs_section(groups: Sequence[Group]) -> Section:
     head = ["run", *(["group"] if len(groups) > 1 else []), "last score", "of", "seed", "state"]
     caption = "The runs, as of their last records; training alone counts as time."
     table = Table(caption, [*head, *map(label, counters), "training"], rows)
-    section = Section("runs", "Runs", [table])
-    section.blocks += warnings(groups)
-    return section
+    return Section("runs", "Runs", [table, *warnings(groups)])
 
 
 def _counters(runs: Sequence[RunData]) -> list[str]:
@@ -76,8 +74,8 @@ def warnings(groups: Sequence[Group]) -> list[Note]:
         for line in _warnings_of(run)
     ]
     for group in groups:
-        seeds = [_text(run.seed) for run in group.runs]
-        if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+        seeds = Counter(_text(run.seed) for run in group.runs)
+        if twice := sorted(seed for seed, num in seeds.items() if num > 1):
             lines.append(
                 f"{group.label}: several runs have the seed {', '.join(twice)}. They are not independent, so intervals "
                 "over runs are too narrow."
@@ -89,12 +87,12 @@ def _warnings_of(run: RunData) -> Iterator[str]:
     yield from run.faults
     if run.is_tournament:
         return
-    if not run.training:
-        yield "There is no training record yet."
-    if not run.evaluated:
-        yield "There is no evaluation, so it is unknown what was learned."
-    if not run.checkpoints:
-        yield "There is no checkpoint."
+    parts = {
+        "There is no training record yet.": run.training,
+        "There is no evaluation, so it is unknown what was learned.": run.evaluated,
+        "There is no checkpoint.": run.checkpoints,
+    }
+    yield from (warning for warning, part in parts.items() if not part)
     for checkpoint in run.checkpoints:
         if checkpoint.fault is not None:
             yield f"Checkpoint {checkpoint.name} cannot be used: {checkpoint.fault}"
@@ -103,8 +101,7 @@ def _warnings_of(run: RunData) -> Iterator[str]:
         yield f"{name} is null in {absent:,} of {len(run.training):,} training records: it was NaN or infinite."
     for name in sorted({name for name, entries in players if "inexact" in entries}):
         yield f"The worlds of {name} could not be restored exactly after a resume: equal bits are not promised."
-    set_in_python = run.facts.get("set_in_python")
-    if isinstance(set_in_python, list) and set_in_python:
+    if isinstance(set_in_python := run.facts.get("set_in_python"), list) and set_in_python:
         yield f"It was trained with objects that no config names: {', '.join(map(str, set_in_python))}."
 
 
@@ -140,8 +137,7 @@ def checkpoints_section(groups: Sequence[Group]) -> Section:
     ]
     caption = "The checkpoints that are kept. Size: without replay rows that checkpoints share."
     head = ["checkpoint", "marked", *map(label, counters), "size"]
-    shown: list[Block] = [Table(caption, head, rows)] if rows else [Note("There are none.")]
-    return Section("checkpoints", "Checkpoints", shown)
+    return Section("checkpoints", "Checkpoints", [Table(caption, head, rows) if rows else Note("There are none.")])
 
 
 # ---- config, versions, machine -------------------------------------------------------------------------
@@ -171,10 +167,8 @@ def differing_keys(groups: Sequence[Group]) -> dict[str, list[str]]:
 
 def _value_at(tree: Any, key: str) -> Any:
     for word in key.split("."):
-        if isinstance(tree, list) and word.isdigit() and int(word) < len(tree):
-            tree = tree[int(word)]
-        else:
-            tree = under(tree, word)
+        is_place = isinstance(tree, list) and word.isdigit() and int(word) < len(tree)
+        tree = tree[int(word)] if is_place else under(tree, word)
     return tree
 
 
@@ -184,15 +178,13 @@ def _setting(run: RunData) -> Iterator[Block]:
     if run.changes:
         rows = [
             [
-                change.get("key"),
-                _text(change.get("before")),
-                _text(change.get("after")),
-                pairs_text(change.get("counters")),
+                Cell(str(change.get("key"))),
+                *(Cell(_text(change.get(name))) for name in ("before", "after")),
+                Cell(pairs_text(change.get("counters"))),
             ]
             for change in run.changes[:MOST_ROWS]
         ]
-        head = ["key", "before", "after", "at"]
-        yield Table("Keys that changed in the run's life.", head, [[Cell(str(text)) for text in row] for row in rows])
+        yield Table("Keys that changed in the run's life.", ["key", "before", "after", "at"], rows)
     yield Code(f"config.yml of {run.name}", run.config_text)
 
 
@@ -210,9 +202,8 @@ def named_texts(entries: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def pairs_text(value: Any) -> str:
     """Return a mapping as "name value, name value", without entries that are null."""
-    if not isinstance(value, Mapping):
-        return ""
-    return ", ".join(f"{name} {_text(entry)}" for name, entry in value.items() if entry is not None)
+    entries = value.items() if isinstance(value, Mapping) else ()
+    return ", ".join(f"{name} {_text(entry)}" for name, entry in entries if entry is not None)
 
 
 def _text(value: Any) -> str:

@@ -1,7 +1,7 @@
 """The report of runs: one HTML page that holds all it shows, and no script."""
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -16,15 +16,11 @@ from palestra.recording.results import label, printable
 from palestra.recording.values import Media, values_of
 from palestra.report.blocks import (
     Block,
-    Cell,
-    Facts,
     Heading,
     Note,
     Picture,
     Section,
     Strip,
-    Table,
-    section_of_first_runs,
 )
 from palestra.report.comparison import comparison_section
 from palestra.report.evaluation_tables import evaluations_section
@@ -33,26 +29,11 @@ from palestra.report.groups import Group, group_runs
 from palestra.report.learning import curves_section, metrics_section, scores_section
 from palestra.report.overview import checkpoints_section, runs_section, setting_section
 from palestra.report.reading import RunData, read_runs
-from palestra.report.samples import judged_items_section, samples_section
 from palestra.report.timings import time_section, updates_section
-from palestra.report.words import analyses_section, dialogues_section
-from palestra.runs.base import BaseRunConfig
-from palestra.runs.config import RunConfig
-from palestra.runs.fit import FitConfig
-from palestra.runs.text import TextConfig
+from palestra.run.kinds import Kind, kinds
 from palestra.storage.disk import Folder, RunFolderError, write_bytes
-from palestra.storage.run_folder import RunFolder
-from palestra.text.servers.job_lines import JobEntry, read_jobs
-from palestra.text.servers.ledger import PICO
 
 HERE = Path(__file__).parent
-OF_KINDS: list[tuple[type[BaseRunConfig], Callable[[Sequence[Group], Figures], list[Section]]]] = [
-    (RunConfig, samples_section),
-    (FitConfig, judged_items_section),
-    (TextConfig, dialogues_section),
-    (TextConfig, analyses_section),
-]
-"""the sections that only some kinds of run have"""
 
 
 def write_report(runs: Sequence[Path], out: Path | None) -> Path:
@@ -112,8 +93,7 @@ def _sections_of_training(groups: Sequence[Group], figures: Figures) -> list[Sec
         *updates_section(groups, figures),
         *([comparison_section(groups)] if len(groups) > 1 else []),
         evaluations_section(groups),
-        *(part for kind, section in OF_KINDS for part in section(_of_kind(groups, kind), figures)),
-        *servers_section(_of_kind(groups, TextConfig)),
+        *(part for kind in kinds() for part in kind.sections(_of_kind(groups, kind), figures)),
         *media_section(groups),
         time_section(groups, figures),
         metrics_section(groups, figures),
@@ -122,8 +102,8 @@ def _sections_of_training(groups: Sequence[Group], figures: Figures) -> list[Sec
     ]
 
 
-def _of_kind(groups: Sequence[Group], kind: type[BaseRunConfig]) -> list[Group]:
-    return [group for group in groups if issubclass(group.runs[0].kind, kind)]
+def _of_kind(groups: Sequence[Group], kind: Kind) -> list[Group]:
+    return [group for group in groups if issubclass(group.runs[0].kind, kind.config)]
 
 
 def _shown(value: Any) -> Any:
@@ -156,79 +136,38 @@ def media_section(groups: Sequence[Group]) -> list[Section]:
     runs = [run for group in groups for run in group.runs]
     section, room = Section("media", "Recorded media"), MOST_BYTES_OF_PAGE
     for run in runs:
-        blocks, num_bytes = _media(run, room)
-        room -= num_bytes
+        blocks, room = _media(run, room)
         section.blocks += [Heading(run.name)] if blocks and len(runs) > 1 else []
         section.blocks += blocks
     return [section] if section.blocks else []
 
 
 def _media(run: RunData, room: int) -> tuple[list[Block], int]:
-    """Return what the page shows of a run, and the bytes of its files. room: for how many bytes there is room."""
+    """Return what the page shows of a run, and how much room is left. room: for bytes of files."""
     found: dict[str, list[tuple[Mapping[str, Any], Media]]] = {}
     for record in (*run.training, *(each.record for each in run.evaluated)):
         for name, value in values_of(record, run.path):
             if isinstance(value, Media):
                 found.setdefault(name, []).append((record, value))
     blocks: list[Block] = []
-    left = room
     for name, moments in sorted(found.items()):
         pictures = []
         for record, media in moments[-MOST_MOMENTS:]:
             *folders, file = PurePosixPath(media.name).parts
             content = b""
             with suppress(OSError):  # as of a file that is too large
-                content = Folder(run.path, *folders).read(file, max_bytes=min(MOST_BYTES, left))
-            kind = KINDS.get(content[:4])
-            if kind is None:
+                content = Folder(run.path, *folders).read(file, max_bytes=min(MOST_BYTES, room))
+            if (kind := KINDS.get(content[:4])) is None:
                 blocks.append(Note(f"{media.path} is not shown: it is larger than {MOST_BYTES >> 20} MiB, or damaged."))
                 continue
-            left -= len(content)
+            room -= len(content)
             counted = {label(name).removesuffix("s"): record.get(name) for name in reversed(run.kind.axes)}
             steps = ", ".join(f"{unit} {count:,}" for unit, count in counted.items() if isinstance(count, int))
             source, text = f"data:{kind};base64,{b64encode(content).decode()}", printable(f"{name}, {steps}")
             pictures.append(Picture(Markup('<img src="{}" alt="{}">').format(source, text), steps))
         kept = f", the last {MOST_MOMENTS} of {len(moments)}" if len(moments) > MOST_MOMENTS else ""
         blocks += [Strip(f"{name}{kept}", pictures)] if pictures else []
-    return blocks, room - left
+    return blocks, room
 
 
 MOST_CHARACTERS = 200  # of what a server has said
-
-
-def servers_section(groups: Sequence[Group]) -> list[Section]:
-    """Make the section, of the first run of each group; none if no run has asked a server."""
-    return section_of_first_runs("servers", "Calls and jobs", groups, _servers, "Its jobs cannot be shown")
-
-
-def _servers(run: RunData) -> list[Block]:
-    told = next((each["calls"] for each in reversed(run.training) if isinstance(each.get("calls"), Mapping)), None)
-    blocks: list[Block] = []
-    if told is not None:
-        texts = {
-            str(name): f"{value:,.6g}" if isinstance(value, int | float) else str(value)[:MOST_CHARACTERS]
-            for name, value in told.items()
-        }
-        blocks.append(Facts(list(texts.items())))
-    folder = RunFolder.open(run.path)
-    if jobs := read_jobs(folder.root):
-        head = ["job", "epoch", "attempt", "state", "model, or what went wrong", "tokens", "money"]
-        blocks.append(Table("Jobs, the oldest first.", head, [_row(each, folder.facts().id) for each in jobs.values()]))
-    return blocks
-
-
-def _row(job: JobEntry, run: str) -> list[Cell]:
-    end = job.end or {}
-    spent = end.get("spent") or job.worst.line()
-    at_most = "" if job.end else "at most "
-    came = str(end.get("model") or end.get("why") or "")[:MOST_CHARACTERS]
-    tokens, money = int(spent["tokens"]), int(spent["money"]) / PICO
-    return [
-        Cell(job.player, detail=job.job or job.key),
-        Cell(str(job.epoch)),
-        Cell(str(job.attempt)),
-        Cell(job.state, detail="" if job.run == run else "of the run that it branches off"),
-        Cell(came),
-        Cell(f"{at_most}{tokens:,}", tokens),
-        Cell(f"{at_most}{money:,.4g}", money),
-    ]

@@ -3,9 +3,10 @@
 import io
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from palestra.config import ConfigError
 from palestra.recording.plots import LEARNED_COLOURS, LEVEL_COLOURS
 from palestra.recording.results import label, path_of_pairing, printable, thinned
 from palestra.report.evaluation_tables import evaluation_names, pairings
-from palestra.report.figures import MOST_POINTS, count_steps
+from palestra.report.figures import MOST_POINTS, PLAIN, count_steps
 from palestra.report.groups import (
     FEWEST_OF_A_BAND,
     NUM_RESAMPLES,
@@ -29,7 +30,7 @@ from palestra.report.groups import (
     reported_score,
 )
 from palestra.report.reading import read_runs
-from palestra.runs.tables import chosen_names, in_words, rows_of_records
+from palestra.run.tables import chosen_names, in_words, rows_of_records
 from palestra.runtime.scores import Estimate
 from palestra.runtime.statistics import interquartile_mean_curve
 
@@ -41,23 +42,13 @@ PANEL = (2.9, 2.2)  # inches
 LETTER, LINE = 0.085, 0.2  # inches, about the width of a letter and the height of a line
 METADATA = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}  # equal runs give equal files
 STYLE: Any = {
+    **PLAIN,
     "pdf.fonttype": 42,  # texts are TrueType, which journals ask for and editors can change
-    "svg.fonttype": "none",  # texts are texts
     "svg.hashsalt": "palestra",
-    "text.usetex": False,
-    "text.parse_math": False,  # names are the user's
-    "font.size": 9,
     "axes.titlesize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
     "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
     "legend.frameon": False,
 }
-
-Track = Mapping[int, float]  # step -> value
 
 
 @dataclass(frozen=True)
@@ -69,23 +60,23 @@ class Series:
     tell: Callable[[str], None]
 
     @cached_property
-    def tracks(self) -> dict[str, dict[str, Track]]:
+    def tracks(self) -> dict[str, dict[str, dict[int, float]]]:
         """All numbers of the runs, as name of the number -> run -> value by step."""
         found: dict[str, dict[str, dict[int, float]]] = {}
         for run in self.group.runs:
             records = [*run.training, *(each.record for each in run.evaluated)]
             for row in rows_of_records(records, run.kind, run.name, 0, self.tell):
                 found.setdefault(row.name, {}).setdefault(row.run, {})[row.counters.get(self.unit, 0)] = row.value
-        return {name: dict(by_run) for name, by_run in found.items()}
+        return found
 
     @cached_property
     def shares(self) -> set[str]:
         """The names of the scores that lie between 0 and 1."""
-        evaluations = (each.evaluation for run in self.group.runs for each in run.evaluated)
         return {
-            f"{path_of_pairing(evaluation.name, pair.players)}/{score}"
-            for evaluation in evaluations
-            for pair in evaluation.pairs
+            f"{path_of_pairing(each.evaluation.name, pair.players)}/{score}"
+            for run in self.group.runs
+            for each in run.evaluated
+            for pair in each.evaluation.pairs
             for score in pair.declared
             if pair.is_share(score)
         }
@@ -140,9 +131,8 @@ def plot_runs(
     x = x or axis_of(runs)
     if x not in (known := common_counters(runs)):
         raise ConfigError.at("--x", f"expected one of {', '.join(known)}, got {x!r}")
-    for run in runs:
-        for fault in run.faults:
-            tell(fault)
+    for fault in chain.from_iterable(run.faults for run in runs):
+        tell(fault)
     all_series = [Series(group, x, tell) for group in group_runs(runs)]
     panels = [
         (game, name)
@@ -246,9 +236,9 @@ def _draw(panels: Sequence[tuple[str, str]], all_series: Sequence[Series], x: st
     for axes in grid[len(panels) :]:
         axes.remove()
     letters = int(figure.get_figwidth() / LETTER)
-    title_lines = textwrap.wrap(figure_title(all_series), letters)
-    figure.suptitle("\n".join(title_lines), fontsize=10)
-    num_lines = len(title_lines)
+    title = textwrap.fill(figure_title(all_series), letters)
+    figure.suptitle(title, fontsize=10)
+    num_lines = title.count("\n") + 1
     if len(handles) > 1:
         fitting = letters // (max(map(len, handles)) + 6)  # each with a line and space before its name
         num_in_row = max(1, min(len(handles), 3, fitting))

@@ -17,13 +17,13 @@ from palestra.config import ConfigError, check, load_yaml, under
 from palestra.evaluation.evaluator import nobody_watches
 from palestra.recording.recorders import numbers_of, plain
 from palestra.recording.results import Evaluation, PairResult, as_float, distinct_pairs
-from palestra.runs.base import BaseRunConfig
-from palestra.runs.kinds import is_tournament, kind_of_stored
-from palestra.runs.tables import run_name
+from palestra.run.base import BaseRunConfig
+from palestra.run.checkpoints import Checkpoints
+from palestra.run.kinds import is_tournament, kind_of_stored
+from palestra.run.loaded_checkpoint import AT, NOT_OURS, moment, numbers_in_words
+from palestra.run.tables import run_name
 from palestra.runtime.intervals import Counters, Limit
-from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError
-from palestra.storage.loaded_checkpoint import AT, NOT_OURS, moment, numbers_in_words
 from palestra.storage.manifest import Manifest
 from palestra.storage.records_file import iterate_records, parse_record
 from palestra.storage.run_folder import RunFolder
@@ -117,6 +117,10 @@ class RunData:
             faults=tuple(faults),
         )
 
+    def results(self, name: str) -> list[Evaluated]:
+        """Return the evaluations of one name during training."""
+        return [each for each in self.evaluated if each.evaluation.name == name]
+
     @property
     def is_tournament(self) -> bool:
         """Whether nobody learned in it."""
@@ -162,8 +166,7 @@ class RunData:
     @property
     def share(self) -> float:
         """The share of the run that is done, 0..1; NaN if the config cannot be read."""
-        counters = self.counters
-        now: Counters = counters | {"minutes": 0.0 if math.isnan(self.train_seconds) else self.train_seconds / 60}
+        now: Counters = self.counters | {"minutes": 0.0 if math.isnan(self.train_seconds) else self.train_seconds / 60}
         try:
             return check(dict(self.config["stop"]), Limit).share(now)
         except (*NOT_OURS, ConfigError):

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import optuna
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-from optuna.trial import TrialState, create_trial
+from optuna.trial import create_trial
 
 from palestra.recording.results import label, thinned
 from palestra.report.blocks import (
     Block,
-    Captioned,
     Cell,
     Code,
     Facts,
@@ -54,7 +53,7 @@ from palestra.report.sweep_reading import (
 )
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.naming import parameter_text
-from palestra.sweeps.space import ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig, UniformConfig
+from palestra.sweeps.space import ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig, UniformConfig, has_key
 
 MOST_TRIALS = 300  # of the table
 
@@ -64,14 +63,16 @@ def write_sweep_report(path: Path, out: Path | None) -> Path:
 
     out: the file; None: report.html in the sweep's folder. Raises RunFolderError, ConfigError.
     """
-    data = SweepData.read(path)
-    objective = data.config.objective
-    wanted = "highest" if objective.goal == "max" else "lowest"
-    line = f"A sweep over {', '.join(data.bases)} for the {wanted} {objective.measure}: {data.counts_text}."
+    data = SweepData(path)
+    line = f"A sweep over {', '.join(data.bases)} for the {_wanted(data.config)}: {data.counts_text}."
     sections = [_overview(data), *figure_sections(data, Figures()), _trials_section(data), _setting_section(data)]
     page = out or path / "report.html"
     write_page(page, render_sections(path.resolve().name, [line, best_text(data)], sections))
     return page
+
+
+def _wanted(config: SweepConfig) -> str:
+    return f"{'highest' if config.objective.goal == 'max' else 'lowest'} {config.objective.measure}"
 
 
 # ---- what was searched, and what was found -------------------------------------------------------------
@@ -87,11 +88,12 @@ def _overview(data: SweepData) -> Section:
     }
     if num := sum(trial.counts.get(data.unit, 0) for trial in data.trials):
         entries[label(data.unit)] = f"{num:,.0f} in all trials that have ended"
-    if data.best is not None:
-        best, file = data.best, data.path / "best.yml"
-        entries["best trial"] = f"{best.number}, with {data.config.objective.measure} {objective_text(best.value)}"
-        entries["its point"] = point_text(data, best)
-        entries["to train it"] = f"palestra train {shlex.quote(str(file))}"
+    if (best := data.best) is not None:
+        entries |= {
+            "best trial": f"{best.number}, with {data.config.objective.measure} {objective_text(best.value)}",
+            "its point": point_text(data, best),
+            "to train it": f"palestra train {shlex.quote(str(data.path / 'best.yml'))}",
+        }
     faults = [Note(fault, is_warning=True) for fault in data.faults]
     blocks = [*faults, *_notes_on_trials(data), _space_table(data), *_best_table(data)]
     return Section("overview", "The sweep", [Facts(list(entries.items())), *blocks])
@@ -101,10 +103,9 @@ def _objective_text(config: SweepConfig) -> str:
     """Say what is optimised: the highest return/agent of evaluation main (pairing 0), at the last evaluation; ..."""
     objective, num_seeds = config.objective, len(config.seeds)
     pairing = "" if objective.pairing is None else f", pairing {objective.pairing}"
-    wanted = "highest" if objective.goal == "max" else "lowest"
-    when = "at the last evaluation of a run" if objective.of == "last" else "at the best evaluation of a run"
+    when = f"at the {objective.of} evaluation of a run"
     seeds = f"the interquartile mean over {num_seeds} seeds" if num_seeds > 1 else "one seed"
-    return f"the {wanted} {objective.measure} of evaluation {objective.evaluation}{pairing}, {when}; {seeds}"
+    return f"the {_wanted(config)} of evaluation {objective.evaluation}{pairing}, {when}; {seeds}"
 
 
 def _notes_on_trials(data: SweepData) -> Iterator[Note]:
@@ -112,12 +113,11 @@ def _notes_on_trials(data: SweepData) -> Iterator[Note]:
     if "running" in states:
         path = shlex.quote(str(data.path))
         yield Note(f"Trials run, or were left by a process that was killed: palestra resume {path} goes on with them.")
-    if "failed" in states:
-        count = states.count("failed")
+    if count := states.count("failed"):
         yield Note(f"{count:,} trial{'' if count == 1 else 's'} failed; the table of trials says why.", is_warning=True)
     for key, edge in data.best_edges.items():
-        assert data.best is not None
         searched = _dimension_text(data.config.space[key])
+        assert data.best is not None
         where = f"{data.labels[key]} {data.best.text(key)} lies at the {edge} edge of what was searched ({searched})"
         yield Note(f"The best trial's {where}: a better value may lie beyond it. The key is {key}.")
 
@@ -125,12 +125,11 @@ def _notes_on_trials(data: SweepData) -> Iterator[Note]:
 def _space_table(data: SweepData) -> Block:
     if not data.config.space:
         return Note("Nothing but the base is searched.")
-    head, rows = ["key", "values", "bases that have it"], []
+    head, rows = ["key", "values", *["bases that have it"] * (len(data.bases) > 1)], []
     for key, dimension in data.config.space.items():
-        bases = ", ".join(name for name in data.bases if data.has_key(name, key)) or "-"
-        rows.append([Cell(key), Cell(_dimension_text(dimension)), Cell(bases)])
-    num_columns = 3 if len(data.bases) > 1 else 2
-    return Table("What was searched.", head[:num_columns], [row[:num_columns] for row in rows])
+        bases = ", ".join(name for name in data.bases if has_key(data.bases[name], key)) or "-"
+        rows.append([Cell(key), Cell(_dimension_text(dimension)), Cell(bases)][: len(head)])
+    return Table("What was searched.", head, rows)
 
 
 def _dimension_text(dimension: DimensionConfig) -> str:
@@ -170,8 +169,7 @@ def _trials_section(data: SweepData) -> Section:
     trials = [*data.ranked, *sorted(others, key=lambda trial: (order[trial.state], trial.number))]
     if not trials:
         return Section("trials", "Trials", [Note("There is no trial yet.")])
-    labels = data.labels
-    keys = [key for key in labels if any(key in trial.point for trial in trials)]
+    keys = [key for key in data.labels if any(key in trial.point for trial in trials)]
     has_seeds = len(data.config.seeds) > 1
     is_counted = any(trial.counts.get(data.unit) for trial in trials)
     has_why = any(trial.why for trial in trials[:MOST_TRIALS])
@@ -179,31 +177,32 @@ def _trials_section(data: SweepData) -> Section:
     for trial in trials[:MOST_TRIALS]:
         count, of_seeds = trial.counts.get(data.unit), [trial.by_seed.get(str(seed)) for seed in data.config.seeds]
         by_seed = ", ".join("-" if value is None else objective_text(value) for value in of_seeds)
-        row = [
-            Cell(str(trial.number)),
-            Cell("-") if math.isnan(trial.value) else Cell(objective_text(trial.value), trial.value),
-            Cell(trial.state),
-            *[Cell(by_seed if trial.by_seed else "-")] * has_seeds,
-            *(Cell(trial.text(key) if key in trial.point else "-") for key in keys),
-            *[Cell(f"{count:,.0f}", count) if count else Cell("-")] * is_counted,
-            *[Cell(trial.why[:500])] * has_why,
-        ]
-        rows.append(row)
+        rows.append(
+            [
+                Cell(str(trial.number)),
+                Cell("-") if math.isnan(trial.value) else Cell(objective_text(trial.value), trial.value),
+                Cell(trial.state),
+                *[Cell(by_seed if trial.by_seed else "-")] * has_seeds,
+                *(Cell(trial.text(key) if key in trial.point else "-") for key in keys),
+                *[Cell(f"{count:,.0f}", count) if count else Cell("-")] * is_counted,
+                *[Cell(trial.why[:500])] * has_why,
+            ]
+        )
     caption = "The trials, the best ones first."
     if len(trials) > MOST_TRIALS:
         caption = f"The first {MOST_TRIALS} of {len(trials):,} trials, the best ones first; the study has all."
     head = ["trial", data.config.objective.measure, "state", *["by seed"] * has_seeds]
-    head += [*(labels[key] for key in keys), *[label(data.unit)] * is_counted, *["why"] * has_why]
+    head += [*(data.labels[key] for key in keys), *[label(data.unit)] * is_counted, *["why"] * has_why]
     return Section("trials", "Trials", [Table(caption, head, rows)])
 
 
 def _setting_section(data: SweepData) -> Section:
     entries = facts_of(data.path, data.facts, ("command", "commit", "id"))
     entries |= {"storage": data.config.storage.name, "seeds": ", ".join(map(str, data.config.seeds))}
-    blocks: list[Block] = [Facts(named_texts(entries))]
-    blocks += [Heading("Constraints"), *map(Note, data.config.constraints)] if data.config.constraints else []
-    blocks += [] if data.config.constraints else [Note("No constraint excludes points.")]
-    return Section("setting", "What was run", [*blocks, Code("sweep.yml", data.config_text)])
+    constraints: list[Block] = [Heading("Constraints"), *map(Note, data.config.constraints)]
+    blocks = constraints if constraints[1:] else [Note("No constraint excludes points.")]
+    facts = Facts(named_texts(entries))
+    return Section("setting", "What was run", [facts, *blocks, Code("sweep.yml", data.config_text)])
 
 
 # ---- sections with figures ------------------------------------------------------------------------------------
@@ -232,8 +231,7 @@ def importance_of(data: SweepData, trials: Sequence[TrialData]) -> Importance:
     A key that only some of them have counts where it occurs; one that has the same value in all of them does not count.
     """
     usable = [trial for trial in trials if trial.state == "succeeded" and math.isfinite(trial.value)]
-    num = len(usable)
-    if num < FEWEST_TRIALS:
+    if (num := len(usable)) < FEWEST_TRIALS:
         why_not = f"it needs {FEWEST_TRIALS} trials that succeeded with a finite value, and {num} have"
         return Importance({}, why_not, num)
     if len({trial.value for trial in usable}) == 1:
@@ -246,8 +244,7 @@ def importance_of(data: SweepData, trials: Sequence[TrialData]) -> Importance:
     except (ValueError, RuntimeError, ArithmeticError, LookupError) as error:
         return Importance({}, f"Optuna cannot compute it: {error!s:.200}", num)
     found = {key: share for key, share in found.items() if key in varied and math.isfinite(share)}
-    total = sum(found.values())
-    if total <= 0:
+    if (total := sum(found.values())) <= 0:
         return Importance({}, f"no key tells the best of {num:,} trials from the others", num)
     return Importance({key: found[key] / total for key in sorted(found, key=lambda key: -found[key])}, "", num)
 
@@ -255,12 +252,7 @@ def importance_of(data: SweepData, trials: Sequence[TrialData]) -> Importance:
 def _shares(data: SweepData, trials: Sequence[TrialData]) -> dict[str, float]:
     study = optuna.create_study(direction="maximize" if data.config.objective.goal == "max" else "minimize")
     study.add_trials(
-        create_trial(
-            state=TrialState.COMPLETE,
-            value=trial.value,
-            params=dict(trial.point),
-            distributions=dict(trial.distributions),
-        )
+        create_trial(value=trial.value, params=dict(trial.point), distributions=dict(trial.stored.distributions))
         for trial in trials
     )
     with warnings.catch_warnings():
@@ -307,9 +299,12 @@ def _values_section(data: SweepData, figures: Figures) -> Section:
     measure = data.config.objective.measure
     text = f"{measure} of each trial in the order of trials, and the best so far. {best_text(data)}"
     paint = partial(paint_values, data=data, trials=shown, values=values)
-    grid = FigureGrid([Captioned(figures.draw("Value of each trial", text, paint, WIDE))], is_wide=True)
-    lines = ["Trials without a value stand at the bottom."] if any(t.state != "succeeded" for t in shown) else []
-    lines += [_beyond_text(values, heights), _left_out_text(len(shown), len(data.trials))]
+    grid = FigureGrid([figures.draw("Value of each trial", text, paint, WIDE)], is_wide=True)
+    lines = [
+        "Trials without a value stand at the bottom." if any(trial.state != "succeeded" for trial in shown) else "",
+        _beyond_text(values, heights),
+        _left_out_text(len(shown), len(data.trials)),
+    ]
     return Section("values", "Value over trials", [grid, *_notes(lines)])
 
 
@@ -329,9 +324,9 @@ def _importance_section(data: SweepData, importance: Importance, figures: Figure
             shares = {data.labels[key]: share for key, share in list(each.shares.items())[:MOST_SLICES]}
             text = f"The importance of keys: {', '.join(f'{name} {share:.0%}' for name, share in shares.items())}."
             size = (4.4, 0.55 + BAR_HEIGHT * len(shares))
-            figure = figures.draw(title, text, partial(paint_importance, shares=shares), size)
             rows = [[Cell(key), Cell(f"{share:.1%}", share)] for key, share in each.shares.items()]
-            grid.append(Captioned(figure, Table(f"Importance of keys: {title}", ["key", "share"], rows)))
+            table = Table(f"Importance of keys: {title}", ["key", "share"], rows)
+            grid.append(figures.draw(title, text, partial(paint_importance, shares=shares), size, table))
         blocks += [FigureGrid(grid), Note(f"By PED-ANOVA: {what}{few}")]
     for title, each in found.items():
         if not each.shares:
@@ -347,14 +342,14 @@ def _parallel_section(data: SweepData, axes: Sequence[Axis], values: ValueRange,
     text = f"A line for each trial across {', '.join(axis.label for axis in axes)}, to its value. {best_text(data)}"
     paint = partial(paint_parallel, data=data, axes_shown=axes, trials=shown, values=values)
     drawn = figures.draw("Trials across the space", text, paint, (max(7.2, 1.25 * (len(axes) + 1)), 3.4))
-    grid = FigureGrid([Captioned(drawn)], is_wide=True, is_full=len(axes) > MOST_AXES_WIDE)
-    lines = ["The better the rank of a trial, the stronger its line; the best one is bold."]
-    if len(data.bases) > 1:
-        lines.append("Where its base does not have a key, a line passes below the axis.")
-    if len(data.axes) > len(axes):
-        lines.append(f"Of {len(data.axes)} keys the {len(axes)} most important ones are drawn.")
-    notes = _notes([*lines, *_limits(data, values, len(shown))])
-    return Section("parallel", "Parallel coordinates", [grid, *notes])
+    grid = FigureGrid([drawn], is_wide=True, is_full=len(axes) > MOST_AXES_WIDE)
+    lines = [
+        "The better the rank of a trial, the stronger its line; the best one is bold.",
+        "Where its base does not have a key, a line passes below the axis." if len(data.bases) > 1 else "",
+        f"Of {len(data.axes)} keys the {len(axes)} most important ones are drawn." if data.axes[len(axes) :] else "",
+        *_limits(data, values, len(shown)),
+    ]
+    return Section("parallel", "Parallel coordinates", [grid, *_notes(lines)])
 
 
 def _slices_section(data: SweepData, axes: Sequence[Axis], values: ValueRange, figures: Figures) -> Section:
@@ -362,18 +357,20 @@ def _slices_section(data: SweepData, axes: Sequence[Axis], values: ValueRange, f
         return Section("slices", "Value over each key", [Note(NOTHING)])
     shown = _chosen(data.ranked, MOST_DOTS)
     legend = [Legend(list(enumerate(data.bases)))] if len(data.bases) > 1 else []
-    grid = []
-    for axis in axes[:MOST_SLICES]:
-        text = f"{data.config.objective.measure} of trials over {axis.key}."
-        paint = partial(paint_slice, data=data, axis=axis, trials=shown, values=values)
-        grid.append(Captioned(figures.draw(axis.label, text, paint)))
-    lines = ["A dot is a trial that succeeded; the star is the best one."]
-    if any(axis.choices for axis in axes):
-        lines.append("The bars of choices are interquartile means of the finite values.")
-    if len(axes) > MOST_SLICES:
-        lines.append(f"Not drawn, because less important: {', '.join(axis.label for axis in axes[MOST_SLICES:])}.")
-    notes = _notes([*lines, *_limits(data, values, len(shown))])
-    return Section("slices", "Value over each key", [*legend, FigureGrid(grid), *notes])
+    paint = partial(paint_slice, data=data, trials=shown, values=values)
+    measure = data.config.objective.measure
+    grid = [
+        figures.draw(axis.label, f"{measure} of trials over {axis.key}.", partial(paint, axis=axis))
+        for axis in axes[:MOST_SLICES]
+    ]
+    is_with_choices, others = any(axis.choices for axis in axes), ", ".join(axis.label for axis in axes[MOST_SLICES:])
+    lines = [
+        "A dot is a trial that succeeded; the star is the best one.",
+        "The bars of choices are interquartile means of the finite values." if is_with_choices else "",
+        f"Not drawn, because less important: {others}." if others else "",
+        *_limits(data, values, len(shown)),
+    ]
+    return Section("slices", "Value over each key", [*legend, FigureGrid(grid), *_notes(lines)])
 
 
 def _curves_section(data: SweepData, figures: Figures) -> Section:
@@ -395,14 +392,17 @@ def _curves_section(data: SweepData, figures: Figures) -> Section:
     table = Table(f"{measure} over {label(found.unit)}", [label(found.unit), "trial", measure], rows)
     text = f"{measure} of trials over {label(found.unit)}. " + " ".join(told)
     paint = partial(paint_trial_curves, data=data, curves=curves, unit=found.unit, values=values, num_named=NUM_NAMED)
-    drawn = figures.draw("Objective over training", text, paint, WIDE)
-    grid = FigureGrid([Captioned(drawn, table if rows else None)], is_wide=True)
+    drawn = figures.draw("Objective over training", text, paint, WIDE, table if rows else None)
+    grid = FigureGrid([drawn], is_wide=True)
     is_cut = any(curve.trial.state == "pruned" for curve in curves)
-    lines = [found.source, "The best trials have names.", "A cross ends a trial that was pruned." if is_cut else ""]
     beyond = values.num_beyond([value for curve in curves for _, value in curve.points])
-    lines.append(f"{beyond:,} values that are far worse are drawn at the edge." if beyond else "")
-    notes = _notes([*lines, _left_out_text(len(curves), found.num_trials)])
-    return Section("curves", "Trials over training", [grid, *notes])
+    lines = [
+        f"{found.source} The best trials have names.",
+        "A cross ends a trial that was pruned." if is_cut else "",
+        f"{beyond:,} values that are far worse are drawn at the edge." if beyond else "",
+        _left_out_text(len(curves), found.num_trials),
+    ]
+    return Section("curves", "Trials over training", [grid, *_notes(lines)])
 
 
 # ---- what several sections say ---------------------------------------------------------------------------
@@ -426,9 +426,8 @@ def _left_out_text(num_shown: int, num_trials: int) -> str:
 
 def _beyond_text(values: ValueRange, of_trials: Sequence[float]) -> str:
     beyond = values.num_beyond(of_trials)
-    if beyond == 0:
-        return ""
-    return f"{beyond:,} trial{' is' if beyond == 1 else 's are'} far beyond the range drawn, and stand at its edge."
+    what = f"{beyond:,} trial{' is' if beyond == 1 else 's are'} far beyond the range drawn, and stand at its edge."
+    return what if beyond else ""
 
 
 def _notes(lines: Sequence[str]) -> list[Note]:

@@ -11,19 +11,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial
 
 from palestra.config import ConfigError, UntrustedError, check, load_yaml, under
 from palestra.config.own_modules import importing_no_others
 from palestra.recording.results import as_float, score_text, thinned
-from palestra.runs.base import BaseRunConfig
-from palestra.runs.branching import Change, tree_differences
-from palestra.runs.kinds import kind_of_stored, read_config
+from palestra.run.base import BaseRunConfig
+from palestra.run.branching import Change, tree_differences
+from palestra.run.kinds import read_config
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
-from palestra.sweeps.naming import short_keys, short_value
+from palestra.sweeps.naming import point_texts, short_keys, short_value
 from palestra.sweeps.outcomes import (
     VALUES,
     best_of,
@@ -37,7 +36,7 @@ from palestra.sweeps.outcomes import (
 )
 from palestra.sweeps.pruning import MedianConfig, SuccessiveHalvingConfig
 from palestra.sweeps.seed_runs import Watched
-from palestra.sweeps.space import BASE, Base, ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig
+from palestra.sweeps.space import BASE, ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig
 from palestra.sweeps.stored import read_trials
 from palestra.sweeps.trials import mean
 
@@ -62,13 +61,9 @@ class Axis:
     @classmethod
     def of(cls, key: str, label: str, dimension: DimensionConfig) -> Self:
         if isinstance(dimension, ChoiceConfig):
-            return cls.of_choices(key, label, dimension.stored())
+            return cls(key, label, 0, dimension.num_values() - 1, False, tuple(dimension.stored()))
         is_log = isinstance(dimension, LogConfig) or (isinstance(dimension, IntegerConfig) and dimension.log)
         return cls(key, label, dimension.low, dimension.high, is_log)
-
-    @classmethod
-    def of_choices(cls, key: str, label: str, choices: Sequence[Any]) -> Self:
-        return cls(key, label, 0, len(choices) - 1, False, tuple(choices))
 
     def at(self, value: Any) -> float:
         """Return a value's place on the axis: itself, or the number of a choice; NaN if it is none of the axis."""
@@ -87,120 +82,68 @@ class Axis:
         return (place - low) / (high - low)
 
 
-@dataclass(frozen=True)
 class TrialData:
     """A trial of the study.
 
-    place: the number under which its runs lie. point: the values by key, as the study stores them. value: NaN unless it
-    succeeded. reported: what the pruner was told, by step. by_seed: the value of each seed. counts: of its runs
-    together, by unit. why: why it failed, was skipped or was run again. is_here: whether its runs lie in the sweep's
-    folder; another machine may have the others.
+    stored: as the study has it. place: the number under which its runs lie. point: the values by key, as the study
+    stores them. value: NaN unless it succeeded. reported: what the pruner was told, by step. by_seed: the value of each
+    seed. counts: of its runs together, by unit. why: why it failed, was skipped or was run again. is_here: whether its
+    runs lie in the sweep's folder; another machine may have the others.
     """
 
-    number: int
-    place: int
-    state: str
-    point: Mapping[str, Any]
-    distributions: Mapping[str, BaseDistribution]
-    value: float
-    reported: Mapping[int, float]
-    by_seed: Mapping[str, float]
-    counts: Mapping[str, float]
-    why: str
-    is_here: bool
-
-    @property
-    def varied(self) -> list[str]:
-        """The keys of the point without those that have the same value in all trials."""
-        return [key for key in self.point if not self.distributions[key].single()]
+    def __init__(self, trial: FrozenTrial, folder_id: str) -> None:
+        self.stored, self.number, self.place, self.state = trial, trial.number, place_of(trial), state_of(trial)
+        self.point: Mapping[str, Any] = trial.params
+        self.value = as_float(trial.value) if self.state == "succeeded" else math.nan
+        self.reported = dict(sorted(trial.intermediate_values.items()))
+        self.by_seed = {seed: as_float(value) for seed, value in trial.user_attrs.get(VALUES, {}).items()}
+        self.counts, self.why = counts_of(trial), why_of(trial)
+        self.is_here = trial.user_attrs.get("folder") == folder_id
 
     def text(self, key: str) -> str:
         """Return a value of the point in short."""
-        return short_value(self.point[key], self.distributions[key])
-
-    @classmethod
-    def of(cls, trial: FrozenTrial, folder_id: str) -> Self:
-        state, by_seed = state_of(trial), trial.user_attrs.get(VALUES)
-        return cls(
-            number=trial.number,
-            place=place_of(trial),
-            state=state,
-            point=trial.params,
-            distributions=trial.distributions,
-            value=as_float(trial.value) if state == "succeeded" else math.nan,
-            reported=dict(sorted(trial.intermediate_values.items())),
-            by_seed={seed: as_float(x) for seed, x in by_seed.items()} if isinstance(by_seed, dict) else {},
-            counts=counts_of(trial),
-            why=why_of(trial),
-            is_here=trial.user_attrs.get("folder") == folder_id,
-        )
+        return short_value(self.point[key], self.stored.distributions[key])
 
 
-@dataclass(frozen=True)
 class SweepData:
-    """Everything that a report needs of a sweep.
+    """Everything that a report needs of the sweep in a folder. Raises RunFolderError, ConfigError.
 
     config_text: the text of sweep.yml. bases: the configs from which trials differ, by name; empty ones cannot be read.
     best: the best trial; None if none has succeeded. best_config: the mapping in best.yml, if it can be read. faults: a
     line for each damaged or missing file.
     """
 
-    path: Path
-    config: SweepConfig
-    config_text: str
-    facts: Mapping[str, Any]
-    bases: Mapping[str, Mapping[str, Any]]
-    trials: tuple[TrialData, ...]
-    best: TrialData | None
-    best_config: Mapping[str, Any]
-    faults: tuple[str, ...]
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read the sweep in a folder. Raises RunFolderError, ConfigError."""
-        folder = SweepFolder.open(path)
-        facts, faults = folder.facts(), list[str]()
-        text = folder.root.read("sweep.yml").decode(errors="replace")
+    def __init__(self, path: Path) -> None:
+        folder, self.path = SweepFolder.open(path), path
+        self.facts, self.faults = folder.facts(), list[str]()
+        self.config_text = folder.root.read("sweep.yml").decode(errors="replace")
         with importing_no_others():
             try:
-                config = check(load_yaml(text), SweepConfig)
+                self.config = check(load_yaml(self.config_text), SweepConfig)
             except ConfigError as error:
                 raise RunFolderError(f"{folder.config} differs from what was written:\n{error}") from error
-        trials = read_trials(folder, config.storage, load_yaml(text))
-        best = best_of(trials, config.objective.goal)
-        read = [TrialData.of(trial, folder.id) for trial in trials]
-        names = [Path(name).stem for name in config.base]
-        return cls(
-            path=path,
-            config=config,
-            config_text=text,
-            facts=facts,
-            bases={name: _mapping(folder.bases, f"{name}.yml", faults) for name in names},
-            trials=tuple(read),
-            best=next((trial for trial in read if best is not None and trial.number == best.number), None),
-            best_config={} if best is None else _mapping(folder.root, "best.yml", faults),
-            faults=tuple(faults),
-        )
+        trials = read_trials(folder, self.config.storage, load_yaml(self.config_text))
+        best = best_of(trials, self.config.objective.goal)
+        self.trials = [TrialData(trial, folder.id) for trial in trials]
+        names = [Path(name).stem for name in self.config.base]
+        self.bases = {name: _mapping(folder.bases, f"{name}.yml", self.faults) for name in names}
+        self.best = next((trial for trial in self.trials if trial.stored is best), None)
+        self.best_config = {} if best is None else _mapping(folder.root, "best.yml", self.faults)
 
     # ---- what it searches ----------------------------------------------------------------------------------
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
         """The dimensions, first that of the bases if there are several. Those with a single value are left out."""
-        bases = [Axis.of_choices(BASE, BASE, list(self.bases))] if len(self.bases) > 1 else []
-        found = [Axis.of(key, self.labels[key], dimension) for key, dimension in self.config.space.items()]
-        return tuple(axis for axis in (*bases, *found) if axis.low < axis.high)
+        bases: dict[str, DimensionConfig] = {BASE: ChoiceConfig(name="choice", values=list(self.bases))}
+        axes = [Axis.of(key, self.labels.get(key, key), each) for key, each in (bases | self.config.space).items()]
+        return tuple(axis for axis in axes if axis.low < axis.high)
 
     @cached_property
     def labels(self) -> dict[str, str]:
         """The labels of the keys, in the order of the space; that of the base first, if there are several."""
         labels = short_keys(list(self.config.space))
         return {BASE: BASE, **labels} if len(self.bases) > 1 else labels
-
-    def has_key(self, base: str, key: str) -> bool:
-        """Return whether the config of a base has a key in full."""
-        data = dict(self.bases[base])
-        return Base(base, data, kind_of_stored(data)).has(key)
 
     def base_of(self, trial: TrialData) -> str:
         """Return the name of the base of a trial."""
@@ -218,8 +161,7 @@ class SweepData:
     @property
     def unit(self) -> str:
         """The unit in which the sweep counts."""
-        total = self.config.budget.total
-        return unit_of(None if total is None else total.model_dump(), (trial.counts for trial in self.trials))
+        return unit_of(getattr(self.config.budget.total, "unit", None), (trial.counts for trial in self.trials))
 
     @property
     def counts_text(self) -> str:
@@ -251,11 +193,9 @@ def _edge(dimension: DimensionConfig, value: Any) -> str | None:
     if not is_number(value):
         return None
     if isinstance(dimension, ChoiceConfig):
-        if len(dimension.values) < 3 or not all(map(is_number, dimension.values)):
-            return None
-        return {min(dimension.values): "lower", max(dimension.values): "upper"}.get(value)
-    step = getattr(dimension, "step", None)
-    if step is not None and dimension.high - dimension.low < 2 * step:
+        is_range = len(dimension.values) > 2 and all(map(is_number, dimension.values))
+        return {min(dimension.values): "lower", max(dimension.values): "upper"}.get(value) if is_range else None
+    if dimension.high - dimension.low < 2 * (getattr(dimension, "step", None) or 0):
         return None
     share = Axis.of("", "", dimension).share(value)
     return "lower" if share <= EDGE else "upper" if share >= 1 - EDGE else None
@@ -263,7 +203,7 @@ def _edge(dimension: DimensionConfig, value: Any) -> str | None:
 
 def point_text(data: SweepData, trial: TrialData) -> str:
     """Return the point of a trial, as "learning_rate 0.0003, gamma 0.99"."""
-    texts = [f"{data.labels.get(key, key)} {trial.text(key)}" for key in trial.varied]
+    texts = [f"{data.labels.get(key, key)} {text}" for key, text in point_texts(trial.stored).items()]
     return ", ".join(texts) or "nothing searched"
 
 
@@ -352,13 +292,14 @@ def _chosen(data: SweepData, trials: Sequence[TrialData]) -> list[TrialData]:
 
 def _unit(data: SweepData) -> str:
     """Return the unit of the steps: that of the evaluation's interval, as of the first base that has one."""
-    for base in data.bases.values():
-        evaluations = under(base, "evaluations")
-        for each in evaluations if isinstance(evaluations, list) else ():
-            unit = under(each, "interval", "unit")
-            if under(each, "name") == data.config.objective.evaluation and unit not in (None, "minutes"):
-                return str(unit)
-    return "opt_steps"
+    of_bases = (under(base, "evaluations") for base in data.bases.values())
+    units = (
+        under(each, "interval", "unit")
+        for evaluations in of_bases
+        for each in (evaluations if isinstance(evaluations, list) else ())
+        if under(each, "name") == data.config.objective.evaluation
+    )
+    return next((str(unit) for unit in units if unit not in (None, "minutes")), "opt_steps")
 
 
 def _recorded(data: SweepData, trial: TrialData, config: BaseRunConfig | None) -> tuple[tuple[int, float], ...]:

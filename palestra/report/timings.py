@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from palestra.config import Config, ConfigError, check, under
 from palestra.players.updates import AnyUpdatesConfig
 from palestra.recording.results import duration_text, label
-from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Heading, Legend, Note, Section, Table, count
+from palestra.report.blocks import Block, Cell, FigureGrid, Heading, Legend, Note, Section, Table, count
 from palestra.report.figures import GRID, INK, SERIES, Figures, paint_curves, short
 from palestra.report.groups import Group, metric_curve, step_unit, without_intervals
 from palestra.report.learning import present
@@ -31,12 +31,11 @@ def time_section(groups: Sequence[Group], figures: Figures) -> Section:
     totals = {name: sum(time.values()) for name, time in times.items()}
     phases = [phase for phase in PHASES if any(time[phase] > 0 for time in times.values())]
     size = (5.6, 0.4 + BAR_HEIGHT * len(times))
-    shares = {
-        name: ", ".join(f"{phase} {seconds / totals[name]:.0%}" for phase, seconds in time.items() if seconds)
+    text = "; ".join(
+        f"{name}: {', '.join(f'{phase} {seconds / totals[name]:.0%}' for phase, seconds in time.items() if seconds)}"
         for name, time in times.items()
-    }
-    text = "; ".join(f"{name}: {told}" for name, told in shares.items())
-    drawn = figures.draw("Share of the time by phase", text, lambda figure: _paint_shares(figure, times), size)
+    )
+    drawn = figures.draw("Share of the time by phase", text, partial(_paint_shares, times=times), size)
     rows = [
         [
             Cell(name),
@@ -52,13 +51,12 @@ def time_section(groups: Sequence[Group], figures: Figures) -> Section:
         title = label(name.removeprefix("clock/").replace("_per_s", " per second"))
         text = f"{title} of training alone, over {label(unit)}."
         paint = partial(paint_curves, curves=curves, colours=colours, levels=[], unit=unit, y_label="per second")
-        speeds.append(Captioned(figures.draw(title, text, paint)))
-    waits = [Note(f"{run.name}: {told}") for run in runs if (told := waits_text(run))]
+        speeds.append(figures.draw(title, text, paint))
     blocks: list[Block] = [
         Legend([(number, phase) for number, phase in enumerate(PHASES) if phase in phases]),
-        FigureGrid([Captioned(drawn)], is_wide=True),
+        FigureGrid([drawn], is_wide=True),
         Table(caption, ["run", *phases, "all"], rows),
-        *waits,
+        *(Note(f"{run.name}: {told}") for run in runs if (told := waits_text(run))),
         FigureGrid(speeds),
     ]
     return Section("time", "Where the time went", blocks)
@@ -147,10 +145,8 @@ def _figure(run: RunData, learned: Mapping[str, Shares], figures: Figures) -> Fi
     text = "; ".join(
         f"{name} learned in {int(epochs.sum()):,} of {len(epochs):,} epochs" for name, epochs in learned.items()
     )
-    drawn = figures.draw(
-        "Epochs in which each player learned", f"{text}.", lambda figure: _paint(figure, run, learned), size
-    )
-    return FigureGrid([Captioned(drawn)], is_wide=True)
+    paint = partial(_paint, run=run, learned=learned)
+    return FigureGrid([figures.draw("Epochs in which each player learned", f"{text}.", paint, size)], is_wide=True)
 
 
 def _paint(figure: Figure, run: RunData, learned: Mapping[str, Shares]) -> None:

@@ -16,7 +16,7 @@ from palestra.games.policy import Decision, Memory, Policy, require_policies
 from palestra.randomness import fold, runs_on_cpu
 from palestra.rollouts import fused_kernel
 from palestra.rollouts.played import PlayedGame, RunningGames, remember
-from palestra.rollouts.transitions import Transitions
+from palestra.rollouts.transitions import Transitions, by_tensor
 from palestra.runtime.device import moved
 
 
@@ -158,12 +158,7 @@ class FusedGame(PlayedGame):
         new = Seat(observation, legal, decision.action, decision.extras)
         seat = worlds.seats.get(role, new)  # at the first call no decision waits
         if not self.game.lockstep:
-            new = Seat(
-                observation={key: _choose(waiting, seat.observation[key], value) for key, value in observation.items()},
-                legal=_choose(waiting, seat.legal, legal),
-                action=_choose(waiting, seat.action, decision.action),
-                extras={key: _choose(waiting, seat.extras[key], value) for key, value in decision.extras.items()},
-            )
+            new = Seat(**by_tensor(lambda late, early: _choose(waiting, early, late), vars(new), vars(seat)))
         worlds.seats[role] = new
         spaces = self.spaces[role]
         return Transitions(

@@ -4,6 +4,7 @@ Letters: M rows.
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -102,9 +103,7 @@ class NStep(TransitionBuilder):
         summed, waits = self._sum(rows)
         places = (~waits).int().argsort(stable=True)[: len(self.waiting["valid"])]
         self.waiting = {name: value[places] for name, value in (rows | {"valid": waits}).items()}
-        transitions = Transitions.from_rows(summed)
-        transitions.valid = rows["valid"] & ~waits
-        return transitions
+        return replace(Transitions.from_rows(summed), valid=rows["valid"] & ~waits)
 
     def _sum(self, rows: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """Return rows with the sums of up to n rewards and with what followed these, and which rows wait for more.

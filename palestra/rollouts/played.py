@@ -30,12 +30,6 @@ def remember(recent: Tensor, num_finished: Tensor, ended: Tensor, returns: Tenso
     return recent.index_copy(0, places, returns * is_kept.unsqueeze(1)), num_finished
 
 
-def in_order(recent: Tensor, num_finished: Tensor) -> Tensor:
-    """Give the returns, oldest first: float32 (at most NUM_RECENT, R). Waits for the device."""
-    num = int(num_finished)
-    return recent[:num] if num <= NUM_RECENT else recent[:-1].roll(-(num % NUM_RECENT), 0)
-
-
 @dataclass
 class RunningGames:
     """A batch of running games, which belongs to one roll-out loop.
@@ -94,7 +88,8 @@ class PlayedGame:
 
     def recent_returns(self, worlds: RunningGames) -> Tensor:
         """Give the returns of the last finished games, oldest first: float32 (at most 100, R). Waits for the device."""
-        return in_order(worlds.recent, worlds.num_finished)
+        num, recent = int(worlds.num_finished), worlds.recent
+        return recent[:num] if num <= NUM_RECENT else recent[:-1].roll(-(num % NUM_RECENT), 0)
 
     def is_exact(self, worlds: Any) -> bool:
         """Return whether all games went on to the same bits after a resume: those of a TensorGame always do."""

@@ -5,7 +5,7 @@ Letters: B worlds, T rounds.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -69,7 +69,8 @@ class SoloGame(PlayedGame):
         for act_keys, step_keys in zip((keys + 1).unbind(), (keys + 2).unbind(), strict=True):
             observations.append(world.observation)
             legal.append(world.legal)
-            decision = policy.act(self._view(worlds, policy), world.legal, act_keys, worlds.memory)
+            view = cast(TensorWorld, world).state if policy.observes == "state" else world.observation
+            decision = policy.act(view, world.legal, act_keys, worlds.memory)
             outcome = world.step(decision.action, step_keys)
             worlds.memory = decision.memory
             if decision.memory:  # zeros where the next decision is the first of a game
@@ -96,23 +97,18 @@ class SoloGame(PlayedGame):
     def is_exact(self, worlds: SoloWorlds) -> bool:
         return worlds.world.exact
 
-    def _view(self, worlds: SoloWorlds, policy: Policy) -> Mapping[str, Tensor]:
-        if policy.observes == "state":
-            assert isinstance(worlds.world, TensorWorld)
-            return worlds.world.state
-        return worlds.world.observation
-
     def _count(self, worlds: SoloWorlds, rows: Transitions, outcomes: list[Outcome]) -> None:
         """Update lengths and returns of the running games, and the sums over those that have ended."""
         is_plain = all(outcome.raw_reward is outcome.reward for outcome in outcomes)
         rewards = rows.reward if is_plain else _join([outcome.raw_reward for outcome in outcomes])
         steps = (rewards, rows.terminated, rows.truncated, rows.valid)
-        columns: Any = (*steps, worlds.lengths, worlds.returns, worlds.recent, worlds.num_finished)
+        counters = (worlds.lengths, worlds.returns, worlds.recent, worlds.num_finished)
         counted: Iterable[Tensor]
         if rewards.is_cpu:
-            counted = map(torch.from_numpy, _count_rows(*(column.numpy() for column in columns)))
+            arrays = [tuple(column.numpy() for column in columns) for columns in (steps, counters)]
+            counted = map(torch.from_numpy, _count_rows(*arrays))
         else:
-            counted = _count_steps(*columns)
+            counted = _count_steps(steps, counters)
         worlds.lengths, worlds.returns, totals, worlds.recent, worlds.num_finished = counted
         worlds.totals[: len(totals)] += totals
         if self.game.tallies:
@@ -129,20 +125,13 @@ def _join_entries(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {name: _join([part[name] for part in parts]) for name in parts[0]}
 
 
-def _count_steps(
-    rewards: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    valid: Tensor,
-    lengths: Tensor,
-    returns: Tensor,
-    recent: Tensor,
-    num_finished: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _count_steps(steps: tuple[Tensor, ...], counters: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return lengths and returns (B,) after T steps, the totals of these, recent and num_finished.
 
-    The steps are columns (T * B,). Totals, float64 (5,), are those of `SoloGame.total_names` without tallies.
+    steps: the columns reward, terminated, truncated and valid, (T * B,). counters: lengths, returns, recent and
+    num_finished before. Totals, float64 (5,), are those of `SoloGame.total_names` without tallies.
     """
+    (rewards, terminated, truncated, valid), (lengths, returns, recent, num_finished) = steps, counters
     ended = terminated | truncated
     totals = torch.stack([column.double().sum() for column in (ended, terminated, truncated, ended, ended)])
     rewards, ended, valid = (column.view(-1, len(lengths)) for column in (rewards, ended, valid))
@@ -154,22 +143,14 @@ def _count_steps(
         totals[3] += (lengths * ended[step]).double().sum()
         totals[4] += (returns * ended[step]).double().sum()
         lengths, returns = lengths.masked_fill(ended[step], 0), returns.masked_fill(ended[step], 0.0)
-    recent_and_number = remember(recent, num_finished, ended.flatten(), torch.cat(so_far).unsqueeze(1))
-    return lengths, returns, totals, *recent_and_number
+    return lengths, returns, totals, *remember(recent, num_finished, ended.flatten(), torch.cat(so_far).unsqueeze(1))
 
 
 @njit()
-def _count_rows(
-    rewards: np.ndarray,
-    terminated: np.ndarray,
-    truncated: np.ndarray,
-    valid: np.ndarray,
-    lengths: np.ndarray,
-    returns: np.ndarray,
-    recent: np.ndarray,
-    num_finished: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _count_rows(steps: tuple[np.ndarray, ...], counters: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
     """Do `_count_steps` on a CPU."""
+    rewards, terminated, truncated, valid = steps
+    lengths, returns, recent, num_finished = counters
     lengths, returns, totals = lengths.copy(), returns.copy(), np.zeros(5)
     recent, num_finished = recent.copy(), num_finished.copy()
     for start in range(0, len(rewards), len(lengths)):

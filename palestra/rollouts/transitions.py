@@ -3,7 +3,7 @@
 Letters: M rows, B worlds, T rounds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,24 +70,18 @@ class Transitions:
         """Join rows; all parts have the same keys."""
         if len(parts) == 1:
             return parts[0]
-
-        def join(name: str) -> Any:
-            values = [getattr(part, name) for part in parts]
-            if isinstance(values[0], dict):
-                return {key: torch.cat([value[key] for value in values]) for key in values[0]}
-            return torch.cat(values) if isinstance(values[0], Tensor) else values[0]
-
-        return Transitions(**{name: join(name) for name in Transitions.__dataclass_fields__})
+        return Transitions(**by_tensor(lambda *each: torch.cat(each), *map(vars, parts)))
 
     def at(self, index: Tensor) -> "Transitions":
         """Return the rows of these numbers, int64 (N,), in this order."""
+        return Transitions(**by_tensor(lambda each: each[index], vars(self)))
 
-        def pick(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {key: each[index] for key, each in value.items()}
-            return value[index] if isinstance(value, Tensor) else value
 
-        return Transitions(**{name: pick(value) for name, value in vars(self).items()})
+def by_tensor(function: Callable[..., Tensor], *values: Any) -> Any:
+    """Call a function with the tensors at the same places in dicts of dicts; what is no tensor stays the first's."""
+    if isinstance(values[0], dict):
+        return {key: by_tensor(function, *(value[key] for value in values)) for key in values[0]}
+    return function(*values) if isinstance(values[0], Tensor) else values[0]
 
 
 def join_roles(by_role: Mapping[str, Transitions], moves: Sequence[str], num_worlds: int) -> Transitions:

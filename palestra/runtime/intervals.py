@@ -1,7 +1,7 @@
 """Intervals and limits say when something is due.
 
 Their units are the counters of a trainer, and minutes of training; each kind of run lists its units
-(`palestra.runs.base.BaseRunConfig.units`).
+(`palestra.run.base.BaseRunConfig.units`).
 """
 
 import math

@@ -29,9 +29,8 @@ def lack(error: BaseException) -> str | None:
     each: BaseException | None = error
     while each is not None:
         if type(getattr(each, "inner_exception", each)).__name__ == "InvalidCxxCompiler":
-            return (
-                "execution.compile=true needs a C++ compiler, and this machine has none: g++, or the one named by CXX"
-            )
+            needs = "needs a C++ compiler, and this machine has none: g++, or the one named by CXX"
+            return f"execution.compile=true {needs}"
         if isinstance(each, OSError | ImportError) and (
             getattr(each, "errno", None) in NO_MORE_FILES or "Too many open files" in str(each)
         ):

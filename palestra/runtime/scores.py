@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 
 Wish = Literal["high", "low"]
+SEAT = "model"  # the role of a model in records, and the name by which callbacks know it
 
 
 class Estimate(NamedTuple):
@@ -55,12 +56,7 @@ def declared_in(record: Mapping[str, Any]) -> dict[str, DeclaredScore]:
     """Return the scores that the record of an evaluation declares, by name."""
     return {
         each["name"]: DeclaredScore(
-            name=each["name"],
-            meaning=each["meaning"],
-            unit=each["unit"],
-            high_for=tuple(each["high_for"]),
-            low_for=tuple(each["low_for"]),
-            shown=each["shown"],
+            each["name"], each["meaning"], each["unit"], tuple(each["high_for"]), tuple(each["low_for"]), each["shown"]
         )
         for each in record["declared_scores"]
     }

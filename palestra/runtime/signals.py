@@ -98,12 +98,10 @@ def exiting_on_signals(leave_by: Callable[[int], object] = os._exit) -> Iterator
     def leave(number: int, frame: FrameType | None) -> None:
         leave_by(128 + number)
 
-    before = [(number, signal.signal(number, leave)) for number in STOPPING]
-    try:
+    with ExitStack() as stack:
+        for number in STOPPING:
+            stack.callback(signal.signal, number, signal.signal(number, leave))
         yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
 
 
 def end_with_parent(pipe: int) -> None:
@@ -125,11 +123,10 @@ def end_with_parent(pipe: int) -> None:
 
 def exit_text(code: int) -> str:
     """Say how a process ended. code: its exit code; -n if signal n ended it."""
+    name, number = None, -code if code < 0 else code - 128
+    with suppress(ValueError):  # none that stands for a signal, or one without a name
+        name = signal.Signals(number).name
     if code >= 0:
-        with suppress(ValueError):  # none that stands for a signal
-            return f"ended with exit code {code} ({signal.Signals(code - 128).name})"
-        return f"ended with exit code {code}"
-    with suppress(ValueError):  # a signal without a name
-        why = " (the kernel sends it when memory runs out)" if -code == signal.SIGKILL else ""
-        return f"ended with {signal.Signals(-code).name}{why}"
-    return f"ended with signal {-code}"
+        return f"ended with exit code {code}" + (f" ({name})" if name else "")
+    why = " (the kernel sends it when memory runs out)" if number == signal.SIGKILL else ""
+    return f"ended with {name or f'signal {number}'}{why}"

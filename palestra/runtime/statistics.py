@@ -144,17 +144,9 @@ def describe(values: Tensor, clusters: Tensor | None = None) -> dict[str, float]
         resampled = ranked[_resampled_ranks(n)].mean(dim=1)
     else:
         resampled = _resampled_clusters(values.double().cpu(), clusters.cpu())
-    low, high = torch.quantile(resampled, _ENDS).tolist()
-    figures = (
-        ranked.mean(),
-        ranked.std() if n > 1 else math.nan,
-        ranked[0],
-        ranked[-1],
-        (ranked[(n - 1) // 2] + ranked[n // 2]) / 2,
-        interquartile_mean(ranked),
-        low,
-        high,
-    )
+    std, median = ranked.std() if n > 1 else math.nan, (ranked[(n - 1) // 2] + ranked[n // 2]) / 2
+    iqm, interval = interquartile_mean(ranked), torch.quantile(resampled, _ENDS)
+    figures = (ranked.mean(), std, ranked[0], ranked[-1], median, iqm, *interval)
     return {name: float(figure) for name, figure in zip(names, figures, strict=True)}
 
 
@@ -223,9 +215,8 @@ def estimate_interquartile_mean(scores: Sequence[Tensor], num_resamples: int, se
         return Estimate(math.nan, math.nan, math.nan)
     generator = torch.Generator().manual_seed(seed)
     resampled = torch.cat([_resampled(task, num_resamples, generator) for task in scores if len(task)], dim=1)
-    return _with_percentiles(
-        interquartile_mean(torch.cat([task.double() for task in scores])), interquartile_mean(resampled)
-    )
+    value = interquartile_mean(torch.cat([task.double() for task in scores]))
+    return _with_percentiles(value, interquartile_mean(resampled))
 
 
 def interquartile_mean_curve(tracks: Tensor, num_resamples: int, seed: int, share: float) -> Tensor:
@@ -292,5 +283,4 @@ def _resampled(scores: Tensor, num_resamples: int, generator: torch.Generator) -
 
 def _with_percentiles(value: Tensor, resampled: Tensor) -> Estimate:
     """Return a value with the middle 95% of its resampled values, (num_resamples,), as its interval."""
-    low, high = torch.quantile(resampled, _ENDS).tolist()
-    return Estimate(float(value), low, high)
+    return Estimate(float(value), *torch.quantile(resampled, _ENDS).tolist())

@@ -5,12 +5,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import scipy.linalg.cython_blas  # noqa: F401 (kernels multiply with its BLAS, whose threads can be limited once it is loaded)
 import torch
 from numba.core.event import Event, Listener, install_listener
 from threadpoolctl import ThreadpoolController
+
+from palestra.runtime.starting import without_garbage_collection
 
 COMPILING = "compiling kernels; this takes up to twenty seconds, the first time only"
 
@@ -74,7 +76,7 @@ class CompilingNotice(Listener):
         self._say = say
         self._was_said = False
         self._depth = 0  # a kernel that another one calls is compiled inside of it
-        self._collects = False
+        self._outermost = ExitStack()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -86,11 +88,10 @@ class CompilingNotice(Listener):
             self._was_said = True
             self._say(COMPILING)
         if self._depth == 0:
-            self._collects = gc.isenabled()
-            gc.disable()
+            self._outermost.enter_context(without_garbage_collection())
         self._depth += 1
 
     def on_end(self, event: Event) -> None:
         self._depth -= 1
-        if self._depth == 0 and self._collects:
-            gc.enable()
+        if self._depth == 0:
+            self._outermost.close()

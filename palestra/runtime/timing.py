@@ -77,10 +77,8 @@ class TimeLog:
         """Return the seconds by phase since the last call. What the GPU has yet to finish counts at the next call."""
         self.switch(self.phase)
         self._read()
-        seconds = dict(self._seconds)
-        for phase in PHASES:
-            self._taken[phase] += self._seconds[phase]
-            self._seconds[phase] = 0.0
+        seconds, self._seconds = self._seconds, dict.fromkeys(PHASES, 0.0)
+        self._taken = {phase: self._taken[phase] + seconds[phase] for phase in PHASES}
         return seconds
 
     def total(self) -> dict[str, float]:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from palestra.scaling.means import LockstepError
+from palestra.scaling.means import LockstepError, told_apart
 
 
 class ReplicaFailed(Exception):
@@ -44,7 +44,10 @@ class Exchange:
             raise LockstepError(f"expected all replicas to end at one place, got {what} by replica {place}")
         self._given[place] = what, value
         if place + 1 == self.num:
-            self._result = self._joined(join)
+            kinds, values = zip(*self._given, strict=True)
+            if len(set(kinds)) > 1:
+                raise told_apart(kinds, "replica")
+            self._result = join([*values])
         self._may_go[(place + 1) % self.num].release()
         self._wait(place)
         return self._result
@@ -69,15 +72,3 @@ class Exchange:
         self._may_go[place].acquire()
         if self.failure is not None:
             raise ReplicaFailed from self.failure
-
-    def _joined(self, join: Callable[[list[Any]], Any]) -> Any:
-        kinds = [what for what, _ in self._given]
-        if len(set(kinds)) > 1:
-            told = ", ".join(f"{what} by {_places(kinds, what)}" for what in dict.fromkeys(kinds))
-            raise LockstepError(f"expected the same exchange by all replicas, got {told}")
-        return join([value for _, value in self._given])
-
-
-def _places(kinds: list[str], what: str) -> str:
-    places = [str(place) for place, each in enumerate(kinds) if each == what]
-    return f"replica{'s' if len(places) > 1 else ''} {', '.join(places)}"

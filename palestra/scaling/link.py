@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from palestra.scaling.means import LockstepError, Part, common_names, tree_sum
+from palestra.scaling.means import Part, common_names, told_apart, tree_sum
 from palestra.scaling.ranks import Ranks, fail
 from palestra.storage.states import from_bytes, to_bytes
 
@@ -191,7 +191,9 @@ class Link:
         received = [memoryview(each) for each in self._all_to_all(sent).numpy()]
         headers = [HEADER.unpack_from(each) for each in received]
         if len({kind for kind, *_ in headers}) > 1:
-            raise LockstepError(self._told_apart(what))
+            text = what.encode()[:256].ljust(256)
+            given = self._long(text, [len(text)] * self.ranks.num, to_first=False)
+            raise told_apart([bytes(each).decode(errors="replace").strip() for each in given], "rank")
         sizes = [size for _, size, _, _ in headers]
         notices = [Notice(bool(wants), minutes) for _, _, wants, minutes in headers]
         if max(sizes) <= self._inline:
@@ -204,7 +206,7 @@ class Link:
         ranks = self.ranks
         own = torch.frombuffer(bytearray(value), dtype=torch.uint8)
         if to_first:
-            sent, outward = own, [len(value) if rank == 0 else 0 for rank in range(ranks.num)]
+            sent, outward = own, [len(value), *[0] * (ranks.num - 1)]
             inward = list(sizes) if ranks.rank == 0 else [0] * ranks.num
         else:
             sent, outward, inward = own.repeat(ranks.num), [len(value)] * ranks.num, list(sizes)
@@ -217,15 +219,6 @@ class Link:
         received = torch.empty_like(rows)
         self._await(dist.all_to_all_single(received, rows, group=self._group, async_op=True))
         return received
-
-    def _told_apart(self, what: str) -> str:
-        """Say which process exchanges what, where they differ."""
-        text = what.encode()[:256].ljust(256)
-        given = self._long(text, [len(text)] * self.ranks.num, to_first=False)
-        texts = [bytes(each).decode(errors="replace").strip() for each in given]
-        ranks = {each: [rank for rank, text in enumerate(texts) if text == each] for each in texts}
-        told = ", ".join(f"{each} by {_in_words(ranks[each])}" for each in ranks)
-        return f"expected the same exchange by all replicas, got {told}"
 
     # ---- waiting, and who is late ----------------------------------------------------------------------------
 

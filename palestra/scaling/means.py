@@ -1,17 +1,24 @@
 """Means over replicas, added up in one binary tree, so that they have the same bits wherever they are computed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from palestra.players.player import Metrics
-
 
 class LockstepError(Exception):
     """Replicas of one run do not do the same. The message says what each of them does."""
+
+
+def told_apart(told: Sequence[str], noun: str) -> LockstepError:
+    """Make the error for exchanges that differ. told: what each exchanges, in their order. noun: what they are."""
+    by: dict[str, list[str]] = {}
+    for place, what in enumerate(told):
+        by.setdefault(what, []).append(str(place))
+    got = (f"{what} by {noun}{'s' if len(places) > 1 else ''} {', '.join(places)}" for what, places in by.items())
+    return LockstepError(f"expected the same exchange by all replicas, got {', '.join(got)}")
 
 
 def tree_sum(values: Sequence[Tensor]) -> Tensor:
@@ -24,7 +31,7 @@ def tree_sum(values: Sequence[Tensor]) -> Tensor:
 class Share:
     """What one replica brings to a mean. Arguments as for `Replica.mean`."""
 
-    def __init__(self, gradient: Tensor, metrics: Metrics, weight: Tensor | float | None) -> None:
+    def __init__(self, gradient: Tensor, metrics: Mapping[str, Any], weight: Tensor | float | None) -> None:
         self.gradient, self.metrics = gradient, metrics
         self.weight = None if weight is None else torch.as_tensor(weight, dtype=torch.float64).sum().to(gradient.device)
 
@@ -36,11 +43,11 @@ class Share:
     @cached_property
     def numbers(self) -> dict[str, Tensor]:
         """The metrics of which there is a mean, float64 () each."""
-        found = {}
-        for name, value in self.metrics.items():
-            if isinstance(value, float | int) or (isinstance(value, Tensor) and value.ndim == 0):
-                found[name] = torch.as_tensor(value, dtype=torch.float64, device=self.gradient.device).detach()
-        return found
+        return {
+            name: torch.as_tensor(value, dtype=torch.float64, device=self.gradient.device).detach()
+            for name, value in self.metrics.items()
+            if isinstance(value, float | int) or (isinstance(value, Tensor) and value.ndim == 0)
+        }
 
 
 class Part(NamedTuple):
@@ -57,16 +64,14 @@ class Part(NamedTuple):
 
 
 def mean_of(
-    shares: Sequence[Share], over_processes: Callable[[Part], Part] | None = None
+    shares: Sequence[Share], over_processes: Callable[[Part], Part] = lambda part: part
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the mean of gradients and of metrics, weighted; zeros if nobody counts.
 
-    over_processes: adds a part to those of the run's other processes; None: there are none. Raises LockstepError if
+    over_processes: adds a part to those of the run's other processes, if there are any. Raises LockstepError if
     those that count have other metrics or gradients of other shapes.
     """
-    part = part_of(shares)
-    if over_processes is not None:
-        part = over_processes(part)
+    part = over_processes(part_of(shares))
     total = part.numbers[0]
     inverse = torch.where(total > 0, 1.0 / total, 0.0)
     gradient, numbers = part.gradient * inverse.to(part.gradient.dtype), part.numbers[1:] * inverse
@@ -80,8 +85,7 @@ def part_of(shares: Sequence[Share]) -> Part:
         shapes = ", ".join(str(tuple(share.gradient.shape)) for share in shares)
         raise LockstepError(f"expected gradients of one shape, got {shapes}")
     names = common_names([(not share.is_absent, list(share.numbers)) for share in shares])
-    columns = [_column(share, names) for share in shares]
-    numbers, gradients = ([column[place] for column in columns] for place in (0, 1))
+    numbers, gradients = zip(*(_column(share, names) for share in shares), strict=True)
     return Part(any(not share.is_absent for share in shares), names, tree_sum(numbers), tree_sum(gradients))
 
 

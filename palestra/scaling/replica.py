@@ -60,16 +60,7 @@ class Replica:
 
         Raises LockstepError if another replica hands in something else now.
         """
-        if self.num == 1:
-            return [value]
-
-        def join(values: list[T], notice: Notice) -> tuple[list[T], list[Notice]]:
-            if self.link is None:
-                return values, [notice]
-            given, notices = self.link.gather(what, values, notice)
-            return list(chain.from_iterable(given)), notices
-
-        return self._exchanged(what, value, join)
+        return self._gathered(what, value, to_first=False)
 
     def of_leader(self, what: str, value: T) -> T:
         """Return the value of replica 0."""
@@ -77,17 +68,21 @@ class Replica:
 
     def to_leader(self, what: str, value: T) -> list[T] | None:
         """As `each`, but replica 0 alone gets the values; the others get None."""
+        found = self._gathered(what, value, to_first=True)
+        return found if self.leads else None
+
+    def _gathered(self, what: str, value: T, to_first: bool) -> list[T]:
         if self.num == 1:
             return [value]
 
         def join(values: list[T], notice: Notice) -> tuple[list[T], list[Notice]]:
             if self.link is None:
                 return values, [notice]
-            given, notices = self.link.gather(what, values, notice, to_first=True)
+            given, notices = self.link.gather(what, values, notice, to_first)
             return list(chain.from_iterable(given)), notices
 
-        found = self._exchanged(what, value, join)
-        return found if self.leads else None
+        found: list[T] = self._exchanged(what, value, join)
+        return found
 
     def mean(
         self, gradient: Tensor, metrics: Mapping[str, Any], weight: Tensor | float | None = None
@@ -104,14 +99,14 @@ class Replica:
         share = Share(gradient, metrics, weight)
 
         def join(shares: list[Share], notice: Notice) -> tuple[tuple[Tensor, dict[str, Tensor]], list[Notice]]:
-            link, notices = self.link, [notice]
+            notices = [notice]
 
             def over_processes(part: Part) -> Part:
-                assert link is not None
-                total, notices[:] = link.sum(part, notice)
-                return total
+                if self.link is not None:
+                    part, notices[:] = self.link.sum(part, notice)
+                return part
 
-            return mean_of(shares, None if link is None else over_processes), notices
+            return mean_of(shares, over_processes), notices
 
         mean, means = self._exchanged("a mean", share, join)
         return mean.clone(), means if share.is_absent else {**metrics, **means}  # optimizers clip in place

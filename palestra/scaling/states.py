@@ -15,23 +15,26 @@ OWN = "own"  # the key of a value that differs from the leader's as a whole
 
 def shared(state: Mapping[str, Any], common: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Return the parts of a state that all replicas have in common. common: those of each player's algorithm."""
-    players = {
-        name: {part: player[part] for part in SHARED_OF_PLAYERS if part in player}
-        | {"algorithm": {part: player["algorithm"][part] for part in common[name]}}
-        for name, player in state.get("players", {}).items()
-    }
-    return {part: state[part] for part in SHARED if part in state} | {"players": players}
+    found = _parts(state, common, are_shared=True)
+    return found | {"players": found.get("players", {})}
 
 
 def unshared(state: Mapping[str, Any], common: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Return a state without the parts that all replicas have in common. common: those of each player's algorithm."""
+    return _parts(state, common, are_shared=False)
+
+
+def _parts(state: Mapping[str, Any], common: Mapping[str, Sequence[str]], are_shared: bool) -> dict[str, Any]:
+    def chosen(parts: Mapping[str, Any], shared_names: Sequence[str]) -> dict[str, Any]:
+        if are_shared:
+            return {name: parts[name] for name in shared_names if name in parts}
+        return {name: value for name, value in parts.items() if name not in shared_names}
+
     players = {
-        name: {part: value for part, value in player.items() if part not in SHARED_OF_PLAYERS}
-        | {"algorithm": {part: value for part, value in player["algorithm"].items() if part not in common[name]}}
+        name: chosen(player, SHARED_OF_PLAYERS) | {"algorithm": chosen(player["algorithm"], common[name])}
         for name, player in state.get("players", {}).items()
     }
-    own = {part: value for part, value in state.items() if part not in SHARED}
-    return own | ({"players": players} if "players" in state else {})
+    return chosen(state, SHARED) | ({"players": players} if "players" in state else {})
 
 
 def own_part(state: Any, of_leader: Any) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,11 +18,11 @@ from starlette.routing import Route
 
 from palestra.serving.chat import Asked, completion, read_chat, require_room
 from palestra.serving.engine import Engine, Models
-from palestra.serving.errors import ApiError, named, quoted, too_large
+from palestra.serving.errors import ApiError, quoted, too_large, unknown_parameter
 from palestra.serving.files import MOST_FILE_BYTES, Files
 from palestra.serving.guard import tell_of_loop
 from palestra.serving.jobs import Jobs
-from palestra.serving.params import read_job
+from palestra.serving.params import JobParams
 from palestra.serving.runner import Runner
 from palestra.text.models.model import PromptBeyondContext, PromptRefused
 
@@ -90,7 +90,7 @@ class Served:
 
     async def complete(self, request: Request) -> Response:
         asked = read_chat(await body_of(request))
-        self._require_model(asked.model, status=404)
+        self._require_model(asked.params.model, status=404)
         require_room(asked, self.models.first.network.context)
         answering = asyncio.ensure_future(self._answered(asked))
         try:
@@ -108,7 +108,7 @@ class Served:
         except PromptRefused as error:
             code = "context_length_exceeded" if isinstance(error, PromptBeyondContext) else "invalid_value"
             raise ApiError(f"messages: {error}", "messages", code=code) from None
-        found = await asyncio.wrap_future(self.engine.ask(asked.model, prompt, asked.keys(), asked.sampling))
+        found = await asyncio.wrap_future(self.engine.ask(asked.params.model, prompt, asked.keys(), asked.sampling))
 
         def answered() -> Response:
             return answer(completion(asked, [model.answer(prompt, each) for each in found], model.encoder))
@@ -119,25 +119,18 @@ class Served:
 
     async def list_files(self, request: Request) -> Response:
         asked = request.query_params
-        require_known(asked, {"after", "limit", "order", "purpose"}.__contains__)
         found = [file.shown() for file in self.files.listed() if asked.get("purpose", file.purpose) == file.purpose]
         if asked.get("order", "desc") not in ("asc", "desc"):
             raise ApiError(f"order: expected asc or desc, got {quoted(asked['order'])}", "order")
         if asked.get("order", "desc") == "desc":
             found.reverse()
-        return answer(page(found, asked, usual_limit=10_000, most=10_000))
+        return answer(page(found, asked, ("order", "purpose"), usual_limit=10_000, most=10_000))
 
     async def add_file(self, request: Request) -> Response:
-        name, content = await self._uploaded(request)
-        return answer((await run_in_threadpool(self.files.add, name, "fine-tune", content)).shown())
-
-    async def _uploaded(self, request: Request) -> tuple[str, bytes]:
-        """Read an uploaded file; returns its name and its content. Raises ApiError."""
         async with request.form(max_files=1, max_fields=8, max_part_size=4096) as form:
             uploaded, purpose = form.get("file"), form.get("purpose")
             if others := [name for name in form if name not in ("file", "purpose")]:
-                name = named(others[0])
-                raise ApiError(f"{name}: this server knows no such parameter", name, code="unsupported_parameter")
+                raise unknown_parameter(others[0])
             if not isinstance(uploaded, UploadFile):
                 raise ApiError("file: expected a file, got none", "file", code="missing_required_parameter")
             if purpose != "fine-tune":
@@ -147,7 +140,8 @@ class Served:
                 raise ApiError("file: expected a name of 1 to 255 characters", "file", code="invalid_value")
             if (uploaded.size or 0) > MOST_FILE_BYTES:
                 raise too_large(MOST_FILE_BYTES)
-            return name, await uploaded.read()
+            content = await uploaded.read()
+        return answer((await run_in_threadpool(self.files.add, name, "fine-tune", content)).shown())
 
     async def get_file(self, request: Request) -> Response:
         return answer(self.files.get(request.path_params["id"]).shown())
@@ -166,21 +160,22 @@ class Served:
     # ---- jobs --------------------------------------------------------------------------------------------
 
     async def add_job(self, request: Request) -> Response:
-        said = read_job(await body_of(request))
-        self._require_model(said["model"], status=400)
-        file = self.files.get(said["training_file"], "training_file")
-        of = self.jobs.made().get(said["model"])
-        said["begins_with"] = None if of is None else of.id
+        params = JobParams.read(await body_of(request))
+        method = params.tuning()
+        self._require_model(params.model, status=400)
+        file = self.files.get(params.training_file, "training_file")
+        of = self.jobs.made().get(params.model)
+        said = params.model_dump(include={"model", "training_file", "suffix", "metadata"})
 
         def add() -> dict[str, Any]:
-            return self.jobs.add(self.files.content(file), **said).shown()
+            begins_with = None if of is None else of.id
+            return self.jobs.add(self.files.content(file), method=method, begins_with=begins_with, **said).shown()
 
         return answer(await run_in_threadpool(add))
 
     async def list_jobs(self, request: Request) -> Response:
         asked = request.query_params
         keys = {name: key[1] for name in asked if (key := re.fullmatch(r"metadata\[(.*)\]", name, re.DOTALL))}
-        require_known(asked, {"after", "limit", "metadata", *keys}.__contains__)
         wanted = {key: asked[name] for name, key in keys.items()}
         if asked.get("metadata", "null") != "null":
             raise ApiError("metadata: expected metadata[key]=text, or metadata=null", "metadata", code="invalid_value")
@@ -189,7 +184,7 @@ class Served:
             for job in reversed(self.jobs.listed())
             if (job.metadata is None or "metadata" not in asked) and wanted.items() <= (job.metadata or {}).items()
         ]
-        return answer(page(found, asked, usual_limit=20, most=100))
+        return answer(page(found, asked, ("metadata", *keys)))
 
     async def get_job(self, request: Request) -> Response:
         return answer(self.jobs.get(request.path_params["id"]).shown())
@@ -198,9 +193,7 @@ class Served:
         return answer((await run_in_threadpool(self.runner.cancel, request.path_params["id"])).shown())
 
     async def list_events(self, request: Request) -> Response:
-        require_known(request.query_params, {"after", "limit"}.__contains__)
-        events = self.jobs.get(request.path_params["id"]).shown_events()
-        return answer(page(events, request.query_params, usual_limit=20, most=100))
+        return answer(page(self.jobs.get(request.path_params["id"]).shown_events(), request.query_params))
 
 
 # ---- bodies ------------------------------------------------------------------------------------------
@@ -250,8 +243,19 @@ async def refused_by_starlette(request: Request, error: HTTPException) -> Respon
 # ---- lists in pages -------------------------------------------------------------------------------------
 
 
-def page(items: Sequence[Mapping[str, Any]], asked: Mapping[str, str], usual_limit: int, most: int) -> dict[str, Any]:
-    """Return the part of a list for which a query asks by `after`, an id, and `limit`. Raises ApiError."""
+def page(
+    items: Sequence[Mapping[str, Any]],
+    asked: Mapping[str, str],
+    others: Sequence[str] = (),
+    usual_limit: int = 20,
+    most: int = 100,
+) -> dict[str, Any]:
+    """Return the part of a list for which a query asks by `after`, an id, and `limit`.
+
+    others: the names of other parameters that the query may have. Raises ApiError, also for one that nobody reads.
+    """
+    if unknown := [name for name in asked if name not in ("after", "limit", *others)]:
+        raise unknown_parameter(unknown[0], "list")
     start, after = 0, asked.get("after")
     if after is not None:
         ids = [item["id"] for item in items]
@@ -269,10 +273,3 @@ def page(items: Sequence[Mapping[str, Any]], asked: Mapping[str, str], usual_lim
         "last_id": found[-1]["id"] if found else None,
         "has_more": start + len(found) < len(items),
     }
-
-
-def require_known(asked: Mapping[str, str], is_known: Callable[[str], object]) -> None:
-    """Raise ApiError for a parameter of a query that nobody reads."""
-    if others := [name for name in asked if not is_known(name)]:
-        name = named(others[0])
-        raise ApiError(f"{name}: this list knows no such parameter", name, code="unsupported_parameter")

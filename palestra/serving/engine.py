@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from time import monotonic
 
 import torch
@@ -37,9 +36,7 @@ class Models:
         """Return a model, loaded. Raises CheckpointError for weights that are missing or damaged."""
         if name == self.source.facts.name:
             return self.first
-        if name in self._loaded:
-            model = self._loaded.pop(name)
-        else:
+        if (model := self._loaded.pop(name, None)) is None:
             weights = self.tuned.weights(name)
             if len(self._loaded) < MOST_LOADED:
                 model = self.source.build(self.device)
@@ -109,15 +106,14 @@ class Engine:
             with self._changed:
                 self._changed.wait_for(lambda: self._queue)
                 if not self.exact:
-                    patience_s = max(GATHER_S, GATHER_SHARE * seconds)
-                    self._changed.wait_for(partial(self._is_waited_by, num_expected), patience_s)
+                    self._gather(num_expected, max(GATHER_S, GATHER_SHARE * seconds))
                 batch = self._take_batch()
             started_s = monotonic()
             self._answer(batch)
             num_expected, seconds = len(self._queue) + len(batch), monotonic() - started_s
 
-    def _is_waited_by(self, num: int) -> bool:
-        return len(self._queue) >= num
+    def _gather(self, num: int, patience_s: float) -> None:
+        self._changed.wait_for(lambda: len(self._queue) >= num, patience_s)
 
     def _take_batch(self) -> list[Waiting]:
         """Take the first one that waits, and those behind it that can be computed with it, out of the queue."""
@@ -150,9 +146,9 @@ class Engine:
             else:
                 for each in batch:
                     self._answer([each])
-            return
-        rows = iter(drawn)
-        for each in batch:
-            own = [next(rows) for _ in each.keys]
-            if each.found.set_running_or_notify_cancel():
-                each.found.set_result(own)
+        else:
+            rows = iter(drawn)
+            for each in batch:
+                own = [next(rows) for _ in each.keys]
+                if each.found.set_running_or_notify_cancel():
+                    each.found.set_result(own)

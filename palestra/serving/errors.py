@@ -31,6 +31,12 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
+def unknown_parameter(name: str, who: str = "server") -> ApiError:
+    """Make the error of a parameter that nobody reads, whatever a request calls it."""
+    path = named(name)
+    return ApiError(f"{path}: this {who} knows no such parameter", path, code="unsupported_parameter")
+
+
 def too_large(most: int) -> ApiError:
     return ApiError(f"expected a body of at most {most} bytes, got a larger one", status=413)
 

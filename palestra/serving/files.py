@@ -41,12 +41,9 @@ class FileFacts(Entry):
     def shown(self) -> dict[str, Any]:
         """Return the file in OpenAI's shape."""
         return {
-            "id": self.id,
+            **self.model_dump(include={"id", "created_at", "filename", "purpose"}),
             "object": "file",
             "bytes": self.size,
-            "created_at": self.created_at,
-            "filename": self.filename,
-            "purpose": self.purpose,
             "status": "processed",
         }
 

@@ -188,8 +188,7 @@ class Guard:
 
     def _require_allowed(self, headers: dict[bytes, bytes]) -> None:
         if self.key is not None:
-            given = headers.get(b"authorization", b"")
-            if not hmac.compare_digest(given, f"Bearer {self.key}".encode()):
+            if not hmac.compare_digest(headers.get(b"authorization", b""), f"Bearer {self.key}".encode()):
                 message = "expected the key of this server as a bearer token, got another one or none"
                 raise ApiError(message, status=401, code="invalid_api_key")
             return

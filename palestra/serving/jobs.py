@@ -1,6 +1,5 @@
 """Fine-tuning jobs: how they tune, and as the disk has them what happened to them, and the models that they made."""
 
-import re
 import secrets
 import threading
 import time
@@ -38,23 +37,18 @@ class Method(Entry):
 
     def config(self) -> TuningConfig:
         """Return the opt steps that these parameters stand for."""
-        rate = LEARNING_RATE * self.learning_rate_multiplier
-        group: dict[str, Any] = {
-            "weights": "*",
-            "learning_rate": {"name": "constant", "value": rate},
-            "optimizer": ADAM,
-        }
-        data = {"num_passes": self.n_epochs, "batch_size": self.batch_size, "num_microbatches": 1, "groups": [group]}
+        rate = {"name": "constant", "value": LEARNING_RATE * self.learning_rate_multiplier}
+        groups = [{"weights": "*", "learning_rate": rate, "optimizer": ADAM}]
+        data = {"num_passes": self.n_epochs, "batch_size": self.batch_size, "num_microbatches": 1, "groups": groups}
         return check(data | {"max_grad_norm": 1.0, "precision": "float32"}, TuningConfig)
 
     def begin(self, model: LocalModel, content: bytes) -> LocalTuning:
         """Prepare the tuning of a model on the examples of a file. Raises JobFileError, which names the line."""
-        if self.beta is None:
-            supervised = SupervisedConfig(name="supervised", per="token")
-            job = Job(supervised_examples(model, content), supervised, "before", 1.0)
-        else:
-            preference = PreferenceConfig(name="preference", beta=self.beta)
-            job = Job(preference_examples(model, content), preference, "before", 1.0)
+        loss: SupervisedConfig | PreferenceConfig = SupervisedConfig(name="supervised", per="token")
+        if self.beta is not None:
+            loss = PreferenceConfig(name="preference", beta=self.beta)
+        read = supervised_examples if self.beta is None else preference_examples
+        job = Job(read(model, content), loss, "before", 1.0)
         return LocalTuning(model, job, self.config(), base_key(self.seed, "fine_tuning"))
 
 
@@ -72,6 +66,10 @@ class Event(Entry):
     level: Literal["info", "warn", "error"]
     message: str
     data: dict[str, int | float | None] | None
+
+
+SHOWN = {"id", "created_at", "finished_at", "model", "fine_tuned_model", "status", "training_file", "metadata"}
+SHOWN |= {"trained_tokens"}
 
 
 class JobFacts(Entry):
@@ -102,30 +100,19 @@ class JobFacts(Entry):
 
     def shown(self) -> dict[str, Any]:
         """Return the job in OpenAI's shape."""
-        own = {"n_epochs", "batch_size", "learning_rate_multiplier"} | (
-            {"beta"} if self.method.name == "dpo" else set()
-        )
-        parameters = self.method.model_dump(include=own)
         failed = {"code": "job_failed", "message": self.error, "param": None}
+        name, parameters = self.method.name, self.method.model_dump(exclude={"name", "seed"}, exclude_none=True)
         return {
-            "id": self.id,
+            **self.model_dump(include=SHOWN),
             "object": "fine_tuning.job",
-            "created_at": self.created_at,
-            "finished_at": self.finished_at,
-            "model": self.model,
-            "fine_tuned_model": self.fine_tuned_model,
             "organization_id": "palestra",
-            "status": self.status,
             "error": None if self.error is None else failed,
-            "training_file": self.training_file,
             "validation_file": None,
             "result_files": [],
-            "trained_tokens": self.trained_tokens,
             "hyperparameters": parameters,
-            "method": {"type": self.method.name, self.method.name: {"hyperparameters": parameters}},
+            "method": {"type": name, name: {"hyperparameters": parameters}},
             "seed": self.method.seed,
             "integrations": [],
-            "metadata": self.metadata,
             "estimated_finish": None,
         }
 
@@ -133,11 +120,9 @@ class JobFacts(Entry):
         """Return what happened in OpenAI's shape, the latest first."""
         return [
             {
+                **event.model_dump(),
                 "id": f"ftevent-{self.id.removeprefix('ftjob-')}-{number}",
                 "object": "fine_tuning.job.event",
-                "created_at": event.created_at,
-                "level": event.level,
-                "message": event.message,
                 "type": "message" if event.data is None else "metrics",
                 "data": event.data or {},
             }
@@ -153,15 +138,13 @@ class Jobs:
 
     def __init__(self, folder: Folder) -> None:
         self.folder, self.changed = folder.make(), threading.Condition(threading.RLock())
-        self._jobs: dict[str, JobFacts] = {}
-        for name in folder.names():
-            own = folder.below(name)
+        folders = [folder.below(name) for name in folder.names()]
+        for own in folders:
             if own.kind(FACTS) is None:  # it was killed while it was made
                 _empty(own, ())
                 own.remove_empty()
-                continue
-            self._jobs[name] = read_job(own)
-        self._jobs = dict(sorted(self._jobs.items(), key=lambda item: item[1].number))
+        jobs = {own.path.name: read_job(own) for own in folders if own.kind(FACTS) is not None}
+        self._jobs = dict(sorted(jobs.items(), key=lambda item: item[1].number))
         for name in self._jobs:
             self.tidy(name)  # a kill may have come before
 
@@ -189,10 +172,6 @@ class Jobs:
     def weights(self, model: str) -> dict[str, Tensor]:
         """Read the weights of a tuned model. Raises DamagedError."""
         return read_weights(self.folder.below(self.made()[model].id))
-
-    def examples(self, job: JobFacts) -> bytes:
-        """Read the content of a job's training file. Raises DamagedError."""
-        return read_examples(self.folder.below(job.id), job)
 
     # ---- changing ----------------------------------------------------------------------------------------
 
@@ -261,14 +240,9 @@ class Jobs:
         facts, own = self._jobs[job_id], self.folder.below(job_id)
         with own.reading(WEIGHTS) as file:
             weights = StoredFile.of_pieces(file.pieces(file.size))
-        name = ":".join(["ft", of_model, facts.suffix or "", re.sub("^ftjob-", "", job_id)[:12]])
-        made: dict[str, Any] = {
-            "status": "succeeded",
-            "fine_tuned_model": name,
-            "weights": weights,
-            "trained_tokens": trained_tokens,
-        }
-        self.change(job_id, f"The job has successfully completed; new model: {name}", **made)
+        name = ":".join(["ft", of_model, facts.suffix or "", job_id.removeprefix("ftjob-")[:12]])
+        made: dict[str, Any] = {"fine_tuned_model": name, "weights": weights, "trained_tokens": trained_tokens}
+        self.change(job_id, f"The job has successfully completed; new model: {name}", status="succeeded", **made)
 
     def _write(self, facts: JobFacts) -> None:
         self.folder.below(facts.id).write(FACTS, to_json(facts.model_dump()).encode())

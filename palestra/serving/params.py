@@ -1,157 +1,140 @@
-"""Reads the parameters of a request: each is taken by name, and what nobody has taken is refused."""
+"""Reads the parameters of a request: their names and types are those of a model, and what it has not is refused."""
 
-import re
+import math
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from palestra.serving.errors import ApiError, named, quoted
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
+from pydantic_core import PydanticCustomError
+
+from palestra.serving.errors import ApiError, quoted, unknown_parameter
 from palestra.serving.jobs import Method
 
-T = TypeVar("T")
 
+class Params(BaseModel):
+    """The parameters of a request, or of an object in one. Null is read as absent, and every error names its parameter.
 
-class Params:
-    """The parameters of a request. Null is read as absent, and every error names its parameter.
-
-    at: the path of the object that holds them, such as "method.dpo."; empty for the request itself.
+    without_effect: by name, the values that change nothing, beside null.
     """
 
-    def __init__(self, data: Mapping[str, Any], at: str = "") -> None:
-        self.data, self.at = dict(data), at
+    model_config = ConfigDict(frozen=True, strict=True)
+    without_effect: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
-    def take(self, name: str) -> Any:
-        """Return a parameter as it is, None if it is absent."""
-        return self.data.pop(name, None)
+    @model_validator(mode="before")
+    @classmethod
+    def _said(cls, data: Any) -> Any:
+        """Leave out what changes nothing. Of unknown names only the first is told, since there may be a million."""
+        if not isinstance(data, dict):
+            raise ValueError(f"expected an object, got {quoted(data)}")
+        nothing = [(name, type(value), value) for name, values in cls.without_effect.items() for value in values]
+        said = {n: value for n, value in data.items() if value is not None and (n, type(value), value) not in nothing}
+        if (unknown := next((name for name in said if name not in cls.model_fields), None)) is not None:
+            raise PydanticCustomError("unknown", "a parameter that is unknown", {"unknown": [unknown]})
+        return said
 
-    def refuse(self, name: str, expected: str, got: object) -> ApiError:
-        """Make the error of a parameter with a wrong value."""
-        path = self.at + name
-        return ApiError(f"{path}: expected {expected}, got {quoted(got)}", path, code="invalid_value")
+    @classmethod
+    def read(cls, data: Any) -> Self:
+        """Read the parameters of a request. Raises ApiError, which names one that cannot be."""
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+        told = fault.get("ctx", {})
+        path = ".".join(map(str, [*fault["loc"], *told.get("unknown", ())]))
+        if "unknown" in told:
+            raise unknown_parameter(path)
+        if fault["type"] == "missing":
+            raise ApiError(f"{path}: expected this parameter, got none", path, code="missing_required_parameter")
+        raise ApiError(f"{path}: {told['error']}", path, code="invalid_value")
 
-    def missing(self, name: str) -> ApiError:
-        path = self.at + name
-        return ApiError(f"{path}: expected this parameter, got none", path, code="missing_required_parameter")
 
-    def text(self, name: str) -> str:
-        """Return a text that must be there."""
-        if (value := self.take(name)) is None:
-            raise self.missing(name)
-        if not isinstance(value, str):
-            raise self.refuse(name, "a text", value)
-        return value
+def expected(
+    what: str, is_right: Callable[[Any], object] = lambda value: True, most: float = math.inf
+) -> WrapValidator:
+    """Return an annotation by which a value of another type, or one that is not right, is refused in words.
 
-    def integer(self, name: str, low: int, high: int, default: T) -> int | T:
-        value = self.take(name)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self.refuse(name, f"an integer from {low} to {high}", value)
-        return value
+    most: entries of a list or an object, counted before they are looked at, since there may be a million.
+    """
 
-    def number(self, name: str, low: float, high: float, default: T) -> float | T:
-        value = self.take(name)
-        if value is None:
-            return default
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not low <= value <= high:  # as no nan is
-            raise self.refuse(name, f"a number from {low:g} to {high:g}", value)
-        return float(value)
+    def check(value: Any, read: Callable[[Any], Any]) -> Any:
+        with suppress(ValidationError):
+            if not (isinstance(value, list | dict) and len(value) > most) and is_right(found := read(value)):
+                return found
+        raise ValueError(f"expected {what}, got {quoted(value)}")
 
-    def flag(self, name: str) -> bool:
-        value = self.take(name)
-        if not isinstance(value, bool | None):
-            raise self.refuse(name, "true or false", value)
-        return bool(value)
+    return WrapValidator(check)
 
-    def mapping(self, name: str) -> "Params":
-        """Return the parameters of an object inside the request; none if it is absent."""
-        value = self.take(name)
-        if not isinstance(value, dict | None):
-            raise self.refuse(name, "an object", value)
-        return Params(value or {}, f"{self.at}{name}.")
 
-    def end(self, without_effect: Mapping[str, Sequence[Any]]) -> None:
-        """Refuse what nobody has taken. without_effect: by name, the values that change nothing, beside null."""
-        for name, value in self.data.items():
-            if value is None or any(
-                type(value) is type(each) and value == each for each in without_effect.get(name, ())
-            ):
-                continue
-            path = self.at + named(name)
-            raise ApiError(f"{path}: this server knows no such parameter", path, code="unsupported_parameter")
+def within(low: float, high: float) -> WrapValidator:
+    """Return an annotation for an integer, or a number if the bounds are floats, of a range."""
+    what = f"an integer from {low} to {high}" if isinstance(low, int) else f"a number from {low:g} to {high:g}"
+    return expected(what, lambda value: low <= value <= high)
+
+
+Text = Annotated[str, expected("a text")]
 
 
 # ---- fine-tuning jobs -----------------------------------------------------------------------------------
 
 
 MOST_PAIRS, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512  # of metadata
-AUTO = {"n_epochs": 1, "batch_size": 64, "learning_rate_multiplier": 1.0, "beta": 0.1}  # what "auto" means
-WITHOUT_EFFECT: dict[str, Sequence[Any]] = {"integrations": ([],), "hyperparameters": ({},)}
+BETA = 0.1  # of a job that says none
+BETAS = "a number from 1e-09 to 1e+09"
+SUFFIX = "up to 64 letters, digits, dots, dashes and underscores"
+METADATA = f"at most {MOST_PAIRS} texts of {LONGEST_VALUE} characters, by keys of {LONGEST_KEY}"
+Key = Annotated[str, Field(max_length=LONGEST_KEY)]
+Value = Annotated[str, Field(max_length=LONGEST_VALUE)]
+Metadata = Annotated[dict[Key, Value], expected(METADATA, most=MOST_PAIRS)]
 
 
-def read_job(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the model, the training file, the method, the suffix and the metadata of a job. Raises ApiError."""
-    params = Params(data)
-    model, training_file = params.text("model"), params.text("training_file")
-    suffix = params.take("suffix")
-    if suffix is not None and not (isinstance(suffix, str) and re.fullmatch(r"[\w.-]{1,64}", suffix, re.ASCII)):
-        raise params.refuse("suffix", "up to 64 letters, digits, dots, dashes and underscores", suffix)
-    metadata = read_metadata(params)
-    seed = params.integer("seed", 0, 2**63 - 1, secrets.randbits(31))
-    method = _method(params, seed)
-    params.end(WITHOUT_EFFECT)
-    return {
-        "model": model,
-        "training_file": training_file,
-        "method": method,
-        "suffix": suffix,
-        "metadata": metadata,
-    }
+class Hyperparameters(Params):
+    """How a job tunes. "auto" is read as absent; beta belongs to the method dpo alone."""
+
+    without_effect: ClassVar = dict.fromkeys(("n_epochs", "batch_size", "learning_rate_multiplier"), ("auto",))
+
+    n_epochs: Annotated[int, within(1, 10_000)] = 1
+    batch_size: Annotated[int, within(1, 100_000)] = 64
+    learning_rate_multiplier: Annotated[float, within(1e-9, 1e9)] = 1.0
+    beta: Annotated[float | Literal["auto"], expected(BETAS, lambda b: b == "auto" or 1e-9 <= b <= 1e9)] | None = None
 
 
-def _method(params: Params, seed: int) -> Method:
-    method = params.mapping("method")
-    name: Any = method.take("type")
-    name = "supervised" if name is None else name
-    if name not in ("supervised", "dpo"):
-        raise method.refuse("type", "supervised or dpo", name)
-    own = method.mapping(name)
-    # before there were methods, the request itself had those of a supervised one
-    found = own.mapping("hyperparameters") if own.data else params.mapping("hyperparameters")
-    values: Mapping[str, Any] = {
-        "n_epochs": _or_auto(found, "n_epochs", Params.integer, 1, 10_000),
-        "batch_size": _or_auto(found, "batch_size", Params.integer, 1, 100_000),
-        "learning_rate_multiplier": _or_auto(found, "learning_rate_multiplier", Params.number, 1e-9, 1e9),
-        "beta": _or_auto(found, "beta", Params.number, 1e-9, 1e9) if name == "dpo" else None,
-    }
-    for each in (found, own, method):
-        each.end({})
-    return Method(name=name, seed=seed, **values)
+class OwnParams(Params):
+    hyperparameters: Hyperparameters | None = None
 
 
-def _or_auto(params: Params, name: str, read: Any, low: float, high: float) -> Any:
-    """Take a hyperparameter. "auto" and none are the same."""
-    if params.data.get(name) == "auto":
-        params.take(name)
-    return read(params, name, low, high, AUTO[name])
+class MethodParams(Params):
+    type: Annotated[Literal["supervised", "dpo"], expected("supervised or dpo")] = "supervised"
+    supervised: OwnParams | None = None
+    dpo: OwnParams | None = None
 
 
-def read_metadata(params: Params) -> dict[str, str] | None:
-    """Take the texts by which a client finds a job again."""
-    metadata = params.take("metadata")
-    if metadata is None:
-        return None
-    expected = f"at most {MOST_PAIRS} texts of {LONGEST_VALUE} characters, by keys of {LONGEST_KEY}"
-    if not isinstance(metadata, dict) or len(metadata) > MOST_PAIRS:
-        raise params.refuse("metadata", expected, metadata)
-    for key, value in metadata.items():
-        is_text = isinstance(value, str) and _is_unicode(key) and _is_unicode(value)
-        if not is_text or len(key) > LONGEST_KEY or len(value) > LONGEST_VALUE:
-            raise ApiError(f"metadata: expected {expected}, got others", "metadata", code="invalid_value")
-    return metadata
+class JobParams(Params):
+    """The parameters of a job. metadata: the texts by which a client finds it again."""
 
+    without_effect: ClassVar = {"integrations": ([],), "hyperparameters": ({},)}
 
-def _is_unicode(text: str) -> bool:
-    """Tell whether a text has no halves of pairs of UTF-16, which nothing can encode."""
-    return not re.search("[\ud800-\udfff]", text)
+    model: Text
+    training_file: Text
+    suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$"), expected(SUFFIX)] | None = None
+    metadata: Metadata | None = None
+    seed: Annotated[int, within(0, 2**63 - 1)] = Field(default_factory=lambda: secrets.randbits(31))
+    method: MethodParams = MethodParams()
+    hyperparameters: Hyperparameters | None = None
+
+    def tuning(self) -> Method:
+        """Return how the job tunes. Raises ApiError for what belongs to another method, or is said in two places."""
+        name, by_method = self.method.type, {"supervised": self.method.supervised, "dpo": self.method.dpo}
+        method = by_method.pop(name)
+        own = method and method.hyperparameters
+        # before there were methods, the request itself had those of a supervised one
+        found = own or self.hyperparameters or Hyperparameters()
+        others: dict[str, object] = {f"method.{other}": said for other, said in by_method.items()}
+        others["hyperparameters"] = own and self.hyperparameters
+        others[f"method.{name}.hyperparameters.beta" if own else "hyperparameters.beta"] = name != "dpo" and found.beta
+        for path, said in others.items():
+            if said:
+                raise unknown_parameter(path)
+        beta = (BETA if found.beta in (None, "auto") else found.beta) if name == "dpo" else None
+        return Method(name=name, seed=self.seed, **found.model_dump() | {"beta": beta})

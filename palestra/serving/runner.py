@@ -12,7 +12,7 @@ from typing import Any
 
 from palestra.config import failure
 from palestra.runtime.signals import exit_text
-from palestra.serving.jobs import JobFacts, Jobs, Status
+from palestra.serving.jobs import JobFacts, Jobs, Status, read_examples
 from palestra.storage.disk import Folder
 from palestra.storage.secrets import redacted
 from palestra.storage.stored_files import CheckpointError
@@ -54,7 +54,7 @@ class Runner:
         for thread in self._threads:
             thread.join()
         if self._spare is not None:
-            self._spare.kill()
+            self._spare.process.kill()
             self._spare.end()
 
     def cancel(self, job_id: str) -> JobFacts:
@@ -69,7 +69,7 @@ class Runner:
 
     def _kill(self) -> None:
         if self._worker is not None:
-            self._worker.kill()
+            self._worker.process.kill()
 
     # ---- in the threads ----------------------------------------------------------------------------------
 
@@ -84,10 +84,9 @@ class Runner:
             try:
                 try:
                     work(job)
-                except (CheckpointError, OSError) as error:  # of its files, or of a machine without more processes
-                    self.jobs.fail(job.id, str(error))
-                except Exception as error:  # such as MemoryError: the thread goes on with the next job
-                    self.jobs.fail(job.id, failure(error))
+                except Exception as error:  # of its files, or a lack of memory or processes: the next job may find more
+                    is_plain = isinstance(error, CheckpointError | OSError)
+                    self.jobs.fail(job.id, str(error) if is_plain else failure(error))
                 self.jobs.tidy(job.id)
             except OSError as error:  # a full disk, on which not even this can be noted
                 print(redacted(f"the job {job.id} waits: {error}"), file=sys.stderr)
@@ -95,11 +94,10 @@ class Runner:
 
     def _validate(self, job: JobFacts) -> None:
         try:
-            content = self.jobs.examples(job)
+            content = read_examples(self.jobs.folder.below(job.id), job)
             num = sum(1 for _ in (read_supervised(content) if job.method.name == "supervised" else read_pairs(content)))
         except JobFileError as error:
-            self.jobs.fail(job.id, f"the training file: {error}")
-            return
+            return self.jobs.fail(job.id, f"the training file: {error}")
         self.jobs.change(job.id, f"The training file holds {num} examples; the job is queued", status="queued")
 
     def _compute(self, job: JobFacts) -> None:
@@ -133,7 +131,7 @@ class Runner:
                     message = f"Step {last['step']}/{last['total_steps']}: training loss={last['train_loss']}"
                     self.jobs.change(job.id, message, data=last)
         except BaseException:
-            worker.kill()
+            worker.process.kill()
             raise
         finally:
             code = worker.end()
@@ -148,7 +146,7 @@ class Runner:
         """Return the process for a job: the one that waits already, if there is one."""
         with self.jobs.changed:
             spare, self._spare = self._spare, None
-            if spare is not None and not spare.is_alive():
+            if spare is not None and spare.process.poll() is not None:
                 spare.end()
                 spare = None
             self._worker = spare or Worker(self.folder)
@@ -172,7 +170,7 @@ class Worker:
             watched, self._life = os.pipe()
             failed.callback(os.close, self._life)
             try:
-                self._process = subprocess.Popen(
+                self.process = subprocess.Popen(
                     [*COMMAND, str(watched), str(folder.path)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -187,28 +185,20 @@ class Worker:
 
     def compute(self, job_id: str) -> None:
         """Let it begin with its job."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError), self._process.stdin as told:  # of one that has ended, as `end` tells
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError), self.process.stdin as told:  # of one that has ended, as `end` tells
             told.write(f"{job_id}\n".encode())
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """Yield what it tells, until it ends."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
             with suppress(ValueError):  # of half a line, whose process was killed
                 yield json.loads(line)
 
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
-
-    def kill(self) -> None:
-        self._process.kill()
-
     def end(self) -> int:
         """Wait for its end, and return its exit code."""
-        code = self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+        with self.process:  # closes its pipes
+            code = self.process.wait()
         os.close(self._life)
         return code

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from palestra.config import ConfigError, below
 from palestra.config.own_modules import using_nothing_outside
+from palestra.kinds.text.config import TextConfig
+from palestra.kinds.text.players import TrainedTextPlayer, copy_text_player, find_text_player
 from palestra.players import FromRunConfig
 from palestra.randomness import base_key
-from palestra.runs.kinds import read_stored_config, require_kind
-from palestra.runs.text import TextConfig
-from palestra.runs.text_players import TrainedTextPlayer, copy_text_player, find_text_player
+from palestra.run.kinds import read_stored_config, require_kind
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.facts import Count, Entry, Sha256, to_json
 from palestra.storage.run_folder import RunFolder
@@ -73,8 +73,9 @@ class Source(NamedTuple):
 
 def fill(model: LocalModel, weights: Mapping[str, Tensor]) -> None:
     """Give a model the weights that another one of the same source has learned."""
-    base = model.learning.base_sha256
-    model.load_state_dict({"base": base, "weights": weights, "reference": None, "optimizer": None})
+    model.load_state_dict(
+        {"base": model.learning.base_sha256, "weights": weights, "reference": None, "optimizer": None}
+    )
 
 
 @using_nothing_outside()  # the player is one with a model here
@@ -142,12 +143,10 @@ def facts_of(path: Path, player: str | None, checkpoint: str | None, dtype: str 
             raise ConfigError.at("--dtype", f"expected {' or '.join(get_args(Dtype))}, got {dtype!r}")
         with below("model"):
             check_folder(path)
-        found |= {"name": path.name, "player": None, "checkpoint": None, "base": sha256_of(path), "dtype": in_type}
-        return ServerFacts(**found)
+        return ServerFacts(**found, name=path.name, player=None, checkpoint=None, base=sha256_of(path), dtype=in_type)
     if dtype is not None:
         raise ConfigError.at("--dtype", f"expected no such option, because the run {path} says it, got {dtype}")
-    run = RunFolder.open(path)
-    config = require_kind(read_stored_config(run.config), TextConfig, path)
+    config = require_kind(read_stored_config(RunFolder.open(path).config), TextConfig, path)
     known = [
         name
         for name, each in config.players.items()

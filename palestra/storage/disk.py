@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -118,8 +118,6 @@ class Folder:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Folder) and self.path == other.path
 
-    __hash__ = None  # type: ignore[assignment]
-
     def below(self, *names: str) -> "Folder":
         return Folder(self.root, *self.parts, *names)
 
@@ -127,27 +125,21 @@ class Folder:
 
     def names(self) -> list[str]:
         """The names of all entries, sorted; empty if the folder does not exist."""
-        try:
-            with self._opened() as folder:
-                return sorted(os.listdir(folder))
-        except FileNotFoundError:
-            return []
+        with suppress(FileNotFoundError), self._opened() as folder:
+            return sorted(os.listdir(folder))
+        return []
 
     def kinds(self) -> dict[str, Kind]:
         """The kinds of all entries, by name; empty if the folder does not exist."""
-        try:
-            with self._opened() as folder:
-                return {name: kind for name in sorted(os.listdir(folder)) if (kind := _kind(folder, name)) is not None}
-        except FileNotFoundError:
-            return {}
+        with suppress(FileNotFoundError), self._opened() as folder:
+            return {name: kind for name in sorted(os.listdir(folder)) if (kind := _kind(folder, name)) is not None}
+        return {}
 
     def kind(self, name: str) -> Kind | None:
         """The kind of an entry; None if there is none of that name."""
-        try:
-            with self._opened() as folder:
-                return _kind(folder, name)
-        except FileNotFoundError:
-            return None
+        with suppress(FileNotFoundError), self._opened() as folder:
+            return _kind(folder, name)
+        return None
 
     def require_plain(self, name: str, one_name: bool = True) -> None:
         """Raise RefusedPathError if this name belongs to anything but a regular file.
@@ -155,9 +147,7 @@ class Folder:
         With `one_name`, a file that has a second name is refused, too.
         """
         with self._opened() as folder:
-            if (kind := _kind(folder, name)) not in ("file", None):
-                self._refuse(name, kind)
-            if kind is not None and one_name:
+            if self._require(folder, name, "file") is not None and one_name:
                 self._require_one_name(name, os.stat(name, dir_fd=folder, follow_symlinks=False))
 
     def exists(self) -> bool:
@@ -183,27 +173,18 @@ class Folder:
         with self.reading(name) as file:
             if file.size != size:
                 raise RefusedPathError(f"expected {size} bytes in {self.path / name}, got {file.size}")
-            sha256, pieces = hashlib.sha256(), []
-            for piece in file.pieces(size):
-                sha256.update(piece)
-                pieces.append(piece)
-        return b"".join(pieces), sha256.hexdigest()
+            content = b"".join(file.pieces(size))
+        return content, hashlib.sha256(content).hexdigest()
 
-    @contextmanager
-    def reading(self, name: str) -> Iterator[OpenFile]:
+    def reading(self, name: str) -> closing[OpenFile]:
         """A context in which a regular file is open for reading."""
-        file = self.open(name)
-        try:
-            yield file
-        finally:
-            file.close()
+        return closing(self.open(name))
 
     # ---- writing -----------------------------------------------------------------------------------------
 
     def make(self) -> "Folder":
         """Make this folder in an existing one; it may exist already."""
-        above = Folder(self.root, *self.parts[:-1])
-        with above._opened() as folder, suppress(FileExistsError):
+        with Folder(self.root, *self.parts[:-1])._opened() as folder, suppress(FileExistsError):
             DISK.make_folder(folder, self.parts[-1])
             DISK.sync(folder)  # else a crash could lose it with files that a checkpoint names
         with self._opened():
@@ -224,8 +205,7 @@ class Folder:
         short = os.fsdecode(os.fsencode(name)[:200])  # a name has at most 255 bytes
         unfinished = f".{short}.{os.getpid()}.tmp"
         with self._opened() as folder:
-            if (kind := _kind(folder, name)) not in ("file", None):
-                self._refuse(name, kind)
+            self._require(folder, name, "file")
             try:
                 _create(folder, unfinished, pieces)
                 DISK.rename(folder, unfinished, folder, name)
@@ -304,9 +284,7 @@ class Folder:
         folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for depth, name in enumerate(self.parts):
-                above = Folder(self.root, *self.parts[:depth])
-                if (kind := _kind(folder, name)) not in ("folder", None):
-                    above._refuse(name, kind)
+                Folder(self.root, *self.parts[:depth])._require(folder, name, "folder")
                 inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | OPEN, dir_fd=folder)
                 os.close(folder)
                 folder = inner
@@ -315,8 +293,7 @@ class Folder:
             os.close(folder)
 
     def _open_file(self, folder: int, name: str, flags: int) -> int:
-        if (kind := _kind(folder, name)) not in ("file", None):  # opening a device may have effects
-            self._refuse(name, kind)
+        self._require(folder, name, "file")  # opening a device may have effects
         descriptor = os.open(name, flags | OPEN, dir_fd=folder)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # it was replaced in between
             os.close(descriptor)
@@ -330,8 +307,13 @@ class Folder:
                 "replace it by a copy"
             )
 
-    def _refuse(self, name: str, kind: Kind | None) -> NoReturn:
-        assert kind is not None
+    def _require(self, folder: int, name: str, expected: Kind) -> Kind | None:
+        """The kind of an entry; None if there is none. Raises RefusedPathError for another than the expected one."""
+        if (kind := _kind(folder, name)) is not None and kind != expected:
+            self._refuse(name, kind)
+        return kind
+
+    def _refuse(self, name: str, kind: Kind) -> NoReturn:
         raise RefusedPathError(f"{self.path / name} is {WORDS[kind]}, which palestra neither follows nor changes")
 
 

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -131,10 +132,9 @@ def machine() -> dict[str, str | int | None]:
 
 
 def _processor_model() -> str:
-    try:
+    cpuinfo = ""
+    with suppress(OSError):
         cpuinfo = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        cpuinfo = ""
     match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     return match[1] if match else platform.processor() or platform.machine()
 

@@ -8,7 +8,7 @@ import re
 import time
 from contextlib import suppress
 
-from palestra.storage.disk import Folder, OpenFile
+from palestra.storage.disk import Folder, OpenFile, RunFolderError
 
 POLL_S = 0.01
 TELL_S = 10.0  # after this time, a process that waits says which one it waits for
@@ -53,6 +53,16 @@ class Lock:
     def free(self) -> None:
         fcntl.flock(self.file.descriptor, fcntl.LOCK_UN)  # closing is not enough where a forked child shares the file
         self.file.close()
+
+
+def take_or_refuse(folder: Folder, name: str, refusal: str | None = None) -> Lock:
+    """Take the lock of that name. Raises RunFolderError if another process holds it.
+
+    refusal: the message; None: that the folder is in use.
+    """
+    if (lock := Lock.take(folder, name)) is None:
+        raise RunFolderError(refusal or in_use(folder))
+    return lock
 
 
 def is_held(folder: Folder, name: str) -> bool:

@@ -84,19 +84,15 @@ class _Evaluation(_Record):
         for pair in self.pairs:
             if pair.players.keys() != set(self.roles) or pair.scores.keys() != names:
                 raise ValueError("expected the evaluation's roles and declared scores in each pair, got others")
-            number = (pair.model_extra or {}).get(self.counted)
-            if type(number) is not int or number < 0:
+            if type(number := (pair.model_extra or {}).get(self.counted)) is not int or number < 0:
                 raise ValueError(f"expected a number of {self.counted} in each pair, got {number!r:.80}")
         return self
 
 
 def require_shape(record: Mapping[str, Any]) -> None:
     """Raise ValueError, which names the key, if a record lacks what its kind has, or holds a value of another type."""
-    model: type[_Record] = _Record
-    if record.get("kind") == "training":
-        model = _Training
-    elif record.get("kind") == "evaluation" or "pairs" in record:
-        model = _Evaluation
+    is_evaluation = record.get("kind") == "evaluation" or "pairs" in record
+    model = _Training if record.get("kind") == "training" else _Evaluation if is_evaluation else _Record
     try:
         model.model_validate(record)
     except ValidationError as error:
@@ -106,11 +102,7 @@ def require_shape(record: Mapping[str, Any]) -> None:
 
 
 def _in_words(fault: "ErrorDetails") -> str:
-    match fault["type"]:
-        case "missing":
-            return "expected a value, got none"
-        case "model_type":
-            expected = "expected a mapping"
-        case _:
-            expected = fault["msg"].replace("Input should", "expected it to").removeprefix("Value error, ")
-    return f"{expected}, got {fault['input']!r:.80}"
+    if fault["type"] == "missing":
+        return "expected a value, got none"
+    told = fault["msg"].replace("Input should", "expected it to").removeprefix("Value error, ")
+    return f"{'expected a mapping' if fault['type'] == 'model_type' else told}, got {fault['input']!r:.80}"

@@ -6,9 +6,9 @@ lines are still read.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from palestra.storage.disk import Folder, OpenFile
 from palestra.storage.facts import Count, Entry, Sha256
@@ -29,19 +29,15 @@ class RecordsThen(Entry):
     sha256: Sha256
     last_line: Sha256
 
-    @classmethod
-    def of(cls, content: bytes) -> Self:
-        measure = Measure()
-        measure.add(content)
-        return cls(**measure.then().model_dump())
-
 
 class Measure:
     """Computes `RecordsThen` for content that comes in pieces. Text after the last newline does not count as a line."""
 
-    def __init__(self) -> None:
+    def __init__(self, pieces: Iterable[bytes]) -> None:
         self.length = self.num_lines = 0
         self._all, self._line, self._last = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
+        for piece in pieces:
+            self.add(piece)
 
     def add(self, piece: bytes) -> None:
         self.length += len(piece)
@@ -87,10 +83,7 @@ class Beginning(NamedTuple):
 
 def measured(file: OpenFile, length: int) -> RecordsThen:
     """Compute `RecordsThen` for the first `length` bytes of a file, or for all if it is shorter."""
-    measure = Measure()
-    for piece in file.pieces(length):
-        measure.add(piece)
-    return measure.then()
+    return Measure(file.pieces(length)).then()
 
 
 def beginning_of(file: OpenFile, then: RecordsThen) -> Beginning:
@@ -133,8 +126,7 @@ def iterate_records(path: Path, tell: Callable[[str], None]) -> Iterator[dict[st
     Leaves out damaged lines, and calls `tell` with a message for each; leaves out an incomplete last line silently.
     Raises OSError, RefusedPathError.
     """
-    folder = Folder(path.parent)
-    if folder.kind(path.name) is None:
+    if (folder := Folder(path.parent)).kind(path.name) is None:
         return
     with folder.reading(path.name) as file:
         for number, line in enumerate(lines_of(file, file.size), start=1):

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from palestra.storage.disk import WORDS, Folder, RunFolderError, plain_path, written_name
 from palestra.storage.facts import RunFacts, fault_in_words, require_our_format, to_json
-from palestra.storage.lock import Lock, in_use
+from palestra.storage.lock import Lock, take_or_refuse
 from palestra.storage.secrets import redacted
 
 STOCK = "palestra.Trainer"
@@ -58,16 +58,16 @@ class WaysOn:
         """Whether the config names a class that stands in the script that began the run."""
         return self.facts is not None and any(name.startswith("__main__:") for name in self.facts.user_classes)
 
-    @property
-    def _shell_can_train(self) -> bool:
-        return not (self._calls or self._is_of_a_script or self.trainer_class != STOCK)
-
     def in_python(self, method: str, arguments: str, *then: str) -> str:
         """The lines of Python that train: a call of a class's `method` with these arguments, and what follows."""
         models = f", models={{{', '.join(f'{role}: ...' for role in self.models)}}}" if self.models else ""
         loaded = f"trainer = {self.trainer_class}.{method}({arguments}{models})"
         others = [f"trainer.{call}" for call in self._calls if not call.startswith("set_model")]
         return "; ".join([loaded, *others, *then, "trainer.fit()"])
+
+    def _in_shell_or_python(self, command: str, method: str, arguments: str, *then: str) -> str:
+        needs_python = self._calls or self._is_of_a_script or self.trainer_class != STOCK
+        return self._in_python(method, arguments, *then) if needs_python else command
 
     def _in_python(self, method: str, arguments: str, *then: str) -> str:
         where = "in the script that began it" if self._is_of_a_script else "in Python"
@@ -79,21 +79,18 @@ class WaysOn:
         """The way on from the last checkpoint, which also sends what the recorders and the mirror lack."""
         if not (self.has_checkpoint or self.has_calls):
             return None
-        return f"palestra resume {self._quoted}" if self._shell_can_train else self._in_python("load", self._written)
+        return self._in_shell_or_python(f"palestra resume {self._quoted}", "load", self._written)
 
     def to_resume_mirror(self, url: str) -> str:
         """The way on from the mirror, in a new folder."""
-        if self._shell_can_train:
-            return f"palestra resume {url} --run DIR"
-        return self._in_python("load", f"{url!r}, into='DIR'")
+        return self._in_shell_or_python(f"palestra resume {url} --run DIR", "load", f"{url!r}, into='DIR'")
 
     def to_extend(self, change: str) -> str | None:
         """The way to another end of the run, such as stop.after=100."""
         if not self.has_checkpoint:
             return None
-        if self._shell_can_train:
-            return f"palestra extend {self._quoted} {change}"
-        return self._in_python("load", self._written, f"trainer.extend([{change!r}])")
+        command = f"palestra extend {self._quoted} {change}"
+        return self._in_shell_or_python(command, "load", self._written, f"trainer.extend([{change!r}])")
 
     def to_branch(self, checkpoint: str = "latest") -> str | None:
         """The way to a new run that begins with the state of a checkpoint and a changed key.
@@ -111,12 +108,8 @@ class WaysOn:
         """The way to evaluate it from the shell. roles: who sits where; None if nobody plays in the run."""
         if not self.has_checkpoint or self.models or self._is_of_a_script or (roles is None and not has_evaluations):
             return None
-        pairing = (
-            ""
-            if has_evaluations or roles is None
-            else f" --pairing {','.join(f'{role}={name}' for role, name in roles.items())}"
-        )
-        return f"palestra evaluate {self._quoted}{pairing}"
+        seats = ",".join(f"{role}={name}" for role, name in (roles or {}).items())
+        return f"palestra evaluate {self._quoted}{'' if has_evaluations else f' --pairing {seats}'}"
 
     def to_see(self) -> str:
         """The way to see the run as a page, which every run has."""
@@ -132,31 +125,17 @@ class WaysOn:
 
 
 FAILURE, OWNER, UNFILED, JOBS = "failure.txt", "owner.json", "unfiled", "jobs.jsonl"
+LARGE_FOLDERS = ("checkpoints", "buffers")
 OUR_FOLDERS = (
-    "checkpoints",
-    "buffers",
-    "evaluations",
-    "analyses",
-    "media",
-    "players",
-    "prompts",
-    "rollouts",
-    "learned",
-    "transcripts",
-    "calls",
-    "ranks",
-    "export",
-    "tensorboard",
-    "csv",
-    "wandb",
-    "mlflow",
-    "trackio",
+    *(*LARGE_FOLDERS, "evaluations", "analyses", "media", "players", "prompts", "rollouts", "learned", "transcripts"),
+    *("calls", "ranks", "export", "tensorboard", "csv", "wandb", "mlflow", "trackio"),
 )
 OUR_FILES = (
     *("lock", "config.yml", "run.json", "records.jsonl", "changes.jsonl", JOBS, UNFILED),
     *("scores.png", "report.html", FAILURE),
 )
-BEGUN_FOLDERS = ("checkpoints", "buffers", "evaluations", "players", "prompts")
+BEGUN_FOLDERS = (*LARGE_FOLDERS, "evaluations", "players", "prompts")
+ELSEWHERE = "; to use another disk, set output.checkpoint_folder when the run begins, or copy to it by output.mirror"
 BEGUN_FILES = ("lock", "config.yml")  # run.json comes last: a folder with both is a run
 
 
@@ -167,17 +146,12 @@ class RunFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.root = Folder(path)
+        self.path, self.root = path, Folder(path)
         self.holds_lock = False
-        self.config = path / "config.yml"
-        self.run = path / "run.json"
-        self.records = path / "records.jsonl"
-        self.changes = path / "changes.jsonl"
-        self.media = self.root.below("media")
-        self.evaluations = self.root.below("evaluations")
-        self.players = self.root.below("players")
-        self.prompts = self.root.below("prompts")
+        self.config, self.run = path / "config.yml", path / "run.json"
+        self.records, self.changes = path / "records.jsonl", path / "changes.jsonl"
+        self.media, self.evaluations = self.root.below("media"), self.root.below("evaluations")
+        self.players, self.prompts = self.root.below("players"), self.root.below("prompts")
         self.rollouts = self.root.below("rollouts")
 
     @cached_property
@@ -306,8 +280,7 @@ class RunFolder:
     def discard(self) -> None:
         """Remove a run that this process has just made and that failed to start."""
         with suppress(RunFolderError):
-            elsewhere = self.facts().checkpoint_folder
-            if elsewhere is not None and self._large_files.path == Path(elsewhere):
+            if (elsewhere := self.facts().checkpoint_folder) is not None and self._large_files.path == Path(elsewhere):
                 shutil.rmtree(elsewhere, ignore_errors=True)
         shutil.rmtree(self.path, ignore_errors=True)
 
@@ -365,13 +338,11 @@ class RunFolder:
 
         These are the networks of `Trainer.set_model`, as run.json has the calls.
         """
-        needed = {call for call in self.facts().set_in_python if call.startswith("set_model")}
-        if needed != set(calls):
+        if {call for call in self.facts().set_in_python if call.startswith("set_model")} != set(calls):
             raise self.not_rebuildable()
 
     def not_rebuildable(self) -> RunFolderError:
-        calls = self.facts().set_in_python
-        if not calls:
+        if not self.facts().set_in_python:
             return RunFolderError(
                 f"{self.path}: expected no objects from Python, because its config names all, got some"
             )
@@ -410,12 +381,7 @@ class RunFolder:
         for name in (*OUR_FOLDERS, *OUR_FILES):
             kind, expected = kinds.get(name), "folder" if name in OUR_FOLDERS else "file"
             if kind not in (expected, None):
-                remedy = (
-                    "; to use another disk, set output.checkpoint_folder when the run begins, or copy to it by "
-                    "output.mirror"
-                    if name in ("checkpoints", "buffers")
-                    else ""
-                )
+                remedy = ELSEWHERE if name in LARGE_FOLDERS else ""
                 raise RunFolderError(f"{self.path / name}: expected a {expected} of the run, got {WORDS[kind]}{remedy}")
 
     def take_lock(self) -> Lock:
@@ -426,14 +392,11 @@ class RunFolder:
         """
         self.require_plain()
         try:
-            lock = Lock.take(self.root, "lock")
-            if lock is None:
-                raise RunFolderError(in_use(self.root))
+            return take_or_refuse(self.root, "lock")
         except RunFolderError:
             raise
         except OSError as error:
             raise RunFolderError(f"{self.path} cannot be used: {error}") from error
-        return lock
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -27,8 +27,9 @@ def _plain(names: str) -> dict[str, None]:
 
 
 class _Backend(NamedTuple):
-    """A file system's options that are no secrets, where its secrets belong, and the option for the user's name."""
+    """The schemes of a file system, its options that are no secrets, where secrets belong, and the user's option."""
 
+    schemes: str
     harmless: Harmless
     secrets: str | None = None
     user: str | None = None
@@ -46,68 +47,63 @@ _S3_CONFIG: Harmless = {
     "retries": _plain("total_max_attempts max_attempts mode"),
     "proxies": _plain("http https"),
 }
-_S3 = _Backend(
-    {
-        **_plain(
-            "anon endpoint_url use_ssl requester_pays default_block_size default_fill_cache default_cache_type "
-            "version_aware cache_regions max_concurrency fixed_upload_size local_expiry_check profile"
+_EVERY_BACKEND = (
+    _Backend("file local", _plain("auto_mkdir")),
+    _Backend(
+        "s3 s3a",
+        {
+            **_plain(
+                "anon endpoint_url use_ssl requester_pays default_block_size default_fill_cache default_cache_type "
+                "version_aware cache_regions max_concurrency fixed_upload_size local_expiry_check profile"
+            ),
+            "client_kwargs": _plain("region_name api_version use_ssl verify endpoint_url"),
+            "config_kwargs": _S3_CONFIG,
+            "s3_additional_kwargs": _plain("ACL StorageClass ServerSideEncryption BucketKeyEnabled"),
+        },
+        "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or ~/.aws/credentials",
+    ),
+    _Backend(
+        "sftp ssh",
+        _plain(
+            "username key_filename allow_agent look_for_keys host_key_policy compress timeout banner_timeout "
+            "auth_timeout channel_timeout temppath"
         ),
-        "client_kwargs": _plain("region_name api_version use_ssl verify endpoint_url"),
-        "config_kwargs": _S3_CONFIG,
-        "s3_additional_kwargs": _plain("ACL StorageClass ServerSideEncryption BucketKeyEnabled"),
-    },
-    "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or ~/.aws/credentials",
-)
-_SFTP = _Backend(
-    _plain(
-        "username key_filename allow_agent look_for_keys host_key_policy compress timeout banner_timeout auth_timeout "
-        "channel_timeout temppath"
+        "an SSH agent, or a key file (key_filename, ~/.ssh)",
+        "username",
     ),
-    "an SSH agent, or a key file (key_filename, ~/.ssh)",
-    "username",
-)
-_GCS = _Backend(
-    _plain(
-        "project access block_size consistency cache_timeout requests_timeout requester_pays timeout endpoint_url "
-        "default_location version_aware"
+    _Backend(
+        "gs gcs",
+        _plain(
+            "project access block_size consistency cache_timeout requests_timeout requester_pays timeout endpoint_url "
+            "default_location version_aware"
+        ),
+        "GOOGLE_APPLICATION_CREDENTIALS, or `gcloud auth application-default login`",
     ),
-    "GOOGLE_APPLICATION_CREDENTIALS, or `gcloud auth application-default login`",
-)
-_AZURE = _Backend(
-    _plain(
-        "account_name account_host anon location_mode blocksize socket_timeout connection_timeout read_timeout "
-        "default_fill_cache default_cache_type version_aware assume_container_exists max_concurrency"
+    _Backend(
+        "abfs az",
+        _plain(
+            "account_name account_host anon location_mode blocksize socket_timeout connection_timeout read_timeout "
+            "default_fill_cache default_cache_type version_aware assume_container_exists max_concurrency"
+        ),
+        "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING",
+        "account_name",
     ),
-    "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING",
-    "account_name",
-)
-_FTP = _Backend(_plain("username block_size tempdir timeout encoding tls"), user="username")
-_HTTP = _Backend(_plain("simple_links block_size same_scheme size_policy cache_type encoded"))
-_WEBDAV = _Backend(_plain("base_url timeout verify chunk_size retry http2"))
-_SMB = _Backend(
-    _plain(
-        "username timeout encrypt share_access register_session_retries register_session_retry_wait "
-        "register_session_retry_factor auto_mkdir"
+    _Backend("http https", _plain("simple_links block_size same_scheme size_policy cache_type encoded")),
+    _Backend("hdfs arrow_hdfs", _plain("user replication"), "a Kerberos ticket (kinit)", "user"),
+    _Backend("webhdfs", _plain("user kerberos use_https session_verify"), "a Kerberos ticket (kinit)", "user"),
+    _Backend("ftp", _plain("username block_size tempdir timeout encoding tls"), user="username"),
+    _Backend("webdav", _plain("base_url timeout verify chunk_size retry http2")),
+    _Backend(
+        "smb",
+        _plain(
+            "username timeout encrypt share_access register_session_retries register_session_retry_wait "
+            "register_session_retry_factor auto_mkdir"
+        ),
+        user="username",
     ),
-    user="username",
+    _Backend("hf", _plain("endpoint block_size"), "HF_TOKEN, or `hf auth login`"),
 )
-_HDFS = _Backend(_plain("user replication"), "a Kerberos ticket (kinit)", "user")
-_WEBHDFS = _Backend(_plain("user kerberos use_https session_verify"), "a Kerberos ticket (kinit)", "user")
-_LOCAL = _Backend(_plain("auto_mkdir"))
-_BACKENDS = {
-    **dict.fromkeys(("file", "local"), _LOCAL),
-    **dict.fromkeys(("s3", "s3a"), _S3),
-    **dict.fromkeys(("sftp", "ssh"), _SFTP),
-    **dict.fromkeys(("gs", "gcs"), _GCS),
-    **dict.fromkeys(("abfs", "az"), _AZURE),
-    **dict.fromkeys(("http", "https"), _HTTP),
-    **dict.fromkeys(("hdfs", "arrow_hdfs"), _HDFS),
-    "ftp": _FTP,
-    "webdav": _WEBDAV,
-    "smb": _SMB,
-    "webhdfs": _WEBHDFS,
-    "hf": _Backend(_plain("endpoint block_size"), "HF_TOKEN, or `hf auth login`"),
-}
+_BACKENDS = {scheme: backend for backend in _EVERY_BACKEND for scheme in backend.schemes.split()}
 _ON_DISK = ("file", "local", "memory", "sqlite")  # paths there may hold an @
 
 # As parts of a name, and as whole names. A max_token or an eos_token is one that models read.
@@ -183,7 +179,7 @@ def where_users_stand(url: str) -> str:
 def _backend(url: str) -> tuple[str, _Backend]:
     """The scheme of the last link of a URL, and its file system."""
     scheme = _links(url)[-1].partition("://")[0].lower()
-    return scheme, _BACKENDS.get(scheme, _Backend({}))
+    return scheme, _BACKENDS.get(scheme, _Backend(scheme, {}))
 
 
 def _links(url: str) -> list[str]:

@@ -121,8 +121,7 @@ class CheckpointPlace(NamedTuple):
     @classmethod
     def at(cls, path: Path) -> Self:
         """The place of the checkpoint whose folder is `path`."""
-        run = Folder(path.resolve().parent.parent)
-        return cls(Folder(path), run.below("buffers"))
+        return cls(Folder(path), Folder(path.resolve().parent.parent).below("buffers"))
 
 
 def segment_bounds(start: int, stop: int, segment_rows: int) -> Iterator[tuple[int, int]]:

@@ -40,8 +40,7 @@ def encode(value: Any, path: str, tensors: dict[str, Tensor], order: Callable[..
         if not (all(type(key) is str for key in value) or all(type(key) is int for key in value)):
             raise TypeError(f"state{path}: expected a dict whose keys are all str or all int, got {list(value)}")
         pairs = [(key, encode(value[key], f"{path}/{_escape(str(key))}", tensors, order)) for key in order(value)]
-        plain = all(type(key) is str and not key.startswith("$") for key in value)
-        return dict(pairs) if plain else {"$dict": pairs}
+        return dict(pairs) if all(type(key) is str and not key.startswith("$") for key in value) else {"$dict": pairs}
     expected = "tensors, numbers, str, bool, None, or lists, tuples and dicts of these"
     raise TypeError(f"state{path}: expected {expected}, got {type(value).__name__}")
 
@@ -102,6 +101,4 @@ def copied(value: Any) -> Any:
         return torch.empty(value.shape, dtype=value.dtype).copy_(value.detach())
     if isinstance(value, Mapping):
         return {key: copied(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(copied(item) for item in value)
-    return value
+    return type(value)(copied(item) for item in value) if isinstance(value, list | tuple) else value

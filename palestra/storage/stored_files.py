@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from palestra.config import Failed
 from palestra.runtime.limits import NO_MORE_FILES
 from palestra.storage.disk import Folder, RefusedPathError
 from palestra.storage.facts import Count, Entry, Sha256, fault_in_words, to_json
@@ -22,7 +23,7 @@ from palestra.storage.facts import Count, Entry, Sha256, fault_in_words, to_json
 E = TypeVar("E", bound=Entry)
 
 
-class CheckpointError(Exception):
+class CheckpointError(Failed):
     """A checkpoint cannot be saved or loaded. The message names it and the reason."""
 
 
@@ -74,8 +75,7 @@ class SealedEntry(Entry):
 
         Raises DamagedError for other bytes, CheckpointError for another format.
         """
-        document = parse_json(content, cls.file)
-        if not isinstance(document, dict):
+        if not isinstance(document := parse_json(content, cls.file), dict):
             raise DamagedError(f"{cls.file} differs from what was written")
         (expected,), found = get_args(cls.model_fields["format"].annotation), document.get("format")
         document.pop("sha256", None)

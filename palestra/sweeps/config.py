@@ -19,7 +19,7 @@ from palestra.config import (
     check_overridden,
 )
 from palestra.evaluation.measures import MeasureName
-from palestra.runs.base import BaseRunConfig
+from palestra.run.base import BaseRunConfig
 from palestra.runtime.intervals import Limit
 from palestra.sweeps.places import LocalConfig, Place
 from palestra.sweeps.pruning import AnyPruningConfig, WilcoxonConfig, first_step

@@ -85,8 +85,7 @@ def end_text(seconds: float, now: datetime) -> str:
     elif minutes < 48 * 60:
         left = f"{minutes // 60} h {minutes % 60} min"
     else:
-        hours = round(minutes / 60)
-        left = f"{hours // 24} d {hours % 24} h"
+        left = "{} d {} h".format(*divmod(round(minutes / 60), 24))
     days = (end.date() - now.date()).days
     on = "" if not days else f" on {end:%A}" if days < 7 else f" on {end.day} {end:%B}"
     return f"about {left} left, at {end:%H:%M}{on}"
@@ -94,20 +93,17 @@ def end_text(seconds: float, now: datetime) -> str:
 
 def elsewhere_text(progress: SweepProgress) -> str:
     """Say what runs besides; "" if nothing does."""
-    num = progress.num_elsewhere
-    if not num:
-        return ""
-    return f"{num:,} more trial{'' if num == 1 else 's'} begun: other processes work on them, or they wait for a place"
+    num, what = progress.num_elsewhere, "begun: other processes work on them, or they wait for a place"
+    return f"{num:,} more trial{'' if num == 1 else 's'} {what}" if num else ""
 
 
 def failures_text(progress: SweepProgress) -> list[str]:
     """Return lines that say how many trials failed, and why the first ones did."""
-    num = progress.counts.get("failed", 0)
-    if not num:
+    if not (num := progress.counts.get("failed", 0)):
         return []
-    shown = progress.first_failures
-    lines = [f"{num:,} trial{'' if num == 1 else 's'} failed{', the first of them' if num > len(shown) else ''}:"]
-    for trial in shown:
+    first = ", the first of them" if num > len(progress.first_failures) else ""
+    lines = [f"{num:,} trial{'' if num == 1 else 's'} failed{first}:"]
+    for trial in progress.first_failures:
         lines.append(printable(f"  trial {trial.number}: {trial.reason}"))
         lines += [] if trial.log is None else [printable(f"    its log: {trial.log}")]
     return lines
@@ -115,14 +111,20 @@ def failures_text(progress: SweepProgress) -> list[str]:
 
 def progress_line(progress: SweepProgress, now: datetime) -> str:
     """Return all of it in one line, for files and pipes."""
-    texts = [f"{trials_text(progress)} done", counts_text(progress), amount_text(progress), worked_text(progress)]
-    if (best := progress.best) is not None:
-        texts.append(f"best: trial {best.number}, {progress.measure} {value_text(best.value)}")
+    best = progress.best
     runs = [f"trial {run.trial} seed {run.seed} at {math.floor(100 * run.share)}%" for run in progress.runs]
-    if runs:
-        more = f" and {len(runs) - MOST_RUNS} more" if len(runs) > MOST_RUNS else ""
-        texts.append(f"running: {', '.join(runs[:MOST_RUNS])}{more}")
-    return " | ".join(filter(None, [*texts, elsewhere_text(progress), end_text(progress.seconds_left, now)]))
+    more = f" and {len(runs) - MOST_RUNS} more" if len(runs) > MOST_RUNS else ""
+    texts = [
+        f"{trials_text(progress)} done",
+        counts_text(progress),
+        amount_text(progress),
+        worked_text(progress),
+        "" if best is None else f"best: trial {best.number}, {progress.measure} {value_text(best.value)}",
+        f"running: {', '.join(runs[:MOST_RUNS])}{more}" if runs else "",
+        elsewhere_text(progress),
+        end_text(progress.seconds_left, now),
+    ]
+    return " | ".join(filter(None, texts))
 
 
 LEAST_WIDTH, LEAST_HEIGHT = 40, 10
@@ -183,12 +185,10 @@ def _best(progress: SweepProgress, width: int) -> list[Line]:
     best = progress.best
     if best is None:
         return [[piece("best so far  ", "bold"), piece("no trial has succeeded yet", "dim")]]
-    seeds = seeds_text(best)
-    value = f"{progress.measure} {value_text(best.value)}"
+    seeds, value = seeds_text(best), f"{progress.measure} {value_text(best.value)}"
     line = [piece("best so far  ", "bold"), piece(f"trial {best.number}  "), piece(value, "bold green")]
-    room = width - sum(segment.cell_length for segment in line) - 2
     below = [point_text(best.point)]
-    if len(seeds) > room:
+    if len(seeds) > width - sum(segment.cell_length for segment in line) - 2:
         below.insert(0, seeds)
     else:
         line.append(piece(f"  {seeds}", "dim"))
@@ -251,12 +251,9 @@ def _ended(progress: SweepProgress, width: int, height: int) -> list[Line]:
     lines: list[Line] = [[piece("the last that ended" if len(progress.ended) > height - 1 else "ended", "dim")]]
     for trial in progress.ended[: height - 1]:
         told = trial.reason if trial.state == "skipped" else point_text(trial.point)
-        cells = [
-            piece(f"trial {trial.number}"),
-            piece(trial.state, STYLES[trial.state]),
-            piece(value_text(trial.value)),
-        ]
-        widths = [max(9, len(cells[0].text)), 9, -VALUE_WIDTH]
+        name, value = piece(f"trial {trial.number}"), piece(value_text(trial.value))
+        cells = [name, piece(trial.state, STYLES[trial.state]), value]
+        widths = [max(9, len(name.text)), 9, -VALUE_WIDTH]
         lines.append([*row(cells, widths), piece(shortened(told, width - sum(widths[:2]) - VALUE_WIDTH - 3), "dim")])
     return lines
 
@@ -288,6 +285,7 @@ class SweepDisplay(Closing):
 
     def ended(self, line: str) -> None:
         """Say how a trial has ended."""
+        self.note(line)
 
     def note(self, line: str) -> None:
         """Tell something of which a trial's end says nothing."""
@@ -337,9 +335,6 @@ class PlainSweepDisplay(_Reading):
 
     def show(self, progress: SweepProgress) -> None:
         self.note(progress_line(progress, datetime.now()))
-
-    def ended(self, line: str) -> None:
-        self.note(line)
 
     def note(self, line: str) -> None:
         self._console.out(plain_ascii(line), highlight=False)

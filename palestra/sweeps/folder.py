@@ -10,12 +10,13 @@ best.yml         the config of the best trial so far
 
 import errno
 import importlib.util
+import itertools
 import json
 import os
 import re
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,24 +71,22 @@ class SweepFolder:
             begun.root.write("sweep.json", to_json(facts).encode())
             begun.root.write("sweep.yml", sweep.encode())
             folder.is_new = begun._move_to(whole)
-        except BaseException:
-            begun._remove()
-            raise
-        if not folder.is_new:
-            begun._remove()
-            if not is_sweep_folder(path) or folder.data() != load_yaml(sweep):
-                raise RunFolderError(f"{path} exists already, and is no sweep of this file")
+        finally:
+            if not folder.is_new:
+                begun._remove()
+        if not (folder.is_new or (is_sweep_folder(path) and folder.data() == load_yaml(sweep))):
+            raise RunFolderError(f"{path} exists already, and is no sweep of this file")
         return folder
 
     def _move_to(self, path: Path) -> bool:
         """Give the folder its place; returns False if there is anything but an empty folder."""
         try:
             self.path.rename(path)
+            return True
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 raise RunFolderError(f"{path} cannot be made: {error.strerror} (at most 255 bytes)") from error
             return False
-        return True
 
     @classmethod
     def open(cls, path: Path) -> "SweepFolder":
@@ -146,15 +145,11 @@ class SweepFolder:
     def trial(self, number: int) -> Folder:
         return self.trials.below(f"{number:04d}")
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Make a context that one process at a time is in."""
+    def alone(self) -> Lock:
+        """Take the lock of the folder, which one process at a time has, until its `with` is left."""
         lock = Lock.take(self.root, "lock", wait=True)
         assert lock is not None
-        try:
-            yield
-        finally:
-            lock.free()
+        return lock
 
 
 def _plain_folders(place: Folder, ours: re.Pattern[str]) -> Iterator[Folder]:
@@ -180,21 +175,21 @@ def make_new(path: Path) -> bool:
 
 def default_path(name: str) -> Path:
     """Return runs/NAME-N with the smallest N that is free."""
-    number = 1
-    while os.path.lexists(path := Path("runs") / f"{name}-{number}"):
-        number += 1
-    return path
+    paths = (Path("runs") / f"{name}-{number}" for number in itertools.count(1))
+    return next(path for path in paths if not os.path.lexists(path))
 
 
 def is_sweep_folder(path: Path) -> bool:
-    with suppress(OSError):
-        return Folder(path).kind("sweep.yml") == Folder(path).kind("sweep.json") == "file"
-    return False
+    return _has_files(path, "sweep.yml", "sweep.json")
 
 
 def is_folder_of_seeds(path: Path) -> bool:
+    return _has_files(path, SEEDS)
+
+
+def _has_files(path: Path, *names: str) -> bool:
     with suppress(OSError):
-        return Folder(path).kind(SEEDS) == "file"
+        return all(Folder(path).kind(name) == "file" for name in names)
     return False
 
 
@@ -224,8 +219,8 @@ def runs_in(path: Path) -> list[Path]:
 
 def _runs_of(trial: Folder) -> list[Path]:
     names = [name for name in trial.names() if re.fullmatch(r"seed-\d+", name) and trial.kind(name) != "file"]
-    found = [trial.below(name) for name in sorted(names, key=lambda name: int(name[5:]))]
-    return [folder.path for folder in found if folder.kind("config.yml") == "file"]
+    runs = map(trial.below, sorted(names, key=lambda name: int(name[5:])))
+    return [run.path for run in runs if run.kind("config.yml") == "file"]
 
 
 def require_optuna() -> None:

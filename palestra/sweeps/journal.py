@@ -7,6 +7,7 @@ cuts it off first.
 
 import json
 import os
+from contextlib import closing, suppress
 from typing import Any
 
 from optuna.storages.journal import BaseJournalBackend
@@ -60,8 +61,7 @@ class JournalFile(BaseJournalBackend):
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Add lines. Raises OSError, and RunFolderError if another process holds the file for too long."""
-        file = self.folder.append(self.name)
-        try:
+        with closing(self.folder.append(self.name)) as file:
             if not lock_within(file, WAIT_S):
                 raise RunFolderError(f"{self.path} has been locked by another process for {WAIT_S:g} s")
             if file.size != self._sound_size and (sound := _sound_size(file)) < file.size:
@@ -71,17 +71,13 @@ class JournalFile(BaseJournalBackend):
                 file.append(json.dumps(log, separators=(",", ":")).encode() + b"\n")
                 file.sync()
             self._sound_size = file.size
-        finally:
-            file.close()
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
     """Return the mapping in a line; None if there is none."""
-    try:
-        log = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return log if isinstance(log, dict) else None
+    with suppress(ValueError, RecursionError):
+        return log if isinstance(log := json.loads(line), dict) else None
+    return None
 
 
 def _sound_size(file: OpenFile) -> int:

@@ -97,9 +97,8 @@ def count_of(trial: FrozenTrial, unit: str) -> float:
 
 
 def unit_of(limit: Any, counts: Iterable[Mapping[str, float]]) -> str:
-    """Return the unit in which a sweep counts. limit: `budget.total`, as plain data. counts: of trials or runs."""
-    usual = next((unit for each in counts for unit in each), "opt_steps")
-    return str(limit.get("unit")) if isinstance(limit, Mapping) else usual
+    """Return the unit in which a sweep counts. limit: that of `budget.total`, or None. counts: of trials or runs."""
+    return str(limit or next((unit for each in counts for unit in each), "opt_steps"))
 
 
 def seconds_of(trial: FrozenTrial) -> float | None:

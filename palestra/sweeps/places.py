@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from palestra.config import Config, ConfigError, NonEmptyStr, PositiveInt
-from palestra.runs.base import BaseRunConfig
+from palestra.run.base import BaseRunConfig
 from palestra.runtime.threads import available_cores
 from palestra.storage.disk import Folder
 
@@ -81,8 +81,7 @@ class LocalConfig(Config):
     @model_validator(mode="after")
     def _check_cores(self) -> Self:
         if self.cores_per_run > self.cores:
-            message = f"expected at most cores = {self.cores}, got {self.cores_per_run}"
-            raise ConfigError.at("cores_per_run", message)
+            raise ConfigError.at("cores_per_run", f"expected at most cores = {self.cores}, got {self.cores_per_run}")
         return self
 
     def build(self) -> "LocalPlace":
@@ -108,8 +107,7 @@ class LocalPlace(Place):
         share = next(share for share, job in self.shares.items() if job is None or job.poll() is not None)
         gpus = self.config.gpus
         environment = {"CUDA_VISIBLE_DEVICES": gpus[share % len(gpus)]} if gpus else {}
-        job = LocalJob(arguments, log, environment)
-        self.shares[share] = job
+        job = self.shares[share] = LocalJob(arguments, log, environment)
         return job
 
 
@@ -161,9 +159,8 @@ class LocalJob(Job):
 
 def last_line(log: Path) -> str:
     """Return the last line that a job printed; "" if there is none."""
-    try:
-        with Folder(log.parent).reading(log.name) as file:
-            text = os.pread(file.descriptor, TAIL_BYTES, max(0, file.size - TAIL_BYTES)).decode(errors="replace")
-    except OSError:
-        return ""
-    return next((re.sub(r"\s+", " ", line).strip()[:500] for line in reversed(text.split("\n")) if line.strip()), "")
+    with suppress(OSError), Folder(log.parent).reading(log.name) as file:
+        text = os.pread(file.descriptor, TAIL_BYTES, max(0, file.size - TAIL_BYTES)).decode(errors="replace")
+        lines = (re.sub(r"\s+", " ", line).strip()[:500] for line in reversed(text.split("\n")))
+        return next(filter(None, lines), "")
+    return ""

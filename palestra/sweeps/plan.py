@@ -6,7 +6,7 @@ Of first sweeps, too: what `palestra config sweep` prints, and the sweep of a gr
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,12 @@ from palestra.config import ConfigError, ConfigErrorItem, UserConfig, load_yaml
 from palestra.config.errors import listed, nearest
 from palestra.config.files import full_key
 from palestra.config.places import Place
-from palestra.config.usual import completed
+from palestra.config.usual import completed, remedies
 from palestra.data.sets import keeping_last_sets
 from palestra.recording.results import count_text, label
-from palestra.runs.base import BaseRunConfig
-from palestra.runs.kinds import read_config
-from palestra.runs.shipped import is_path, shipped_configs
-from palestra.runs.starting import remedies
+from palestra.run.base import BaseRunConfig
+from palestra.run.kinds import read_config
+from palestra.run.shipped import is_path, shipped_configs
 from palestra.runtime.intervals import Limit
 from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
 from palestra.sweeps.naming import short_keys
@@ -40,15 +39,14 @@ class Plan:
     def __init__(self, config: SweepConfig, bases: dict[str, BaseRunConfig]) -> None:
         data = {name: base.model_dump() for name, base in bases.items()}
         config, errors = _with_full_keys(config, data)
-        of_own = _errors_of_own_classes(config)
-        errors += of_own
-        self.config = config
+        errors += (of_own := _errors_of_own_classes(config))
+        self.config, self.is_grid = config, isinstance(config.search, GridConfig)
         self.space = Space([Base(name, data[name], type(base)) for name, base in bases.items()], config.space)
         self.constraints = []
         for number, text in enumerate(config.constraints):
             try:
-                self.constraints.append(Constraint(text))
-                self.constraints[-1].require_keys(data)
+                self.constraints.append(constraint := Constraint(text))
+                constraint.require_keys(data)
             except ConfigError as error:
                 errors += [ConfigErrorItem(f"constraints.{number}", str(item)) for item in error.errors]
         for name, base in bases.items():
@@ -59,10 +57,8 @@ class Plan:
                 message = f"expected one of {listed(base.steps())}{where}, got {total.unit!r}"
                 errors.append(ConfigErrorItem("budget.total.unit", message))
             errors += [ConfigErrorItem(f"objective.{item.path}", f"{item.message}{where}") for item in found]
-            if not found and not of_own:
-                errors += [
-                    ConfigErrorItem(item.path, f"{item.message}{where}") for item in _errors_of_parts(config, base)
-                ]
+            of_parts = [] if found or of_own else _errors_of_parts(config, base)
+            errors += [ConfigErrorItem(item.path, f"{item.message}{where}") for item in of_parts]
         errors = errors or _errors_of_units(config, bases)
         ConfigError.require_none(errors)
         self._num_allowed = self._require_points()
@@ -98,21 +94,17 @@ class Plan:
 
         None: only time and counters limit them.
         """
-        numbers = [] if self.config.budget.trials is None else [self.config.budget.trials]
-        if isinstance(self.config.search, GridConfig):
-            numbers.append(self._num_allowed)
-        return min(numbers, default=None)
+        limits = self.config.budget.trials, self._num_allowed if self.is_grid else None
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def has_all_points(self) -> bool:
         """Whether there is a trial at each point that the constraints allow."""
-        return isinstance(self.config.search, GridConfig) and self.num_trials() == self._num_allowed
+        return self.is_grid and self.num_trials() == self._num_allowed
 
     def stops(self) -> list[tuple[str, Limit]]:
         """Return base and `stop` of the points of a grid that the constraints allow, or of some random points."""
-        points = (
-            self.space.points() if isinstance(self.config.search, GridConfig) else list(self.space.samples(SAMPLES))
-        )
+        points = list(self._points())
         if not self.constraints and not any(key.split(".")[0] == "stop" for key in self.space.dimensions):
             bases = [self.space.base_of(point) for point in points]
             return [(base.name, Limit(**base.data["stop"])) for base in bases]
@@ -137,9 +129,7 @@ class Plan:
                 if not constraint.holds(config):
                     return constraint.text
             except ConfigError as error:
-                raise ConfigError(
-                    [ConfigErrorItem(f"constraints.{number}", item.message) for item in error.errors]
-                ) from error
+                raise ConfigError.at(f"constraints.{number}", error.errors[0].message) from error
         return None
 
     def _require_points(self) -> int:
@@ -147,27 +137,29 @@ class Plan:
 
         Raises ConfigError if there are none, or one of a grid's cannot be computed.
         """
-        is_grid = isinstance(self.config.search, GridConfig)
-        points = self.space.points() if is_grid else self.space.samples(SAMPLES)
+        points = self._points()
         if not self.constraints:
-            return len(self.space.points()) if is_grid else 1
-        allowed = 0
-        fault: list[ConfigErrorItem] = []
+            return len(list(points)) if self.is_grid else 1
+        allowed, fault = 0, list[ConfigErrorItem]()
         for point in points:
             try:
                 allowed += self.excluded_by(self.space.config_at(point)) is None
             except ConfigError as error:
                 at = ", ".join(f"{key}={value}" for key, value in point.items())
                 fault = [ConfigErrorItem(item.path, f"{item.message} (at {at})") for item in error.errors]
-                if is_grid:
+                if self.is_grid:
                     raise ConfigError(fault) from error
-            if allowed and not is_grid:
-                return allowed
+            if allowed and not self.is_grid:
+                break
         if not allowed:
-            what = "no point of the grid fulfils" if is_grid else f"none of {SAMPLES} random points fulfils"
+            what = "no point of the grid fulfils" if self.is_grid else f"none of {SAMPLES} random points fulfils"
             ConfigError.require_none(fault)
             raise ConfigError.at("constraints", f"expected some that can be fulfilled, but {what} them")
         return allowed
+
+    def _points(self) -> Iterable[Point]:
+        """Return all points of a grid, or draw some at random."""
+        return self.space.points() if self.is_grid else self.space.samples(SAMPLES)
 
     def _checked_corners(self) -> dict[str, list[BaseRunConfig]]:
         """Return the configs at corners of the space that the constraints allow, by base.
@@ -195,10 +187,9 @@ class Plan:
                     for item in error.errors:
                         key = item.path if item.path.startswith("constraints.") else f"space: {item.path}"
                         found.setdefault((key, item.message), []).append(point)
-        errors = [
-            ConfigErrorItem(key, f"{message} (at {_in_common(points, names)})")
-            for (key, message), points in found.items()
-        ]
+        errors = []
+        for (key, message), points in found.items():
+            errors.append(ConfigErrorItem(key, f"{message} (at {_in_common(points, names)})"))
         if total is not None and total.after < least < math.inf:
             message = f"expected at least {least:g}, the {label(total.unit)} of one trial, got {total.after:g}"
             errors.append(ConfigErrorItem("budget.total.after", message))
@@ -249,37 +240,28 @@ def _errors_of_units(config: SweepConfig, bases: Mapping[str, BaseRunConfig]) ->
     if not _decides_by_steps(config):
         return []
     units = {name: _evaluation(config, base).interval.unit for name, base in bases.items()}
-    if len(set(units.values())) == 1:
-        return []
     each = ", ".join(f"{name} {unit}" for name, unit in units.items())
     message = "expected evaluations with intervals in one unit, for trials are compared at the same steps"
-    return [ConfigErrorItem("pruning", f"{message}, got {each}")]
+    return [ConfigErrorItem("pruning", f"{message}, got {each}")] * (len(set(units.values())) > 1)
 
 
 def _errors_of_own_classes(config: SweepConfig) -> list[ConfigErrorItem]:
     """Return what a search or a pruning of the user's own raises, or makes instead of a sampler or a pruner."""
     errors = []
-    if isinstance(search := config.search, UserConfig):
-        errors += _errors_in_making("search", search.name, "a sampler", lambda: search.build().sampler(0))
-    if isinstance(pruning := config.pruning, UserConfig):
-        errors += _errors_in_making("pruning", pruning.name, "a pruner", lambda: pruning.build().pruner())
+    for key, part, what in (("search", config.search, "sampler"), ("pruning", config.pruning, "pruner")):
+        if isinstance(part, UserConfig):
+            from optuna import exceptions, pruners, samplers
+
+            expected = samplers.BaseSampler if what == "sampler" else pruners.BasePruner
+            try:
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", category=exceptions.ExperimentalWarning)  # the user chose it
+                    found = part.build().sampler(0) if what == "sampler" else part.build().pruner()
+                if not isinstance(found, expected):
+                    errors.append(ConfigErrorItem(key, f"expected a {what} of Optuna from {part.name}, got {found!r}"))
+            except Exception as error:
+                errors.append(ConfigErrorItem(key, f"{part.name} raised {type(error).__name__}: {error}"))
     return errors
-
-
-def _errors_in_making(key: str, name: str, what: str, make: Callable[[], Any]) -> list[ConfigErrorItem]:
-    from optuna.exceptions import ExperimentalWarning
-    from optuna.pruners import BasePruner
-    from optuna.samplers import BaseSampler
-
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=ExperimentalWarning)  # the user chose it
-            found = make()
-    except Exception as error:
-        return [ConfigErrorItem(key, f"{name} raised {type(error).__name__}: {error}")]
-    if isinstance(found, BaseSampler if key == "search" else BasePruner):
-        return []
-    return [ConfigErrorItem(key, f"expected {what} of Optuna from {name}, got {found!r}")]
 
 
 def _errors_of_parts(config: SweepConfig, base: BaseRunConfig) -> list[ConfigErrorItem]:
@@ -290,11 +272,8 @@ def _errors_of_parts(config: SweepConfig, base: BaseRunConfig) -> list[ConfigErr
         got = "none" if evaluation.interval is None else "minutes"
         message = f"expected evaluation {evaluation.name!r} with an interval in steps, by which it decides, got {got}"
         errors.append(ConfigErrorItem("pruning", message))
-    threads = base.cores()
-    if isinstance(config.place, LocalConfig) and config.place.cores_per_run < threads:
-        message = (
-            f"expected at least {threads} (execution.num_threads in each process), got {config.place.cores_per_run}"
-        )
+    if isinstance(config.place, LocalConfig) and (cores := config.place.cores_per_run) < (threads := base.cores()):
+        message = f"expected at least {threads} (execution.num_threads in each process), got {cores}"
         errors.append(ConfigErrorItem("place.cores_per_run", message))
     return errors
 
@@ -312,12 +291,9 @@ def _with_full_keys(config: SweepConfig, bases: dict[str, dict[str, Any]]) -> tu
         if len(found) > 1:
             faults = [f"expected a key in full, for it means {' and '.join(sorted(found))}"]
         if len(found) == 1:
-            full = found.pop()
-            if full in space:
-                errors.append(ConfigErrorItem(f"space.{key}", f"expected each key once, got {full} twice"))
-            space[full] = dimension
-        elif faults:
-            errors.append(ConfigErrorItem(f"space.{key}", faults[0]))
+            faults = [f"expected each key once, got {full} twice" for full in found if full in space]
+            space[found.pop()] = dimension
+        errors += [ConfigErrorItem(f"space.{key}", fault) for fault in faults[:1]]
     for key in space:
         if key == "seed" or key.startswith("output."):
             what = "no dimension, because seeds lists the seeds" if key == "seed" else "a key that changes a result"
@@ -357,8 +333,7 @@ def starting_grid(bases: Mapping[str, BaseRunConfig], at: int | None) -> dict[st
     first, threads = next(iter(bases.values())), max(base.cores() for base in bases.values())
     place = {} if at is None else {"place": {"name": "local", "cores": at * threads}}
     said = {"space": {}, "seeds": [first.seed], "search": "grid", "pruning": None, **place}
-    data: dict[str, Any] = completed(said, Place(SweepConfig), bases)
-    return data
+    return dict(completed(said, Place(SweepConfig), bases))
 
 
 def read_bases(files: Sequence[str], beside: Path) -> dict[str, BaseRunConfig]:

@@ -125,18 +125,17 @@ def progress_of(
     states = [state_of(trial) for trial in trials]
     counts = {state: states.count(state) for state in STATES if state in states}
     mine = {trial.number for trial in owned}
-    elsewhere = [t for t, state in zip(trials, states, strict=True) if state == "running" and t.number not in mine]
-    ended = [trial for trial, state in zip(trials, states, strict=True) if state != "running"]
+    elsewhere = [trial for trial in trials if state_of(trial) == "running" and trial.number not in mine]
+    ended = [trial for trial in trials if state_of(trial) != "running"]
     ended.sort(key=lambda trial: (_timestamp(trial.datetime_complete), trial.number), reverse=True)
     failed = [trial for trial in ended if state_of(trial) == "failed"]
     best = best_of(trials, config.objective.goal)
     budget, num_skipped = config.budget, counts.get("skipped", 0)
-    limits = [] if budget.trials is None else [budget.trials]
-    limits += [] if num_points is None else [num_points - num_skipped]
-    total = min(limits, default=None)
+    limits = budget.trials, None if num_points is None else num_points - num_skipped
+    total = min((limit for limit in limits if limit is not None), default=None)
     now_s, total_count = time.monotonic(), budget.total
     counted: list[Mapping[str, float]] = [*map(counts_of, ended), *({trial.unit: 0} for trial in owned)]
-    unit = unit_of(None if total_count is None else total_count.model_dump(), counted)
+    unit = unit_of(getattr(total_count, "unit", None), counted)
     progress = SweepProgress(
         path=folder.path,
         measure=config.objective.measure,
@@ -181,18 +180,11 @@ def _run_progress(trial: OwnedTrial, run: TrialRun, now_s: float) -> RunProgress
 
 
 def _ended_trial(folder: SweepFolder, trial: FrozenTrial) -> EndedTrial:
-    reason = why_of(trial)
-    seed = re.match(r"seed (\d+): ", reason) if state_of(trial) == "failed" else None
+    state, reason = state_of(trial), why_of(trial)
+    seed = re.match(r"seed (\d+): ", reason) if state == "failed" else None
     log = None if seed is None else folder.trial(place_of(trial)).path / f"seed-{seed[1]}.log"
-    return EndedTrial(
-        number=trial.number,
-        state=state_of(trial),
-        value=value_of(trial),
-        values=list((trial.user_attrs.get(VALUES) or {}).values()),
-        point=point_texts(trial),
-        reason=reason,
-        log=log,
-    )
+    values = list((trial.user_attrs.get(VALUES) or {}).values())
+    return EndedTrial(trial.number, state, value_of(trial), values, point_texts(trial), reason, log)
 
 
 # ---- when it will end ------------------------------------------------------------------------------------
@@ -228,7 +220,6 @@ def _seconds_left(
     for trial in elsewhere:
         gone_s = max(time.time() - _timestamp(trial.datetime_start), 0.0)
         lefts += [max(trial_s / num_at_once - gone_s, 0.0)] * num_at_once
-    is_in_turn = study.pruning is not None and study.pruning.over_seeds
     num_begun = len(owned) + len(elsewhere)
     nums: list[float] = [] if progress.total is None else [progress.total - len(counted) - num_begun]
     if progress.max_count < math.inf:
@@ -238,7 +229,7 @@ def _seconds_left(
         lefts,
         num_places + num_at_once * len(elsewhere),
         trial_s,
-        trial_s if is_in_turn else trial_s / min(num_seeds, num_places),
+        trial_s if study.is_over_seeds else trial_s / min(num_seeds, num_places),
         math.nan if any(map(math.isnan, nums)) else max(min(nums, default=math.inf), 0),
         progress.max_s - progress.worked_s,
     )
@@ -264,8 +255,7 @@ def _projected(trial: OwnedTrial, now_s: float) -> tuple[float, float] | None:
     """Return the seconds and the count of all of a trial's runs at their ends; None before any has gone on."""
     seconds, counts = [], []
     for run in trial.runs:
-        share = 1.0 if run.value is not None else run.watched.share
-        left = 0.0 if run.value is not None else run.pace.seconds_left(now_s)
+        left, share = (run.pace.seconds_left(now_s), run.watched.share) if run.value is None else (0.0, 1.0)
         if not math.isnan(left):
             seconds.append(run.pace.seconds(now_s) + left)
             counts.append(run.count / share)

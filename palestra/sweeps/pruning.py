@@ -3,12 +3,13 @@
 import copy
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from palestra.config import ByName, Config, Fraction, NonNegativeInt, PositiveInt, UserConfig
-from palestra.runs.base import BaseRunConfig
+from palestra.config import ByName, Fraction, NonNegativeInt, PositiveInt, UserConfig
+from palestra.run.base import BaseRunConfig
+from palestra.sweeps.search import SelfMade
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -52,13 +53,10 @@ def _first(key: str, bases: Mapping[str, BaseRunConfig]) -> dict[str, int]:
     return {key: steps[0]} if steps else {}
 
 
-class _Shipped(Config):
+class _Shipped(SelfMade):
     """Pruning that is its own maker of pruners, and has the terms of `Pruning`."""
 
     over_seeds: ClassVar = False
-
-    def build(self) -> Self:
-        return self
 
 
 class MedianConfig(_Shipped):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import model_validator
 
 from palestra.config import ByName, Config, ConfigError, NonNegativeInt, PositiveInt, UserConfig
-from palestra.runs.base import BaseRunConfig
+from palestra.run.base import BaseRunConfig
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -32,19 +32,23 @@ class Search:
         raise NotImplementedError
 
 
+class SelfMade(Config):
+    """A part that is built by its config alone."""
+
+    def build(self) -> Self:
+        return self
+
+
 class GridConfig(Config):
     """All combinations of values, in the order of the space, the last key fastest."""
 
     name: Literal["grid"]
 
 
-class RandomConfig(Config):
+class RandomConfig(SelfMade):
     """Independent draws."""
 
     name: Literal["random"]
-
-    def build(self) -> Self:
-        return self
 
     def sampler(self, seed: int) -> "BaseSampler":
         from optuna.samplers import RandomSampler
@@ -52,7 +56,7 @@ class RandomConfig(Config):
         return RandomSampler(seed=seed)
 
 
-class TPEConfig(Config):
+class TPEConfig(SelfMade):
     """Tree-structured Parzen estimator (Bergstra et al. 2011; Watanabe 2023)."""
 
     name: Literal["tpe"]
@@ -77,9 +81,6 @@ class TPEConfig(Config):
     def _check_group(self) -> Self:
         if self.group and not self.multivariate:
             raise ConfigError.at("group", "expected false without multivariate, got true")
-        return self
-
-    def build(self) -> Self:
         return self
 
     def sampler(self, seed: int) -> "BaseSampler":

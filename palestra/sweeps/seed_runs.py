@@ -7,16 +7,17 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from palestra.config import load_yaml, render
 from palestra.recording.results import printable
-from palestra.runs.base import BaseRunConfig
-from palestra.runs.branching import tree_differences
-from palestra.runs.copies import files_of_copies
+from palestra.run.base import BaseRunConfig
+from palestra.run.branching import tree_differences
+from palestra.run.checkpoints import Checkpoints
+from palestra.run.copies import files_of_copies
 from palestra.runtime.signals import exit_text
-from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import WORDS, Folder, RunFolderError, open_plain, plain_path
 from palestra.storage.manifest import Manifest
 from palestra.storage.records_file import lines_of, parse_record
@@ -63,7 +64,7 @@ class Growing:
             file = open_plain(self.path)
         except OSError:
             return True
-        try:
+        with closing(file):
             if file.size < self._offset:
                 self._offset = self.num_damaged = 0
             for line in lines_of(file, file.size, self._offset):
@@ -76,8 +77,6 @@ class Growing:
                         return False
                     self.num_damaged += 1
                 self._offset = line.stop
-        finally:
-            file.close()
         return True
 
     def _take(self, record: Mapping[str, Any]) -> None:
@@ -137,11 +136,9 @@ class Watched(Growing):
             return f"where {self.path.parent} ends is not known: {error}"
         damaged = f"; {self.num_damaged} of its lines are damaged" if self.num_damaged else ""
         if last is None or last != end:
-            expected = (
-                f"expected evaluation {self.objective.evaluation!r} at the run's end{_in_words(self.counters, end)}"
-            )
+            expected = f"evaluation {self.objective.evaluation!r} at the run's end{_in_words(self.counters, end)}"
             got = "none" if last is None else f"the last{_in_words(self.counters, last)}"
-            return f"{self.path}: {expected}, got {got}{damaged}"
+            return f"{self.path}: expected {expected}, got {got}{damaged}"
         if self.objective.of == "best" and self.num_damaged:
             return f"{self.path}: the best evaluation is not known{damaged}"
         return None

@@ -15,6 +15,7 @@ import operator
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -33,7 +34,7 @@ from palestra.config import (
 from palestra.config.errors import shown
 from palestra.config.files import find_key, full_key, replace_values, value_at
 from palestra.config.rendering import inline_flow
-from palestra.runs.base import BaseRunConfig
+from palestra.run.base import BaseRunConfig
 from palestra.schedules import Schedule, UserSchedule
 
 if TYPE_CHECKING:
@@ -76,10 +77,9 @@ class ChoiceConfig(Config):
 
     def meant(self, stored: Any) -> Any:
         """Return the value that a stored one stands for. Raises ValueError if there is none."""
-        for value, text in zip(self.values, self.stored(), strict=True):
-            if text == stored:
-                return value
-        raise ValueError(f"one of {inline_flow(self.values)}")
+        if stored not in (texts := self.stored()):
+            raise ValueError(f"one of {inline_flow(self.values)}")
+        return self.values[texts.index(stored)]
 
     def ends(self) -> list[Any]:
         return self.stored()
@@ -128,21 +128,18 @@ class UniformConfig(_Numbers):
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
         if self.step is not None:
-            steps = (self.high - self.low) / self.step
-            if math.isinf(steps):
+            if math.isinf(steps := (self.high - self.low) / self.step):
                 raise ConfigError.at("step", f"expected a longer one between low and high, got {self.step:g}")
             if not math.isclose(steps, round(steps), abs_tol=1e-9):
-                message = f"expected low + n * step, as {self.low + math.floor(steps) * self.step:g}, got {self.high:g}"
-                raise ConfigError.at("high", message)
+                last = self.low + math.floor(steps) * self.step
+                raise ConfigError.at("high", f"expected low + n * step, as {last:g}, got {self.high:g}")
         return self
 
     def suggest(self, trial: "Trial", key: str) -> Any:
         return trial.suggest_float(key, self.low, self.high, step=self.step)
 
     def stored(self) -> list[Any]:
-        if self.step is None:
-            return super().stored()
-        return [self.low + n * self.step for n in range(self.num_values())]
+        return [self.low + n * (self.step or 0.0) for n in range(self.num_values())]
 
     def num_values(self) -> int:
         return super().num_values() if self.step is None else round((self.high - self.low) / self.step) + 1
@@ -178,11 +175,9 @@ class IntegerConfig(_Numbers):
     def _check_bounds(self) -> Self:
         if self.log and (self.low < 1 or self.step != 1):
             key, expected = ("low", "an integer >= 1") if self.low < 1 else ("step", "1")
-            message = f"expected {expected} with log: true, got {getattr(self, key)}"
-            raise ConfigError.at(key, message)
-        if (self.high - self.low) % self.step:
-            nearest = self.high - (self.high - self.low) % self.step
-            raise ConfigError.at("high", f"expected low + n * step, as {nearest}, got {self.high}")
+            raise ConfigError.at(key, f"expected {expected} with log: true, got {getattr(self, key)}")
+        if beyond := (self.high - self.low) % self.step:
+            raise ConfigError.at("high", f"expected low + n * step, as {self.high - beyond}, got {self.high}")
         return self
 
     def suggest(self, trial: "Trial", key: str) -> Any:
@@ -213,11 +208,12 @@ class Base:
     data: dict[str, Any]
     model: type[Config]
 
-    def has(self, key: str) -> bool:
-        try:
-            return full_key(self.data, key) == key
-        except ConfigError:
-            return False
+
+def has_key(data: Mapping[str, Any], key: str) -> bool:
+    """Return whether a config, as plain data, has a key in full."""
+    with suppress(ConfigError):
+        return full_key(data, key) == key
+    return False
 
 
 class Space:
@@ -226,7 +222,7 @@ class Space:
     def __init__(self, bases: Sequence[Base], dimensions: Mapping[str, DimensionConfig]) -> None:
         self.bases = {base.name: base for base in bases}
         self.dimensions = dict(dimensions)
-        self.keys = {name: [key for key in dimensions if base.has(key)] for name, base in self.bases.items()}
+        self.keys = {name: [key for key in dimensions if has_key(base.data, key)] for name, base in self.bases.items()}
 
     def base_of(self, point: Point) -> Base:
         """Return the base of a point. Raises ConfigError if the point names none."""
@@ -242,8 +238,7 @@ class Space:
         try:
             return self.dimensions[key].meant(point[key])
         except ValueError as error:
-            message = f"expected {error} in the trial's point, got {point[key]!r}"
-            raise ConfigError.at(key, message) from None
+            raise ConfigError.at(key, f"expected {error} in the trial's point, got {point[key]!r}") from None
 
     def config_at(self, point: Point) -> dict[str, Any]:
         """Return the config of a trial at a point, as plain data.
@@ -278,8 +273,7 @@ class Space:
 
         Of more than `most` it is a selection in which each end occurs.
         """
-        sizes = {name: math.prod(len(self.dimensions[key].ends()) for key in keys) for name, keys in self.keys.items()}
-        if sum(sizes.values()) <= most:
+        if sum(math.prod(len(self.dimensions[key].ends()) for key in keys) for keys in self.keys.values()) <= most:
             return list(self._products(lambda dimension: dimension.ends()))
         found = []
         for name, keys in self.keys.items():
@@ -438,9 +432,8 @@ class Constraint:
 
         Raises ConfigError for a key that means several.
         """
-        found = {name: find_key(data, key) for name, key in self.keys.items()}
-        known = {name: key for name, key in found.items() if key is not None}
-        return known if len(known) == len(found) else None
+        found = {name: full for name, key in self.keys.items() if (full := find_key(data, key)) is not None}
+        return found if len(found) == len(self.keys) else None
 
     def require_keys(self, configs: Mapping[str, Mapping[str, Any]]) -> None:
         """Raise ConfigError if none of some configs, by name, has all of its keys, or a key means several in one."""

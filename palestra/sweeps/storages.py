@@ -107,8 +107,8 @@ def _require_tables_alone(connection: sqlite3.Connection, path: Path) -> None:
     """
     for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_master"):
         text = str(sql or "").replace(OPTUNAS_CHECK, "")
-        is_sqlites = sql is None  # the index of a key
-        is_plain = {"table": not COMPUTES.search(text), "index": is_sqlites or PLAIN_INDEX.fullmatch(text)}
+        # without text it is the index of a key, which SQLite has made
+        is_plain = {"table": not COMPUTES.search(text), "index": sql is None or PLAIN_INDEX.fullmatch(text)}
         if not is_plain.get(kind):
             raise RunFolderError(
                 f"{path} is no study of Optuna: expected tables and indexes alone, got {kind} {name!r}, which computes"
@@ -135,8 +135,7 @@ class JournalConfig(Config):
     def require(self) -> None:
         if self.path is not None:
             file = Path(self.path)
-            place = file if file.exists() else file.parent
-            if not os.access(place, os.W_OK) or file.is_dir():
+            if not os.access(file if file.exists() else file.parent, os.W_OK) or file.is_dir():
                 raise _error("path", f"expected a file that can be written, got {file}")
 
     def open(self, folder: Folder, for_writing: bool) -> "BaseStorage":
@@ -150,10 +149,8 @@ class JournalConfig(Config):
             if for_writing:
                 file.make()
             return JournalStorage(file)
-        except RunFolderError:
-            raise
         except OSError as error:
-            if not for_writing:
+            if not for_writing or isinstance(error, RunFolderError):
                 raise
             raise _error("path", f"{path} cannot be used: {error.strerror}") from error
 
@@ -181,9 +178,9 @@ class DatabaseConfig(Config):
             )
             raise ConfigError.at("url", message)
         if may_hold_secret_beside_user(self.url):
-            where = "put the password into an environment variable that password_from names"
             message = (
-                f"expected a URL without a password or options, which would be stored in the sweep's folder; {where}"
+                "expected a URL without a password or options, which would be stored in the sweep's folder; put the "
+                "password into an environment variable that password_from names"
             )
             raise ConfigError.at("url", message)
         secret = "" if self.password_from is None else f", which gets the secret in {self.password_from}"
@@ -223,9 +220,7 @@ class DatabaseConfig(Config):
                 f"expected the name of an environment variable, got {self.password_from!r}, which is unset",
             )
         try:
-            url = make_url(self.url)
-            if password is not None:
-                url = url.set(password=password)
+            url = make_url(self.url).set(password=password)  # None leaves it as it is
             return connect(url.render_as_string(hide_password=False))
         except (SQLAlchemyError, ImportError, ValueError) as error:
             why = " ".join(str(getattr(error, "orig", None) or error).split())

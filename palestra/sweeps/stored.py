@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,17 +119,9 @@ def _fault_of(trial: "FrozenTrial") -> str:
     is_complete = trial.state.name == "COMPLETE"
     if len(values) > 1 or (is_complete and (len(values) != 1 or math.isnan(values[0]))):
         return f"expected a number as its value, got {_shown(trial.values)}"
-    for name in ("folder", "claim", FAILURE, SKIPPED, FAILED_BEFORE):
-        if not isinstance(facts.get(name, ""), str):
-            return f"expected a text as its {name}, got {_shown(facts[name])}"
-    if not _counts(facts.get(SECONDS, 0.0)):
-        return f"expected a number >= 0 as its {SECONDS}, got {_shown(facts[SECONDS])}"
-    counts = facts.get(COUNTS, {})
-    if not isinstance(counts, Mapping) or not all(map(_counts, counts.values())):
-        return f"expected a number >= 0 for each unit as its {COUNTS}, got {_shown(counts)}"
-    of_seeds = facts.get(VALUES, {})
-    if not isinstance(of_seeds, Mapping) or not all(map(is_number, of_seeds.values())):
-        return f"expected a number for each seed as its {VALUES}, got {_shown(of_seeds)}"
+    for name, (expected, is_one) in EXPECTED.items():
+        if name in facts and not is_one(facts[name]):
+            return f"expected {expected} as its {name}, got {_shown(facts[name])}"
     for name, decision in facts.items():
         parts = {key: type(decision[key]) for key in decision} if isinstance(decision, Mapping) else {}
         if name.startswith("pruning/") and parts != {"prune": bool, "notes": dict}:
@@ -141,13 +133,23 @@ def _counts(value: Any) -> bool:
     return is_number(value) and 0 <= value < math.inf
 
 
+def _holds(values: Any, is_one: Callable[[Any], bool]) -> bool:
+    return isinstance(values, Mapping) and all(map(is_one, values.values()))
+
+
+EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {  # of a trial's user attributes, where they are there
+    **dict.fromkeys(
+        ("folder", "claim", FAILURE, SKIPPED, FAILED_BEFORE), ("a text", lambda value: isinstance(value, str))
+    ),
+    SECONDS: ("a number >= 0", _counts),
+    COUNTS: ("a number >= 0 for each unit", lambda counts: _holds(counts, _counts)),
+    VALUES: ("a number for each seed", lambda values: _holds(values, is_number)),
+}
+
+
 def _shown(value: Any | Sequence[Any]) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
 
 
 class _Storage(Config):
@@ -165,7 +167,7 @@ class StoredSweep:
     @property
     def unit(self) -> str:
         """The unit in which the sweep counts."""
-        return unit_of(under(self.data, "budget", "total"), map(counts_of, self.trials))
+        return unit_of(under(self.data, "budget", "total", "unit"), map(counts_of, self.trials))
 
     @classmethod
     def open(cls, path: Path, trust: bool = False) -> "StoredSweep":

@@ -14,12 +14,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import optuna
 from optuna import Study
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from palestra.config import ConfigError, UserConfig
 from palestra.config.rendering import inline_flow
-from palestra.runs.branching import tree_differences
+from palestra.run.branching import tree_differences
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.outcomes import DEFINITION, FAILED_BEFORE, FAILURE, RETRY_OF, place_of, rank_of, standing, why_of
@@ -75,22 +75,15 @@ class SamplerOfTrials(BaseSampler):
         self._sampler(study, trial).after_trial(study, trial, state, values)
 
 
-class SamplerOfGrid(BaseSampler):
-    """Gives the n-th trial (`rank_of`) the n-th point.
+class SamplerOfGrid(RandomSampler):
+    """Gives the n-th trial (`rank_of`) the n-th point. Like one that draws at random, it is asked key by key.
 
     (Optuna's own shuffles the points, and wants all keys in all of them.)
     """
 
     def __init__(self, points: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__()
         self.points = points
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return {}
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        return {}
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -99,7 +92,7 @@ class SamplerOfGrid(BaseSampler):
 
 
 class SweepStudy:
-    """The open study of a sweep.
+    """The open study of a sweep. is_over_seeds: whether a trial is pruned between its seeds, not at evaluations.
 
     Raises ConfigError if it cannot be reached, or is that of another sweep; RunFolderError and OSError, as all of its
     methods, if its storage is damaged or refuses.
@@ -110,6 +103,7 @@ class SweepStudy:
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # the user chose them
         self.folder, self.id, self.config, self.space = folder, folder.id, config, space
         self.pruning = None if config.pruning is None else config.pruning.build()
+        self.is_over_seeds = self.pruning is not None and self.pruning.over_seeds
         self.pruner = optuna.pruners.NopPruner() if self.pruning is None else self.pruning.pruner()
         with errors_of_study(folder):
             self.study = optuna.create_study(
@@ -139,14 +133,11 @@ class SweepStudy:
         ours, theirs = self._definition(), self.study.user_attrs.get(DEFINITION)
         where = f"study {self.config.storage.study!r}"
         if theirs is None and self.study.get_trials(deepcopy=False):
-            message = f"expected a new study, got {where}, which palestra did not make"
-            raise ConfigError.at("storage.study", message)
+            raise ConfigError.at("storage.study", f"expected a new study, got {where}, which palestra did not make")
         if theirs is not None and (changes := list(tree_differences(theirs, ours))):
-            first = changes[0]
-            message = f"expected a new study or that of this sweep, got {where}, in which {first.key} is"
-            raise ConfigError.at(
-                "storage.study", f"{message} {inline_flow(first.before)}, not {inline_flow(first.after)}"
-            )
+            key, there, here = changes[0]
+            message = f"expected a new study or that of this sweep, got {where}, in which {key} is"
+            raise ConfigError.at("storage.study", f"{message} {inline_flow(there)}, not {inline_flow(here)}")
 
     @_asking
     def trials(self) -> list[FrozenTrial]:
@@ -177,14 +168,10 @@ class SweepStudy:
     def retry(self, failed: FrozenTrial) -> None:
         """Let a trial that has failed be run again: by a new one, as Optuna ends each once, with its point and runs."""
         attributes = {"folder": self.id, RETRY_OF: place_of(failed), FAILED_BEFORE: why_of(failed)}
-        self.study.add_trial(
-            create_trial(
-                state=TrialState.RUNNING,
-                params=failed.params,
-                distributions=failed.distributions,
-                user_attrs=attributes,
-            )
+        again = create_trial(
+            state=TrialState.RUNNING, params=failed.params, distributions=failed.distributions, user_attrs=attributes
         )
+        self.study.add_trial(again)
 
     @_asking
     def point(self, trial: FrozenTrial) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from optuna.trial import FrozenTrial
 
 from palestra.config import ConfigError, ConfigErrorItem, check_overridden, render
 from palestra.config.own_modules import as_now, reading_stored
-from palestra.runs.base import BaseRunConfig
-from palestra.runs.kinds import read_config
+from palestra.run.base import BaseRunConfig
+from palestra.run.kinds import read_config
 from palestra.runtime.signals import StopSignals
 from palestra.storage.disk import RunFolderError, plain_path
 from palestra.storage.lock import Lock, holder
@@ -24,7 +24,6 @@ from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.outcomes import SKIPPED, best_of, count_of, place_of, state_of, value_of, why_of
 from palestra.sweeps.plan import Plan
 from palestra.sweeps.progress import SweepProgress, progress_of
-from palestra.sweeps.search import GridConfig
 from palestra.sweeps.seed_runs import POLL_S, let_end
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.trials import OwnedTrial, config_of_runs, one_line
@@ -57,7 +56,7 @@ class Sweep:
             self.study = SweepStudy(folder, self.config, plan.space)
         self.owned: list[OwnedTrial] = []
         self.signals = StopSignals()
-        self._num_points = len(plan.space.points()) if isinstance(self.config.search, GridConfig) else None
+        self._num_points = len(plan.space.points()) if plan.is_grid else None
         self._began = time.monotonic()
         self._look_again, self._is_over = self._began, False
         self._held: dict[Path, float] = {}  # runs and trials that others hold: since when; -inf: that was told
@@ -113,7 +112,7 @@ class Sweep:
             failed = self.failed()
             for trial in failed:
                 self.study.retry(trial)
-        return len(failed)
+            return len(failed)
 
     # ---- the loop ---------------------------------------------------------------------------------------
 
@@ -131,14 +130,9 @@ class Sweep:
 
     def progress(self) -> SweepProgress:
         """Return how the sweep stands."""
+        worked_s = time.monotonic() - self._began
         return progress_of(
-            self.folder,
-            self.study,
-            self.owned,
-            self.place.num_runs,
-            self._num_points,
-            time.monotonic() - self._began,
-            self.signals.received,
+            self.folder, self.study, self.owned, self.place.num_runs, self._num_points, worked_s, self.signals.received
         )
 
     def _step(self) -> bool:
@@ -170,10 +164,8 @@ class Sweep:
         if path not in self._held:
             self._held[path] = time.monotonic()
         elif not self._is_named(path) and time.monotonic() - self._held[path] > NAME_S:
-            self._held[path] = -math.inf
-            self.display.note(
-                f"waiting for process {process}, which holds {path} (if it hangs, kill -9 {process} ends it)"
-            )
+            self._held[path], remedy = -math.inf, f"if it hangs, kill -9 {process} ends it"
+            self.display.note(f"waiting for process {process}, which holds {path} ({remedy})")
 
     def _is_named(self, path: Path) -> bool:
         return self._held.get(path) == -math.inf
@@ -187,17 +179,21 @@ class Sweep:
         if not all(map(self._is_named, waiting)) or time.monotonic() < self._look_again:
             return False
         mine = {trial.number for trial in self.owned}
-        running = [trial.number for trial in self.study.running() if self.study.is_ours(trial)]
-        if any(self._take(number) for number in running if number not in mine) or self._begin():  # of a dead process
+        others = [trial.number for trial in self._running() if trial.number not in mine]
+        if any(map(self._take, others)) or self._begin():  # the first ones: of a dead process
             return True
         self._look_again = time.monotonic() + LOOK_S
-        elsewhere = [self.folder.trial(place_of(trial)) for trial in self.study.running() if self.study.is_ours(trial)]
-        self._is_over = not elsewhere
-        if not self.owned:
-            for folder in elsewhere:
-                with suppress(OSError):
-                    self._wait_for(holder(folder, "lock"), folder.path)
+        running = self._running()
+        self._is_over = not running
+        for trial in running if not self.owned else ():
+            folder = self.folder.trial(place_of(trial))
+            with suppress(OSError):
+                self._wait_for(holder(folder, "lock"), folder.path)
         return False
+
+    def _running(self) -> list[FrozenTrial]:
+        """Return the trials of this folder that nobody has ended."""
+        return [trial for trial in self.study.running() if self.study.is_ours(trial)]
 
     def _may_begin(self) -> bool:
         """Return whether the budget allows another trial."""
@@ -227,46 +223,48 @@ class Sweep:
             self.study.fail(number, str(error))
             self._ended(number)
             return True
-        if lock is not None:
-            self._own(number, lock)
+        if lock is not None and not self._own(number, lock):
+            lock.free()
         return lock is not None
 
-    def _own(self, number: int, lock: Lock) -> None:
+    def _own(self, number: int, lock: Lock) -> bool:
+        """Own a trial, if it runs and can be run. Returns whether nobody has to free its lock any more."""
         trial = next((each for each in self.study.running() if each.number == number), None)
         if trial is None:  # another process has ended it in between
-            lock.free()
-            return
+            return False
         if self._num_points is not None and self.study.rank(trial) >= self._num_points:  # another folder was faster
             self.study.fail(number, "no point of the grid is left", SKIPPED)
-            lock.free()
-            return
+            return False
         try:
             with self.reading():
                 config = self.plan.space.config_at(self.study.point(trial))
-                if excluded := self.plan.excluded_by(config):
-                    self.study.fail(number, excluded, SKIPPED)
-                    lock.free()
-                    return
-                self.owned.append(OwnedTrial(self.study, self.folder, self.config, number, config, lock))
+                if (excluded := self.plan.excluded_by(config)) is None:
+                    self.owned.append(OwnedTrial(self.study, self.folder, self.config, number, config, lock))
+                    return True
+                self.study.fail(number, excluded, SKIPPED)
         except (ConfigError, RunFolderError) as error:
             self.study.fail(number, one_line(error))
-            lock.free()
+            lock.free()  # first, because another process may retry it
             self._ended(number)
+            return True
+        return False
 
     def _ended(self, number: int) -> None:
         """Say how a trial has ended, and keep the best config."""
-        trial, best = self.study.trial(number), best_of(self.study.trials(), self.config.objective.goal)
+        trial, best = self.study.trial(number), self._best()
         known, why = value_of(trial), why_of(trial)
         value = "" if known is None else f", {self.config.objective.measure} {known:.6g}"
         mark = " (best so far)" if best is not None and best.number == number else ""
         self.display.ended(f"trial {number}: {state_of(trial)}{value}{mark}{f': {why}' if why else ''}")
         self._keep_best()
 
+    def _best(self) -> FrozenTrial | None:
+        return best_of(self.study.trials(), self.config.objective.goal)
+
     def _keep_best(self) -> None:
         """Write best.yml. The best trial may lie in the folder of another process that shares the study."""
         with self.folder.alone(), self.reading():
-            best = best_of(self.study.trials(), self.config.objective.goal)
-            if best is not None:
+            if (best := self._best()) is not None:
                 config = config_of_runs(self.plan.space.config_at(best.params), self.config)
                 self.folder.root.write("best.yml", render(config, type(config)).encode())
 

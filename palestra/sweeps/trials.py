@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from palestra.config import ConfigError
-from palestra.runs.base import BaseRunConfig
-from palestra.runs.kinds import read_config
+from palestra.run.base import BaseRunConfig
+from palestra.run.kinds import read_config
 from palestra.runtime.statistics import interquartile_mean
 from palestra.storage.disk import RunFolderError
 from palestra.storage.lock import Lock, holder, is_held
@@ -155,12 +155,10 @@ class OwnedTrial(SeedRuns[TrialRun]):
         """Return the runs that may be started now, in their order."""
         if self.failure is not None or self.is_pruned:
             return []
-        pruning = self.study.pruning
-        if pruning is not None and pruning.over_seeds:
-            unfinished = [run for run in self.runs if run.value is None]
-            return [run for run in unfinished[:1] if run.job is None]
-        first = self.deciding
-        candidates = self.runs if all(run.value is not None for run in first) else first
+        if self.study.is_over_seeds:
+            candidates = [run for run in self.runs if run.value is None][:1]
+        else:
+            candidates = self.runs if all(run.value is not None for run in self.deciding) else self.deciding
         return [run for run in candidates if run.value is None and run.job is None]
 
     def start(self, run: TrialRun, place: Place) -> None:
@@ -170,7 +168,10 @@ class OwnedTrial(SeedRuns[TrialRun]):
             run.watched.look()
             run.pace.begin(*run.facts())
         except (ConfigError, RunFolderError) as error:
-            self.failure = f"seed {run.seed}: {one_line(error)}"
+            self._fail(run, one_line(error))
+
+    def _fail(self, run: TrialRun, why: str) -> None:
+        self.failure = self.failure or f"seed {run.seed}: {why}"
 
     def holder(self, run: TrialRun) -> str | None:
         """Return the id of a process that trains the run, if there is one.
@@ -204,8 +205,8 @@ class OwnedTrial(SeedRuns[TrialRun]):
         if code == 0:
             run.watched.end()
         run.pace.note(*run.facts())
-        if run.watched.fault is not None and self.failure is None:
-            self.failure = f"seed {run.seed}: {run.watched.fault}"
+        if run.watched.fault is not None:
+            self._fail(run, run.watched.fault)
         if code is None:
             return
         run.pace.end(now_s := time.monotonic())
@@ -213,20 +214,17 @@ class OwnedTrial(SeedRuns[TrialRun]):
         self.study.note(self.number, {SECONDS: sum(each.pace.seconds(now_s) for each in self.runs)})
         if code == 0:
             run.value = run.watched.final()
-            if math.isnan(run.value) and self.failure is None:
-                self.failure = f"seed {run.seed}: the objective is not a number at the end of {run.path}"
+            if math.isnan(run.value):
+                self._fail(run, f"the objective is not a number at the end of {run.path}")
         elif (code < 0 or code > 128) and run.restarts < self.sweep.max_restarts:
             run.restarts += 1
-        elif not self.is_pruned and self.failure is None:
-            self.failure = f"seed {run.seed}: {run.why(code)}"
+        elif not self.is_pruned:
+            self._fail(run, run.why(code))
 
     def _reports(self) -> list[tuple[int, float]]:
         """Return the steps that are due, in their order, each with the trial's value there."""
-        assert self.study.pruning is not None
-        if self.study.pruning.over_seeds:
-            values = [run.value for run in self.runs]
-            known = values[: values.index(None)] if None in values else values
-            return [(step, float(value)) for step, value in enumerate(known) if value is not None]
+        if self.study.is_over_seeds:  # they run one after the other
+            return [(step, run.value) for step, run in enumerate(self.runs) if run.value is not None]
         runs = [run.watched for run in self.deciding]
         steps = set.intersection(*(set(run.first) for run in runs))
         return [(step, mean([run.value_at(step) for run in runs])) for step in sorted(steps) if step > 0]
@@ -237,16 +235,14 @@ class OwnedTrial(SeedRuns[TrialRun]):
         Of a pruned trial only what came up to the evaluation at which it was pruned counts, so that the numbers do not
         depend on how fast the runs were stopped.
         """
-        if self.pruned_at is not None and self._is_cut_short:
-            counts = [run.watched.counts_at(self.pruned_at) for run in self.deciding]
-        else:
-            counts = [run.watched.counts_at() for run in self.runs]
+        runs, step = (self.deciding, self.pruned_at) if self._is_cut_short else (self.runs, None)
+        counts = [run.watched.counts_at(step) for run in runs]
         return {unit: sum(each[unit] for each in counts) for unit in counts[0]}
 
     @property
     def _is_cut_short(self) -> bool:
         """Whether it was pruned at an evaluation of its runs: whether these then came to their ends does not count."""
-        return self.is_pruned and self.study.pruning is not None and not self.study.pruning.over_seeds
+        return self.is_pruned and not self.study.is_over_seeds
 
     @property
     def share(self) -> float:

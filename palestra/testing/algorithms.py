@@ -7,9 +7,11 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
+from itertools import islice
 from pathlib import Path
 from signal import SIGTERM
 from tempfile import TemporaryDirectory
+from traceback import walk_tb
 from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 from unittest.mock import patch
@@ -25,33 +27,22 @@ from palestra.config.places import Place
 from palestra.config.usual import completed
 from palestra.config.variants import Variants, members_of, names_of
 from palestra.games import make_game
+from palestra.kinds.games.config import RunConfig
+from palestra.kinds.games.trainer import Trainer
 from palestra.randomness import restored_global_states
 from palestra.recording.recorders import without_clock
-from palestra.runs.branching import tree_differences
-from palestra.runs.config import RunConfig
+from palestra.run.branching import tree_differences
 from palestra.storage.records_file import read_records
-from palestra.training import make_trainer
-from palestra.training.trainer import Trainer
+from palestra.training.checks import Watcher
+from palestra.training.opening import make_trainer
 
 Data = dict[str, Any]
 
-CARTPOLE = {
-    "name": "cartpole",
-    "max_rounds": 6,
-    "initial_low": -0.2,
-    "initial_high": 0.2,
-    "sutton_barto_reward": False,
-    "observation": {"normalize": None, "clip": None},
-}
-NIM = {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": {"normalize": None, "clip": None}}
-PENDULUM = {
-    "name": "pendulum",
-    "max_rounds": 6,
-    "g": 10.0,
-    "initial_angle": 3.0,
-    "initial_speed": 1.0,
-    "observation": {"normalize": None, "clip": None},
-}
+PLAIN: Data = {"observation": {"normalize": None, "clip": None}}
+SHORT: Data = {"max_rounds": 6, **PLAIN}
+CARTPOLE = {"name": "cartpole", "initial_low": -0.2, "initial_high": 0.2, "sutton_barto_reward": False, **SHORT}
+NIM = {"name": "nim", "num_heaps": 2, "max_stones": 3, **PLAIN}
+PENDULUM = {"name": "pendulum", "g": 10.0, "initial_angle": 3.0, "initial_speed": 1.0, **SHORT}
 PROBES = [[CARTPOLE, NIM], [PENDULUM]]  # by the kind of actions
 LEARNER, OTHER = "learner", "other"
 NUM_TURNS = 4
@@ -99,7 +90,7 @@ def check_algorithm(
 # ---- one game --------------------------------------------------------------------------------------------
 
 
-class Stopping:
+class Stopping(Watcher):
     """Stores the player's state at every safe point of a training, and stops the run at one of them.
 
     stop_at: the number of that safe point, counted from 1; None: none.
@@ -118,9 +109,6 @@ class Stopping:
         if len(self.states) == self.stop_at:
             trainer.run.signals.received = SIGTERM
 
-    def after_safe_point(self) -> None:
-        pass
-
 
 class _Unable(Exception):
     """An object of the class cannot be made for a game, or raises there."""
@@ -134,7 +122,8 @@ def _faults(cls: type[Algorithm], algorithm: Data, game: Data) -> list[ConfigErr
         if alone.trainer.opt_steps == 0:
             return [_fault(cls, "learn", "an opt step (turn.after_step)", f"none in {NUM_TURNS} turns")]
         torch.manual_seed(1)
-        faults = _faults_of_chance(cls, alone, Path(place), config) + _faults_of_stops(cls, alone, Path(place), config)
+        found = [faults_of(cls, alone, Path(place), config) for faults_of in (_faults_of_chance, _faults_of_stops)]
+        faults = [fault for each in found for fault in islice(each, 1)]  # the first of each; the others follow from it
         try:
             if not faults:
                 _train(cls, Path(place) / "replicas", config | {"num_replicas": 2})
@@ -143,43 +132,42 @@ def _faults(cls: type[Algorithm], algorithm: Data, game: Data) -> list[ConfigErr
         return faults
 
 
-def _faults_of_chance(cls: type[Algorithm], alone: Stopping, place: Path, config: Data) -> list[ConfigErrorItem]:
-    """Return faults, if the same seed gives other bits with other states of the global generators."""
+def _faults_of_chance(cls: type[Algorithm], alone: Stopping, place: Path, config: Data) -> Iterator[ConfigErrorItem]:
+    """Yield faults, if the same seed gives other bits with other states of the global generators."""
     again = _train(cls, place / "again", config)
+    why = "from the same seed: random numbers from keys alone"
     for number, (one, other) in enumerate(zip(alone.states, again.states, strict=False)):
-        if difference := _difference(one, other, number):
-            return [
-                _fault(cls, "learn", "the same bits from the same seed: random numbers from keys alone", difference)
-            ]
-    if difference := _difference(_records(alone), _records(again), None):
-        return [
-            _fault(cls, "policy", "the same records from the same seed: random numbers from keys alone", difference)
-        ]
-    return []
+        yield from _differences(cls, "learn", f"the same bits {why}", one, other, number)
+    yield from _differences(cls, "policy", f"the same records {why}", _records(alone), _records(again))
 
 
-def _faults_of_stops(cls: type[Algorithm], alone: Stopping, place: Path, config: Data) -> list[ConfigErrorItem]:
-    """Return faults, if a fresh object that goes on from a safe point computes other bits up to the next one."""
-    run = place / "stopped"
-    _train(cls, run, config, stop_at=1)
+def _faults_of_stops(cls: type[Algorithm], alone: Stopping, place: Path, config: Data) -> Iterator[ConfigErrorItem]:
+    """Yield faults, if a fresh object that goes on from a safe point computes other bits up to the next one."""
+    again = _train(cls, place / "stopped", config, stop_at=1)
     for number, (before, after) in enumerate(zip(alone.states, [*alone.states[1:], None], strict=True)):
         expected = f"a fresh object to go on from safe point {number} as if nothing had been stopped"
         try:
-            again = _train(cls, run, None, stop_at=2)
+            again = _train(cls, place / "stopped", None, stop_at=2)
         except _Unable as error:
-            return [ConfigErrorItem("", f"{error}; expected {expected}, from state_dict alone")]
-        if difference := _difference(before, again.states[0], number):
-            return [
-                _fault(cls, "load_state_dict", "a fresh object to have the state that state_dict returned", difference)
-            ]
-        difference = "another number of safe points" if (after is None) != (len(again.states) == 1) else None
-        if after is not None and len(again.states) > 1:
-            difference = _difference(after, again.states[1], number + 1)
-        if difference:
-            return [_fault(cls, "learn", f"{expected}, from state_dict alone", difference)]
-    if difference := _difference(_records(alone), _records(again), None):
-        return [_fault(cls, "learn", "the same records with stops as without", difference)]
-    return []
+            yield ConfigErrorItem("", f"{error}; expected {expected}, from state_dict alone")
+            return
+        restored = "a fresh object to have the state that state_dict returned"
+        yield from _differences(cls, "load_state_dict", restored, before, again.states[0], number)
+        expected = f"{expected}, from state_dict alone"
+        if (after is None) != (len(again.states) == 1):
+            yield _fault(cls, "learn", expected, "another number of safe points")
+        elif after is not None:
+            yield from _differences(cls, "learn", expected, after, again.states[1], number + 1)
+    yield from _differences(cls, "learn", "the same records with stops as without", _records(alone), _records(again))
+
+
+def _differences(
+    cls: type[Algorithm], method: str, expected: str, before: Any, after: Any, number: int | None = None
+) -> Iterator[ConfigErrorItem]:
+    """Yield a fault for each difference. number: that of the safe point; None for records."""
+    for change in tree_differences(before, after):
+        where = "a record" if number is None else f"safe point {number}, counted from 0"
+        yield _fault(cls, method, expected, str(Difference(where, change)))
 
 
 def _train(cls: type[Algorithm], run: Path, config: Data | None, stop_at: int | None = None) -> Stopping:
@@ -205,24 +193,12 @@ def _train(cls: type[Algorithm], run: Path, config: Data | None, stop_at: int | 
 
 def _method_of(cls: type[Algorithm], error: Exception) -> str:
     """Return the outermost method of the class that an exception came through."""
-    trace = error.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame
-        if isinstance(frame.f_locals.get("self"), cls):
-            return frame.f_code.co_name
-        trace = trace.tb_next
-    return "policy"
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    return next((each.f_code.co_name for each in frames if isinstance(each.f_locals.get("self"), cls)), "policy")
 
 
 def _fault(cls: type[Algorithm], method: str, expected: str, got: str) -> ConfigErrorItem:
     return ConfigErrorItem(f"{cls.__name__}.{method}", f"expected {expected}, got {got}")
-
-
-def _difference(before: Any, after: Any, number: int | None) -> str | None:
-    """Return the first difference in words. number: that of the safe point; None for records."""
-    if (change := next(tree_differences(before, after), None)) is None:
-        return None
-    return str(Difference("a record" if number is None else f"safe point {number}, counted from 0", change))
 
 
 def _records(stopping: Stopping) -> list[Data]:
@@ -271,14 +247,10 @@ def _run_config(algorithm: Data, game: Data) -> Data:
     """
     made = make_game(game)
     first, *_ = made.roles
-    alike = [
-        role
-        for role in made.roles
-        if made.spaces[role] == made.spaces[first] and made.action_spaces[role] == made.action_spaces[first]
-    ]
-    roles = {role: LEARNER if role in alike else OTHER for role in made.roles}
-    other = {} if len(alike) == len(made.roles) else {OTHER: {"scripted": "random"}}
-    pairing = {role: LEARNER if role in alike else "random" for role in made.roles}
+    spaces = {role: (made.spaces[role], made.action_spaces[role]) for role in made.roles}
+    roles = {role: LEARNER if spaces[role] == spaces[first] else OTHER for role in made.roles}
+    other = {OTHER: {"scripted": "random"}} if OTHER in roles.values() else {}
+    pairing = {role: LEARNER if name == LEARNER else "random" for role, name in roles.items()}
     interval, numbers = {"every": 2, "unit": "opt_steps"}, {"num_games": 4, "final_num_games": 4, "max_rounds": 6}
     turns = {"every": 1, "unit": "epochs"}
     told = {
@@ -312,9 +284,8 @@ def sample_config(model: type[Config], values: Mapping[str, Any]) -> dict[str, A
             try:
                 data[name] = _sample(kind)
             except ValueError:
-                raise ValueError(
-                    f"{name}: expected a value in `config`, because none can be made up, got none"
-                ) from None
+                expected = "expected a value in `config`, because none can be made up"
+                raise ValueError(f"{name}: {expected}, got none") from None
     return data
 
 
@@ -331,9 +302,7 @@ def _sample(kind: Any) -> Any:
         return sample_config(kind, {})
     adapter = TypeAdapter(kind)
     for value in CANDIDATES:
-        try:
+        with suppress(ValidationError, ConfigError):
             adapter.validate_python(value, strict=True)
-        except (ValidationError, ConfigError):
-            continue
-        return value
+            return value
     raise ValueError

@@ -7,21 +7,14 @@ from typing import Any, Literal
 import torch
 from torch.utils import _pytree as pytree
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, check, failure
+from palestra.config import ConfigError, ConfigErrorItem, check, failure
 from palestra.data.order import WeightedConfig
 from palestra.data.reading import BatchKey, Reader, Unread, hash_of
 from palestra.data.sets import TRAIN, make_sets
-from palestra.runs.fit import AnySetConfig
+from palestra.kinds.data.config import OnlySets
 
 NAME = "data"
 SEED = 0
-
-
-class OneSet(Config):
-    """A data set as it stands below `data` in a config."""
-
-    data: dict[str, AnySetConfig]
-    """the set"""
 
 
 def check_data(data: Any, num_items: int = 100, start_method: Literal["fork", "forkserver", "spawn"] = "fork") -> None:
@@ -36,7 +29,7 @@ def check_data(data: Any, num_items: int = 100, start_method: Literal["fork", "f
     batch. Raises ConfigError with a line for every fault, which begins with the method's name.
     """
     if isinstance(data, Mapping):
-        data = make_sets(check({"data": {TRAIN: dict(data)}}, OneSet).data, SEED)[TRAIN]
+        data = make_sets(check({"data": {TRAIN: dict(data)}}, OnlySets).data, SEED)[TRAIN]
     ConfigError.require_none(_faults(data, num_items, start_method))
 
 
@@ -84,15 +77,9 @@ def _faults(data: Any, num_items: int, start_method: str) -> Iterator[ConfigErro
 
 def _read(reader: Reader, indices: Sequence[int]) -> tuple[dict[int, Any], dict[int, Unread]]:
     """Read items alone, each as the first batch of epoch 0; return them, and those that cannot be read, by index."""
-    items: dict[int, Any] = {}
-    unread: dict[int, Unread] = {}
-    for index in indices:
-        found = reader[BatchKey(0, 0, (index,))]
-        if isinstance(found, Unread):
-            unread[index] = found
-        else:
-            items[index] = found
-    return items, unread
+    found = {index: reader[BatchKey(0, 0, (index,))] for index in indices}
+    unread = {index: each for index, each in found.items() if isinstance(each, Unread)}
+    return {index: each for index, each in found.items() if index not in unread}, unread
 
 
 def _not_finite(item: Any) -> str | None:

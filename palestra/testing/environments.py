@@ -18,12 +18,13 @@ import torch
 from gymnasium.spaces import Box
 from gymnasium.utils.env_checker import check_env
 
-from palestra.config import ConfigError, ConfigErrorItem, failure
+from palestra.config import ConfigError
 from palestra.games.game import TensorGame
 from palestra.games.gymnasium.seeding import episode_seed
 from palestra.games.gymnasium.spaces import ObservationReader, UnknownSpace, action_space
 from palestra.games.tryout import try_game
 from palestra.randomness import restored_global_states
+from palestra.testing.tryout import CannotGoOn, TryOut
 
 NUM_MOVES = 200
 
@@ -57,34 +58,21 @@ def check_environment(environment: Environment | Callable[[], Environment]) -> N
     exact. environment: an environment, or a callable that makes one, such as its class; then a second one must give the
     same bits too. Raises ConfigError with a line for every fault, which begins with the method's name.
     """
-    try_out = _TryOut()
+    make = None if isinstance(environment, gymnasium.Env) else environment
+    try_out = _TryOut(getattr(make, "__name__", "environment"))
     with restored_global_states(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with suppress(_CannotGoOn):
-            try_out.check(environment)
+        with suppress(CannotGoOn):
+            try_out.check(environment if make is None else try_out.call("__init__", make), make)
     ConfigError.require_none(try_out.faults)
 
 
-class _CannotGoOn(Exception):
-    """Raised after a fault that makes further checks impossible."""
-
-
-class _TryOut:
+class _TryOut(TryOut):
     """Plays one environment and collects its faults, in their order."""
 
-    name: str
     reader: ObservationReader
 
-    def __init__(self) -> None:
-        self.faults: dict[ConfigErrorItem, None] = {}
-
-    def fault(self, method: str, message: str) -> None:
-        self.faults.setdefault(ConfigErrorItem(f"{self.name}.{method}", message))
-
-    def check(self, environment: Environment | Callable[[], Environment]) -> None:
-        make = None if isinstance(environment, gymnasium.Env) else environment
-        self.name = type(environment).__name__ if make is None else getattr(make, "__name__", "environment")
-        env: Any = environment if make is None else self.call("__init__", make)
+    def check(self, env: Any, make: Callable[[], Environment] | None) -> None:
         self.name = type(env.unwrapped).__name__
         readers: dict[str, Callable[[Any], Any]] = {"observation_space": _reader, "action_space": action_space}
         for space, read in readers.items():
@@ -122,19 +110,16 @@ class _TryOut:
         env.action_space.seed(number)  # an environment may draw from it too
         found = self.call("reset", lambda: env.reset(seed=episode_seed(KEY, 0, number)))
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
-            self.fault("reset", f"expected a tuple of observation and info, a dict, got {_kind(found)}")
-            raise _CannotGoOn
+            self.end("reset", f"expected a tuple of observation and info, a dict, got {_kind(found)}")
         bits = self.read("reset", env, found[0])
         for _ in range(NUM_STEPS):
             found = self.call("step", env.step, actions.sample())
             if not (isinstance(found, tuple) and len(found) == 5):
-                self.fault("step", f"expected observation, reward, terminated, truncated, info, got {_kind(found)}")
-                raise _CannotGoOn
+                self.end("step", f"expected observation, reward, terminated, truncated, info, got {_kind(found)}")
             observation, reward, terminated, truncated, _ = found
             bits += self.read("step", env, observation)
             if not isinstance(reward, Real | np.ndarray) or not np.isfinite(np.asarray(reward, dtype=float)).all():
-                self.fault("step", f"expected a finite number as the reward, got {reward!r}")
-                raise _CannotGoOn
+                self.end("step", f"expected a finite number as the reward, got {reward!r}")
             for name, end in {"terminated": terminated, "truncated": truncated}.items():
                 if not isinstance(end, bool | np.bool_):
                     self.fault("step", f"expected a bool as {name}, got {_kind(end)}")
@@ -152,30 +137,19 @@ class _TryOut:
                 for key in entry.path:
                     value, space = value[key], space[key]
             except (KeyError, IndexError, TypeError):
-                self.fault(method, f"expected an observation with an entry {entry.name!r}, got {_kind(observation)}")
-                raise _CannotGoOn from None
+                self.end(method, f"expected an observation with an entry {entry.name!r}, got {_kind(observation)}")
             array = np.asarray(value)
             if array.shape != space.shape or (space.dtype is not None and array.dtype.kind != space.dtype.kind):
                 expected = f"{entry.name!r} to be {space.dtype} {space.shape}, as observation_space says"
-                self.fault(method, f"expected {expected}, got {array.dtype} {array.shape}")
-                raise _CannotGoOn
+                self.end(method, f"expected {expected}, got {array.dtype} {array.shape}")
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                self.fault(method, f"expected finite numbers in {entry.name!r}, got nan or inf")
-                raise _CannotGoOn
+                self.end(method, f"expected finite numbers in {entry.name!r}, got nan or inf")
             outside = array[(array < space.low) | (array > space.high)] if isinstance(space, Box) else array
             if outside.size and (isinstance(space, Box) or not space.contains(array.astype(space.dtype)[()])):
                 got = ", ".join(map(str, np.unique(outside)[:3]))
-                self.fault(method, f"expected {entry.name!r} inside {space}, as observation_space says, got {got}")
-                raise _CannotGoOn
+                self.end(method, f"expected {entry.name!r} inside {space}, as observation_space says, got {got}")
             bits += array.tobytes()
         return bits
-
-    def call(self, method: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except Exception as error:
-            self.fault(method, f"raises {failure(error)}")
-            raise _CannotGoOn from error
 
 
 def _reader(space: gymnasium.Space) -> ObservationReader:

@@ -3,7 +3,8 @@
 Letters: B items of a batch; K actions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
@@ -11,13 +12,14 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from palestra.config import ConfigError, ConfigErrorItem, failure
+from palestra.config import ConfigError
 from palestra.data.items import joined_items
 from palestra.models.gradients import find_gradient, num_items, pieces
 from palestra.models.model import Model
 from palestra.models.scoring import ItemScores
 from palestra.nets.weights import evaluation_mode
 from palestra.randomness import restored_global_states
+from palestra.testing.tryout import CannotGoOn, TryOut
 
 NUM_ITEMS = 6
 RTOL, ATOL = 1e-3, 1e-5  # between numbers of which rounding alone may differ
@@ -35,85 +37,69 @@ def check_model(cls: type[Model], config: Mapping[str, Any], data: Any) -> None:
     which begins with the name of the method.
     """
     with restored_global_states():
-        faults = list(dict.fromkeys(_TryOut(cls, config, data).faults()))
-    ConfigError.require_none(ConfigErrorItem(f"{cls.__name__}.{method}", message) for method, message in faults)
+        tryout = _TryOut(cls, config, data)
+        with suppress(CannotGoOn):
+            tryout.check()
+    ConfigError.require_none(tryout.faults)
 
 
-class _CannotGoOn(Exception):
-    """A method raises."""
-
-
-class _TryOut:
+class _TryOut(TryOut):
     """Tries one model on one batch."""
 
     def __init__(self, cls: type[Model], config: Mapping[str, Any], data: Any) -> None:
+        super().__init__(cls.__name__)
         self.cls, self.config = cls, config
         items = [data[index] for index in range(min(NUM_ITEMS, len(data)))]
         self.batch = (getattr(data, "collate", None) or joined_items)(items)
-        self.found: list[tuple[str, str]] = []
 
-    def faults(self) -> list[tuple[str, str]]:
-        try:
-            model = self.call("__init__", lambda: self.cls(self.config))
-            before = deepcopy(self.batch)
-            with evaluation_mode([model]):
-                self.try_loss(model)
-                with torch.no_grad():
-                    self.try_scores(model)
-                    self.try_state(model)
-                    self.try_actions(model)
-            if not _equal(before, self.batch):
-                self.found.append(("loss", "expected the batch to stay as it is, got another one"))
-        except _CannotGoOn:
-            pass
-        return self.found
-
-    def call(self, method: str, function: Callable[[], Any]) -> Any:
-        try:
-            return function()
-        except Exception as error:
-            self.found.append((method, f"raises {failure(error)}"))
-            raise _CannotGoOn from error
+    def check(self) -> None:
+        model = self.call("__init__", self.cls, self.config)
+        before = deepcopy(self.batch)
+        with evaluation_mode([model]):
+            self.try_loss(model)
+            with torch.no_grad():
+                self.try_scores(model)
+                self.try_state(model)
+                self.try_actions(model)
+        if not _equal(before, self.batch):
+            self.fault("loss", "expected the batch to stay as it is, got another one")
 
     def try_loss(self, model: Model) -> None:
         weights = [each for each in model.parameters() if each.requires_grad]
-        terms = self.call("loss", lambda: model.training_step(self.batch))
+        terms = self.call("loss", model.training_step, self.batch)
         nums = (1, 1, 1 if any(term.dim() == 0 for term in terms.values()) else 3)  # a term of the whole batch is one
         whole, again, cut = (
-            self.call("loss", lambda num=num: find_gradient(model, self.batch, num, weights, torch.enable_grad).sums)  # type: ignore[misc]
-            for num in nums
+            self.call("loss", find_gradient, model, self.batch, num, weights, torch.enable_grad).sums for num in nums
         )
         if not _equal(whole, again):
-            self.found.append(("loss", "expected the same gradient of the same batch in evaluation mode, got another"))
+            self.fault("loss", "expected the same gradient of the same batch in evaluation mode, got another")
         elif not _close(whole, cut):
-            expected = "expected the same gradient in one piece and in 3 (num_microbatches)"
-            self.found.append(("loss", f"{expected}, got another"))
+            self.fault("loss", "expected the same gradient in one piece and in 3 (num_microbatches), got another")
 
     def try_scores(self, model: Model) -> None:
         whole = self.scores(model, [self.batch])
         alone = self.scores(model, pieces(self.batch, num_items(self.batch)))
         for name, values in whole.items():
             if not bool(values.isfinite().all()):
-                self.found.append(("evaluation_step", f"expected finite numbers as the score {name!r}, got others"))
+                self.fault("evaluation_step", f"expected finite numbers as the score {name!r}, got others")
             elif not torch.allclose(values, alone[name], rtol=RTOL, atol=ATOL):
                 message = f"expected the same score {name!r} of an item alone and in a batch, got another"
-                self.found.append(("evaluation_step", message))
+                self.fault("evaluation_step", message)
 
     def scores(self, model: Model, batches: Any) -> dict[str, Tensor]:
         scores = ItemScores(model.scores)
         for batch in batches:
-            self.call("evaluation_step", lambda batch=batch: scores.add(model.evaluation_step(batch), num_items(batch)))  # type: ignore[misc]
+            self.call("evaluation_step", lambda batch=batch: scores.add(model.evaluation_step(batch), num_items(batch)))
         return {name: torch.cat(values) for name, values in scores.values.items()}
 
     def try_state(self, model: Model) -> None:
-        fresh = self.call("__init__", lambda: self.cls(self.config)).eval()
+        fresh = self.call("__init__", self.cls, self.config).eval()
         self.call("load_state_dict", lambda: fresh.load_state_dict(model.state_dict()))
         if not _equal(model(self.batch), fresh(self.batch)):
-            message = "expected a fresh model with the same state to compute the same bits, got others"
-            self.found.append(("state_dict", message))
+            self.fault("state_dict", "expected a fresh model with the same state to compute the same bits, got others")
 
     def try_actions(self, model: Model) -> None:
-        outputs = self.call("forward", lambda: model(self.batch))
+        outputs = self.call("forward", model, self.batch)
         for method in ("select_action", "sample_action"):
             if getattr(self.cls, method) is getattr(Model, method):
                 continue
@@ -121,16 +107,14 @@ class _TryOut:
             legal = torch.ones(size, num, dtype=torch.bool)
             legal[:, 0] = False
             keys = (torch.arange(size),) if method == "sample_action" else ()
-            chosen = [self.call(method, lambda: getattr(model, method)(self.batch, legal, *keys)) for _ in range(2)]  # noqa: B023
+            chosen = [self.call(method, getattr(model, method), self.batch, legal, *keys) for _ in range(2)]
             if chosen[0].shape != (size,) or chosen[0].dtype != torch.int64:
                 got = f"{str(chosen[0].dtype).removeprefix('torch.')} {tuple(chosen[0].shape)}"
-                self.found.append((method, f"expected actions int64 ({size},), got {got}"))
+                self.fault(method, f"expected actions int64 ({size},), got {got}")
             elif not torch.equal(*chosen):
-                self.found.append((method, "expected the same actions of the same arguments, got others"))
+                self.fault(method, "expected the same actions of the same arguments, got others")
             elif not bool(legal.gather(1, chosen[0].unsqueeze(1)).all()):
-                self.found.append(
-                    (method, f"expected legal actions, got {chosen[0].tolist()}, of which 0 is not legal")
-                )
+                self.fault(method, f"expected legal actions, got {chosen[0].tolist()}, of which 0 is not legal")
 
 
 def _leaves(tree: Any) -> list[Any]:

@@ -1,8 +1,9 @@
 """A dialogue in words, by the rules of a protocol: who must answer now, what an answer changes, and who is paid."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from palestra.games.dialogue.protocol import Protocol, Verdict
 from palestra.text.grammar import Move, Turn
@@ -18,16 +19,6 @@ class Question:
     number: int
     fields: Mapping[str, str]
     label: int
-
-
-@dataclass(frozen=True)
-class Utterance:
-    """A message that was said in a channel."""
-
-    round: int
-    role: str
-    channel: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -116,18 +107,16 @@ class TextDialogue:
                 rewards[role] += rules.reward(role, verdicts, self.question.label, self.variant)
         return rewards
 
-    def utterances(self) -> Iterator[Utterance]:
-        """Go through all messages, in the order of rounds, roles and channels."""
-        for number, moves in enumerate(self.rounds):
-            for role in self.protocol.roles:
-                for channel, text in moves[role].messages.items() if role in moves else ():
-                    yield Utterance(number, role, channel, text)
+    def heard(self, role: str, round: int) -> list[dict[str, Any]]:
+        """List what others said in a round in the channels that a role sees, in the order of roles and channels.
 
-    def heard(self, role: str, round: int) -> list[Utterance]:
-        """List what others said in a round in the channels that a role sees."""
-        seen = self.protocol.channels
+        Each message is what the part `heard` of a prompt is told: the name of who said it, channel, text and round.
+        """
+        moves, seen = self.rounds[round], self.protocol.channels
         return [
-            each
-            for each in self.utterances()
-            if each.round == round and each.role != role and role in seen[each.channel]
+            {"name": other, "channel": channel, "text": text, "round": round}
+            for other in self.protocol.roles
+            if other in moves and other != role
+            for channel, text in moves[other].messages.items()
+            if role in seen[channel]
         ]

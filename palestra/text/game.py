@@ -26,64 +26,6 @@ from palestra.text.templates import AnyPromptsConfig, Part, Templates
 Failed = Sequence[tuple[str, Fault]]  # answers of this turn that were asked for again, with the reasons
 
 
-class Prompts:
-    """Writes the prompts of a game.
-
-    A prompt begins with the role's `system`, as a system message, and its `opening`, as a user message; a part that
-    comes out blank is left out. Then come the role's own answers, as it has written them, as assistant messages, and
-    between them, in one user message each, what the role has heard since. `last_chance` ends the prompt of a verifier
-    that cannot decide later. After an answer that must be asked for again come this answer and `retry`.
-    """
-
-    def __init__(self, templates: Templates, protocol: Protocol, scenario: TextScenario, grammar: Grammar) -> None:
-        self.templates, self.protocol, self.scenario, self.grammar = templates, protocol, scenario, grammar
-
-    def write(self, turns: Sequence[tuple[TextDialogue, str, Failed]]) -> list[Prompt]:
-        """Return what roles read at their turns.
-
-        turns: each a dialogue, the role, and its answers so far in this round if it is asked again.
-        """
-        return in_step(self.templates.render, (self._write(*turn) for turn in turns))
-
-    def _write(self, dialogue: TextDialogue, role: str, failed: Failed) -> Generator[Part, str, Prompt]:
-        """Return a prompt. Yields the parts that are to be rendered."""
-        values = self._values(dialogue, role)
-        system = yield role, "system", values
-        messages = [Message("system", system)] if system.strip() else []
-        news = [(yield role, "opening", values)]
-        for number, moves in enumerate(dialogue.rounds):
-            if role in moves and (answer := moves[role].answer) is not None:
-                messages += [_joined(news), Message("assistant", answer)]
-                news = []
-            for said in dialogue.heard(role, number):
-                told = {"name": said.role, "channel": said.channel, "text": said.text, "round": number}
-                news.append((yield role, "heard", values | told))
-        if dialogue.is_last_chance(role):
-            news.append((yield role, "last_chance", values | {"round": dialogue.round}))
-        messages.append(_joined(news))
-        for answer, fault in failed:
-            told = {"fault": fault.message, "round": dialogue.round}
-            messages += [Message("assistant", answer), _joined([(yield role, "retry", values | told)])]
-        return tuple(messages)
-
-    def _values(self, dialogue: TextDialogue, role: str) -> dict[str, Any]:
-        """Return what every part of a role's prompts is told; its own names come before those of fields."""
-        protocol, words = self.protocol, self.grammar.words
-        fields = {name: dialogue.question.fields[name] for name in self.scenario.sees[role]}
-        is_prover = role not in protocol.verifiers
-        return fields | {
-            "role": role,
-            "roles": protocol.roles,
-            "side": words[protocol.side(role, dialogue.variant)] if is_prover else "",
-            "accept": self.grammar.config.accept,
-            "reject": self.grammar.config.reject,
-            "headers": self.grammar.config.headers,
-            "fields": fields,
-            "min_rounds": protocol.min_rounds,
-            "max_rounds": protocol.max_rounds,
-        }
-
-
 def _joined(news: Sequence[str]) -> Message:
     """Join what a role has heard since its last answer to one message, without what is blank."""
     return Message("user", "\n".join(each for each in news if each.strip()))
@@ -134,8 +76,7 @@ class TextDialogueConfig(Config):
         return TextGame(self, copied)
 
     def declared_roles(self) -> tuple[str, ...]:
-        roles: tuple[str, ...] = self.protocol.build().roles
-        return roles
+        return self.protocol.build().roles
 
     def describe_turns(self) -> list[str]:
         return turns_in_words(self.protocol.name, self.protocol.build()) + sights_in_words(self.scenario)
@@ -159,9 +100,8 @@ class TextGame:
         names, fields = (config.protocol.name, config.scenario.name), self.scenario.fields
         with below("prompts"):
             self.templates = Templates(config.prompts, *names, self.roles, fields, copied)
-            self.prompts = Prompts(self.templates, self.protocol, self.scenario, self.grammar)
             failed = [("?", Fault("empty", "The answer is empty."))]
-            self.prompts.write([(dialogue, role, failed) for dialogue in dialogues for role in dialogue.turns()])
+            self.write_prompts([(dialogue, role, failed) for dialogue in dialogues for role in dialogue.turns()])
         self.files = {**self.scenario.files, **self.templates.hashes()}
 
     def questions(self, keys: torch.Tensor, held_out: bool, first: int = 0) -> list[Question]:
@@ -180,7 +120,56 @@ class TextGame:
 
     def prompt(self, dialogue: TextDialogue, role: str, failed: Failed = ()) -> Prompt:
         """Return what a role reads at its turn. failed: its answers of this turn that must be asked for again."""
-        return self.prompts.write([(dialogue, role, failed)])[0]
+        return self.write_prompts([(dialogue, role, failed)])[0]
+
+    def write_prompts(self, turns: Sequence[tuple[TextDialogue, str, Failed]]) -> list[Prompt]:
+        """Return what roles read at their turns.
+
+        turns: each a dialogue, the role, and its answers so far in this round if it is asked again.
+
+        A prompt begins with the role's `system`, as a system message, and its `opening`, as a user message; a part that
+        comes out blank is left out. Then come the role's own answers, as it has written them, as assistant messages,
+        and between them, in one user message each, what the role has heard since. `last_chance` ends the prompt of a
+        verifier that cannot decide later. After an answer that must be asked for again come this answer and `retry`.
+        """
+        return in_step(self.templates.render, (self._write(*turn) for turn in turns))
+
+    def _write(self, dialogue: TextDialogue, role: str, failed: Failed) -> Generator[Part, str, Prompt]:
+        """Return a prompt. Yields the parts that are to be rendered."""
+        values = self._values(dialogue, role)
+        system = yield role, "system", values
+        messages = [Message("system", system)] if system.strip() else []
+        news = [(yield role, "opening", values)]
+        for number, moves in enumerate(dialogue.rounds):
+            if role in moves and (answer := moves[role].answer) is not None:
+                messages += [_joined(news), Message("assistant", answer)]
+                news = []
+            for told in dialogue.heard(role, number):
+                news.append((yield role, "heard", values | told))
+        if dialogue.is_last_chance(role):
+            news.append((yield role, "last_chance", values | {"round": dialogue.round}))
+        messages.append(_joined(news))
+        for answer, fault in failed:
+            told = {"fault": fault.message, "round": dialogue.round}
+            messages += [Message("assistant", answer), _joined([(yield role, "retry", values | told)])]
+        return tuple(messages)
+
+    def _values(self, dialogue: TextDialogue, role: str) -> dict[str, Any]:
+        """Return what every part of a role's prompts is told; its own names come before those of fields."""
+        protocol, words = self.protocol, self.grammar.words
+        fields = {name: dialogue.question.fields[name] for name in self.scenario.sees[role]}
+        is_prover = role not in protocol.verifiers
+        return fields | {
+            "role": role,
+            "roles": protocol.roles,
+            "side": words[protocol.side(role, dialogue.variant)] if is_prover else "",
+            "accept": self.grammar.config.accept,
+            "reject": self.grammar.config.reject,
+            "headers": self.grammar.config.headers,
+            "fields": fields,
+            "min_rounds": protocol.min_rounds,
+            "max_rounds": protocol.max_rounds,
+        }
 
     def read(self, turn: Turn, answer: str) -> Move | Fault:
         """Say what an answer means in a turn, or why it must be asked for again."""
@@ -188,8 +177,7 @@ class TextGame:
 
     def a_long_dialogue(self, variant: int) -> Sequence[TextDialogue]:
         """Play a dialogue of a variant in which verifiers decide as late as they can; return it before each round."""
-        key = world_keys(base_key(0, "text/example"), 1, torch.device("cpu"))
-        [question] = self.questions(key, held_out=False)
+        [question] = self.questions(world_keys(base_key(0, "text/example"), 1, torch.device("cpu")), held_out=False)
         found = [TextDialogue(self.protocol, question, variant)]
         while not found[-1].is_over:
             moves = {role: self._said(found[-1], role, turn) for role, turn in found[-1].turns().items()}
@@ -211,8 +199,7 @@ class TextGame:
 
     def long_dialogues(self) -> list[TextDialogue]:
         """Return a long dialogue of every variant before each of its rounds."""
-        variants = range(self.protocol.num_variants)
-        return [dialogue for variant in variants for dialogue in self.a_long_dialogue(variant)]
+        return [each for variant in range(self.protocol.num_variants) for each in self.a_long_dialogue(variant)]
 
     def prompts_in_words(self) -> list[str]:
         """Write what each role reads in one dialogue, at its last turn, for people to read."""

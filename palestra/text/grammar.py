@@ -83,8 +83,7 @@ class Grammar:
 
     def read(self, answer: str, turn: Turn) -> Move | Fault:
         """Say what an answer means in a turn, or why it must be asked for again."""
-        text = answer.strip()
-        if not text:
+        if not (text := answer.strip()):
             return Fault("empty", "The answer is empty.")
         for verdict, word in zip(VERDICTS, self.words, strict=False):
             if text == word:
@@ -112,8 +111,7 @@ class Grammar:
                 current.append(line)
             elif line.strip():
                 return Fault("header", f"The answer must begin with one of the lines {_quoted(by_header)}.")
-        missing = [header for header, channel in by_header.items() if channel not in lines]
-        if missing:
+        if missing := [header for header, channel in by_header.items() if channel not in lines]:
             return Fault("header", f"The answer lacks {_quoted(missing)}, each on a line of its own.")
         messages = {channel: "\n".join(lines[channel]).strip() for channel in channels}
         if "" in messages.values():

@@ -1,7 +1,6 @@
 """Text players: a model that writes, how it is sampled, and what it learns from."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
@@ -30,11 +29,11 @@ from palestra.text.models.losses import PreferenceConfig
 from palestra.text.models.model import Example as JobExample
 from palestra.text.models.model import Job, PromptRefused, SamplingConfig, TextModel
 from palestra.text.models.sources import FolderConfig, NewConfig
-from palestra.text.rollouts import DecisionRow, Rollouts
+from palestra.text.rollouts import Rollouts
 from palestra.text.scripts import ScriptName, named_script, own_names, own_text_script_model
 from palestra.text.servers.calls import Calls
 from palestra.text.servers.config import ServerConfig, ServerTuningConfig
-from palestra.text.servers.job_files import JobFileError, Pair, decisions_of, preference_file, supervised_file
+from palestra.text.servers.job_files import JobFileError, decisions_of, pairs_of, preference_file, supervised_file
 from palestra.text.servers.jobs import FileJob
 from palestra.text.servers.model import ServerModel
 from palestra.text.waves import PromptTooLong, Writer
@@ -165,8 +164,7 @@ class TextPlayer:
             self.algorithm = config.algorithm.build(Seat(name, game.protocol, game.grammar.words))
             with below("algorithm"):
                 _check_tuning(model, config.algorithm)
-            if self.algorithm.teacher is not None:
-                with below("algorithm"):
+                if self.algorithm.teacher is not None:
                     self.teacher = named_script(self.algorithm.teacher, game, roles)
 
     def learns_in(self, epoch: int) -> bool:
@@ -175,51 +173,39 @@ class TextPlayer:
     def writer(self) -> Writer:
         return Writer(self.name, self.model, self.config.sampling, self.config.num_retries)
 
-    def taught_writer(self) -> Writer:
-        """Return what answers in training, where the answers of a teacher are noted."""
-        return self.writer()._replace(teacher=self.teacher)
-
     def job(self, rollouts: Rollouts, epoch: int, key: int) -> Job | FileJob | None:
         """Return the job by which the player learns from roll-outs; None if there is nothing to learn from."""
         assert self.algorithm is not None
         config: JobConfig = self.algorithm.config
         read = rollouts if self.algorithm.all_epochs else rollouts.of_epoch(epoch)
-        found = self.chosen = chosen_examples(self.algorithm, read, torch.tensor([key]))
-        if isinstance(self.model, ServerModel):
-            return _file_job(found, config) if found else None
-        examples = []
-        for each in found:
-            row = each.row
-            if each.answer is None:
-                worse = () if each.worse is None else each.worse.answer_ids
-                examples.append(JobExample(row.prompt_ids, row.answer_ids, each.weight, row.log_probs, worse))
-            else:
-                with self._naming(row):
-                    ids = self.model.answer_ids(each.answer, len(row.prompt_ids))
-                examples.append(JobExample(row.prompt_ids, ids, each.weight))
+        self.chosen = chosen_examples(self.algorithm, read, torch.tensor([key]))
         temperature = self.config.sampling.temperature if config.loss.name == "policy_gradient" else 1.0
-        return Job(examples, config.loss, config.begin_from, temperature) if examples else None
-
-    @contextmanager
-    def _naming(self, row: DecisionRow) -> Iterator[None]:
-        """A context in which a prompt with its answer that the model cannot read is told with its decision."""
-        try:
-            yield
-        except PromptRefused as error:
-            raise PromptTooLong(f"question {row.question}, {row.role!r} (player {self.name!r}): {error}") from error
+        return self._job(self.chosen, config, temperature)
 
     def imitation(self, rollouts: Rollouts) -> Job | FileJob | None:
         """Return the job by which the player learns what a scripted player has answered in its roles; None: nothing."""
-        config = self.config.imitate
-        assert config is not None
+        assert self.config.imitate is not None
+        return self._job([ChosenExample(row, 1.0) for row in rollouts.of(self.name)], self.config.imitate, 1.0)
+
+    def _job(self, chosen: Sequence[ChosenExample], config: JobConfig, temperature: float) -> Job | FileJob | None:
+        if not chosen:
+            return None
         if isinstance(self.model, ServerModel):
-            found = [ChosenExample(row, 1.0) for row in rollouts.of(self.name)]
-            return _file_job(found, config) if found else None
-        examples = []
-        for row in rollouts.of(self.name):
-            with self._naming(row):
-                examples.append(JobExample.of(self.model.written(row.prompt, row.answer), 1.0))
-        return Job(examples, config.loss, config.begin_from, 1.0) if examples else None
+            return _file_job(chosen, config)
+        return Job([self._example(each) for each in chosen], config.loss, config.begin_from, temperature)
+
+    def _example(self, chosen: ChosenExample) -> JobExample:
+        """Return an example by its tokens. Raises PromptTooLong for one that the model cannot read."""
+        row, worse = chosen.row, () if chosen.worse is None else chosen.worse.answer_ids
+        try:
+            if row.stop == "scripted":
+                return JobExample.of(self.model.written(row.prompt, row.answer), chosen.weight)
+            if chosen.answer is None:
+                return JobExample(row.prompt_ids, row.answer_ids, chosen.weight, row.log_probs, worse)
+            ids = self.model.answer_ids(chosen.answer, len(row.prompt_ids))
+        except PromptRefused as error:
+            raise PromptTooLong(row.question, row.role, self.name, error) from error
+        return JobExample(row.prompt_ids, ids, chosen.weight)
 
     def state_dict(self) -> dict[str, Any]:
         return {"opt_steps": self.opt_steps, "model": self.model.state_dict()}
@@ -232,14 +218,11 @@ class TextPlayer:
 def _file_job(examples: Sequence[ChosenExample], config: JobConfig) -> FileJob:
     """Return the job of a model behind a server. Raises AlgorithmFailed for examples that no file can hold."""
     try:
-        decisions = decisions_of(examples)
+        if isinstance(config.loss, PreferenceConfig):
+            return FileJob(preference_file(pairs_of(examples)), "dpo", {"beta": config.loss.beta}, config.begin_from)
+        return FileJob(supervised_file(decisions_of(examples)), "supervised", {}, config.begin_from)
     except JobFileError as error:
         raise AlgorithmFailed(str(error)) from error
-    if isinstance(config.loss, PreferenceConfig):
-        both = zip(decisions, examples, strict=True)
-        pairs = (Pair(*better, each.worse.answer) for better, each in both if each.worse is not None)
-        return FileJob(preference_file(pairs), "dpo", {"beta": config.loss.beta}, config.begin_from)
-    return FileJob(supervised_file(decisions), "supervised", {}, config.begin_from)
 
 
 def _check_tuning(model: TextModel, config: JobConfig) -> None:

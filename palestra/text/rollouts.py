@@ -259,12 +259,11 @@ def _plain(value: Any) -> Any:
 
 def _row(values: Mapping[str, Any], shared: dict[Any, Any]) -> DecisionRow:
     """Return a row. shared: of prompts that several rows have, the one object that all of them get."""
-    prompt = tuple(Message(**message) for message in values["prompt"])
-    numbers = {name: tuple(values[name]) for name in ("prompt_ids", "answer_ids", "log_probs")}
-    read = {"prompt": prompt, "prompt_ids": numbers["prompt_ids"]}
+    found = {name: tuple(values[name]) for name in ("prompt_ids", "answer_ids", "log_probs")}
+    found["prompt"] = tuple(Message(**message) for message in values["prompt"])
+    found |= {name: shared.setdefault(found[name], found[name]) for name in ("prompt", "prompt_ids")}
     returns = None if values["returns"] is None else dict(values["returns"])
-    alike = {name: shared.setdefault(each, each) for name, each in read.items()}
-    return DecisionRow(**{**values, **numbers, **alike, "returns": returns})
+    return DecisionRow(**{**values, **found, "returns": returns})
 
 
 def verdicts_of(dialogue: Iterable[DecisionRow]) -> dict[str, Verdict]:

@@ -80,8 +80,7 @@ class Confined:
             while rest:
                 rest = rest[cast(io.RawIOBase, process.stdin).write(rest) :]
             if (reply := self._replies.readline(16 * self.limits.characters)).endswith(b"\n"):  # two of the longest
-                found: dict[str, Any] = json.loads(reply)
-                return found
+                return json.loads(reply)
             if reply:
                 process.kill()
         return process.wait()
@@ -156,14 +155,12 @@ class Sandbox:
                 continue
             if isinstance(reply, int):
                 is_long = reply == -signal.SIGXCPU
-                told = (
-                    f"it computes for longer than {limits.seconds} s" if is_long else f"it ends its process ({reply})"
-                )
+                spent = f"it computes for longer than {limits.seconds} s"
+                told = spent if is_long else f"it ends its process ({reply})"
                 reply = {"done": [], "fault": {"told": told, "name": None, "line": None}}
             done += reply["done"]
             if (fault := reply["fault"]) is not None:
-                index = lines.index(unique[len(done)])
-                raise SandboxError(fault["told"], index, fault["name"], fault["line"])
+                raise SandboxError(fault["told"], lines.index(unique[len(done)]), fault["name"], fault["line"])
         found = dict(zip(unique, done, strict=True))
         return [found[line] for line in lines]
 

@@ -78,8 +78,7 @@ def dialogue_statistics(rollouts: Rollouts, protocol: Protocol) -> dict[str, flo
         found[f"return/{role}/worst"] = min(map(fmean, by_question.values()), default=None)
     lengths = [rows[-1].round + 1 for rows in rollouts.dialogues()]
     found["length"] = fmean(lengths) if lengths else None
-    values = {name: _value(each) for name, each in found.items()}
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, each in found.items() if (value := _value(each)) is not None}
 
 
 def returns_of(rollouts: Rollouts, role: str) -> list[float]:
@@ -92,9 +91,5 @@ def _return(rows: Sequence[DecisionRow], role: str) -> float:
 
 
 def _value(score: Share | Estimate | float | None) -> float | None:
-    match score:
-        case Share():
-            return score.estimate().value
-        case Estimate():
-            return score.value
-    return score
+    estimate = score.estimate() if isinstance(score, Share) else score
+    return estimate.value if isinstance(estimate, Estimate) else estimate

@@ -42,8 +42,7 @@ class TextScript(ABC):
 
     def stands_for(self, dialogue: TextDialogue, role: str, verdict: int) -> str:
         """Write what stands for a verdict: a verifier decides so as soon as it may, a prover argues for it."""
-        turn = dialogue.turns()[role]
-        if turn.may_decide:
+        if (turn := dialogue.turns()[role]).may_decide:
             return self.game.grammar.words[verdict]
         is_verifier = role in self.game.protocol.verifiers
         return self.says(turn, ASKS if is_verifier else self.game.scenario.argue(dialogue.question, verdict))

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -91,27 +92,23 @@ class Templates:
         if is_own := isinstance(config, FolderPromptsConfig):
             for file in sorted(Path(config.path).glob(f"*{SUFFIX}")):
                 self._add(file)
-        for role in roles:
-            for part in PARTS:
-                among = folders[:1] if is_own and part == "system" else folders
-                self.names[role, part] = self._add(self._find(among, role, part))
+        for role, part in product(roles, PARTS):
+            among = folders[:1] if is_own and part == "system" else folders
+            self.names[role, part] = self._add(self._find(among, role, part))
 
     def _take(self, copied: Mapping[str, str], roles: Sequence[str]) -> None:
         self.files, self._places = dict(copied), {name: f"{SHIPPED}/{name}" for name in copied}
-        for role in roles:
-            for part in PARTS:
-                names = _names_of(role, part)
-                if (found := next((name for name in names if name in copied), None)) is None:
-                    message = f"expected {' or '.join(names)} in the run's prompts/, got neither"
-                    raise ConfigError.at(self.path, message)
-                self.names[role, part] = found
+        for role, part in product(roles, PARTS):
+            names = _names_of(role, part)
+            if (found := next((name for name in names if name in copied), None)) is None:
+                raise ConfigError.at(self.path, f"expected {' or '.join(names)} in the run's prompts/, got neither")
+            self.names[role, part] = found
 
     def _find(self, folders: Sequence[Traversable], role: str, part: str) -> Traversable:
         names = _names_of(role, part)
-        for folder in folders:
-            for name in names:
-                if (folder / name).is_file():
-                    return folder / name
+        for folder, name in product(folders, names):
+            if (folder / name).is_file():
+                return folder / name
         raise ConfigError.at(self.path, f"expected {' or '.join(names)} in {folders[0]}, got neither")
 
     def _add(self, file: Traversable) -> str:
@@ -163,15 +160,12 @@ class Templates:
 
         Raises ConfigError in one line.
         """
-        names = [self.names[role, part] for role, part, _ in jobs]
+        named = [(self.names[role, part], values) for role, part, values in jobs]
         try:
-            return self._sandbox.render(
-                [(name, self._needed(name, job[2])) for name, job in zip(names, jobs, strict=True)]
-            )
+            return self._sandbox.render([(name, self._needed(name, values)) for name, values in named])
         except SandboxError as error:
-            place = self._place(error, names[error.index])
-            message = f"{place}: for the role {jobs[error.index][0]!r}: {error}"
-            raise ConfigError.at(self.path, message) from error
+            place = self._place(error, named[error.index][0])
+            raise ConfigError.at(self.path, f"{place}: for the role {jobs[error.index][0]!r}: {error}") from error
 
     def _needed(self, name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
         used = self._used[name]

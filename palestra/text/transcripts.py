@@ -25,11 +25,13 @@ def verdict_word(verdict: int | None) -> str:
 
 def _lines(rows: list[DecisionRow], with_prompts: bool) -> Iterator[str]:
     first = rows[0]
-    yield f"- question: {first.question}"
-    yield f"  rollout: {first.rollout}"
-    yield f"  variant: {first.variant}"
-    yield f"  about: {_text(first.about, 4)}"
-    yield f"  label: {verdict_word(first.label)}"
+    yield from (
+        f"- question: {first.question}",
+        f"  rollout: {first.rollout}",
+        f"  variant: {first.variant}",
+        f"  about: {_text(first.about, 4)}",
+        f"  label: {verdict_word(first.label)}",
+    )
     if is_tree(rows):
         yield "  tree:"
         yield from _tree(rounds_by_parent(rows), None, with_prompts, "  ")

@@ -67,10 +67,8 @@ class Table:
         most_decisions: of a dialogue, by which the numbers of decisions tell paths apart.
         """
         for path in range(self.path * num, (self.path + 1) * num):
-            part = Table(self.question, self.rollout, self.key, self.dialogue)
-            part.open, part.prompts = {role: [] for role in self.open}, self.prompts
-            part.path, part.first = path, (path - 1) * most_decisions
-            part.depth, part.parent = self.depth, self.parent
+            open_ = {role: list[tuple[str, Fault]]() for role in self.open}
+            part = replace(self, path=path, first=(path - 1) * most_decisions, open=open_, moves={}, rows=[], parts=[])
             self.parts.append(part)
         self.open = {}
 
@@ -122,7 +120,14 @@ class Writer(NamedTuple):
 
 
 class PromptTooLong(Exception):
-    """A prompt that a model cannot read, of a question and a role."""
+    """A prompt of a question and a role that the player's model cannot read. why: what the model says of it."""
+
+    def __init__(self, question: int, role: str, player: str, why: PromptRefused) -> None:
+        super().__init__(question, role, player, why)
+        self.told = f"question {question}, {role!r} (player {player!r}): {why}"
+
+    def __str__(self) -> str:
+        return self.told
 
 
 class Waves:
@@ -146,15 +151,11 @@ class Waves:
     ) -> None:
         self.game, self.writers, self.epoch, self.batch_size = game, writers, epoch, batch_size
         self.num_continuations = num_continuations
-        self._counts = {"env_steps": 0, "episodes": 0, "tokens": 0}
         self._most_decisions = game.protocol.max_rounds * len(game.protocol.roles)  # of a dialogue
-        pairs = [(question, rollout) for question in questions for rollout in range(num_rollouts)]
-        keys = [fold_number(fold_number(key, question.number), rollout) for question, rollout in pairs]
-        begun = game.begin_all([question for question, _ in pairs], [fold_number(own, 0) for own in keys])
-        self.tables = [Table(*pair, own, dialogue) for pair, own, dialogue in zip(pairs, keys, begun, strict=True)]
         self._openings: dict[tuple[int, int, int], dict[str, Prompt]] = {}  # by question, round and variant; by role
+        pairs = [(question, rollout) for question in questions for rollout in range(num_rollouts)]
+        self._begin([(*pair, fold_number(fold_number(key, pair[0].number), pair[1])) for pair in pairs])
         for table in self.tables:
-            self._begin_round(table)
             self._let_scripts_answer(table)
         self.wave: list[tuple[Table, str]] = []  # decisions that wait for one model
         servers = [each.by for each in writers.values() if isinstance(each.by, ServerModel)]
@@ -163,6 +164,15 @@ class Waves:
         self._asked: dict[int, list[tuple[Table, str, Prompt]]] = {}  # decisions that wait for a server, by ticket
         self._waiting: set[tuple[int, str]] = set()  # these decisions, by the id of their dialogue
         self._moved: list[Table] = []  # dialogues in which somebody may have to be asked
+
+    def _begin(self, places: Sequence[tuple[Question, int, int]]) -> None:
+        """Begin all dialogues: each of a question, the number of a roll-out, and a key."""
+        self._counts = {"env_steps": 0, "episodes": 0, "tokens": 0}
+        keys = [fold_number(key, 0) for _, _, key in places]
+        begun = self.game.begin_all([question for question, _, _ in places], keys)
+        self.tables = [Table(*place, dialogue) for place, dialogue in zip(places, begun, strict=True)]
+        for table in self.tables:
+            self._begin_round(table)
 
     # ---- playing -----------------------------------------------------------------------------------------
 
@@ -206,15 +216,14 @@ class Waves:
         batch = self.wave[: self.batch_size]
         writer = self.writers[batch[0][1]]
         assert isinstance(writer.by, TextModel)
-        assert writer.sampling is not None
         keys = [self._key(table, role, len(table.open[role])) for table, role in batch]
         requests = [Request(*each) for each in zip(self._prompts(batch), keys, strict=True)]
         try:
+            assert writer.sampling is not None
             answers = writer.by.sample(requests, writer.sampling)
         except PromptRefused as error:
             table, role = batch[error.index]
-            where = f"question {table.question.number}, {role!r}"
-            raise PromptTooLong(f"{where} (player {writer.name!r}): {error}") from error
+            raise PromptTooLong(table.question.number, role, writer.name, error) from error
         self.wave = self.wave[len(batch) :]
         for (table, role), request, answer in zip(batch, requests, answers, strict=True):
             self._take(table, role, request.prompt, answer)
@@ -239,9 +248,8 @@ class Waves:
         groups: dict[tuple[Any, ...], list[tuple[Table, str, Prompt]]] = {}
         open_now = [(part, role) for each in self._moved for part in each.all_parts() for role in part.open]
         of_servers = [each for each in open_now if isinstance(self.writers[each[1]].by, ServerModel)]
-        asked = list(
-            {(id(t), role): (t, role) for t, role in of_servers if (id(t), role) not in self._waiting}.values()
-        )
+        new = {(id(t), role): (t, role) for t, role in of_servers if (id(t), role) not in self._waiting}
+        asked = list(new.values())
         for (table, role), prompt in zip(asked, self._prompts(asked), strict=True):
             self._waiting.add((id(table), role))
             groups.setdefault((role, prompt, *self._event(table, role)), []).append((table, role, prompt))
@@ -270,15 +278,13 @@ class Waves:
         table, role, prompt = group[0]
         writer, number = self.writers[role], table.question.number
         assert isinstance(writer.by, ServerModel)
-        assert writer.sampling is not None
         attempt = len(table.open[role])
-        decisions: list[list[int | str]] = [
-            [number, each.rollout, each.node(role), role, attempt] for each, _, _ in group
-        ]
+        decisions: list[list[int | str]] = [[number, t.rollout, t.node(role), role, attempt] for t, _, _ in group]
         try:
+            assert writer.sampling is not None
             ticket = writer.by.ask(prompt, self._key(table, role, attempt), decisions, writer.sampling)
         except PromptRefused as error:
-            raise PromptTooLong(f"question {number}, {role!r} (player {writer.name!r}): {error}") from error
+            raise PromptTooLong(number, role, writer.name, error) from error
         self._asked[ticket] = group
 
     def _take_from_servers(self, wait_s: float) -> bool:
@@ -306,7 +312,7 @@ class Waves:
             for (known, role), (table, _) in zip(places, decisions, strict=True)
             if role not in known
         }
-        written = self.game.prompts.write([turn for _, _, turn in new.values()])
+        written = self.game.write_prompts([turn for _, _, turn in new.values()])
         for (known, role, _), prompt in zip(new.values(), written, strict=True):
             known[role] = prompt
         return [known[role] for known, role in places]
@@ -322,19 +328,12 @@ class Waves:
         return fold_number(fold_number(of_node, self.game.roles.index(role)), attempt)
 
     def _take(self, table: Table, role: str, prompt: Prompt, answer: Answer) -> None:
-        """Let a role do what a model has answered, or ask again."""
+        """Go on with what a model has answered."""
         self._moved.append(table)
         self._counts["tokens"] += len(answer.ids)
         sampling = self.writers[role].sampling
         assert sampling is not None
-        answer = replace(answer, text=sampling.cut(answer.text))
-        found = self.game.read(table.dialogue.turns()[role], answer.text)
-        failed = table.open[role]
-        if isinstance(found, Fault) and len(failed) < self.writers[role].num_retries:
-            failed.append((answer.text, found))
-            return
-        move = SILENT if isinstance(found, Fault) else found
-        self._do(table, self._row(table, role, prompt, answer, move.decision, len(failed) + 1), move)
+        self._answer(table, role, prompt, replace(answer, text=sampling.cut(answer.text)))
         self._let_scripts_answer(table)
 
     def _let_scripts_answer(self, table: Table) -> None:
@@ -343,25 +342,27 @@ class Waves:
             script = self.writers[role].by
             assert isinstance(script, TextScript)
             text = script.answer(table.dialogue, role, self._key(table, role, 0))
-            move = self._move(table, role, text)
-            written = Answer(text, (), (), (), "stop")
             [prompt] = self._prompts([(table, role)])
-            self._do(table, self._row(table, role, prompt, written, move.decision, 1), move)
+            self._answer(table, role, prompt, Answer(text, (), (), (), "stop"))
         for part in table.parts:
             self._let_scripts_answer(part)
 
     def _is_scripted(self, role: str) -> bool:
         return isinstance(self.writers[role].by, TextScript)
 
-    def _move(self, table: Table, role: str, text: str) -> Move:
-        """Return what a role does by an answer that is not asked for again."""
-        move = self.game.read(table.dialogue.turns()[role], text)
-        return SILENT if isinstance(move, Fault) else move
+    def _answer(self, table: Table, role: str, prompt: Prompt, answer: Answer) -> None:
+        """Let a role do what was answered, or have it asked again."""
+        found, failed = self.game.read(table.dialogue.turns()[role], answer.text), table.open[role]
+        if isinstance(found, Fault) and len(failed) < self.writers[role].num_retries:
+            failed.append((answer.text, found))
+        else:
+            decision = None if isinstance(found, Fault) else found.decision
+            self._do(table, self._row(table, role, prompt, answer, decision, len(failed) + 1), found)
 
-    def _do(self, table: Table, row: DecisionRow, move: Move) -> None:
-        """Note a decision; the last one of a round ends it."""
+    def _do(self, table: Table, row: DecisionRow, move: Move | Fault) -> None:
+        """Note a decision; the last one of a round ends it. move: a fault that is not asked about again is silence."""
         table.rows.append(row)
-        table.moves[row.role] = move
+        table.moves[row.role] = SILENT if isinstance(move, Fault) else move
         del table.open[row.role]
         if not table.open:
             ended = table.dialogue.round
@@ -435,26 +436,17 @@ class Waves:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave, of dialogues with the same arguments."""
         rows = read_rollouts(state["rows"].numpy().tobytes(), "the checkpoint's dialogues")
-        self._counts = dict.fromkeys(self._counts, 0)
-        begun = self.game.begin_all(
-            [table.question for table in self.tables], [fold_number(table.key, 0) for table in self.tables]
-        )
-        self.tables = [
-            Table(table.question, table.rollout, table.key, dialogue)
-            for table, dialogue in zip(self.tables, begun, strict=True)
-        ]
-        for table in self.tables:
-            self._begin_round(table)
+        self._begin([(table.question, table.rollout, table.key) for table in self.tables])
         numbers = {(table.question.number, table.rollout): number for number, table in enumerate(self.tables)}
         parts = {(number, part.path): part for number, root in enumerate(self.tables) for part in root.all_parts()}
         for row in rows.rows:  # those of a part before those of its continuations
             number = numbers[row.question, row.rollout]
             part = parts[number, 1 + row.node // self._most_decisions]
-            self._do(part, row, self._move(part, row.role, row.answer))
+            self._do(part, row, self.game.read(part.dialogue.turns()[row.role], row.answer))
             parts |= {(number, each.path): each for each in part.parts}
         self._counts["tokens"] = state["tokens"]
         for number, path, role, texts in state["failed"]:
-            turn = parts[number, path].dialogue.turns()[role]
-            found = [(text, self.game.read(turn, text)) for text in texts]
-            parts[number, path].open[role] = [(text, fault) for text, fault in found if isinstance(fault, Fault)]
+            part = parts[number, path]
+            found = [(text, self.game.read(part.dialogue.turns()[role], text)) for text in texts]
+            part.open[role] = [(text, fault) for text, fault in found if isinstance(fault, Fault)]
         self.wave = [(parts[number, path], role) for number, path, role in state["wave"]]

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from palestra.evaluation.config import EvaluatorsConfig
 from palestra.recording.recorders import plain
 from palestra.recording.results import Task
-from palestra.runs.evaluating import PLAYED, AnyEvaluations, Evaluating, EvaluationRequest
-from palestra.runs.progress import ProgressReporter
-from palestra.runs.run_checkpoints import RunCheckpoints
-from palestra.runs.stored import record_name
+from palestra.run.evaluating import PLAYED, AnyEvaluations, Evaluating, EvaluationRequest
+from palestra.run.progress import ProgressReporter
+from palestra.run.run_checkpoints import RunCheckpoints
+from palestra.run.stored import record_name
 from palestra.runtime.signals import Interrupted
 from palestra.storage.disk import Folder
 from palestra.storage.facts import to_json

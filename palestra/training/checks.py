@@ -1,31 +1,25 @@
 """Checks what training needs in order to go on: finite losses and parameters, and folders that can be written to."""
 
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 
-from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.buffers.memory import NoRoom
 from palestra.callbacks import Callback
-from palestra.config import ConfigError, ConfigErrorItem, PartError, failure
-from palestra.players.player import Player
-from palestra.recording.aggregates import Aggregates
-from palestra.rollouts.fused import Worlds
-from palestra.runs.base import BaseRunConfig
-from palestra.runs.config import LearningPlayerConfig, RunConfig
-from palestra.runs.run import Run
-from palestra.runs.run_checkpoints import RunCheckpoints
+from palestra.config import ConfigError, ConfigErrorItem, Failed, PartError, failure
+from palestra.run.base import BaseRunConfig
+from palestra.run.loaded_checkpoint import numbers_in
+from palestra.run.run import Run
+from palestra.run.run_checkpoints import RunCheckpoints
 from palestra.scaling.replica import Replica
-from palestra.storage.loaded_checkpoint import numbers_in
 from palestra.storage.run_folder import RunFolder, write_traceback
 
 MOST_IDLE_EPOCHS = 1000  # epochs in which nothing is counted, before a run is told that none would end it
 
 
-class TrainingFailed(RuntimeError):
+class TrainingFailed(Failed, RuntimeError):
     """Training cannot go on: a loss is not finite, the disk is full, or an environment has raised.
 
     why: what has happened. left: how to go on from the last checkpoint, and which file says more.
@@ -40,15 +34,17 @@ class TrainingEnds(Exception):
     """A safe point raises it to leave the loops: the run is done, or a signal asked to leave."""
 
 
-class Watcher(Protocol):
+class Watcher:
     """An observer that is called at every safe point but does not belong to the run: `palestra verify`, `profile`.
 
     Both methods may raise TrainingEnds.
     """
 
-    def before_safe_point(self) -> None: ...
+    def before_safe_point(self) -> None:
+        """Look at a training before it does what is due."""
 
-    def after_safe_point(self) -> None: ...
+    def after_safe_point(self) -> None:
+        """Look at a training that goes on."""
 
 
 class AnyTraining(Protocol):
@@ -119,48 +115,6 @@ def branch_hint(folder: RunFolder) -> str:
     return f"a resumed run would fail again; to change the config: {way}"
 
 
-def fault_of_players(
-    players: Sequence[Player], metrics: Mapping[str, Aggregates], fused_game: Any, with_parameters: bool
-) -> str | None:
-    """Say which player can learn no more: its loss or a parameter is not finite, or all of its worlds stand still.
-
-    metrics: those since the last record, by player. with_parameters: whether parameters are checked. Gives None if all
-    players can go on.
-    """
-    for player in players:
-        loss = metrics[player.name].total("loss")  # a sum keeps a nan
-        if not math.isfinite(loss):
-            return _fault(player, f"the loss is {loss}", fused_game)
-        weights = (value for net in player.nets.values() for value in net.parameters())
-        if with_parameters and not all(bool(value.isfinite().all()) for value in weights):
-            return _fault(player, "a parameter is no finite number", fused_game)
-        if _stands_still(player.worlds, fused_game):
-            name, where = type(fused_game.game).__name__, "a world that was cut off (truncated), which plays on"
-            got = f"none in any world of player {player.name!r}"
-            return f"{name}.deciding: expected each role that has decided to decide once more in {where}, got {got}"
-    return None
-
-
-def _stands_still(worlds: Any, fused_game: Any) -> bool:
-    """Whether no world goes on.
-
-    Between two rounds of a game in lockstep, a world that was cut off waits for roles that decide at their next move.
-    Where the game lets nobody decide, that world waits for ever.
-    """
-    if not (isinstance(worlds, Worlds) and fused_game.game.lockstep):
-        return False
-    waits = worlds.truncated_pending & (worlds.awaiting & ~worlds.done).any(dim=1)
-    return bool((waits & ~fused_game.game.deciding(worlds.state).any(dim=1)).all())
-
-
-def _fault(player: Player, what: str, fused_game: Any) -> str:
-    assert player.worlds is not None
-    returns = (player.worlds.returns, fused_game.recent_returns(player.worlds))
-    if not all(bool(each.isfinite().all()) for each in returns):
-        what += ", after rewards of the game that were no finite numbers"
-    return f"player {player.name!r}, opt step {player.opt_steps}: {what}"
-
-
 def require_progress(training: AnyTraining, num_idle: int) -> None:
     """Raise TrainingFailed after many epochs, one after the other, that have counted nothing, if no other can end.
 
@@ -170,19 +124,6 @@ def require_progress(training: AnyTraining, num_idle: int) -> None:
     if num_idle >= MOST_IDLE_EPOCHS and unit not in ("epochs", "minutes"):
         expected = f"{type(training).__name__}._train: expected it to count {unit}, as `stop` does, or to call end_run"
         raise TrainingFailed(f"{expected}, got {num_idle} epochs, one after the other, in which nothing was counted")
-
-
-def check_algorithms(config: RunConfig, algorithms: tuple[type[AlgorithmConfig], ...]) -> None:
-    """Raise ConfigError for players that learn by other algorithms than these. (): they may learn by any."""
-    names = [name for each in algorithms for name in get_args(each.model_fields["name"].annotation)]
-    expected = " or ".join(map(repr, names))
-    others = [
-        ConfigErrorItem(f"players.{name}.algorithm.name", f"expected {expected}, got {player.algorithm.name!r}")
-        for name, player in config.players.items()
-        if isinstance(player, LearningPlayerConfig) and not isinstance(player.algorithm, algorithms)
-    ]
-    if names:
-        ConfigError.require_none(others)
 
 
 def check_checkpoint_folder(config: BaseRunConfig) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from palestra.runtime.signals import end_with_parent
 
 if TYPE_CHECKING:
-    from palestra.runs.stored import Stored
+    from palestra.run.stored import Stored
 
 REPORT_INTERVAL_S = 0.5
 

@@ -14,7 +14,8 @@ from torch import nn
 from palestra.config import ConfigError, failure
 from palestra.players.player import Player
 from palestra.recording.aggregates import Aggregates
-from palestra.runs.evaluating import EvaluationHooks
+from palestra.run.evaluating import EvaluationHooks
+from palestra.run.loaded_checkpoint import LoadedCheckpoint
 from palestra.runtime.signals import Interrupted
 from palestra.runtime.threads import join_all
 from palestra.scaling.exchange import Exchange, ReplicaFailed
@@ -22,7 +23,6 @@ from palestra.scaling.link import Notice
 from palestra.scaling.means import LockstepError
 from palestra.scaling.replica import Replica
 from palestra.scaling.states import differing, digests, own_part, shared, unshared, with_part
-from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.training.checks import TrainingFailed, branch_hint, telling_failures
 from palestra.training.processes import RowsElsewhere
 
@@ -339,12 +339,18 @@ class Lockstep:
                 raise TrainingFailed(f"{message} ones, so callbacks and trainers must decide alike in all replicas")
         return state | {REPLICAS: [own_part(each, own) for _, each in of_all[1:]]}
 
-    def begin(self, loaded: LoadedCheckpoint | None, is_branch: bool = False) -> tuple[Any, bool]:
+    def has_no_checkpoint(self) -> bool:
+        """Return whether the run has none yet."""
+        has_none = self.replica.leads and not self.training.checkpoints.stored.numbers()
+        return self.replica.of_leader("whether there is no checkpoint", has_none)
+
+    def begin(self, loaded: LoadedCheckpoint | None) -> tuple[Any, bool]:
         """Return this replica's state of the checkpoint that the leader has read, and whether the run branches off it.
 
-        The arguments are the leader's. The state is None if there is no checkpoint. The heads of other processes read
-        it again, with their rows.
+        loaded: the leader's. The state is None if there is no checkpoint. The heads of other processes read it again,
+        with their rows.
         """
+        is_branch = loaded is not None and not self.training.checkpoints.stored.is_ours(loaded)
         if self.replica.is_alone:
             return None if loaded is None else loaded.state, is_branch
         self.loaded = loaded

@@ -1,99 +1,48 @@
-"""Makes trainings of stored runs, and of new ones that branch off them; which class trains a run.
+"""Which class trains a run, and how one is made.
 
-A file names it under `trainer`. From Python, a class derived from the named one may train instead.
+A file names it under `trainer`. From Python, a class derived from the named one may train instead, and networks may be
+handed over that no file names.
 """
 
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from torch import nn
 
 from palestra.callbacks import Callback
-from palestra.config import ConfigError, list_of_overrides, load_class, trusting
-from palestra.runs.base import BaseRunConfig, TrainingClass
-from palestra.runs.branching import branched_config, change_bitless, run_of, seat_overrides
-from palestra.runs.kinds import read_stored_config
-from palestra.runs.user_nets import Models, Nets, calls_of
-from palestra.runtime.console import VisibleConsole
+from palestra.config import ConfigError, load_class, reading_own
+from palestra.run import KINDS
+from palestra.run.base import BaseRunConfig, TrainingClass
+from palestra.run.kinds import kind_named, read_config
 from palestra.storage.disk import RunFolderError
-from palestra.storage.fetching import fetch, is_url
-from palestra.storage.loaded_checkpoint import checkpoint_folder
 from palestra.storage.run_folder import RunFolder
 
-
-def load(
-    cls: Any,
-    run: str | Path,
-    callbacks: Sequence[Callback],
-    console: Console | None,
-    into: str | Path | None,
-    trust: bool,
-    models: Models | None,
-    overrides: Sequence[str],
-) -> Any:
-    """See `palestra.training.training.Training.load`."""
-    if is_url(run):
-        folder, warnings = fetch(str(run), None if into is None else Path(into))
-        for line in warnings:
-            (console or VisibleConsole()).print(line, soft_wrap=True)
-    elif into is not None:
-        raise RunFolderError(f"--run: expected none, because the run goes on in its folder {run}, got {into}")
-    else:
-        folder = RunFolder.open(Path(run))
-        folder.require_plain()
-    with trusting(trust):
-        if overrides:
-            change_bitless(folder, overrides)
-        config = read_stored_config(folder.config)
-        training = class_for(cls, config, folder)(config, run=folder, callbacks=callbacks, console=console)
-    return _with_models(training, training.by_role(config, models), folder.path.name)
+Builder = Callable[[], nn.Module]  # a class is one
+Nets = nn.Module | Builder | Mapping[str, nn.Module | Builder | Sequence[nn.Module]]
+Models = Nets | Mapping[str, Nets]  # of one player that learns; or by role
 
 
-def branch(
-    cls: Any,
-    checkpoint: str | Path,
-    overrides: Sequence[str],
-    run: str | Path | None,
-    callbacks: Sequence[Callback],
-    console: Console | None,
-    trust: bool,
-    freeze: Sequence[str],
-    replace: Mapping[str, str] | None,
-    models: Models | None,
-) -> Any:
-    """See `palestra.training.training.Training.branch`."""
-    source = run_of(Path(checkpoint))  # raises if there is no run
-    origin = checkpoint_folder(Path(checkpoint))
-    with trusting(trust):
-        stored = read_stored_config(source.config)
-        nets_of = named_classes(stored)[0].by_role(stored, models)
-        seats = seat_overrides(origin, freeze, replace or {})
-        config = branched_config(origin, [*seats, *list_of_overrides(overrides)], calls_of(nets_of))
-        built = class_for(cls, config, source)
-        training = built(config, run=run, callbacks=callbacks, console=console, origin=origin)
-    return _with_models(training, nets_of, f"{source.path.name}-branch")
+def are_made(nets: Nets) -> bool:
+    """Whether there are networks among `nets`, and not only builders, which a config can name."""
+    return any(map(is_made, nets.values())) if isinstance(nets, Mapping) else is_made(nets)
 
 
-def _with_models(training: Any, nets_of: Mapping[str, Nets], name: str) -> Any:
-    """Give a training the networks with which its run began, and its name."""
-    for role, nets in nets_of.items():
-        training.set_model(role, deepcopy(nets))
-    training.run.name = name
-    return training
+def is_made(value: Any) -> bool:
+    return isinstance(value, nn.Module | Sequence)
 
 
-TRAINERS: dict[str, tuple[type[Any], ...]] = {}
-"""The classes by their name in a file: first the one that is built, then others that train in the same way.
-palestra.training fills this table."""
+def calls_of(models: Mapping[str, Nets]) -> list[str]:
+    """The calls of `set_model` that hand these networks over, as run.json has them."""
+    return [f"set_model({role!r}, ...)" for role, nets in models.items() if are_made(nets)]
 
 
 def named_classes(config: BaseRunConfig) -> tuple[Any, ...]:
     """The class that the key `trainer` of a config names, and then those that train in the same way."""
     name = config.trainer.name
-    if name in TRAINERS:
-        return TRAINERS[name]
+    if name in KINDS:
+        return kind_named(name).trainers()[name]
     try:
         return (load_class(name, TrainingClass),)
     except ValueError as error:
@@ -124,7 +73,7 @@ def class_for(cls: type[Any], config: BaseRunConfig, folder: RunFolder) -> Any:
     named one. Raises RunFolderError for a run that another class has trained.
     """
     named = named_classes(config)[0]
-    is_stock = any(cls is classes[0] for classes in TRAINERS.values())
+    is_stock = any(cls is kind_named(name).trainers()[name][0] for name in KINDS)
     built = named if issubclass(named, cls) or (is_stock and not issubclass(cls, named)) else cls
     before, now = folder.facts().trainer_in_python, python_class(built, config)
     if before is not None and before != now:
@@ -135,3 +84,22 @@ def class_for(cls: type[Any], config: BaseRunConfig, folder: RunFolder) -> Any:
             f"trainer {config.trainer.name!r}, got those of {now}"
         )
     return built
+
+
+def make_trainer(
+    config: str | Path | dict[str, Any] | BaseRunConfig,
+    run: str | Path | RunFolder | None = None,
+    overrides: Sequence[str] = (),
+    callbacks: Sequence[Callback] = (),
+    console: Console | None = None,
+) -> Any:
+    """A trainer of the class that a config names under `trainer`: a Trainer, or an object of a class of your own.
+
+    The arguments are those of Trainer. Raises ConfigError with every fault of the config at once.
+    """
+    with reading_own():
+        read: BaseRunConfig = read_config(config, overrides)
+    trainer: Any = named_classes(read)[0](read, run=run, callbacks=callbacks, console=console)
+    if isinstance(config, str | Path):
+        trainer.run.name = Path(config).stem
+    return trainer

@@ -7,11 +7,9 @@ from typing import Any, ClassVar
 from palestra.config import PositiveInt
 from palestra.evaluation.config import TimedEvaluationConfig
 from palestra.evaluation.evaluator import Watch
-from palestra.evaluation.measures import GameMeasures
-from palestra.models.model import SEAT
-from palestra.runs.base import EvaluatedRunConfig
-from palestra.runs.fit import MeasuredSet
-from palestra.runtime.scores import DeclaredScore
+from palestra.evaluation.measures import GameMeasures, MeasuredSet
+from palestra.run.base import EvaluatedRunConfig
+from palestra.runtime.scores import SEAT, DeclaredScore
 from palestra.training.checks import TrainingFailed
 
 

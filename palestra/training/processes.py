@@ -4,14 +4,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from palestra.config import ConfigError, user_class_hashes
-from palestra.runs.branching import stored_config, tree_differences
+from palestra.run.branching import stored_config, tree_differences
 from palestra.scaling.link import Link, Notice, RankLost
 from palestra.scaling.means import LockstepError
 from palestra.storage.disk import RunFolderError
@@ -111,11 +111,25 @@ def _require_the_same(training: AnyTraining, link: Link) -> None:
 
 
 @contextmanager
-def beside(training: AnyTraining) -> Iterator[None]:
+def led(training: AnyTraining, open_run: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """A context in which the leader has opened the run, of which all processes then know the folder."""
+    replica = training.replica
+    if replica.leads:
+        with open_run():
+            if replica.link is not None:
+                _share_folder(training, replica.link)
+            yield
+    else:
+        with _beside(training) if replica.heads else nullcontext():
+            yield
+
+
+@contextmanager
+def _beside(training: AnyTraining) -> Iterator[None]:
     """The context of one `fit` in the head of a process that does not lead: it prints to a file in the run's folder."""
     run, link = training.run, training.replica.link
     assert link is not None
-    share_folder(training, link)
+    _share_folder(training, link)
     if not link.prints_apart:
         log = run.folder.root.below("ranks").make().append(f"{training.replica.ranks.rank}.log")
         os.lseek(log.descriptor, 0, os.SEEK_END)
@@ -134,7 +148,7 @@ def _print_to(descriptor: int) -> None:
         os.dup2(descriptor, stream.fileno())
 
 
-def share_folder(training: AnyTraining, link: Link) -> None:
+def _share_folder(training: AnyTraining, link: Link) -> None:
     """Let all processes know the run's folder, which rank 0 has made. Raises RunFolderError if one does not see it."""
     run, leads = training.run, training.replica.leads
     path = link.gather("the run's folder", str(run.folder.path.resolve()) if leads else None, NOTHING)[0][0]

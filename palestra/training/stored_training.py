@@ -7,14 +7,12 @@ from typing import Any
 
 from palestra.config import Config, ConfigError, trusting
 from palestra.evaluation.evaluator import Watch
-from palestra.runs.changed_evaluations import Changes, changed_stored_config, errors_at
-from palestra.runs.kinds import read_stored_config
-from palestra.runs.stored import Stored, StoredGames
-from palestra.runs.user_nets import Models, Nets, calls_of
+from palestra.run.changes import Changes, changed_stored_config, errors_at
+from palestra.run.kinds import read_stored_config
+from palestra.run.stored import Stored
 from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
-from palestra.training.opening import named_classes
-from palestra.training.rollout_files import write_rollouts
+from palestra.training.opening import Models, Nets, calls_of, named_classes
 
 
 class StoredTraining(Stored):
@@ -65,9 +63,6 @@ class StoredTraining(Stored):
             found: dict[str, Any] = self.evaluations.play(name, num, with_scripted, watch)
             return found
 
-    def file_rollouts(self, name: str, played: str) -> None:
-        write_rollouts(self.results, name, played, self.config.output.transcripts)
-
     @contextmanager
     def playing(self) -> Iterator[None]:
         """A context in which what is trained acts as in evaluations."""
@@ -85,7 +80,7 @@ class StoredRun:
     def open(
         run: str | Path, trust: bool = False, models: Models | None = None, starts: Mapping[str, int] | None = None
     ) -> Any:
-        """Open the run in a folder, of whatever kind: where players play a StoredGames, else a StoredTraining.
+        """Open the run in a folder, of whatever kind, as a Stored: in games a StoredGames, else a StoredTraining.
 
         trust: whether the modules that the run names are trusted from now on. models: the networks, or the model, that
         `set_model` handed over when the run began, by role, or those of the one player that learns. starts: seeds of
@@ -101,4 +96,4 @@ class StoredRun:
             if starts:
                 seeded = [each.model_copy(update={"seed": starts[each.name]}) for each in config.evaluations]
                 config = config.model_copy(update={"evaluations": seeded})
-            return (StoredGames if config.is_played else StoredTraining)(folder, config, nets)
+            return named_classes(config)[0].stored(folder, config, nets)

@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeVar
 
 from palestra.config import ConfigError, ConfigErrorItem, MissingExtra, checking, replaced
 from palestra.games.config import NotDeclared, without_environments
-from palestra.runs.base import BaseRunConfig
+from palestra.run.base import BaseRunConfig
 from palestra.runtime.device import find_device
 from palestra.training.checks import check_checkpoint_folder, check_scratch_folders
 from palestra.training.opening import named_classes

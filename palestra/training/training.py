@@ -1,49 +1,66 @@
 """Training: fit, safe points, hooks, counters and state, whatever is trained. It knows no game and no player.
 
-The subclass `palestra.training.trainer.Trainer` trains players in games.
+The subclass `palestra.kinds.games.trainer.Trainer` trains players in games.
 """
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from copy import deepcopy
+from functools import wraps
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from rich.console import Console
 
 from palestra.buffers.replay import ReplayBuffer
 from palestra.callbacks import Callback, make_callback, required_callbacks
-from palestra.config import reading_own
+from palestra.config import list_of_overrides, reading_own, trusting
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage
 from palestra.recording.values import Recordable
-from palestra.runs.base import BaseRunConfig, TrainingClass
-from palestra.runs.branching import Reached, changes_since, note_changes
-from palestra.runs.evaluating import Evaluating, EvaluationHooks
-from palestra.runs.kinds import read_config
-from palestra.runs.progress import ProgressReporter, Standing
-from palestra.runs.run import Run
-from palestra.runs.run_checkpoints import RunCheckpoints
-from palestra.runs.user_nets import Models, Nets
+from palestra.run.base import BaseRunConfig, TrainingClass
+from palestra.run.branching import Reached, branched_config, change_bitless, differences, note_changes
+from palestra.run.checkpoints import CheckpointError
+from palestra.run.evaluating import Evaluating, EvaluationHooks
+from palestra.run.fetching import fetch, is_url
+from palestra.run.kinds import read_config, read_stored_config
+from palestra.run.loaded_checkpoint import LoadedCheckpoint, checkpoint_folder
+from palestra.run.progress import ProgressReporter, Standing
+from palestra.run.remote import RemoteError
+from palestra.run.run import Run
+from palestra.run.run_checkpoints import RunCheckpoints
+from palestra.run.stored import Stored
 from palestra.runtime.clock import Mark
+from palestra.runtime.console import VisibleConsole
 from palestra.runtime.counter import count, set_counts
 from palestra.runtime.device import find_device
 from palestra.runtime.intervals import Agenda, Counters, Interval, is_due, read_limit
 from palestra.runtime.signals import Interrupted
 from palestra.scaling.replica import Replica
-from palestra.storage.checkpoints import CheckpointError
-from palestra.storage.remote import RemoteError
+from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
-from palestra.training import checks, opening, processes
+from palestra.training import checks, processes
 from palestra.training.async_evaluations import make_evaluating
 from palestra.training.checks import TrainingEnds, TrainingFailed, Watcher, branch_hint
-from palestra.training.descriptions import own_words
 from palestra.training.lockstep import Lockstep
-from palestra.training.opening import python_class
+from palestra.training.opening import Models, Nets, calls_of, class_for, named_classes, python_class
 from palestra.training.own_judging import JudgedRunConfig, Judging
+from palestra.training.stored_training import StoredTraining
 
+T = TypeVar("T")
 LOOK_INTERVAL = Interval(every=256, unit="opt_steps")  # between checks of the loss: on a GPU each one waits
+
+
+def _led(method: Callable[..., T]) -> Callable[..., T | None]:
+    """Of several replicas let the leader alone do what a method says; the others do nothing, and get None."""
+
+    @wraps(method)
+    def done_by_the_leader(self: "Training", *arguments: Any) -> T | None:
+        return method(self, *arguments) if self.replica.leads else None
+
+    return done_by_the_leader
 
 
 class Training:
@@ -65,7 +82,7 @@ class Training:
     May be set: `run_config`, the model of its files, whose `counters` are integer attributes here; `recurs`, epochs or
     opt_steps, whole ones of which `palestra profile` times; `rated`, the counters whose rates per second are recorded;
     `epoch_counter_names`, the keys of `epoch_counts`, which are 0 when an epoch begins; `failures`, exceptions of parts
-    that end the run as failed.
+    that end the run as failed; `stored`, the class by which a stored run of it is evaluated.
 
     run: its config, folder, records, display, clock and signals. checkpoints, evaluating, progress: its other
     components. during, show: those of `progress`. set_logger: that of `run`. extra_state: what a `_train` of your own
@@ -78,6 +95,7 @@ class Training:
     epoch_counter_names: ClassVar[tuple[str, ...]] = ("updates",)
     failures: ClassVar[tuple[type[Exception], ...]] = ()
     looks: ClassVar[tuple[Interval, ...]] = (LOOK_INTERVAL,)
+    stored: ClassVar[type[Stored]] = StoredTraining
     learners: Sequence[Any] = ()  # the players that learn, or the model, as callbacks know them
     opt_steps: int
     epochs: int
@@ -161,7 +179,13 @@ class Training:
     def opened(self, call: Callable[[Any], object]) -> Iterator[None]:
         """A context in which all components are open. call: calls for another replica what was called here."""
         self._has_left = False
-        with processes.linked(self), self._opened_run(), self.train_context(), self.lockstep.opened(call):
+        with (
+            processes.linked(self),
+            closing(self),
+            processes.led(self, self._opened_run),
+            self.train_context(),
+            self.lockstep.opened(call),
+        ):
             self.is_open = True
             try:
                 yield
@@ -170,61 +194,62 @@ class Training:
 
     @contextmanager
     def _opened_run(self) -> Iterator[None]:
-        run, replica = self.run, self.replica
-        try:
-            if not replica.leads:
-                with processes.beside(self) if replica.heads else nullcontext():
-                    yield
-                return
-            with (
-                run.opened(self._begin_run, self.is_saved),
-                self.checkpoints.opened(self.evaluating.candidates),
-                nullcontext() if self.is_between else self.evaluating.opened(),
-                run.timed(),
-            ):
-                if replica.link is not None:
-                    processes.share_folder(self, replica.link)
-                yield
-        finally:
-            self.close()
+        """The folder, checkpoints and evaluations of the run, open: in the leader of replicas alone."""
+        with (
+            self.run.opened(self._begin_run, self.is_saved),
+            self.checkpoints.opened(self.evaluating.candidates),
+            nullcontext() if self.is_between else self.evaluating.opened(),
+            self.run.timed(),
+        ):
+            yield
 
     def _restore_or_begin(self) -> None:
         """Restore the last checkpoint of the run; for a branch that has none yet, the one that it branches off."""
-        if not self.replica.leads:
-            state, is_branch = self.lockstep.begin(None)  # as the leader does, with this one's state
+        loaded = self._find_beginning()
+        with nullcontext() if loaded is None else loaded.fitting():
+            state, is_branch = self.lockstep.begin(loaded)
             if is_branch:
                 self._begin_branch(state)
             elif state is not None:
                 self.load_state_dict(state)
-            return
-        run, checkpoints, buffers = self.run, self.checkpoints, self.lockstep.buffers()
+        self._tell_beginning(loaded)
+
+    @_led
+    def _find_beginning(self) -> LoadedCheckpoint | None:
+        """Read the checkpoint with which the run begins here, and bring back what lies outside of its state."""
+        run, checkpoints = self.run, self.checkpoints
         if (loaded := checkpoints.load_latest()) is not None:
             with loaded.fitting():
-                checkpoints.go_back_to(loaded, buffers)
-                self.load_state_dict(self.lockstep.begin(loaded)[0])
-            for line in [*loaded.warnings, *run.differences(loaded), *self.differences(loaded.state)]:
-                run.display.warn(line)
-            end = run.finished_line(self.end_reason) if self.finished else "it goes on from there"
-            self.log(f"{run.folder.path}: checkpoint {loaded.folder.name}, opt step {self.opt_steps}; {end}")
-            return
+                checkpoints.go_back_to(loaded, self.lockstep.buffers())
+            return loaded
         checkpoints.begin_anew()
         for start in run.warm_starts:
             self.log(start.line())
             run.records.write({**start.record(), **self.counts()})
-        if (branched_from := run.folder.facts().branched_from) is not None:
-            origin = Path(branched_from)
-            loaded = checkpoints.stored.load(origin)
-            with loaded.fitting():
-                checkpoints.stored.take_once(loaded)
-                checkpoints.restore_rows(loaded, buffers)
-                self._begin_branch(self.lockstep.begin(loaded, is_branch=True)[0])
-            note_changes(run.folder, changes_since(origin, run.config), loaded.counters)
+        if (origin := run.folder.facts().branched_from) is None:
+            return None
+        loaded = checkpoints.stored.load(Path(origin))
+        with loaded.fitting():
+            checkpoints.stored.take_once(loaded)
+            checkpoints.restore_rows(loaded, self.lockstep.buffers())
+        return loaded
+
+    @_led
+    def _tell_beginning(self, loaded: LoadedCheckpoint | None) -> None:
+        """Say where the run begins. loaded: what `_find_beginning` has found."""
+        run, place = self.run, self.run.folder.path
+        if loaded is not None and self.checkpoints.stored.is_ours(loaded):
+            for line in [*loaded.warnings, *run.differences(loaded), *self.differences(loaded.state)]:
+                run.display.warn(line)
+            end = run.finished_line(self.end_reason) if self.finished else "it goes on from there"
+            self.log(f"{place}: checkpoint {loaded.folder.name}, opt step {self.opt_steps}; {end}")
+        elif loaded is not None:
+            before = read_stored_config(RunFolder.of_checkpoint(loaded.folder).config)
+            note_changes(run.folder, differences(before, run.config), loaded.counters)
             run.has_branched_off = True
-            self.log(f"{run.folder.path} branches off {origin}, opt step {self.opt_steps}")
-            return
-        self.lockstep.begin(None)
-        if run.resumed:
-            self.log(f"{run.folder.path} has no checkpoint: it starts at 0")
+            self.log(f"{place} branches off {loaded.folder}, opt step {self.opt_steps}")
+        elif run.resumed:
+            self.log(f"{place} has no checkpoint: it starts at 0")
 
     def _begin_branch(self, state: dict[str, Any]) -> None:
         """Begin with the state of a replica of the run that a new one branches off."""
@@ -298,8 +323,10 @@ class Training:
     def _end(self) -> None:
         """End a `fit` whose training is done or was asked to leave. Raises the error of what could not be kept."""
         self.after_train()
-        if not self.replica.leads:
-            return
+        self._conclude()
+
+    @_led
+    def _conclude(self) -> None:
         self.lockstep.keep_waiting(True)
         unsent = self._file_end()
         self.run.conclude(self.progress.now(), with_plot=self.finished and self.run.signals.received is None)
@@ -339,8 +366,22 @@ class Training:
         lists them. Raises UntrustedError for modules that are not trusted, ConfigError for other overrides,
         RunFolderError where there is no run, another class has trained it, or it needs other `models`.
         """
-        loaded: Self = opening.load(cls, run, callbacks, console, into, trust, models, overrides)
-        return loaded
+        if is_url(run):
+            folder, warnings = fetch(str(run), None if into is None else Path(into))
+            for line in warnings:
+                (console or VisibleConsole()).print(line, soft_wrap=True)
+        elif into is not None:
+            raise RunFolderError(f"--run: expected none, because the run goes on in its folder {run}, got {into}")
+        else:
+            folder = RunFolder.open(Path(run))
+            folder.require_plain()
+        with trusting(trust):
+            if overrides:
+                change_bitless(folder, overrides)
+            config = read_stored_config(folder.config)
+            loaded = class_for(cls, config, folder)(config, run=folder, callbacks=callbacks, console=console)
+        found: Self = _with_models(loaded, loaded.by_role(config, models), folder.path.name)
+        return found
 
     @classmethod
     def branch(
@@ -365,8 +406,18 @@ class Training:
         Raises ConfigError for a change that the state does not allow, MissingCheckpointError, RunFolderError,
         UntrustedError.
         """
-        new: Self = opening.branch(cls, checkpoint, overrides, run, callbacks, console, trust, freeze, replace, models)
-        return new
+        source = RunFolder.of_checkpoint(Path(checkpoint))  # raises if there is no run
+        origin = checkpoint_folder(Path(checkpoint))
+        with trusting(trust):
+            stored = read_stored_config(source.config)
+            nets_of = named_classes(stored)[0].by_role(stored, models)
+            seat = {"from_run": str(source.path.absolute()), "checkpoint": origin.name}
+            seats = stored.seat_overrides(seat, freeze, replace or {})
+            config = branched_config(origin, [*seats, *list_of_overrides(overrides)], calls_of(nets_of))
+            built = class_for(cls, config, source)
+            new = built(config, run=run, callbacks=callbacks, console=console, origin=origin)
+        branched: Self = _with_models(new, nets_of, f"{source.path.name}-branch")
+        return branched
 
     def copy(self, run: str | Path | None = None, models: Models | None = None) -> Self:
         """The training of a new run that goes on from the last checkpoint of this one: a branch without changes.
@@ -495,37 +546,51 @@ class Training:
         if not self.is_open:
             return self._evaluate_between(names)
         with self.lockstep.evaluating() as found:
-            if self.replica.leads:
-                found += self.evaluating.evaluate(names, self.counts(), self._hooks())
+            found += self._play_evaluations(names) or ()
         return found
+
+    @_led
+    def _play_evaluations(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        return self.evaluating.evaluate(names, self.counts(), self._hooks())
 
     def _evaluate_between(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Evaluate while no `fit` holds the run open, save it, and return the records. Raises as `evaluate`."""
-        if self.replica.leads and not self.run.is_begun:
-            way = "palestra.StoredRun.open(run) evaluates a stored one"
-            raise RuntimeError(f"evaluate: expected a run that fit() has begun here, got one that it has not; {way}")
+        self._require_begun()
         self.is_between = True
         try:
             with self.opened(lambda other: other.evaluate(names)):
                 self.begin_progress()
-                if self.replica.leads:
-                    self.run.records.feed(self.run.recorders)
+                self._feed_recorders()
                 found: list[dict[str, Any]] = self.evaluate(names)
                 if self.config.output.save is not None:
                     self.save(self.evaluating.must_save(self.counts()))
-                failure = (self.checkpoints.failure or self._file_end()) if self.replica.leads else None
-                if failure is not None:
-                    raise failure from None
+                self._end_between()
         finally:
             self.is_between = False
         return found
 
+    @_led
+    def _require_begun(self) -> None:
+        if not self.run.is_begun:
+            way = "palestra.StoredRun.open(run) evaluates a stored one"
+            raise RuntimeError(f"evaluate: expected a run that fit() has begun here, got one that it has not; {way}")
+
+    @_led
+    def _feed_recorders(self) -> None:
+        self.run.records.feed(self.run.recorders)
+
+    @_led
+    def _end_between(self) -> None:
+        if (failure := self.checkpoints.failure or self._file_end()) is not None:
+            raise failure from None
+
     def record(self, ended: str | None = None) -> None:
         """Write a training record of what came since the last one. ended: why the run ends before its `stop`."""
         self.lockstep.join("notes", self.notes)
-        fields, now, waits = dict(self._record_fields()), self.mark(), self.lockstep.waits()
-        if not self.replica.leads:
-            return
+        self._write_record(dict(self._record_fields()), self.mark(), self.lockstep.waits(), ended)
+
+    @_led
+    def _write_record(self, fields: dict[str, Any], now: Mark, waits: dict[str, Any], ended: str | None) -> None:
         rates = {f"{name}_per_s": rate for name, rate in self._recorded.rates(now).items()}
         clock = {"train_seconds": self.run.clock.seconds, **rates, "time": self.run.time_log.take(), **waits}
         self._recorded = now
@@ -561,7 +626,6 @@ class Training:
 
     def before_train(self) -> None:
         """Restore the last checkpoint, or evaluate and write checkpoint 0; a second `fit` needs neither."""
-        run = self.run
         if is_fresh := not any(self.counts().values()):
             for note in [*self.config.notes(), *self.replica.ranks.notes()]:
                 self.log(note)
@@ -571,12 +635,11 @@ class Training:
         for callback in self.callbacks:
             callback.before_train(self)
         if self.finished:
-            return self._stay_finished(is_fresh)
-        if self.replica.leads:
-            run.records.feed(run.recorders)
+            self._stay_finished(is_fresh)
+            return
+        self._feed_recorders()
         self.choose_kernels()
-        has_none = self.replica.leads and not self.checkpoints.stored.numbers()
-        if is_fresh and self.replica.of_leader("whether there is no checkpoint", has_none):
+        if is_fresh and self.lockstep.has_no_checkpoint():
             try:
                 self.evaluate(self.evaluating.at_start())
             except Interrupted:
@@ -589,13 +652,12 @@ class Training:
         self._agenda.set(self.checked, self.lockstep.due_once())
         self.safe_point()
 
+    @_led
     def _stay_finished(self, is_fresh: bool) -> None:
         """End a `fit` of a run that is finished: recorders and mirror get what they lack. Raises RemoteError.
 
         is_fresh: whether this process has just loaded it.
         """
-        if not self.replica.leads:
-            return
         if not is_fresh:
             self.log(f"{self.run.folder.path}: {self.run.finished_line(self.end_reason)}")
         self.run.records.feed(self.run.unfiled())
@@ -763,6 +825,28 @@ class Training:
 
     def is_asked_to_leave(self) -> bool:  # by a signal
         return self.run.signals.received is not None
+
+
+def _with_models(training: Any, nets_of: Mapping[str, Nets], name: str) -> Any:
+    """Give a training copies of the networks with which its run began, and its name."""
+    for role, nets in nets_of.items():
+        training.set_model(role, deepcopy(nets))
+    training.run.name = name
+    return training
+
+
+def replicas_in_words(config: BaseRunConfig) -> str:
+    """Say how many replicas there are, and processes if there are several."""
+    processes = config.count_processes()
+    return f"{config.count_replicas()} replicas" + (f" (in {processes} processes)" if processes > 1 else "")
+
+
+def own_words(cls: type, method: str) -> str:
+    """Describe a stage by the first paragraph of its method's docstring, and by the class that defines the method."""
+    owner = next(each for each in cls.__mro__ if method in vars(each))
+    first, *_ = inspect.cleandoc(getattr(owner, method).__doc__ or "").split("\n\n")
+    said = " ".join(first.split()).removesuffix(".")
+    return f"as {owner.__name__} says: {said}" if said else f"by {owner.__name__}"
 
 
 TrainingClass.register(Training)

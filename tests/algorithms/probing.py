@@ -16,7 +16,7 @@ from palestra.games.world import TensorWorld
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.solo import SoloGame
 from palestra.rollouts.transitions import Transitions
-from palestra.runs.branching import tree_differences
+from palestra.run.branching import tree_differences
 from palestra.storage.states import decode, encode
 
 CPU = torch.device("cpu")

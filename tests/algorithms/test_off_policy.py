@@ -23,7 +23,7 @@ from palestra.config import ConfigError, PositiveFloat, UserConfig, check
 from palestra.games import make_game
 from palestra.games.spaces import ActionSpace, Box, Discrete
 from palestra.randomness import fold, random_normals
-from palestra.runs.branching import tree_differences
+from palestra.run.branching import tree_differences
 from palestra.storage.records_file import read_records
 from palestra.testing import check_algorithm
 from tests.algorithms.probing import best_action, learn, make_probe, seat, seen

@@ -35,7 +35,7 @@ from palestra.games import make_game
 from palestra.games.game import State, TensorGame
 from palestra.players.player import Player
 from palestra.rollouts.transitions import Transitions
-from palestra.runs.branching import tree_differences
+from palestra.run.branching import tree_differences
 from palestra.storage.records_file import read_records
 from palestra.testing.algorithms import PENDULUM
 

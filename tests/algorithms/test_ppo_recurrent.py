@@ -24,13 +24,13 @@ from palestra.algorithms.parts.advantages import (
     rows_of_sequences,
 )
 from palestra.algorithms.ppo import PPO
-from palestra.commands.export_player import export_player
 from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import play_games
 from palestra.games.game import Game
 from palestra.games.nim import NimConfig, NimGame
 from palestra.games.normalization import UNCHANGED
 from palestra.games.policy import Memory
+from palestra.kinds.games.export import export_player
 from palestra.nets.recurrent import NamedNet
 from palestra.players.player import Player
 from palestra.rollouts import fuse

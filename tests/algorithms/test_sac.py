@@ -353,10 +353,11 @@ def test_players_act_at_random_in_warm_up_then_by_their_policy_or_as_evaluation_
 
 def test_acting_uses_the_newest_weights_in_evaluation_mode() -> None:
     sac = make_sac(policy_net=WITH_BATCH_NORM, critic_net=WITH_BATCH_NORM)
-    view = batch_of(16).observation
+    batch = batch_of(16)
     for step in range(3):
         before = copy.deepcopy(sac.policy_net.net.state_dict())
-        assert torch.equal(sac.policy(False).net(view), copy.deepcopy(sac.policy_net.net).eval()(view))
+        expected = sac.head.mode(copy.deepcopy(sac.policy_net.net).eval()(batch.observation), batch.legal)
+        assert torch.equal(sac.predictor(True).act(batch.observation, batch.legal, KEYS, {}).action, expected)
         assert all(torch.equal(value, before[name]) for name, value in sac.policy_net.net.state_dict().items())
         sac.opt_step(batch_of(16, seed=step).rows())
 

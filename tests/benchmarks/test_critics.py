@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.agents import critics
 from palestra.games import make_game
-from palestra.runs.branching import tree_differences
+from palestra.run.branching import tree_differences
 
 
 def test_both_runs_are_the_same_but_for_the_critic() -> None:

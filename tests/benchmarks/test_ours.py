@@ -15,7 +15,7 @@ from benchmarks.peers.environments import evaluation_returns
 from benchmarks.peers.ours import config_of, sample_replay
 from benchmarks.peers.rows import COMPARISONS, PALESTRA, script_of
 from benchmarks.peers.translation import num_opt_steps
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.schedules import PiecewiseSchedule
 
 WORKS = [

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.replicas_learning import LARGE, NUM, ONE, REPLICAS, Trained, markdown, rows_of
 from palestra.config import under
-from palestra.runs.branching import tree_differences
-from palestra.runs.kinds import read_config
+from palestra.run.branching import tree_differences
+from palestra.run.kinds import read_config
 
 SIZES = {"num_worlds", "players.agent.algorithm.batch_size", "players.agent.algorithm.replay_buffer.capacity"}
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.config import ConfigError
-from palestra.storage.replay_file import load_replay, save_replay
+from palestra.run.replay_file import load_replay, save_replay
 
 CPU = torch.device("cpu")
 Batches = list[list[bool]]

@@ -12,8 +12,9 @@ import torch
 
 from palestra.callbacks.callback import Callback
 from palestra.config import ConfigError, load_yaml
+from palestra.kinds.games.trainer import Trainer
 from palestra.players.player import Metrics, Player
-from palestra.runs.branching import extend
+from palestra.run.branching import extend
 from palestra.schedules import (
     ConstantSchedule,
     CosineSchedule,
@@ -25,7 +26,6 @@ from palestra.schedules import (
     Schedule,
     read_schedule,
 )
-from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
 CONFIGS = Path(__file__).parents[2] / "configs"

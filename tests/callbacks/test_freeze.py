@@ -10,10 +10,10 @@ from torch import Tensor
 
 from palestra.callbacks.callback import Callback
 from palestra.config import ConfigError, load_yaml
+from palestra.kinds.games.trainer import Trainer
 from palestra.optimizers import AdamConfig, SGDConfig
 from palestra.players.player import Metrics, Player
-from palestra.runs.branching import extend
-from palestra.training.trainer import Trainer
+from palestra.run.branching import extend
 
 MakeConfig = Callable[..., dict[str, Any]]
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -17,11 +17,11 @@ from rich.console import Console
 from palestra.callbacks.callback import Callback
 from palestra.callbacks.plateau import EarlyStoppingConfig, Plateau
 from palestra.config import ConfigError, check
-from palestra.runs.branching import extend
-from palestra.storage.checkpoints import Checkpoints
+from palestra.kinds.games.trainer import Trainer
+from palestra.run.branching import extend
+from palestra.run.checkpoints import Checkpoints
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
-from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
 RHO = {"name": "evaluation", "evaluation": "main", "pairing": 0, "measure": "rho"}

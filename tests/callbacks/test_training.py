@@ -9,9 +9,9 @@ import pytest
 
 from palestra.callbacks import Callback
 from palestra.callbacks.training import AnyTraining, PlayingTraining
+from palestra.kinds.games.trainer import Trainer
 from palestra.players.player import Player
 from palestra.rollouts.transitions import Transitions
-from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
 PAGE = (Path(__file__).parents[2] / "docs" / "callbacks.md").read_text()
@@ -86,7 +86,7 @@ class Slow(Callback):
 
 def test_a_callback_may_take_long(make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     phases: list[str] = []
-    monkeypatch.setattr("palestra.runs.progress.SHOW_INTERVAL_S", -1.0)
+    monkeypatch.setattr("palestra.run.progress.SHOW_INTERVAL_S", -1.0)
     monkeypatch.setattr(
         "palestra.recording.display.Display.update", lambda display, progress: phases.append(progress.phase())
     )

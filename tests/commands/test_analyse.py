@@ -1,6 +1,7 @@
 """Stored dialogues are judged, batch by batch, also of a run that trains; what is missing is made up for.
 
-Covers palestra.commands.judging, palestra.text.analyses.reward, palestra.text.analyses.stored, palestra.report.words.
+Covers palestra.kinds.text.analysing, palestra.kinds.text.report, palestra.text.analyses.reward,
+palestra.text.analyses.stored.
 """
 
 import json
@@ -15,12 +16,12 @@ from typer.testing import CliRunner
 
 from palestra.cli import app
 from palestra.config import check, render
+from palestra.kinds.text.config import TextConfig
+from palestra.kinds.text.report import analyses_section
 from palestra.report.figures import Figures
 from palestra.report.groups import group_runs
 from palestra.report.page import render_sections
 from palestra.report.reading import RunData
-from palestra.report.words import analyses_section
-from palestra.runs.text import TextConfig
 from palestra.runtime.statistics import estimate_mean
 from palestra.storage.disk import Folder
 from palestra.storage.lock import Lock

@@ -1,6 +1,6 @@
 """What players answer when they are asked about a board or an observation.
 
-Covers palestra.commands.match.
+Covers palestra.kinds.games.match.
 """
 
 import copy
@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
-from palestra.commands.match import parse
 from palestra.config import load_yaml
+from palestra.kinds.games.match import parse
 from tests.conftest import TINY
 
 ROOT = Path(__file__).parents[2]

@@ -29,8 +29,9 @@ from palestra.games.gymnasium import GymnasiumConfig
 from palestra.games.gymnasium.arguments import known_arguments
 from palestra.games.gymnasium.environments import make_environment
 from palestra.games.gymnasium.known_spaces import SPACES, make_stand_in
-from palestra.runs.kinds import read_config
-from palestra.runs.text import TextConfig
+from palestra.kinds.games.config import RunConfig
+from palestra.kinds.text.config import TextConfig
+from palestra.run.kinds import read_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 GAMES = ("dqn-cartpole", "ppo-pendulum", "dqn-lunarlander", "sac-hopper", "dqn-pong", "dqn-nim")
@@ -413,7 +414,7 @@ def test_what_a_shipped_config_does_is_said_in_words(file: Path, monkeypatch: py
         assert train.startswith(f"train: {config.stop.after:g} epochs, in each epoch the players talk about ")
         assert (test, turns[-1][:12]) == ("test: the final evaluations: main", "an epoch has")
         return
-    if not config.is_played:
+    if not isinstance(config, RunConfig):
         size = config.learning.batch_size
         end = f"train: {config.stop.after:g} epochs, in each epoch"
         assert train == f"{end} the model learns from data.train, in batches of {size} items"

@@ -1,6 +1,6 @@
 """Exported players run without palestra and act as they did.
 
-Covers palestra.algorithms.parts.exported, palestra.commands.export_player, palestra.games.gymnasium.game.
+Covers palestra.algorithms.parts.exported, palestra.kinds.games.export, palestra.games.gymnasium.game.
 """
 
 import copy
@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 import palestra
 from palestra.algorithms.dqn import DQN
 from palestra.cli import app
-from palestra.commands.export_player import ExportError, export_player
 from palestra.commands.starting import starting_config
 from palestra.config import load_yaml
+from palestra.kinds.games.export import ExportError, export_player
 from tests.conftest import TINY
 from tests.forked import ForkedWithoutPalestra
 from tests.forked import run as run_process
@@ -157,7 +157,7 @@ def test_files_take_what_an_environment_gives_and_give_what_it_takes(
     player = trainer.players["agent"]
     assert player.game is not None
     for _ in range(2):  # something for the statistics
-        trainer._roll_out("agent", 20)
+        trainer.roll_out("agent", 20)
     drawn = torch.Generator().manual_seed(0)
     for net in player.nets.values():
         for weight in net.parameters():  # else a new policy prefers one action everywhere

@@ -12,11 +12,12 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from palestra.cli import app
-from palestra.commands.starting import known_algorithms, text_algorithms
 from palestra.config import load_yaml
 from palestra.config.variants import members_of, names_of
 from palestra.games import AnyGameConfig
-from palestra.runs.shipped import shipped_configs
+from palestra.kinds.games.starting import known_algorithms
+from palestra.kinds.text.starting import text_algorithms
+from palestra.run.shipped import shipped_configs
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = {path.stem: path for path in shipped_configs()}
@@ -135,7 +136,7 @@ def test_an_algorithm_alone_is_told_its_games(algorithm: str) -> None:
 def test_an_algorithm_that_is_none_is_told() -> None:
     error = palestra("config", "mine:Sarsa", "cartpole", code=2).stderr
     assert error.startswith("players.agent.algorithm.name: importing 'mine' failed: ModuleNotFoundError")
-    names = ", ".join([*known_algorithms(), *text_algorithms()])
+    names = ", ".join([*known_algorithms(), "fit", *text_algorithms()])
     expected = (
         f"sarsa: expected one of the algorithms {names}, or a class of your own as package.module:Class, got 'sarsa'"
     )

@@ -1,4 +1,7 @@
-"""Games that people play or watch in the terminal."""
+"""Games that people play or watch in the terminal.
+
+Covers palestra.players.people.
+"""
 
 from pathlib import Path
 

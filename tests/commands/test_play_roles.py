@@ -1,6 +1,6 @@
 """A person who plays in a role sees what the role observes, and moves in the words of the game.
 
-Covers palestra.commands.play_board.
+Covers palestra.kinds.games.play.
 """
 
 from pathlib import Path
@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from palestra.commands.play_board import Person, choose_seats, new_match, play, seat
 from palestra.commands.starting import starting_config
 from palestra.games.dialogue.game import DialogueGame
 from palestra.games.game import Observation, State, TensorGame
 from palestra.games.spaces import MultiDiscrete
+from palestra.kinds.games.play import Person, choose_seats, new_match, play, seat
+from palestra.kinds.games.stored import StoredGames
 from palestra.players.scripted import ScriptedPolicy
 from palestra.randomness import base_key, fold, world_keys
-from palestra.runs.stored import StoredGames
 from palestra.storage.run_folder import RunFolder
 from tests.games.dialogue.test_game import PROTOCOLS, dialogue, random_actions
 

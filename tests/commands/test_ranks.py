@@ -16,7 +16,7 @@ from resuming import assert_same_bits, fit
 
 from palestra.commands.ranks import begun_before
 from palestra.config import ConfigError
-from palestra.training import Trainer
+from palestra.kinds.games.trainer import Trainer
 from tests.forked import PALESTRA_OF_FORKED_RANKS, TORCHRUN_OF_FORKED_RANKS, Forked, living
 
 PATIENCE_S = 120.0

@@ -17,7 +17,7 @@ from rich.console import Console
 from palestra.commands.failures import silent
 from palestra.commands.side_by_side import resume_side_by_side, train_side_by_side
 from palestra.config import ConfigError, load_yaml
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.runtime.threads import available_cores
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.lock import Lock

@@ -1,6 +1,6 @@
 """First files: what the parts of a run say of them, put together.
 
-Covers palestra.runs.starting, palestra.config.usual.
+Covers palestra.kinds.games.starting, palestra.config.usual.
 """
 
 from pathlib import Path

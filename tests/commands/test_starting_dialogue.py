@@ -12,7 +12,7 @@ from palestra.config.usual import completed
 from palestra.config.variants import members_of, names_of
 from palestra.games import make_game
 from palestra.games.dialogue.protocols import AnyProtocolConfig
-from palestra.runs.starting import ALGORITHM, spaces_of
+from palestra.kinds.games.starting import ALGORITHM, spaces_of
 from palestra.storage.records_file import read_records
 
 PROTOCOLS = [name for name in names_of(members_of(AnyProtocolConfig)) if ":" not in name]

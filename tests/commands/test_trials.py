@@ -1,6 +1,6 @@
 """`palestra trials`, `palestra sweep --dry-run` and `palestra evaluate SWEEP`.
 
-Covers palestra.commands.dry_sweep, palestra.commands.ranked_trials, palestra.sweeps.naming, palestra.sweeps.outcomes.
+Covers palestra.commands.ranked_trials, palestra.commands.sweeping, palestra.sweeps.naming, palestra.sweeps.outcomes.
 """
 
 import csv
@@ -17,9 +17,8 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 
-from palestra.commands.dry_sweep import RunTime, dry_run
 from palestra.commands.ranked_trials import to_csv
-from palestra.commands.sweep import read_new
+from palestra.commands.sweeping import RunTime, dry_run, read_new
 from palestra.config import render
 from palestra.recording.results import duration_text
 from palestra.report.groups import trial_names
@@ -189,7 +188,7 @@ def test_a_dry_run_counts_and_times_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_counts_the_stop_of_each_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palestra.commands.dry_sweep.run_time", lambda base, seed: RunTime(5.0, 20.0, base.stop))
+    monkeypatch.setattr("palestra.commands.sweeping.run_time", lambda base, seed: RunTime(5.0, 20.0, base.stop))
 
     def lines(*space: str) -> list[str]:
         return list(dry_run(*read_new("ppo-cartpole", [*space], "0..1", 1)[:2]))

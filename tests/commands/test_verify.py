@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 
 from palestra.cli import app
 from palestra.commands.replay import verify
+from palestra.kinds.games.trainer import Trainer
+from palestra.run.checkpoints import Checkpoints
 from palestra.runtime.clock import TrainingClock
-from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError
 from palestra.storage.facts import to_json
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import StoredFile, tensors_in, tensors_to_bytes
-from palestra.training.trainer import Trainer
 from tests.sweeps.made_runs import make_run
 from tests.sweeps.small_runs import write_base
 

@@ -11,11 +11,11 @@ from resuming import assert_same_bits, fit, stopping_at
 from typer.testing import CliRunner, Result
 
 from palestra.cli import app
-from palestra.commands import evaluate as watching
-from palestra.commands.evaluate import watch
+from palestra.commands import evaluating as watching
+from palestra.commands.evaluating import watch
 from palestra.evaluation.evaluations import Evaluations
-from palestra.runs.stored import StoredGames
-from palestra.storage.checkpoints import Checkpoints
+from palestra.kinds.games.stored import StoredGames
+from palestra.run.checkpoints import Checkpoints
 from palestra.storage.run_folder import RunFolder
 from palestra.training.stored_training import StoredRun
 

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palestra.config import ConfigError
-from palestra.data.order import OrderConfig, SequentialConfig, ShuffledConfig, WeightedConfig
+from palestra.data.order import AnyOrderConfig, SequentialConfig, ShuffledConfig, WeightedConfig
 
-CONFIGS: list[OrderConfig] = [
+CONFIGS: list[AnyOrderConfig] = [
     ShuffledConfig(name="shuffled"),
     SequentialConfig(name="sequential"),
     WeightedConfig(name="weighted", num_drawn=None),
 ]
 
 
-def indices(config: OrderConfig, num: int, seed: int, epoch: int, **data: Any) -> list[int]:
+def indices(config: AnyOrderConfig, num: int, seed: int, epoch: int, **data: Any) -> list[int]:
     held = SimpleNamespace(weights=[1.0] * num, **data) if not data else SimpleNamespace(**data)
     return config.build(held, num, seed).indices(epoch).tolist()
 

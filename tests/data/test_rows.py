@@ -18,7 +18,7 @@ from palestra.data.reading import BatchKey, Reader
 from palestra.data.rows import RowsData, RowsDataConfig
 from palestra.data.sets import make_sets, overlaps
 from palestra.games import make_game
-from palestra.runs.fit import AnySetConfig
+from palestra.kinds.data.config import AnySetConfig
 
 ROWS = [["a", "colour", "b", "y"], *([i, ["red", "blue", "green"][i % 3], -i / 4, int(i % 5 < 2)] for i in range(40))]
 

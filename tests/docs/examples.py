@@ -11,7 +11,7 @@ import yaml
 
 from palestra.callbacks import make_callback
 from palestra.config import load_yaml
-from palestra.training.trainer import Trainer
+from palestra.kinds.games.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
 Data = dict[str, Any]

@@ -10,12 +10,12 @@ from pydantic import BaseModel
 from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.cli import app
 from palestra.config.places import _models_in, fields_under, kind_of_extras
-from palestra.runs.kinds import KINDS
-from palestra.runs.shipped import shipped_configs
+from palestra.run.kinds import kinds
+from palestra.run.shipped import shipped_configs
 from palestra.text.algorithms.algorithm import JobConfig
 
 Model = type[BaseModel]
-KINDS_OF_RUN = frozenset(KINDS.values())
+KINDS_OF_RUN = frozenset(kind.config for kind in kinds())
 
 
 @cache

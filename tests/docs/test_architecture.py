@@ -29,15 +29,34 @@ def test_what_a_walk_names_stands_in_its_file(file: str, told: str) -> None:
     assert here or not names, f"none of {names} stands in {file}"
 
 
-def test_the_walks_are_those_of_a_real_run_and_open_few_files() -> None:
+MOST = {  # files and functions of palestra that run in a walk; who needs more says why
+    "a save": (43, 164),
+    "a roll-out of DQN": (36, 112),
+    "an opt step of DQN": (25, 64),
+    "a step of a fit": (25, 57),
+    "an epoch of text": (70, 447),
+}
+
+
+def test_the_walks_through_a_real_run_open_few_files() -> None:
     done = run([sys.executable, "-m", "docs.trace_walks"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    printed = done.stdout
-    assert re.findall(r"palestra/\S+\.py", printed) == [file for file, _ in STEPS]
-    value, batch, checkpoint = map(int, re.findall(r": (\d+) files$", printed, re.M))
-    assert value <= 9
-    assert batch <= 9
-    assert checkpoint <= 11  # one of them joins the states of replicas
+    told = re.findall(r"^(.*): (\d+) files, (\d+) functions\n((?:  .*\n)+)", done.stdout, re.M)
+    assert [title for title, *_ in told] == list(MOST)
+    for title, num_files, num_functions, files in told:
+        assert (int(num_files), int(num_functions)) <= MOST[title], files
+        assert 10 < int(num_files) == len(files.splitlines())
+        assert int(num_functions) <= MOST[title][1], files
+    files_of = {title: set(files.split()) for title, _, _, files in told}
+    batch = files_of["a roll-out of DQN"] | files_of["an opt step of DQN"]
+    for heading, files in (
+        ("A batch from a game's step", batch),
+        ("A checkpoint from a safe point", files_of["a save"]),
+    ):
+        text = TEXT.partition(f"**{heading}")[2].partition("**A ")[0].partition("## ")[0]
+        named = re.findall(r"^\d+\. `(palestra/\S+\.py)`", text, re.M)
+        assert len(named) > 5
+        assert {*named} <= files, heading
 
 
 def test_the_lines_that_register_parts_are_there() -> None:

@@ -18,9 +18,9 @@ from jinja2 import Environment, meta
 import palestra
 from palestra.config import load_yaml
 from palestra.config.other_names import OURS, ours_of
+from palestra.kinds.data.config import FitConfig
 from palestra.players import SCRIPTED
-from palestra.runs.fit import FitConfig
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.text.templates import COMMON, PARTS, SUFFIX
 from tests.docs.known_names import KINDS_OF_RUN, is_command, is_in_python, is_key, variants
 

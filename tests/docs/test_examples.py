@@ -23,14 +23,14 @@ import palestra
 from palestra.cli import app
 from palestra.config import load_yaml, render
 from palestra.games import make_game
+from palestra.kinds.games.trainer import Trainer
 from palestra.players.player import Player
 from palestra.recording.recorders import without_clock
 from palestra.rollouts.transitions import Transitions
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.storage.records_file import read_records
 from palestra.testing import check_algorithm
 from palestra.testing.algorithms import CARTPOLE, NIM, PENDULUM
-from palestra.training.trainer import Trainer
 from palestra.training.training import Training
 
 ROOT = Path(__file__).parents[2]
@@ -348,8 +348,8 @@ def test_the_rows_of_a_roll_out_lie_as_the_page_says(
     config["roles"] = dict.fromkeys(roles, "agent")
     trainer = Trainer(config, run="run")
     player = trainer.players["agent"]
-    trainer._roll_out(roles[0], num_rounds)  # decisions that wait in its end are rows of the next one
-    batch = trainer._roll_out(roles[0], num_rounds)
+    trainer.roll_out(roles[0], num_rounds)  # decisions that wait in its end are rows of the next one
+    batch = trainer.roll_out(roles[0], num_rounds)
     assert player.moves == tuple(roles)
     num_rows = num_rounds * num_moves * num_worlds
     assert batch.valid.shape == batch.reward.shape == batch.action.shape == (num_rows,)
@@ -374,7 +374,7 @@ def test_rows_that_do_not_count_change_nothing_that_a2c_learns(box: dict[str, An
     config["game"] = CARTPOLE if box is None else PENDULUM
     config["players"]["agent"]["algorithm"]["box_actions"] = box
     trainer = Trainer(config, run="run")
-    batch = trainer._roll_out("agent", 8)
+    batch = trainer.roll_out("agent", 8)
     batch.valid[1::3] = False  # all of one world
     algorithm: Any = trainer.players["agent"].algorithm
     before = loss_of(algorithm, batch)
@@ -404,7 +404,7 @@ def test_sarsa_learns_from_the_action_that_was_taken_next(place: Path) -> None:
     config["game"] = CARTPOLE | {"max_rounds": 11}
     config["players"]["agent"]["algorithm"]["rollout_length"] = 40
     trainer = Trainer(config, run="run")
-    batch = trainer._roll_out("agent", 40)
+    batch = trainer.roll_out("agent", 40)
     batch.reward = torch.arange(120.0)
     algorithm: Any = trainer.players["agent"].algorithm
     target, counts = algorithm.target(batch)

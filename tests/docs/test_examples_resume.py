@@ -12,15 +12,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from palestra import load_player
+from palestra import load_player, make_trainer
 from palestra.commands.check import dry_run
 from palestra.commands.replay import verify
 from palestra.config import ConfigError, load_yaml
-from palestra.runs.kinds import read_config
+from palestra.kinds.games.trainer import Trainer
+from palestra.run.kinds import read_config
 from palestra.testing import check_algorithm
 from palestra.testing.algorithms import CARTPOLE
-from palestra.training import evaluator_processes, make_trainer
-from palestra.training.trainer import Trainer
+from palestra.training import evaluator_processes
 from tests.docs.examples import EXAMPLES, ROOT, Data, block, blocks, shown, small
 from tests.forked import FORKING, PALESTRA, Forked
 from tests.forked import run as run_forked

@@ -25,7 +25,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("figures")
     (place / "docs" / "images").mkdir(parents=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.runs.run.plot_scores", lambda *_: None)
+        patch.setattr("palestra.run.run.plot_scores", lambda *_: None)
         for name, rate in (("fast", 2e-3), ("slow", 5e-4)):
             for seed in range(5):
                 config = load_yaml(ROOT / "configs" / "ppo-cartpole.yml")

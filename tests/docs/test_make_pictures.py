@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from docs import make_pictures
-from palestra.training.trainer import Trainer
+from palestra.kinds.games.trainer import Trainer
 
 
 def test_a_finished_run_gives_the_pictures(

@@ -10,14 +10,14 @@ import pytest
 import torch
 from resuming import Killed, assert_same_bits, at_call, kill, send_signal
 
-from palestra.commands.judging import read_analysis
+from palestra import make_trainer
 from palestra.commands.replay import verify
+from palestra.kinds.text.analysing import read_analysis
+from palestra.kinds.text.trainer import TextTrainer
 from palestra.randomness import base_key, world_keys
 from palestra.text.models.local import LocalTuning
 from palestra.text.rollouts import Rollouts
 from palestra.text.scripts import make_text_script, own_text_script_model
-from palestra.training import make_trainer
-from palestra.training.text import TextTrainer
 from tests.text.games import first_config, text_config
 from tests.text.rows import JOB, dialogue, row, seat
 from tests.text.runs import GRADIENT, PLAYER, text_run

@@ -8,8 +8,9 @@ import pytest
 
 from palestra.commands.starting import starting_config
 from palestra.config import ConfigError, load_yaml
-from palestra.runs.kinds import kind_of_run
-from palestra.runs.shipped import shipped_configs
+from palestra.kinds.games.config import RunConfig
+from palestra.run.kinds import kind_of_run
+from palestra.run.shipped import shipped_configs
 from tests.docs.known_names import is_command, is_key, is_shipped, variants
 from tests.gym_probes import Acts, Walk
 
@@ -48,7 +49,7 @@ def test_an_algorithm_plays_what_the_table_says(actions: str, monkeypatch: pytes
 
 def test_it_names_every_shipped_config_of_an_environment_or_its_like() -> None:
     named = {name for name in re.findall(r"`([a-z0-9_-]+)`", PAGE) if is_shipped(name)}
-    environments = {p.stem.split("-")[1] for p in shipped_configs() if kind_of_run(load_yaml(p)).is_played}
+    environments = {p.stem.split("-")[1] for p in shipped_configs() if kind_of_run(load_yaml(p)) is RunConfig}
     assert environments == {name.split("-")[1] for name in named}
 
 

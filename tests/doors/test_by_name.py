@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from palestra.config import load_yaml
-from palestra.runs.shipped import shipped_configs, shipped_tournaments
+from palestra.run.shipped import shipped_configs, shipped_tournaments
 from tests.doors.conftest import ROOT, Shell
 
 SHORT = ("stop.after=2048", "evaluations=[]", "best=null", "--quiet")

@@ -107,7 +107,7 @@ def test_a_network_that_was_handed_over_is_evaluated_exported_and_branched(shell
 def test_a_buffer_is_left_out_of_checkpoints_and_saved_alone(shell: Shell) -> None:
     shell.write("run.yml", shell("config", *DQN, "output.replay_in_checkpoints=none"))
     shell.python(
-        "from palestra.storage.replay_file import load_replay, save_replay",
+        "from palestra.run.replay_file import load_replay, save_replay",
         "trainer = palestra.Trainer('run.yml', run='run'); trainer.fit()",
         "save_replay(trainer.agent_replay_buffer, 'rows')",
         "again = palestra.Trainer.load('run')",

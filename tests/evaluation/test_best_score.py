@@ -11,7 +11,7 @@ import pytest
 
 from palestra.config import check
 from palestra.evaluation.evaluations import BestScore
-from palestra.runs.config import RunConfig
+from palestra.kinds.games.config import RunConfig
 
 MakeConfig = Callable[..., dict[str, Any]]
 

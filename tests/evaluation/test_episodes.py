@@ -174,4 +174,4 @@ def test_an_interrupted_evaluation_closes_its_environments() -> None:
     with pytest.raises(Interrupted):
         play_episodes(game, make_script("random", game), 50, 2, 100, 0, watch)
     assert worlds
-    assert not any("_vector" in world.__dict__ for world in worlds)
+    assert not any("vector" in world.__dict__ for world in worlds)

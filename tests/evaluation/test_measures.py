@@ -18,7 +18,7 @@ from palestra.evaluation.evaluator import Games
 from palestra.evaluation.measures import BestConfig, GameMeasures, Measure, paths_of_measures
 from palestra.games.game import wins_by_return
 from palestra.games.polyhedra import game as rho
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.runtime.scores import DeclaredScore
 from palestra.runtime.statistics import describe
 from palestra.storage.records_file import read_records

@@ -21,7 +21,7 @@ from palestra.cli import app
 from palestra.config import ConfigError, UserConfig
 from palestra.evaluation.config import play_user_evaluation
 from palestra.randomness import global_states
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.storage.records_file import read_records
 
 MakeConfig = Callable[..., dict[str, Any]]

@@ -13,7 +13,7 @@ from palestra.cli import app
 from palestra.config import ConfigError
 from palestra.evaluation.video import episode_frames, film_episodes
 from palestra.players import make_script
-from palestra.runs.shipped import shipped_configs
+from palestra.run.shipped import shipped_configs
 from tests.games.gym_worlds import gym_game
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
@@ -88,7 +88,7 @@ def test_an_environment_that_cannot_be_drawn_is_told(tmp_path: Path) -> None:
 
 
 def test_the_command_line_films_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palestra.runs.run.plot_scores", lambda *_: None)
+    monkeypatch.setattr("palestra.run.run.plot_scores", lambda *_: None)
     (config,) = [path for path in shipped_configs() if path.stem == "dqn-cartpole"]
     run = str(tmp_path / "run")
     changes = ["game.id=tests.gym_oddities:Drawn-v0", "game.arguments={}", "stop={after: 2, unit: opt_steps}"]

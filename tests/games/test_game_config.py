@@ -19,7 +19,7 @@ from palestra.games import AnyGameConfig, GameConfig, make_game
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.world import WorldGame
-from palestra.runs.shipped import shipped_configs
+from palestra.run.shipped import shipped_configs
 
 CPU = torch.device("cpu")
 GAMES: dict[str, dict[str, Any]] = {
@@ -117,7 +117,7 @@ def test_the_declared_roles_are_those_of_the_game_that_is_built(name: str) -> No
     game = config.build(CPU, "torch")
     assert config.declared_roles() == game.roles
     assert game.config is config  # type: ignore[attr-defined]
-    assert isinstance(game, WorldGame) == (config.environment_id() is not None) == config.has_info
+    assert isinstance(game, WorldGame) == (config.environment_id() is not None)
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def dice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_game_of_ones_own_that_has_no_roles_is_told_where_the_file_is_read(
     fault: str, error: str, make_config: Any
 ) -> None:
-    from palestra.runs.kinds import read_config
+    from palestra.run.kinds import read_config
 
     with pytest.raises(ConfigError, match=error):
         read_config(make_config({"game": {"name": "dice:Dice", "fault": fault}}))

@@ -9,12 +9,12 @@ from conftest import PLAIN
 from hypothesis import given
 from hypothesis import strategies as st
 
+from palestra import make_trainer
 from palestra.commands.starting import starting_config
 from palestra.config import ConfigError
 from palestra.games import make_game
 from palestra.games.matrix import MatrixGame
 from palestra.testing import check_game
-from palestra.training import make_trainer
 
 Data = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """Observations of tensor games that are normalised: statistics as numpy finds them, sets, images, and what is refused.
 
-What roll-outs and runs make of it: tests/rollouts/test_normalized_play.py, tests/training/test_normalized_games.py.
+What roll-outs and runs make of it: tests/rollouts/test_normalized_play.py, tests/kinds/games/test_normalized_games.py.
 """
 
 from typing import Any

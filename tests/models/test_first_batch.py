@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
+from palestra import make_trainer
 from palestra.config import ConfigError
-from palestra.runs.models import load_model
-from palestra.training import make_trainer
-from palestra.training.fit import FitTrainer
+from palestra.kinds.data.models import load_model
+from palestra.kinds.data.trainer import FitTrainer
 from tests.fitted import MODULE, PAIR, fit_config
 
 OWN = """

@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import mutants
 
-RUNS = "training/test_fit_data.py"
+RUNS = "kinds/data/test_fit_data.py"
 LOADING = "data/test_loading.py"
 ROWS = "data/test_rows.py"
 

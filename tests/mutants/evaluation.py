@@ -79,7 +79,10 @@ EVALUATION = [
         ("        self.lengths[worlds], self.returns[worlds] = 0, 0.0", "        self.lengths[worlds] = 0"),
         ("training=False", "training=True"),
         ("(running & outcome.valid).long()", "outcome.valid.long()"),
-        ("        world.close()", "        pass"),
+        (
+            "with closing(game.make_world(num_worlds, key, training=False)) as world:",
+            "for world in [game.make_world(num_worlds, key, training=False)]:",
+        ),
         ("fields.add(step_info, ended & running, results.played)", "fields.add(step_info, ended, results.played)"),
         ("self.sums[name][world] = counts[world] = 0.0", "counts[world] = 0.0"),
         ("if name in step.values and step.values[name][1][world]:", "if name in step.values:"),
@@ -160,13 +163,13 @@ EVALUATION = [
         ("gradient = sides.T @ (wins - contests * share)", "gradient = sides.T @ (wins - share)"),
     ),
     *mutants(
-        "runs/evaluating.py",
-        "training/test_trainer.py test_resume.py::test_an_evaluation_does_not_hold_up_a_signal",
+        "run/evaluating.py",
+        "kinds/games/test_trainer.py test_resume.py::test_an_evaluation_does_not_hold_up_a_signal",
         ("self.evaluations.num(task.name, request.is_final)", "self.evaluations.num(task.name, False)"),
         ("            self.progress.show_or_leave()", "            self.progress.show()"),
     ),
     *mutants(
-        "runs/evaluating.py",
+        "run/evaluating.py",
         NAMED,
         ("for each in self.configs if each.at_start]", "for each in self.configs]"),
     ),

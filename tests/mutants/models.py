@@ -2,10 +2,10 @@
 
 from tests.mutants.mutant import mutants
 
-USE = "runs/test_models.py"
-STARTS = "runs/test_warm_starts.py"
-SEATS = "runs/test_copied_models.py"
-REPLICAS = "training/test_model_replicas.py"
+USE = "kinds/data/test_models.py"
+STARTS = "run/test_warm_starts.py"
+SEATS = "kinds/games/test_copied_models.py"
+REPLICAS = "kinds/data/test_model_replicas.py"
 
 MODELS = [
     *mutants(
@@ -40,7 +40,7 @@ MODELS = [
         ('return self.__dict__ | {"learner": None}', "return self.__dict__"),
     ),
     *mutants(
-        "training/fit.py",
+        "kinds/data/trainer.py",
         REPLICAS,
         ("self.replica.mean(changes, own, self.learner.num_items)", "self.replica.mean(changes, own)"),
         ("torch.where(now == before, 0.0, now - before)", "now - before"),
@@ -48,7 +48,7 @@ MODELS = [
         ("return next((each for is_finite, each in told if not is_finite), key)", "return key"),
     ),
     *mutants(
-        "training/fit.py",
+        "kinds/data/trainer.py",
         REPLICAS,
         ("self.num_batches + self.replica.index)", "self.opt_steps + self.replica.index)"),
         ("        self.lockstep.agree_on_end()\n", ""),
@@ -70,32 +70,36 @@ MODELS = [
         ("below + (num + 1) / 2", "below + 1"),
     ),
     *mutants(
-        "training/judging.py",
-        "training/test_fit.py::test_metrics_are_tried_before_there_is_a_folder",
+        "kinds/data/judging.py",
+        "kinds/data/test_trainer.py::test_metrics_are_tried_before_there_is_a_folder",
         ("                except NotComputed:\n", "                except ():\n"),
     ),
     *mutants(
-        "commands/predictions.py",
+        "kinds/data/predictions.py",
         USE,
         ("np.arange(num)", "np.arange(num) + 1"),
         ("for each in (LABEL, \"class\") if each in columns", "for each in (LABEL,) if each in columns"),
     ),
     *mutants(
-        "commands/export_model.py",
+        "kinds/data/export.py",
         USE,
         ("if not torch.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):", "if False:"),
         ("    _require_tensors(found, \"what forward returns\", \"outputs\")\n", ""),
         ("if each == SIZES else", "if False else"),
     ),
     *mutants(
-        "runs/warm_starts.py",
+        "kinds/data/models.py",
         STARTS,
         ("if config.take == \"body\" else dict(weights))", "if False else dict(weights))"),
+    ),
+    *mutants(
+        "kinds/games/warm_starts.py",
+        STARTS,
         ("if body and not is_inside and shapes ==", "if not found and body and shapes =="),
         ("if game.observations().normalize is not None:", "if False:"),
     ),
     *mutants(
-        "runs/imported_players.py",
+        "kinds/games/imported_players.py",
         SEATS,
         ("if (copied := find_copy(copies, name, _origin(config))) is None:", "if (copied := None) is None:"),
     ),

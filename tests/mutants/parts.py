@@ -196,14 +196,14 @@ PARTS = [
         ),
         ("later = episode_start[1:].any(dim=1)", "later = episode_start[1:].all(dim=1)"),
         (
-            'return outputs, {"hidden": hidden.squeeze(0), "cell": cell.squeeze(0)}',
-            'return outputs, {"hidden": hidden.squeeze(0), "cell": hidden.squeeze(0)}',
+            "parts = after if self.is_lstm else (after,)",
+            "parts = after[:1] * 2 if self.is_lstm else (after,)",
         ),
     ),
     *mutants(
         "nets/weights.py",
         f"{HAND} nets/test_recurrent.py",
-        ("        parameter.data = flat.data[start : start + parameter.numel()].view_as(parameter)\n", ""),
+        ("        tensor.data = part.view_as(tensor)\n", "        pass\n"),
         ("for tensor in chain(net.parameters(), net.buffers())}).eval()", "for tensor in ()}).eval()"),
         ("net.buffers())}).eval()", "net.buffers())})"),
         ("        if not (shares and plain and tensor.data_ptr() == end):", "        if not (shares and plain):"),
@@ -211,8 +211,11 @@ PARTS = [
     *mutants(
         "nets/flat.py",
         "nets/test_flat.py algorithms/test_dqn.py",
-        ("            old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)", "            pass"),
-        ("self.weights.lerp_(other.weights, share)", "self.weights.lerp_(other.weights, 1.0 - share)"),
+        (
+            "move([self.weights, *self.buffers], [other",
+            "move([self.weights, *(b.clone() for b in self.buffers)], [other",
+        ),
+        ("*other.buffers], share)", "*other.buffers], 1.0 - share)"),
         ("return self.weights if self.original is None else self.weights.detach()", "return self.weights"),
         ("        start += flat_size({name: space})\n", ""),
     ),
@@ -264,7 +267,7 @@ PARTS = [
     ),
     *mutants(
         "runtime/intervals.py",
-        "training/test_trainer.py",
+        "kinds/games/test_trainer.py",
         (
             "return (after[self.unit] // self.every + 1) * self.every",
             "return (after[self.unit] // self.every + 2) * self.every",

@@ -38,7 +38,7 @@ ROLLOUTS = [
         ),
         ("waits = valid & ~sums & ~ended[last] & ~has_next[last]", "waits = valid & ~sums & ~ended[last]"),
         ("waits = valid & ~sums & ~ended[last] & ~has_next[last]", "waits = valid & ~sums & ~has_next[last]"),
-        ('        transitions.valid = rows["valid"] & ~waits\n', '        transitions.valid = rows["valid"]\n'),
+        ('valid=rows["valid"] & ~waits)', 'valid=rows["valid"])'),
         ('return {"waiting": self.waiting}', 'return {"waiting": None}'),
         ("argsort(stable=True)\n        rows", "flip(0).argsort(stable=True)\n        rows"),
         ("one_round = role.unsqueeze(1) * num_worlds", "one_round = role.unsqueeze(1) * 0"),
@@ -171,8 +171,8 @@ ROLLOUTS = [
         NORMALIZATION,
         ("                self._returns[ended] = 0.0", "                pass"),
         (
-            "game.update_return_statistics(self._returns if reset_only is None else self._returns[~reset_only])",
-            "game.update_return_statistics(self._returns)",
+            "game.reward_moments.update(self._returns if reset_only is None else self._returns[~reset_only])",
+            "game.reward_moments.update(self._returns)",
         ),
         (
             "        if self.training:\n            game.update_observation_statistics(first)",

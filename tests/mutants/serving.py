@@ -14,7 +14,6 @@ SERVING_MUTANTS = [
         ("and (each.model, each.sampling) == (first.model, first.sampling)", ""),
         ("if each.found.set_running_or_notify_cancel():", "if each.found.set_running_or_notify_cancel() or True:"),
         ("                    self._answer([each])", "                    each.found.cancel()"),
-        ("                self._count(each, -1)\n", ""),
     ),
     *mutants(
         "serving/guard.py",

@@ -2,19 +2,19 @@
 
 from tests.mutants.mutant import equal_mutant, mutants
 
-CHECKPOINTS = "storage/test_checkpoints.py"
+CHECKPOINTS = "run/test_checkpoints.py"
 SEGMENTS = "storage/test_replay_segments.py"
-RETENTION = "storage/test_retention.py storage/test_checkpoints.py"
-POWER_LOSS = "storage/test_power_loss.py"
-DAMAGE = "storage/test_checkpoints.py storage/test_damage.py"
-MIRROR = "storage/test_mirror.py storage/test_fetching.py"
+RETENTION = "run/test_retention.py run/test_checkpoints.py"
+POWER_LOSS = "run/test_power_loss.py"
+DAMAGE = "run/test_checkpoints.py run/test_damage.py"
+MIRROR = "run/test_mirror.py run/test_fetching.py"
 RECORDS = "storage/test_records_file.py recording/test_recorders.py test_damaged_runs.py"
 RUN_FOLDER = "storage/test_run_folder.py test_links.py"
 DISK = "storage/test_disk.py storage/test_run_folder.py test_links.py"
 
 STORAGE = [
     *mutants(
-        "storage/checkpoints.py",
+        "run/checkpoints.py",
         RETENTION,
         ("return {*due[-keep_last:], *every}", "return {*due[:keep_last], *every}"),
         ("number % keep_every == 0}", "number % keep_every == 1}"),
@@ -31,8 +31,8 @@ STORAGE = [
         ),
     ),
     *mutants(
-        "storage/checkpoints.py",
-        "storage/test_checkpoints.py",
+        "run/checkpoints.py",
+        "run/test_checkpoints.py",
         (
             "            self._write_refused()\n            self._remove_leftovers()\n",
             "            self._remove_leftovers()\n",
@@ -40,25 +40,25 @@ STORAGE = [
         ("        for folder in BEGUN:\n", "        for folder in ():\n"),
     ),
     *mutants(
-        "storage/checkpoints.py",
+        "run/checkpoints.py",
         POWER_LOSS,
         ("            unfinished.sync()\n", ""),
     ),
     equal_mutant(
-        "storage/checkpoints.py",
+        "run/checkpoints.py",
         POWER_LOSS,
         "        self.folder.rename(unfinished.path.name, name)\n        self.folder.sync()\n",
         "        self.folder.rename(unfinished.path.name, name)\n",
         "who writes `latest` next syncs the same folder, and until then the checkpoint before is the latest",
     ),
     *mutants(
-        "storage/loaded_checkpoint.py",
+        "run/loaded_checkpoint.py",
         f"{DAMAGE} {SEGMENTS}",
         ("int(folder.path.name) != manifest.number", "False"),
         ("        for rows in manifest.buffers.values():\n            rows.check(place)\n", "        pass\n"),
     ),
     *mutants(
-        "storage/checkpoints.py",
+        "run/checkpoints.py",
         DAMAGE,
         (
             '                damaged.append(f"checkpoint {place.folder.path} is damaged: {error}")',
@@ -66,7 +66,7 @@ STORAGE = [
         ),
     ),
     *mutants(
-        "storage/checkpoints.py",
+        "run/checkpoints.py",
         SEGMENTS,
         (
             "self._known_segments, self._written_ahead = {key: rows.segments for key, rows in stored.items()}, {}",
@@ -148,7 +148,7 @@ STORAGE = [
         ("        if status.st_nlink > 1:", "        if False:"),
         ("            if file.size > max_bytes:", "            if False:"),
         ("            if file.size != size:", "            if file.size > size:"),
-        ('                if (kind := _kind(folder, name)) not in ("folder", None):', "                if False:"),
+        ('                Folder(self.root, *self.parts[:depth])._require(folder, name, "folder")\n', ""),
     ),
     *mutants(
         "storage/disk.py",
@@ -186,14 +186,15 @@ STORAGE = [
         "storage/run_folder.py",
         RUN_FOLDER,
         ("n = 1 + max((int(match[1])", "n = max((int(match[1])"),
-        (
-            "            if lock is None:\n                raise RunFolderError",
-            "            if False:\n                raise RunFolderError",
-        ),
-        ("        self.require_plain()\n        try:\n            lock", "        try:\n            lock"),
+        ("        self.require_plain()\n        try:\n            return", "        try:\n            return"),
     ),
     *mutants(
-        "storage/mirror.py",
+        "storage/lock.py",
+        RUN_FOLDER,
+        ("if (lock := Lock.take(folder, name)) is None:", "if (lock := Lock.take(folder, name)) is False:"),
+    ),
+    *mutants(
+        "run/mirror.py",
         MIRROR,
         ('if self._there.get(f"buffers/{segment}") != stored.size:', 'if f"buffers/{segment}" not in self._there:'),
         ("records.pieces(manifest.records.length)", "records.pieces(records.size)"),

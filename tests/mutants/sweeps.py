@@ -92,8 +92,8 @@ SWEEPS = [
         ("        self.require_begun_only(copies)\n", ""),
     ),
     *mutants(
-        "runs/tournament.py",
-        "runs/test_tournament.py",
+        "kinds/games/tournament.py",
+        "kinds/games/test_tournament.py",
         ("records.cut(0)", "records.flush()"),
         ("            folder.require_begun_only()\n", "            pass\n"),
     ),
@@ -106,7 +106,7 @@ SWEEPS = [
     *mutants(
         "sweeps/folder.py",
         f"{WHOLE}::test_a_sweep_begins_in_a_new_or_empty_folder_alone_and_harms_no_other",
-        ("if not is_sweep_folder(path) or folder.data() != load_yaml(sweep):", "if False:"),
+        ("(is_sweep_folder(path) and folder.data() == load_yaml(sweep))", "True"),
     ),
     *mutants(
         "sweeps/seed_runs.py",
@@ -151,8 +151,8 @@ SWEEPS = [
         "sweeps/trials.py",
         f"{OWN}::test_wilcoxon_ends_a_trial_after_some_of_its_seeds",
         (
-            "known = values[: values.index(None)] if None in values else values",
-            "known = values if None not in values else []",
+            "for step, run in enumerate(self.runs) if run.value is not None]",
+            "for step, run in enumerate(self.runs) if all(each.value is not None for each in self.runs)]",
         ),
     ),
     *mutants(
@@ -226,7 +226,7 @@ SWEEPS = [
         ("for key in shared or first if key in names", "for key in first if key in names"),
     ),
     *mutants(
-        "commands/sweep.py",
+        "commands/sweeping.py",
         f"{WHOLE}::test_a_sweep_of_which_all_trials_fail_ends_with_1",
         ('if progress.counts.get("failed"):', "if False:"),
     ),

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from palestra.config import ConfigError, load_class
 from palestra.games.spaces import Space
+from palestra.kinds.games.trainer import Trainer
 from palestra.nets import UserNetConfig, UserNets, make_net
 from palestra.nets.inputs import flat_size, flatten_observation
-from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
 SPACES = {"seen": Space((3,), torch.float32, False)}

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from resuming import assert_same_bits, at_call, fit, stopping_at
 from torch import Tensor
 
+from palestra import make_trainer
 from palestra.callbacks import Callback
 from palestra.config import ConfigError
+from palestra.kinds.games.trainer import Trainer
 from palestra.players.player import Player
 from palestra.players.updates import (
     AlternatingPeriodicUpdatesConfig,
@@ -27,10 +29,8 @@ from palestra.players.updates import (
     idle_epoch,
 )
 from palestra.rollouts.transitions import Transitions
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.storage.records_file import read_records
-from palestra.training import make_trainer
-from palestra.training.trainer import Trainer
 
 Data = dict[str, Any]
 MakeConfig = Callable[..., Data]

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from palestra.recording.aggregates import Aggregates, Statistic
 from palestra.recording.values import Image, Video
-from palestra.storage.checkpoints import Checkpoints
-from palestra.storage.records_file import RecordsThen
+from palestra.run.checkpoints import Checkpoints
+from palestra.storage.records_file import Measure
 from palestra.storage.run_folder import RunFolder
 
 ALL = get_args(Statistic)
@@ -224,7 +224,7 @@ def test_what_waits_for_a_record_goes_through_a_checkpoint_to_the_bit(tmp_path: 
     folder = RunFolder.create_at(tmp_path / "run")
     with folder.lock():
         checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
-        checkpoints.save(0, {"gathered": before.state_dict()}, {}, {}, RecordsThen.of(b""))
+        checkpoints.save(0, {"gathered": before.state_dict()}, {}, {}, Measure([b""]).then())
         state = checkpoints.load("latest").state["gathered"]
     after = Aggregates(ALL)
     after.load_state_dict(state, CPU)

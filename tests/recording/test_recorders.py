@@ -19,7 +19,7 @@ from palestra.recording.files import CsvConfig, CsvRecorder, TensorBoardConfig, 
 from palestra.recording.recorders import JsonlRecorder, RunCard, RunEnd, flat_params, numbers_of, without_clock
 from palestra.recording.services import MlflowConfig
 from palestra.recording.values import Histogram, Image, Media, Video, values_of
-from palestra.storage.records_file import RecordsThen, read_records
+from palestra.storage.records_file import Measure, read_records
 from tests.forked import run as run_forked
 from tests.records import POLYHEDRA, RHO, evaluation_of, played_pair, returns_in
 
@@ -96,7 +96,7 @@ def test_what_a_checkpoint_says_of_the_records_is_what_a_cut_has_left(tmp_path: 
     recorder.write({"a": 1})
     before = recorder.then
     recorder.write({"a": 2})
-    assert recorder.then == RecordsThen.of((tmp_path / "r").read_bytes()) != before
+    assert recorder.then == Measure([(tmp_path / "r").read_bytes()]).then() != before
     recorder.cut(before.length)
     assert recorder.then == before
 

@@ -9,7 +9,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from palestra.config import load_yaml, render
-from palestra.runs.config import RunConfig
+from palestra.kinds.games.config import RunConfig
 from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.space import Base, Space

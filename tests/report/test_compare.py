@@ -23,10 +23,10 @@ from typer.testing import CliRunner, Result
 import palestra
 from palestra.cli import app
 from palestra.config import load_yaml, render
+from palestra.kinds.games.config import RunConfig
 from palestra.report.comparison import Comparison, compare_groups, render_comparison, to_csv
 from palestra.report.groups import group_runs
 from palestra.report.reading import play_afresh, read_moments, read_runs
-from palestra.runs.config import RunConfig
 from palestra.runtime.scores import DeclaredScore, declared_returns
 from palestra.runtime.statistics import Estimate, estimate_mean_of_few, probability_of_improvement
 from palestra.storage.disk import RunFolderError
@@ -40,7 +40,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two seeds with one gamma, two with another."""
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.runs.run.plot_scores", lambda *_: None)
+        patch.setattr("palestra.run.run.plot_scores", lambda *_: None)
         for gamma in (0.95, 0.5):
             for seed in (0, 1):
                 config = copy.deepcopy(TINY) | {"seed": seed}

@@ -1,4 +1,7 @@
-"""Judged items in a report: a confusion matrix, and the best and worst items as pictures, in words or by number."""
+"""Judged items in a report: a confusion matrix, and the best and worst items as pictures, in words or by number.
+
+Covers palestra.kinds.data.report.
+"""
 
 from typing import Any
 
@@ -7,8 +10,8 @@ import pytest
 import torch
 from markupsafe import Markup
 
+from palestra.kinds.data.report import HEIGHT, _confusion, _extremes, image_in
 from palestra.report.blocks import Note, Strip, Table
-from palestra.report.samples import HEIGHT, _confusion, _extremes, image_in
 
 
 class Pictures:

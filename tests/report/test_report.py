@@ -42,7 +42,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     run = tmp_path_factory.mktemp("runs") / "tiny"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.runs.run.plot_scores", lambda *_: None)
+        patch.setattr("palestra.run.run.plot_scores", lambda *_: None)
         palestra.Trainer(TINY, run=run).fit()
     return run
 

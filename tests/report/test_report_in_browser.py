@@ -61,7 +61,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two seeds, the second one's name a long word with what HTML would take for a tag."""
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.runs.run.plot_scores", lambda *_: None)
+        patch.setattr("palestra.run.run.plot_scores", lambda *_: None)
         for seed, name in enumerate(("tiny", "<i>" + "w" * 120)):
             palestra.Trainer(TINY | {"seed": seed}, run=folder / name).fit()
     return sorted(folder.iterdir(), reverse=True)
@@ -74,7 +74,7 @@ def reports(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> list[
     frozen = "players.prover1.updates={name: alternating_periodic, period: 2, phase: 1}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("palestra.report.learning.MOST_FIGURES", 3)
-        patch.setattr("palestra.runs.run.plot_scores", lambda *_: None)
+        patch.setattr("palestra.run.run.plot_scores", lambda *_: None)
         debate = train_dialogue(tmp_path_factory.mktemp("debate") / "debate", "debate", [frozen])
         of_runs = [
             write_report(runs[:1], None),

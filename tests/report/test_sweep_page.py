@@ -307,7 +307,7 @@ def test_the_range_of_values_leaves_out_what_is_far_worse_and_never_the_best() -
 def test_places_on_axes_are_those_of_the_space(tmp_path: Path) -> None:
     sweep = MadeSweep(tmp_path / "s")
     sweep.end()
-    rate, gamma = SweepData.read(sweep.path).axes
+    rate, gamma = SweepData(sweep.path).axes
     assert [rate.share(value) for value in (1e-4, 1e-1)] == [0, 1]
     assert rate.share(10**-2.5) == pytest.approx(0.5)
     assert math.isnan(rate.share(1.0))

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from palestra.kinds.text.report import dialogues_section
 from palestra.report.figures import Figures
 from palestra.report.groups import group_runs
 from palestra.report.page import render_sections
 from palestra.report.reading import RunData
-from palestra.report.words import dialogues_section
 from palestra.text.rollouts import Rollouts
 from tests.text.rows import row
 

@@ -180,8 +180,8 @@ def test_games_are_counted_alike_row_by_row_and_step_by_step() -> None:
     kind = torch.randint(6, (30, 5), generator=generator)
     earned, valid = torch.randn(30, 5, generator=generator), kind != 5
     books = (torch.arange(5, dtype=torch.int32), torch.arange(5.0), torch.zeros(101, 1), torch.tensor(77))
-    steps = (column.flatten() for column in (earned, kind == 0, kind == 1, valid))
-    columns = (*steps, *books)
-    by_row = map(torch.from_numpy, _count_rows(*(column.numpy() for column in columns)))
-    for found, expected in zip(_count_steps(*columns), by_row, strict=True):
+    steps = tuple(column.flatten() for column in (earned, kind == 0, kind == 1, valid))
+    arrays = [tuple(column.numpy() for column in columns) for columns in (steps, books)]
+    by_row = map(torch.from_numpy, _count_rows(*arrays))
+    for found, expected in zip(_count_steps(steps, books), by_row, strict=True):
         assert torch.allclose(found, expected)

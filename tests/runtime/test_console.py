@@ -14,8 +14,8 @@ from rich.text import Text
 from palestra.commands.shell import console
 from palestra.commands.table import table
 from palestra.config import render
-from palestra.runs.config import RunConfig
-from palestra.runs.kinds import read_config
+from palestra.kinds.games.config import RunConfig
+from palestra.run.kinds import read_config
 from palestra.runtime.console import VisibleConsole, visible
 from tests.sweeps.made_runs import evaluation
 

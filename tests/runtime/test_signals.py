@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from resuming import Killed, at_call, fit, kill, records
 
+from palestra.kinds.games.trainer import Trainer
 from palestra.runtime.signals import exit_text, exiting_on_signals
-from palestra.training.trainer import Trainer
 from tests.forked import run as run_forked
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +92,7 @@ def test_handlers_are_restored_after_fit(make_config: MakeConfig, tmp_path: Path
     before = surroundings()
     fit(tmp_path / "run", make_config())
     assert surroundings() == before
-    with at_call(Trainer, "_roll_out", 3, kill), pytest.raises(Killed):
+    with at_call(Trainer, "roll_out", 3, kill), pytest.raises(Killed):
         fit(tmp_path / "raises", make_config())
     assert surroundings() == before
 
@@ -141,12 +141,12 @@ main()
 
 @pytest.mark.parametrize("moment", ["palestra.cli", "typer", "rich.console", "torch", "exit"])
 def test_ctrl_c_at_any_moment_of_a_start_prints_no_traceback(moment: str) -> None:
-    """The imports before handlers are set are so few that only Python's own start is left."""
+    """The imports before handlers are set are so few that only Python's own start is left; palestra.run is a dict."""
     program = INTERRUPTED_AT.format(moment=moment)
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 128 + signal.SIGINT
     [line] = done.stderr.splitlines()
-    assert set(line.split()) == {"__future__", "palestra", "palestra.__main__"}
+    assert set(line.split()) == {"__future__", "palestra", "palestra.__main__", "palestra.run"}
 
 
 def test_the_console_script_sets_handlers_first() -> None:

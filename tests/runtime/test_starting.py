@@ -52,7 +52,7 @@ class Leave(Callback):
     class Config(UserConfig): ...
 
     def after_step(self, trainer, player, metrics):
-        import palestra.commands.tournament  # `palestra resume` asks it whether a folder is one
+        import palestra.commands.evaluating  # `palestra resume` asks it whether a folder is one
 
         facts = {"modules": list(sys.modules), "kernels": Count.kernels}
         os.write(1, ("\\n" + json.dumps(facts) + "\\n").encode())
@@ -80,7 +80,7 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, Any
 
 def test_a_plain_start_imports_nothing_that_it_does_not_use(starts: Any) -> None:
     modules = set(starts[1][0]["modules"])
-    assert {"torch", "numba", "palestra.training.trainer"} <= modules
+    assert {"torch", "numba", "palestra.kinds.games.trainer"} <= modules
     unused = {
         "matplotlib",
         "tensorboard",

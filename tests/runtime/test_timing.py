@@ -10,12 +10,12 @@ import torch
 from palestra.algorithms.dqn import DQN
 from palestra.buffers.replay import ReplayBuffer
 from palestra.callbacks import Callback
+from palestra.kinds.games.trainer import Trainer
 from palestra.recording.results import time_text
 from palestra.rollouts.fused import FusedGame
-from palestra.runs.evaluating import Evaluating
+from palestra.run.evaluating import Evaluating
 from palestra.runtime.timing import PHASES, TimeLog
 from palestra.storage.records_file import read_records
-from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
 

@@ -31,8 +31,10 @@ from torch import Tensor
 from palestra.cli import main
 from palestra.randomness import base_key, fold_number
 from palestra.serving import computing, runner
-from palestra.serving.chat import completion, read_chat
+from palestra.serving.chat import ChatParams, completion, read_chat
+from palestra.serving.errors import ApiError
 from palestra.serving.jobs import STATE, Jobs, Method
+from palestra.serving.params import JobParams, expected
 from palestra.storage.disk import Folder
 from palestra.text.models.local import LocalModel
 from palestra.text.models.model import Answer, Message, Request, SamplingConfig
@@ -169,9 +171,10 @@ def test_the_probabilities_of_a_long_answer_that_was_cut_are_few_steps() -> None
         return "".join(map(chr, ids))
 
     text = "a" * 3000 + "stop" + "b" * 1000
-    ids, asked = tuple(map(ord, text)), read_chat({"model": "base", "messages": MESSAGES, "stop": "stop"})
+    asked = read_chat({"model": "base", "messages": MESSAGES, "stop": "stop", "logprobs": True})
+    ids = tuple(map(ord, text))
     answer = Answer(text, (), ids, (0.0,) * len(ids), "length")
-    found = completion(asked._replace(has_log_probs=True), [answer], SimpleNamespace(decode=decode))  # type: ignore[arg-type]
+    found = completion(asked, [answer], SimpleNamespace(decode=decode))  # type: ignore[arg-type]
     assert len(found["choices"][0]["logprobs"]["content"]) == 3000
     assert sum(decoded) < 20 * len(text)
 
@@ -390,6 +393,10 @@ def test_jobs_are_cancelled(server: Server) -> None:
             {"method": {"type": "supervised", "supervised": {"hyperparameters": {"beta": 0.1}}}},
             "method.supervised.hyperparameters.beta",
         ),
+        (
+            {"method": {"type": "supervised", "supervised": {"hyperparameters": {"beta": "auto"}}}},
+            "method.supervised.hyperparameters.beta",
+        ),
     ],
 )
 def test_a_job_that_cannot_be_is_refused_by_the_name_of_its_parameter(
@@ -398,6 +405,21 @@ def test_a_job_that_cannot_be_is_refused_by_the_name_of_its_parameter(
     with pytest.raises(openai.BadRequestError) as refused:
         begin_job(server, **said)
     assert refused.value.param == name
+
+
+def test_lists_that_are_too_long_are_refused_before_their_entries_are_read() -> None:
+    """Each of a million would have an error of its own, which takes a GiB."""
+    read = []
+    with pytest.raises(ValueError, match="expected few, got"):
+        expected("few", most=4).func([1] * 5, read.append)  # type: ignore[call-arg]
+    assert read == []
+    for params, said in (
+        (ChatParams, {"model": "m", "messages": [], "stop": [1] * 5}),
+        (JobParams, {"model": "m", "training_file": "f", "metadata": dict.fromkeys("abcdefghijklmnopq", 1)}),
+    ):
+        with pytest.raises(ApiError) as refused:
+            params.read(said)
+        assert refused.value.param == [*said][-1]
 
 
 def test_a_job_without_its_file_is_refused(server: Server) -> None:

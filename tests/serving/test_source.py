@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from palestra.config import ConfigError
+from palestra.kinds.text.players import find_text_player
 from palestra.players import FromRunConfig
-from palestra.runs.text_players import find_text_player
 from palestra.serving.computing import compute
 from palestra.serving.engine import MOST_LOADED, Models
 from palestra.serving.jobs import Jobs, Method

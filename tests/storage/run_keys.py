@@ -14,14 +14,14 @@ from pydantic import BaseModel
 
 from palestra.config.places import fields_under, kind_of_extras, place_of
 from palestra.config.variants import members_of
-from palestra.runs.kinds import KINDS
-from palestra.runs.tournament import TournamentConfig
+from palestra.kinds.games.tournament import TournamentConfig
+from palestra.run.kinds import kinds
 from palestra.storage.facts import RUN_FORMAT, RunFacts
 from palestra.storage.manifest import Manifest
 
 LISTING = Path(__file__).with_suffix(".txt")
 CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
-STORED = (*dict.fromkeys(KINDS.values()), TournamentConfig, RunFacts, Manifest)
+STORED = (*(kind.config for kind in kinds()), TournamentConfig, RunFacts, Manifest)
 FIRST = "none"
 
 Models = dict[str, dict[str, frozenset[str]]]

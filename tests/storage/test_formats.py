@@ -10,11 +10,11 @@ from conftest import TINY
 from typer.testing import CliRunner
 
 from palestra.cli import app
+from palestra.kinds.games.trainer import Trainer
 from palestra.storage.disk import RunFolderError
 from palestra.storage.facts import RUN_FORMAT
 from palestra.storage.manifest import FORMAT
 from palestra.storage.run_folder import RunFolder
-from palestra.training.trainer import Trainer
 
 Facts = dict[str, Any]
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from palestra.run.fetching import fetch
+from palestra.run.remote import RemoteError
 from palestra.storage.disk import RunFolderError
-from palestra.storage.fetching import fetch
-from palestra.storage.remote import RemoteError
-from tests.storage.mirroring import Run, fetched
+from tests.run.mirroring import Run, fetched
 
 ENTRIES = ["run.json", "checkpoints", "buffers", "checkpoints/{latest}", "checkpoints/{latest}/records.jsonl"]
 

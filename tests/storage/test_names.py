@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from palestra.report.page import write_page
-from palestra.runs.tables import Row, Rows, run_name, to_csv, to_parquet
+from palestra.run.tables import Row, Rows, run_name, to_csv, to_parquet
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.sweeps.folder import SweepFolder, is_sweep_folder
 from palestra.sweeps.storages import SQLiteConfig

@@ -9,11 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
-from palestra.storage.checkpoints import Checkpoints
+from palestra.run.checkpoints import Checkpoints
 from palestra.storage.disk import DISK
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import CheckpointError
-from tests.storage.ring import NONE, Ring
+from tests.run.ring import NONE, Ring
 
 
 @pytest.fixture

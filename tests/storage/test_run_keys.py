@@ -30,7 +30,7 @@ def test_the_listing_is_what_palestra_reads_today() -> None:
 def test_a_key_of_each_kind_of_file_is_listed() -> None:
     now = models()
     assert now["algorithms.dqn.DQNConfig"]["max_grad_norm"] == {"float", "null"}
-    assert now["runs.sections.ExecutionConfig"].keys() >= {"device", "num_threads"}
+    assert now["run.sections.ExecutionConfig"].keys() >= {"device", "num_threads"}
     assert now["storage.facts.RunFacts"]["set_in_python"] == {"list of str"}
     assert "storage.records_file.RecordsThen" in now["storage.manifest.Manifest"]["records"]
 

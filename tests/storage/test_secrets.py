@@ -16,9 +16,9 @@ from palestra.recording.display.display import Display, PlainDisplay
 from palestra.recording.display.live import LiveDisplay
 from palestra.recording.feed import Feed
 from palestra.recording.services import MlflowConfig
+from palestra.run.mirror import MirrorConfig
+from palestra.run.remote import Remote, RemoteError
 from palestra.storage.facts import run_facts
-from palestra.storage.mirror import MirrorConfig
-from palestra.storage.remote import Remote, RemoteError
 from palestra.storage.secrets import _BACKENDS, may_hold_secret, redacted
 from palestra.sweeps.storages import DatabaseConfig
 

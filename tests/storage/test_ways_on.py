@@ -14,18 +14,18 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import palestra
+from palestra import make_trainer
 from palestra.callbacks import Callback
 from palestra.cli import app
 from palestra.config import UserConfig
 from palestra.config.own_modules import Source, _untrusted
+from palestra.kinds.games.trainer import Trainer
 from palestra.recording.recorders import Recorder
-from palestra.runs.sections import MachineConfig, RunOutputConfig
+from palestra.run.sections import MachineConfig, RunOutputConfig
 from palestra.storage.run_folder import RunFolder
-from palestra.training import make_trainer
 from palestra.training.checks import branch_hint, resume_hint
-from palestra.training.trainer import Trainer
 from tests.conftest import TINY
-from tests.runs.test_user_nets import Sum
+from tests.kinds.games.test_user_nets import Sum
 from tests.training.test_training import REGRESSION
 
 Data = dict[str, Any]

@@ -7,7 +7,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from palestra.cli import app
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.sweeps.config import read_sweep
 from palestra.sweeps.display import make_sweep_display
 from palestra.sweeps.outcomes import COUNTS, SECONDS, VALUES

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from palestra.config import render
-from palestra.runs.kinds import read_config
-from palestra.storage.checkpoints import Checkpoints
+from palestra.run.checkpoints import Checkpoints
+from palestra.run.kinds import read_config
 from palestra.storage.facts import RunFacts
-from palestra.storage.records_file import RecordsThen
+from palestra.storage.records_file import Measure
 from palestra.storage.run_folder import RunFolder
 from palestra.sweeps.places import Job, LocalPlace
 from tests.records import evaluation_of, played_pair, returns_in
@@ -46,7 +46,7 @@ def end_run(path: Path, env_steps: int, value: float) -> None:
     """The last evaluation of a run that has begun, and the checkpoint beside it."""
     (path / "records.jsonl").write_text(evaluation(env_steps, value))
     counters = {"env_steps": env_steps, "opt_steps": env_steps // 8, "epochs": 0}
-    Checkpoints(RunFolder(path), 1, None).save(0, {}, counters, {}, RecordsThen.of(b""))
+    Checkpoints(RunFolder(path), 1, None).save(0, {}, counters, {}, Measure([b""]).then())
 
 
 def make_run(path: Path, config: Path, seed: int) -> None:

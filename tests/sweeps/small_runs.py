@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from palestra.config import render
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from tests.forked import Forked
 
 ROOT = Path(__file__).parent.parent.parent

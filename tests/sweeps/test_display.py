@@ -18,10 +18,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from terminals import Terminal
 
-from palestra.commands.sweep import summary
+from palestra.commands.sweeping import summary
 from palestra.config import render
-from palestra.runs.config import RunConfig
-from palestra.runs.kinds import read_config
+from palestra.kinds.games.config import RunConfig
+from palestra.run.kinds import read_config
 from palestra.storage.lock import Lock
 from palestra.sweeps import display as display_module
 from palestra.sweeps.config import SweepConfig, read_sweep

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from palestra.config import load_yaml
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.lock import Lock
 from palestra.sweeps import sweep as sweep_module

@@ -12,7 +12,7 @@ import optuna
 import pytest
 
 from palestra.config import ConfigError, check, render
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.sweeps import places
 from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.outcomes import state_of

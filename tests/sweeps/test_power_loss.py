@@ -23,7 +23,7 @@ from palestra.sweeps.journal import JournalFile
 from palestra.sweeps.storages import SQLiteConfig
 from palestra.sweeps.stored import require_sound
 from palestra.sweeps.study import SweepStudy
-from tests.storage.power_loss import ROOT, Cut, Put, RecordingDisk, State, Sync, Write, states_after_power_loss
+from tests.run.power_loss import ROOT, Cut, Put, RecordingDisk, State, Sync, Write, states_after_power_loss
 from tests.sweeps.ended import JOURNAL, ended_sweep
 
 METHODS = ("claim", "point", "note", "fail", "complete")  # after each of them, what it told must be safe

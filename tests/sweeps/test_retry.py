@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from palestra.cli import app
 from palestra.commands.ranked_trials import ranked, trial_lines
-from palestra.commands.sweep import work_on
+from palestra.commands.sweeping import work_on
 from palestra.config import load_yaml
+from palestra.kinds.games.config import RunConfig
 from palestra.report.groups import trial_names
 from palestra.report.sweep_reading import SweepData
-from palestra.runs.config import RunConfig
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.sweeps import sweep as sweep_module
 from palestra.sweeps.config import read_sweep
 from palestra.sweeps.display import SweepDisplay
@@ -134,7 +134,7 @@ def test_what_shows_trials_says_which_one_began_again(tmp_path: Path) -> None:
     assert counts_text(list(map(state_of, stored.trials))) == "3 trials: 3 succeeded"
     [line] = [line for line in str(trial_lines(stored, ranked(stored, None))).splitlines() if line.startswith("    3")]
     assert line.endswith(why)
-    assert [(trial.number, trial.place, trial.why) for trial in SweepData.read(path).trials][-1] == (3, 1, why)
+    assert [(trial.number, trial.place, trial.why) for trial in SweepData(path).trials][-1] == (3, 1, why)
     run = path / "trials/0001/seed-0"
     assert trial_names([run]) == {run: "gamma 0.95"}
 

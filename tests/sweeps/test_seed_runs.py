@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from palestra.config import ConfigError, load_yaml
-from palestra.runs.config import RunConfig
-from palestra.runs.copies import files_of_copies
-from palestra.runs.kinds import read_config
+from palestra.kinds.games.config import RunConfig
+from palestra.run.copies import files_of_copies
+from palestra.run.kinds import read_config
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.run_folder import RunFolder
 from palestra.sweeps.seed_runs import has_begun

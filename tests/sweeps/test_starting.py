@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from palestra.config import ConfigError, load_yaml, render
-from palestra.runs.kinds import read_config
-from palestra.runs.shipped import shipped_configs
+from palestra.run.kinds import read_config
+from palestra.run.shipped import shipped_configs
 from palestra.sweeps import plan
 from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
 from palestra.sweeps.plan import Plan, read_bases, starting_sweep

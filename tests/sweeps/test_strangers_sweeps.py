@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from palestra.cli import app
 from palestra.config import UntrustedError, load_yaml, render
 from palestra.config.own_modules import admit, checking, find_sources, read_trusted, reading_stored, trusting
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.display import make_sweep_display
 from palestra.sweeps.folder import SweepFolder

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palestra.config import ConfigError, check, render
-from palestra.runs.kinds import read_config
-from palestra.storage.checkpoints import Checkpoints
+from palestra.run.checkpoints import Checkpoints
+from palestra.run.kinds import read_config
 from palestra.storage.disk import PIECE, RunFolderError
 from palestra.storage.lock import Lock
-from palestra.storage.records_file import RecordsThen
+from palestra.storage.records_file import Measure
 from palestra.storage.run_folder import RunFolder
 from palestra.sweeps.config import ObjectiveConfig, SweepConfig, read_sweep
 from palestra.sweeps.folder import SweepFolder
@@ -246,7 +246,7 @@ def save(run: Path, env_steps: int) -> None:
     """The last checkpoint of a run that has ended."""
     (run / "checkpoints").mkdir()
     counters = {"env_steps": env_steps, "opt_steps": env_steps // 8, "epochs": 0}
-    Checkpoints(RunFolder(run), 1, None).save(0, {}, counters, {}, RecordsThen.of(b""))
+    Checkpoints(RunFolder(run), 1, None).save(0, {}, counters, {}, Measure([b""]).then())
 
 
 DAMAGED = ["[1]", "3", "null", "{", "[" * 10_000, '{"env_steps": "x"}', '{"clock": 3}', '{"kind": "evaluation"}']

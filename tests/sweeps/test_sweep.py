@@ -22,9 +22,9 @@ from typing import Any
 import optuna
 import pytest
 
-from palestra.commands.sweep import read_new
+from palestra.commands.sweeping import read_new
 from palestra.config import ConfigError, load_yaml, render
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.lock import holder, is_held
 from palestra.sweeps.config import SweepConfig, read_sweep

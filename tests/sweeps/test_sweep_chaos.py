@@ -21,7 +21,7 @@ import pytest
 
 from palestra.commands.ranked_trials import to_csv
 from palestra.config import render
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.stored import StoredSweep
 

@@ -19,11 +19,12 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
-from palestra.commands.match import begin_match
 from palestra.config import ConfigError
 from palestra.games import UserGameConfig, make_game
 from palestra.games.game import Observation, State, TensorGame
 from palestra.games.spaces import Box, Discrete, MultiDiscrete, Space
+from palestra.kinds.games.config import RunConfig
+from palestra.kinds.games.match import begin_match
 from palestra.randomness import global_states, random_integers
 from palestra.testing import check_game
 from palestra.testing import environments as checked_games
@@ -123,7 +124,7 @@ def shipped() -> list[Any]:
     for path in sorted((Path(__file__).parents[2] / "configs").glob("*.yml")):
         config = palestra.load_config(path)
         game = config.game
-        if config.is_played and game.name != "gymnasium":
+        if isinstance(config, RunConfig) and game.name != "gymnasium":
             found.setdefault(repr(game), game)
     classic = [
         {

@@ -1,6 +1,6 @@
 """`check_model` passes models that keep the promises of Model, and names the method of one that does not.
 
-Covers palestra.testing.models.
+Covers palestra.testing.models, palestra.testing.tryout.
 """
 
 from typing import Any

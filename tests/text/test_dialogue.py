@@ -116,7 +116,8 @@ def test_a_role_hears_others_in_the_channels_that_it_sees() -> None:
     words = text_game("mnip").begin(QUESTION, 0)
     words = words.after({role: Move(role, None, {role: f"from {role}"}) for role in ("prover0", "prover1")})
     words = words.after({"verifier": Move("?", None, {"prover0": "to 0", "prover1": "to 1"})})
-    heard = {role: [(u.role, u.text) for r in (0, 1) for u in words.heard(role, r)] for role in words.protocol.roles}
+    roles = words.protocol.roles
+    heard = {role: [(told["name"], told["text"]) for r in (0, 1) for told in words.heard(role, r)] for role in roles}
     assert heard == {
         "prover0": [("verifier", "to 0")],
         "prover1": [("verifier", "to 1")],

@@ -92,7 +92,8 @@ def test_a_scripted_player_of_ones_own_writes() -> None:
     game = text_game("nip")
     with trusting():
         end = all_by(game, "shy:Shy")
-    assert [said.text for said in end.utterances()] == [f"{'prover' if r % 2 else 'verifier'} {r}" for r in range(5)]
+    said = [text for moves in end.rounds for move in moves.values() for text in move.messages.values()]
+    assert said == [f"{'prover' if r % 2 else 'verifier'} {r}" for r in range(5)]
     assert end.verdicts == {"verifier": None}
 
 

@@ -1,6 +1,6 @@
 """Evaluations beside training: the results of those in turn, to the bit, at the step that the config names.
 
-Covers palestra.runs.evaluating.
+Covers palestra.run.evaluating.
 """
 
 import copy
@@ -15,7 +15,7 @@ from conftest import LEARNER
 from resuming import fit, pointed_at, records
 
 import palestra
-from palestra.runs.evaluating import EvaluationRequest
+from palestra.run.evaluating import EvaluationRequest
 from palestra.storage.facts import to_json
 from tests.games.gym_worlds import gym_data
 

@@ -9,8 +9,8 @@ from conftest import MakeConfig
 from fitted import EVALUATION, MODULE, fit_config, working_in
 from resuming import records
 
+from palestra import make_trainer
 from palestra.recording.recorders import without_clock
-from palestra.training import make_trainer
 from tests.text.runs import FIXED, PLAYER, SUPERVISED, text_run
 
 EVALUATORS = {"num_processes": 1, "results": {"after": 3, "unit": "opt_steps"}, "timeout_s": 120.0, "max_restarts": 1}

@@ -36,11 +36,11 @@ from resuming import (
 from rich.console import Console
 
 from palestra.commands.replay import verify
-from palestra.storage.checkpoints import CheckpointError, Checkpoints
+from palestra.kinds.games.trainer import Trainer
+from palestra.run.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
 from palestra.training import async_evaluations, evaluator_processes
-from palestra.training.trainer import Trainer
 from tests.forked import Forked
 from tests.forked import run as run_forked
 from tests.training.test_stages import Twice
@@ -96,7 +96,7 @@ class Fakes:
 def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("in-turn")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.runs.run.plot_scores", lambda *_: None)
+        patch.setattr("palestra.run.run.plot_scores", lambda *_: None)
         fit(folder / "run", TINY)
     return folder / "run"
 
@@ -235,7 +235,7 @@ def test_what_has_failed_stays_so_where_the_run_goes_on(fakes: Fakes, make_confi
     fakes.will({"main/8": ["leave"]})
     fit(tmp_path / "uninterrupted", config)
     fakes.will({"main/8": ["leave"]})
-    with at_call(Trainer, "_roll_out", 9, kill), pytest.raises(Killed):
+    with at_call(Trainer, "roll_out", 9, kill), pytest.raises(Killed):
         fit(tmp_path / "run", config)  # it was recorded at 11, after the checkpoint at 8
     fit(tmp_path / "run")
     assert fakes.tried().count("main/8") == 1

@@ -24,11 +24,11 @@ from bare_losses import (
 from combinations import config_of
 from torch import Tensor, nn
 
+from palestra import make_trainer
 from palestra.algorithms.dqn import DQN
 from palestra.algorithms.ppo import PPO
 from palestra.algorithms.sac import SAC
 from palestra.players.player import Player
-from palestra.training import make_trainer
 
 Data = dict[str, Any]
 NUM = 4

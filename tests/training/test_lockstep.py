@@ -17,10 +17,10 @@ from palestra.algorithms.dqn import DQN
 from palestra.algorithms.sac import SAC
 from palestra.callbacks import Callback
 from palestra.config import ConfigError
+from palestra.kinds.games.trainer import Trainer
 from palestra.optimizers import Optimizer
 from palestra.scaling.replica import Replica
 from palestra.scaling.states import equal
-from palestra.training import Trainer
 from palestra.training.checks import TrainingFailed
 from palestra.training.training import Training
 

@@ -20,13 +20,13 @@ from resuming import Killed, assert_same_bits, at_call, kill
 from typer.testing import CliRunner
 
 import palestra
+from palestra import make_trainer
 from palestra.cli import app
 from palestra.config import ConfigError, validation
 from palestra.config.own_modules import read_trusted
-from palestra.runs.kinds import read_config
+from palestra.kinds.games.trainer import Trainer
+from palestra.run.kinds import kind_named, read_config
 from palestra.storage.disk import RunFolderError
-from palestra.training import TRAINERS, make_trainer
-from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
 ALTERNATING = Path(__file__).parents[2] / "docs" / "examples" / "alternating.py"
@@ -145,7 +145,7 @@ def test_what_the_trainer_keeps_lies_in_the_checkpoint(make_config: MakeConfig, 
 def test_make_trainer_builds_the_stock_trainer(make_config: MakeConfig) -> None:
     assert type(make_trainer(make_config())) is Trainer
     assert palestra.make_trainer is make_trainer
-    assert TRAINERS["in_turn"][0] is Trainer
+    assert kind_named("in_turn").trainers()["in_turn"][0] is Trainer
 
 
 def test_only_players_that_learn_take_turns(make_config: MakeConfig) -> None:
@@ -186,7 +186,7 @@ def test_a_run_from_a_path_reads_its_file_once(make_config: MakeConfig, own: Pat
 
 
 def test_a_name_of_palestra_imports_the_one_module_that_holds_it() -> None:
-    told = "import sys, palestra; palestra.ConfigError; print('palestra.runs.config' in sys.modules)"
+    told = "import sys, palestra; palestra.ConfigError; print('palestra.kinds.games.config' in sys.modules)"
     called = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=60)
     assert called.stdout == "False\n", called.stderr
 

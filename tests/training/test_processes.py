@@ -12,10 +12,10 @@ from replica_cases import CASES, OWN_CLASSES, case
 from resuming import ask_to_leave, assert_same_bits, at_call, fit
 
 from palestra.config import ConfigError
+from palestra.kinds.games.trainer import Trainer
 from palestra.report.reading import RunData
 from palestra.report.timings import waits_text
 from palestra.storage.records_file import read_records
-from palestra.training import Trainer
 from palestra.training.training import Training
 from tests.ranked import Ranked
 

@@ -1,6 +1,6 @@
 """The two stages of a run: what they declare is what they do, the test is one piece, and each has its context.
 
-Covers palestra.training.descriptions.
+Covers palestra.kinds.games.descriptions.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,18 +15,18 @@ from conftest import LEARNER
 from resuming import Killed, ask_to_leave, assert_same_bits, at_call, fit, kill, records
 from torch import nn
 
+from palestra import make_trainer
 from palestra.callbacks import Callback
 from palestra.evaluation.evaluations import Evaluations
 from palestra.evaluation.evaluator import Watch
+from palestra.kinds.games.together import Together
+from palestra.kinds.games.trainer import Trainer
 from palestra.players.player import Player
 from palestra.recording.results import Stage, stage_text
 from palestra.rollouts.transitions import Transitions
-from palestra.runs.kinds import read_config
+from palestra.run.kinds import read_config
 from palestra.runtime.signals import Interrupted
-from palestra.training import make_trainer
 from palestra.training.opening import named_classes
-from palestra.training.together import Together
-from palestra.training.trainer import Trainer
 from tests.docs.examples import block
 
 Data = dict[str, Any]

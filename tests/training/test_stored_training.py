@@ -15,13 +15,13 @@ from conftest import TINY_FIT
 from resuming import assert_same_bits, fit, records, stopping_at
 from typer.testing import CliRunner
 
+from palestra import make_trainer
 from palestra.cli import app
 from palestra.config import ConfigError
-from palestra.runs.fit import ScenarioDataConfig
+from palestra.kinds.data.config import ScenarioDataConfig
+from palestra.kinds.data.trainer import FitTrainer
 from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import read_records
-from palestra.training import make_trainer
-from palestra.training.fit import FitTrainer
 from palestra.training.stored_training import StoredRun
 from tests.forked import FORKING
 
@@ -77,7 +77,7 @@ def test_a_stored_model_is_judged_as_it_was_in_training(run: Path) -> None:
 
 
 def test_a_run_of_any_kind_is_opened_in_python_in_one_way(run: Path, in_tmp_path: Path) -> None:
-    """Players that play, and talk, are opened so in tests/runs and tests/training/test_rollout_files.py."""
+    """Players that play, and talk, are opened so in tests/runs and tests/kinds/text/test_rollout_files.py."""
     stored = StoredRun.open(run)
     assert len([*stored.records()]) > 0
     stored.load("latest")

@@ -107,9 +107,7 @@ class PPOGradient:
         self.by_weights, self.by_log_std = np.split(self.gradient.numpy(), [num_weights])
         self.nums = np.array(family.nums) if isinstance(family, Categorical) else None
         self.log_std = None if log_std is None else log_std.detach().numpy()
-        self.half_width = np.zeros(0, dtype=np.float32)
-        if isinstance(family, SquashedGaussian):
-            self.half_width = family.half_width.numpy()
+        self.half_width = family.half_width.numpy() if isinstance(family, SquashedGaussian) else np.zeros(0, np.float32)
 
     def read(self, experience: Experience) -> Arrays:
         """Read an experience once for all passes over it."""
@@ -134,8 +132,7 @@ class PPOGradient:
         """
         index, total, totals, mean, scale = _normalization(arrays.rows, index, len(self.roles), normalize_advantages)
         limit = math.inf if value_clip is None else value_clip
-        coefficients = clip_range, kl_coefficient, entropy_coefficient, limit, value_coefficient
-        terms = Terms(*coefficients, total, mean, scale)
+        terms = Terms(clip_range, kl_coefficient, entropy_coefficient, limit, value_coefficient, total, mean, scale)
         sums = np.zeros((len(self.roles), len(METRICS)))
         self.by_log_std[:] = 0.0
         if not len(index):
@@ -163,7 +160,6 @@ class PPOGradient:
 
 def gradient_of(net: HeadedNet, player: Player) -> PPOGradient | None:
     """Make the kernel for the networks; None if it cannot compute them, or if the player asks for no kernels."""
-    assert net.head is not None
     nets = [net.net_of(head) for head in ((POLICY,) if net.is_shared else (POLICY, VALUE))]
     learning = [each for each in map(learning_net, nets) if each is not None]
     weights = [weight for part in (*nets, net.head) for weight in part.parameters()]

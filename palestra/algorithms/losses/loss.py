@@ -5,6 +5,7 @@ Letters: M rows, T decisions of each of W sequences.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import cached_property, wraps
 from typing import Any, ClassVar, NamedTuple, ParamSpec, TypeVar
@@ -19,7 +20,8 @@ from palestra.algorithms.terms import total_loss
 from palestra.config import Config, ConfigError, UnreadConfig, failure
 from palestra.config.validation import checked
 from palestra.games.policy import Memory
-from palestra.games.spaces import Box, Space
+from palestra.games.spaces import Space
+from palestra.nets.inputs import zeros_of
 from palestra.nets.recurrent import NamedNet
 from palestra.nets.weights import without_gradient
 from palestra.players.player import Player
@@ -69,9 +71,7 @@ def with_gradients(compute: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(compute)
     def computed(*arguments: P.args, **named: P.kwargs) -> R:
-        if torch.is_grad_enabled():
-            return compute(*arguments, **named)
-        with torch.inference_mode(False):
+        with nullcontext() if torch.is_grad_enabled() else torch.inference_mode(False):
             return compute(*arguments, **named)
 
     return computed
@@ -153,7 +153,7 @@ class LossBatch:
 
     @property
     def value(self) -> Tensor:
-        return self.outputs[VALUE][:, 0]
+        return self.now.outputs[VALUE][:, 0]
 
     def _require_estimates(self, what: str) -> None:
         if not self.estimates:
@@ -174,7 +174,6 @@ class Now:
     @cached_property
     @with_gradients
     def distribution(self) -> Distribution:
-        assert self.net.head is not None
         return self.net.head.distribution(self.outputs[POLICY], self.rows.legal)
 
     @cached_property
@@ -309,17 +308,16 @@ def head_sizes(loss: Any, config: Any, others: Mapping[str, int]) -> dict[str, i
     """
     known = {VALUE: 1, "label": 2} | dict(others)
     sizes: dict[str, int] = {}
-    for head in loss.heads:
+    for name, head in zip(head_names(loss), loss.heads, strict=True):
         if isinstance(head, Head | Critic):
-            sizes[head.name] = head.num_outputs
+            sizes[name] = head.num_outputs
         elif isinstance(head, ActionValues) and Q in known:
-            sizes[head.name] = known[Q]
+            sizes[name] = known[Q]
         elif head in known:
-            sizes[head] = known[head]
+            sizes[name] = known[head]
         else:
             expected = f"expected heads of {config.name!r} among {', '.join(known)}, or Head(name, num_outputs)"
-            got = head if isinstance(head, str) else head.name
-            raise ConfigError.at("loss.name", f"{expected}, got {got!r}")
+            raise ConfigError.at("loss.name", f"{expected}, got {name!r}")
     order = [name for name in sizes if name not in (POLICY, VALUE)]
     return {name: sizes[name] for name in (POLICY, *order, VALUE) if name in sizes}
 
@@ -370,21 +368,16 @@ def _fault_of(terms: Any, weights: Mapping[str, Tensor]) -> str | None:
 def rows_of_zeros(net: HeadedNet, spaces: dict[str, Space], player: Player) -> Experience:
     """Make a minibatch on which a loss is tried. spaces: of the critic's observations."""
     M, device = NUM_TRIED, player.device
-    zeros = torch.zeros(M, device=device)
-    observation = {
-        name: torch.zeros(M, *space.shape, dtype=space.dtype, device=device) for name, space in spaces.items()
-    }
+    zeros, space = torch.zeros(M, device=device), player.action_space
     memory: Memory = {}
     for head in net.heads:
         memory |= NamedNet(head, net.net_of(head)).initial_memory(M, device)
-    space = player.action_space
-    action = torch.zeros(M, *space.shape, dtype=torch.float32 if isinstance(space, Box) else torch.int64, device=device)
     return Experience(
-        observation=observation,
+        observation=zeros_of(spaces, M, device=device),
         memory=memory,
         episode_start=torch.ones(1, M, dtype=torch.bool, device=device),
         legal=torch.ones(M, space.num_flags, dtype=torch.bool, device=device),
-        action=action,
+        action=torch.zeros(M, *space.shape, dtype=space.dtype, device=device),
         log_prob=zeros,
         value=zeros,
         advantage=zeros,

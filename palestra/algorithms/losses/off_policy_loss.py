@@ -5,7 +5,7 @@ Letters: M rows, A actions, n numbers of a Box.
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +13,13 @@ from torch.func import functional_call
 
 from palestra.algorithms.losses import loss as losses
 from palestra.algorithms.losses.loss import NUM_TRIED, Loss, LossFault, with_gradients
-from palestra.algorithms.parts.action_heads import SAMPLED, DiscreteHead
+from palestra.algorithms.parts.action_heads import SAMPLED, DiscreteHead, GaussianHead
 from palestra.algorithms.parts.actor_critic import POLICY, HeadedNet
 from palestra.algorithms.parts.distributions import Distribution, HalfWidths
 from palestra.config import ConfigError
 from palestra.games.game import Observation
 from palestra.games.spaces import Box
+from palestra.nets.inputs import zeros_of
 from palestra.nets.kernels.acting import ActingNet, acting_net
 from palestra.nets.weights import flat_gradient
 from palestra.players.player import Player
@@ -121,8 +122,7 @@ class ReplayBatch:
         self._critic(head)
         net = self._online.module(head)
         weights = {name: weight.detach() for name, weight in net.named_parameters()}
-        values: Tensor = functional_call(net, weights, (self.observation | self._observed(action),))
-        return values[:, 0]
+        return cast(Tensor, functional_call(net, weights, (self.observation | self._observed(action),)))[:, 0]
 
     def target_action_values(self, head: str, action: Tensor) -> Tensor:
         """Return the target Critic's values of actions at the next observations, without gradients: (M,)."""
@@ -135,13 +135,13 @@ class ReplayBatch:
     @with_gradients
     def distribution(self) -> Distribution:
         """The distribution of actions at the observations under the present policy, with gradients."""
-        return self._distribution(self.outputs[POLICY], self.legal)
+        return self.net.head.distribution(self.outputs[POLICY], self.legal)
 
     @cached_property
     def next_distribution(self) -> Distribution:
         """The distribution of actions at the next observations under the present policy, without gradients."""
         with torch.no_grad():
-            return self._distribution(self.next_outputs[POLICY], self.next_legal)
+            return self.net.head.distribution(self.next_outputs[POLICY], self.next_legal)
 
     def sample(self) -> tuple[Tensor, Tensor]:
         """Draw actions at the observations from the policy, and return them and their log-probabilities (M,).
@@ -176,19 +176,11 @@ class ReplayBatch:
         return self.net.net_of(head)
 
     def _observed(self, action: Tensor) -> dict[str, Tensor]:
-        head, space = self.net.head, self.player.action_space
-        assert isinstance(space, Box)
-        assert head is not None
-        assert not isinstance(head, DiscreteHead)
+        head, space = cast(GaussianHead, self.net.head), cast(Box, self.player.action_space)
         return {ACTION: HalfWidths(space, action.device)(head.action(action))}
-
-    def _distribution(self, outputs: Tensor, legal: Tensor) -> Distribution:
-        assert self.net.head is not None
-        return self.net.head.distribution(outputs, legal)
 
     def _drawn(self, outputs: Tensor, legal: Tensor) -> tuple[Tensor, Tensor]:
         head, rows = self.net.head, torch.arange(len(outputs), device=outputs.device)
-        assert head is not None
         keys = fold(fold(self._key, self._num_draws).expand(len(outputs)).contiguous(), rows)
         self._num_draws += 1
         if isinstance(head, DiscreteHead):
@@ -247,11 +239,6 @@ class OffPolicyLoss(Loss):
         """
         raise NotImplementedError
 
-    @property
-    def gives_priorities(self) -> bool:
-        """Whether the class implements `priorities`."""
-        return type(self).priorities is not OffPolicyLoss.priorities
-
     def follow(self, share: float) -> None:
         """Move target networks that the loss itself keeps a share of the way to the networks that learn."""
 
@@ -276,7 +263,7 @@ def try_loss(
     is_prioritized: bool,
 ) -> None:
     """Try a loss as losses.loss.try_loss does, and its priorities if the buffer is prioritized."""
-    if is_prioritized and not loss.gives_priorities:
+    if is_prioritized and type(loss).priorities is OffPolicyLoss.priorities:
         message = f"expected uniform (the loss {config.name!r} has no `priorities`), got 'prioritized'"
         raise ConfigError.at("replay_buffer.name", message)
     batch = make_batch(_rows_of_zeros(player, loss.acts_by == POLICY))
@@ -296,9 +283,7 @@ def try_loss(
 def _rows_of_zeros(player: Player, draws: bool) -> Transitions:
     """Make rows of which all but the first have terminated. draws: whether the player keeps log-probabilities."""
     M, device, space = NUM_TRIED, player.device, player.action_space
-    observation = {
-        name: torch.zeros(M, *entry.shape, dtype=entry.dtype, device=device) for name, entry in player.spaces.items()
-    }
+    observation = zeros_of(player.spaces, M, device=device)
     legal = torch.ones(M, space.num_flags, dtype=torch.bool, device=device)
     return Transitions(
         observation=observation,

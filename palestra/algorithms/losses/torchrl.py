@@ -4,19 +4,20 @@ They compute with the player's own networks, distributions and rows. Target netw
 state. Their random numbers come from keys, and rows that do not count never reach them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.losses.loss import ActionValues, AnyHead, Critic, LossBatch, LossConfig, OnPolicyLoss, Q
+from palestra.algorithms.losses.loss import ActionValues, AnyHead, Critic, Loss, LossBatch, LossConfig, OnPolicyLoss, Q
 from palestra.algorithms.losses.off_policy_loss import OffPolicyLoss, ReplayBatch
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE, HeadedNet
 from palestra.algorithms.parts.estimators import OBJECTIVES, TorchRLConfig, torchrl_module
 from palestra.config import ConfigError, below, failure
 from palestra.config.errors import shown
 from palestra.games.spaces import Box, Discrete
+from palestra.nets.weights import move
 from palestra.players.player import Player
 from palestra.randomness import seeded_global_state
 
@@ -24,17 +25,14 @@ REPLAY_LOSSES: tuple[Any, ...] = ("DQNLoss", "SACLoss", "DiscreteSACLoss")
 HALF = 0.5  # discounts are powers of it
 
 
-class _ModuleLoss:
+class _ModuleLoss(Loss):
     """The base of both kinds of losses: it holds the loss module, `module`, and its state.
 
     tied: for each weight of an ensemble of critics, which TorchRL stacks, the stacked tensor and the networks' own.
     """
 
-    config: Any
-    heads: Any
     player: Player
     module: Any
-    notes: Sequence[str]
 
     def make(self, networks: Mapping[str, Any]) -> Any:
         """Make the loss module of these networks: by head, modules on TensorDicts (torchrl_modules.networks_of)."""
@@ -71,7 +69,7 @@ class _ModuleLoss:
         TorchRL was given the ensemble as one network, or as a list: its networks are that one, or the list's first one,
         and those that follow it.
         """
-        ours, tied = {id(weight) for weight in net.parameters()}, []
+        ours, tied = set(map(id, net.parameters())), []
         for name, params in self.module.named_children():
             if not name.endswith("_params") or name.startswith("target_"):
                 continue
@@ -115,9 +113,8 @@ class _ModuleLoss:
         for name, targets in self.module.named_children():
             if name.startswith("target_"):
                 others = getattr(self.module, name.removeprefix("target_"))
-                for key, old in targets.items(True, True):
-                    old, new = old.data, others.get(key).data
-                    old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)
+                keys = list(targets.keys(True, True))
+                move((targets.get(key).data for key in keys), (others.get(key).data for key in keys), share)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the module's buffers: target networks, and coefficients that it changes.
@@ -155,27 +152,22 @@ class TorchRLLoss(_ModuleLoss, OnPolicyLoss):
         return self.config.name in (f"{OBJECTIVES}:ReinforceLoss", f"{OBJECTIVES}:A2CLoss")
 
     def make(self, networks: Mapping[str, Any]) -> Any:
-        cls = self.config.load(self.config.name)
-        objectives = torchrl_module(OBJECTIVES)
-        kinds = (objectives.PPOLoss, objectives.A2CLoss, objectives.ReinforceLoss)
-        if not issubclass(cls, kinds):
+        cls, objectives = self.config.load(self.config.name), torchrl_module(OBJECTIVES)
+        if not issubclass(cls, (objectives.PPOLoss, objectives.A2CLoss, objectives.ReinforceLoss)):
             expected = "a class that derives from PPOLoss, A2CLoss or ReinforceLoss, or one of your own that makes it"
             raise ConfigError.at("name", f"expected {expected}, got {self.config.name!r}")
         arguments = self.config.called_with()
         if issubclass(cls, objectives.KLPENPPOLoss) and not arguments["delay_actor"]:
             why = "its target network is the policy that collected the roll-out, whose outputs rows do not hold"
-            raise ConfigError.at(
-                "arguments.delay_actor", f"expected true ({why}), got {shown(arguments['delay_actor'])}"
-            )
+            message = f"expected true ({why}), got {shown(arguments['delay_actor'])}"
+            raise ConfigError.at("arguments.delay_actor", message)
         return cls(actor_network=networks[POLICY], critic_network=networks[VALUE], **arguments)
 
     def begin(self, net: HeadedNet, player: Player) -> None:
         self.adopt(net, player)
-        ours = {id(weight) for weight in net.parameters()}
-        if not {id(weight) for weight in self.module.parameters()} <= ours:
-            raise ConfigError.at(
-                "loss.name", "expected a loss module without weights of its own on roll-outs, got one with some"
-            )
+        if not set(map(id, self.module.parameters())) <= set(map(id, net.parameters())):
+            message = "expected a loss module without weights of its own on roll-outs, got one with some"
+            raise ConfigError.at("loss.name", message)
 
     def before_turn(self) -> None:
         self.follow(1.0)
@@ -199,8 +191,6 @@ class TorchRLLoss(_ModuleLoss, OnPolicyLoss):
 
 class TorchRLLossConfig(TorchRLConfig, LossConfig):
     made = TorchRLLoss
-    library = OBJECTIVES
-    base = f"{OBJECTIVES}:LossModule"
 
     name: str
     """a loss module of TorchRL (extra: torchrl), as torchrl.objectives:ClipPPOLoss"""
@@ -269,12 +259,11 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
         self.adopt(net, player)
         self.own_targets = any(name.startswith("target_") for name, _ in self.module.named_children())
         self.module.make_value_estimator(gamma=HALF)  # whose powers stand for the discounts of rows: `terms`
-        known = {id(weight) for weight in [*net.parameters(), *(stacked for stacked, _ in self.tied)]}
+        known = set(map(id, [*net.parameters(), *(stacked for stacked, _ in self.tied)]))
         own = {name: weight for name, weight in self.module.named_parameters() if id(weight) not in known}
-        self.weights = (
-            nn.ParameterDict({name.replace(".", "_"): weight for name, weight in own.items()}) if own else None
-        )
         self.own = list(own.values())
+        if own:
+            self.weights = nn.ParameterDict({name.replace(".", "_"): weight for name, weight in own.items()})
 
     def leaves(self, weights: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:
         """Return the parameters of the loss module.
@@ -302,14 +291,10 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
         return flat
 
     def terms(self, batch: ReplayBatch) -> dict[str, Tensor]:
-        columns = self.modules.network_inputs(batch.observation, batch.legal)
         following = self.modules.network_inputs(batch.next_observation, batch.next_legal)
-        terminated = batch.terminated.unsqueeze(1)
-        following |= {
-            self.key("reward"): batch.reward.unsqueeze(1),
-            self.key("done"): terminated,
-            self.key("terminated"): terminated,
-        }
+        following |= dict.fromkeys((self.key("done"), self.key("terminated")), batch.terminated.unsqueeze(1))
+        following[self.key("reward")] = batch.reward.unsqueeze(1)
+        columns = self.modules.network_inputs(batch.observation, batch.legal)
         columns |= {("next", *(key if isinstance(key, tuple) else (key,))): value for key, value in following.items()}
         columns |= {
             self.key("action"): batch.action,
@@ -346,8 +331,6 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
 
 class TorchRLReplayLossConfig(TorchRLConfig, LossConfig):
     made = TorchRLReplayLoss
-    library = OBJECTIVES
-    base = f"{OBJECTIVES}:LossModule"
 
     name: str
     """a loss module of TorchRL (extra: torchrl), as torchrl.objectives:SACLoss"""

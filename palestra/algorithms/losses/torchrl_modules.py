@@ -6,7 +6,7 @@ An input TensorDict has the entries of the observation below `observation`, and 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
@@ -16,7 +16,7 @@ from torch.distributions.kl import register_kl
 
 from palestra.algorithms.losses.loss import ActionValues, AnyHead, Q
 from palestra.algorithms.losses.off_policy_loss import ACTION, observes_actions
-from palestra.algorithms.parts.action_heads import DiscreteHead
+from palestra.algorithms.parts.action_heads import GaussianHead
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE, HeadedNet
 from palestra.algorithms.parts.distributions import CategoricalDistribution, GaussianDistribution, HalfWidths
 from palestra.algorithms.parts.exploration import best_legal
@@ -82,8 +82,7 @@ class _HeadOutputs(nn.Module):
         self.columns = slice(start, start + net.heads[head])
 
     def forward(self, *entries: Tensor) -> Tensor:
-        outputs: Tensor = self.net(dict(zip(self.entries, entries, strict=True)))
-        return outputs[:, self.columns]
+        return cast(Tensor, self.net(dict(zip(self.entries, entries, strict=True))))[:, self.columns]
 
 
 class _Policy(nn.Module):
@@ -94,8 +93,7 @@ class _Policy(nn.Module):
         self.outputs, self.draws = _HeadOutputs(net, POLICY, entries), net.head
 
     def forward(self, *entries: Tensor) -> Tensor:
-        outputs: Tensor = self.outputs(*entries)
-        return outputs
+        return cast(Tensor, self.outputs(*entries))
 
 
 class _ActionValues(nn.Module):
@@ -114,16 +112,14 @@ class _ActionValues(nn.Module):
 class _Critic(nn.Module):
     """Computes the value, (M, 1), of an action as the policy draws it."""
 
-    def __init__(self, net: HeadedNet, head: str, entries: list[str], space: Box, device: torch.device) -> None:
+    def __init__(self, net: HeadedNet, head: str, entries: list[str], player: Player) -> None:
         super().__init__()
         self.outputs = _HeadOutputs(net, head, [*entries, ACTION])
-        assert net.head is not None
-        assert not isinstance(net.head, DiscreteHead)
-        self.action, self.half_widths = net.head.action, HalfWidths(space, device)
+        self.action = cast(GaussianHead, net.head).action
+        self.half_widths = HalfWidths(cast(Box, player.action_space), player.device)
 
     def forward(self, action: Tensor, *entries: Tensor) -> Tensor:
-        values: Tensor = self.outputs(*entries, self.half_widths(self.action(action)))
-        return values
+        return cast(Tensor, self.outputs(*entries, self.half_widths(self.action(action))))
 
 
 def networks_of(net: HeadedNet, heads: Sequence[AnyHead], player: Player) -> dict[str, Any]:
@@ -151,8 +147,7 @@ def networks_of(net: HeadedNet, heads: Sequence[AnyHead], player: Player) -> dic
                 ),
             )
         elif observes_actions(net, head):
-            space: Any = player.action_space
-            critic = _Critic(net, head, entries, space, player.device)
+            critic = _Critic(net, head, entries, player)
             networks[head] = TensorDictModule(critic, in_keys=["action", *keys], out_keys=["state_action_value"])
         elif head in of_actions:
             values = ["action_value", "action", "chosen_action_value"]

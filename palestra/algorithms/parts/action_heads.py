@@ -144,9 +144,8 @@ class BoxHead(GaussianHead):
         super().__init__()
         self.num_outputs = self.num_numbers = len(space.low)
         self.log_std = nn.Parameter(torch.full((self.num_outputs,), float(config.initial_log_std)))
-        bounds = torch.tensor(space.low, device=device), torch.tensor(space.high, device=device)
-        is_clipped = isinstance(config, ClippedGaussianConfig)
-        self.family = ClippedGaussian(*bounds) if is_clipped else SquashedGaussian.within(*bounds)
+        family = ClippedGaussian if isinstance(config, ClippedGaussianConfig) else SquashedGaussian
+        self.family = family(torch.tensor(space.low, device=device), torch.tensor(space.high, device=device))
 
     def distribution(self, outputs: Tensor, legal: Tensor) -> GaussianDistribution:
         return self.family.distribution(outputs, self.log_std)

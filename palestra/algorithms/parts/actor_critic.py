@@ -119,14 +119,11 @@ def spaces_of_critic(centralized: bool, player: Player) -> dict[str, Space]:
     if not centralized:
         return player.spaces
     shown = [dict(player.critic_spaces.get(role, {})) for role in player.roles]
+    other = f"something else than those of {player.roles[0]!r}, in which {player.name!r} also sits"
     for role, spaces in zip(player.roles, shown, strict=True):
-        if spaces and spaces == shown[0]:
-            continue
-        message = f"expected false (the game shows critics of {role!r} nothing), got true"
-        if spaces:
-            others = f"{role!r} something else than those of {player.roles[0]!r}, in which {player.name!r} also sits"
-            message = f"expected false (the game shows critics of {others}), got true"
-        raise ConfigError.at(f"players.{player.name}.algorithm.centralized_critic", message)
+        if not spaces or spaces != shown[0]:
+            message = f"expected false (the game shows critics of {role!r} {other if spaces else 'nothing'}), got true"
+            raise ConfigError.at(f"players.{player.name}.algorithm.centralized_critic", message)
     return player.spaces | shown[0]
 
 
@@ -141,23 +138,22 @@ class HeadedNet(nn.Module):
 
     heads: how many outputs each has, by name. A separate network is the attribute named as its head. A shared one is
     the attribute named as the first head; it puts out the heads' outputs one after the other. draws: draws actions from
-    the outputs of the head `policy`, if there is one. others: by head, the entries that its network observes, if these
-    are not the player's own.
+    the outputs of the head `policy`, if the loss has it. others: by head, the entries that its network observes, if
+    these are not the player's own.
     """
 
     def __init__(
         self,
         body: SeparateConfig | SharedConfig,
-        initialization: "StockConfig | OrthogonalConfig",
+        initialization: StockConfig | OrthogonalConfig,
         heads: Mapping[str, int],
-        draws: AnyHead | None,
+        draws: AnyHead,
         player: Player,
         others: Mapping[str, dict[str, Space]],
     ) -> None:
         super().__init__()
         self.heads, self.others, stream = dict(heads), dict(others), f"player/{player.name}/net"
-        self.is_shared = isinstance(body, SharedConfig)
-        self.entries = tuple(player.spaces)
+        self.is_shared, self.entries = isinstance(body, SharedConfig), tuple(player.spaces)
         if isinstance(body, SharedConfig):
             key = base_key(player.seed, f"{stream}/both")
             self.add_module(next(iter(heads)), make_net(body.net, player.spaces, sum(heads.values()), key))
@@ -207,7 +203,7 @@ class HeadedNet(nn.Module):
                 message = f"expected a network without a memory{why}, got a recurrent one"
                 raise ConfigError.at(f"body.{'net' if self.is_shared else head}", message)
 
-    def _initialize(self, body: SeparateConfig | SharedConfig, config: "OrthogonalConfig", key: int) -> None:
+    def _initialize(self, body: SeparateConfig | SharedConfig, config: OrthogonalConfig, key: int) -> None:
         """Initialize the networks orthogonally, except those that a program has given, which keep their weights."""
         gains = {head: config.policy_gain if head == POLICY else config.value_gain for head in self.heads}
         if isinstance(body, SeparateConfig):

@@ -10,7 +10,6 @@ is treated as if all were legal: nobody decides there, and no number becomes nan
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -22,22 +21,6 @@ from palestra.randomness import random_floats
 ILLEGAL = -1e9  # a logit: its probability is exactly 0, and 0 * its logarithm is 0, as -inf would not have it
 LOG_ROOT_2_PI = 0.5 * math.log(2.0 * math.pi)
 HERMITE_NODES, HERMITE_WEIGHTS = (values.tolist() for values in np.polynomial.hermite_e.hermegauss(24))
-
-
-class Distribution(Protocol):
-    """The distributions of the actions at B observations, one each."""
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        """Return the log-probability (of a Box: log-density) of one action at each observation: float32 (B,)."""
-
-    def entropy(self) -> Tensor:
-        """Return the entropies in nats: float32 (B,)."""
-
-    def kl_divergence(self, other: Self) -> Tensor:
-        """Return KL(self || other), exactly: float32 (B,).
-
-        other: another policy's distributions of the same family, at the same observations.
-        """
 
 
 # ---- categorical ---------------------------------------------------------------------------------------
@@ -78,7 +61,10 @@ class Categorical:
 
 
 class CategoricalDistribution:
-    """A categorical distribution. log_probs: for every choice those of its actions, float32 (B, num) each."""
+    """A categorical distribution for each of B observations.
+
+    log_probs: for every choice those of its actions, float32 (B, num) each.
+    """
 
     def __init__(self, log_probs: tuple[Tensor, ...]) -> None:
         self.log_probs = log_probs
@@ -89,10 +75,14 @@ class CategoricalDistribution:
         return _total([part.gather(1, one) for part, one in zip(self.log_probs, actions, strict=True)])
 
     def entropy(self) -> Tensor:
+        """Return the entropies in nats: float32 (B,)."""
         return -_total([(part.exp() * part).sum(dim=1, keepdim=True) for part in self.log_probs])
 
     def kl_divergence(self, other: "CategoricalDistribution") -> Tensor:
-        """Return the divergences, (B,). An illegal action has probability 0 in both."""
+        """Return KL(self || other), exactly: float32 (B,). An illegal action has probability 0 in both.
+
+        other: another policy's distributions at the same observations.
+        """
         pairs = zip(self.log_probs, other.log_probs, strict=True)
         return _total([(own.exp() * (own - theirs)).sum(dim=1, keepdim=True) for own, theirs in pairs])
 
@@ -162,7 +152,8 @@ class HalfWidths:
 
     def squashed(self) -> "SquashedGaussian":
         """Make the family that draws actions in half-widths, if all numbers are bounded."""
-        return SquashedGaussian(torch.zeros_like(self.center), self.without_fixed(torch.ones_like(self.center)))
+        most = self.without_fixed(torch.ones_like(self.center))
+        return SquashedGaussian(-most, most)
 
     def without_fixed(self, measured: Tensor) -> Tensor:
         """Set the fixed numbers of actions in half-widths, (..., n), to 0."""
@@ -201,17 +192,13 @@ class ClippedGaussian:
 class SquashedGaussian:
     """A diagonal normal whose values are played as center + half_width * tanh(value), within the bounds of a Box.
 
-    center, half_width: float32 (n,). Log-probabilities are densities of the action (Haarnoja et al. 2018, appendix C),
-    computed from the value before the tanh, where nothing is lost to rounding. free: see `free_numbers`.
+    low, high: the finite bounds, float32 (n,). Log-probabilities are densities of the action (Haarnoja et al. 2018,
+    appendix C), computed from the value before the tanh, where nothing is lost to rounding. free: see `free_numbers`.
     """
 
-    def __init__(self, center: Tensor, half_width: Tensor) -> None:
-        self.center, self.half_width, self.free = center, half_width, free_numbers(half_width > 0)
-
-    @classmethod
-    def within(cls, low: Tensor, high: Tensor) -> "SquashedGaussian":
-        """Make the family of a Box with these finite bounds, float32 (n,)."""
-        return cls(low / 2 + high / 2, (high - low) / 2)  # their sum may be too large
+    def __init__(self, low: Tensor, high: Tensor) -> None:
+        self.center, self.half_width = low / 2 + high / 2, (high - low) / 2  # the sum of bounds may be too large
+        self.free = free_numbers(self.half_width > 0)
 
     def draw(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return the value before the tanh that standard normal noise (B, n) makes, and its action's log-probability.
@@ -257,6 +244,7 @@ class GaussianDistribution:
         self.family, self.mean, self.log_std = family, mean, log_std
 
     def log_prob(self, action: Tensor) -> Tensor:
+        """Return the log-densities of one action, as it was drawn, at each observation: float32 (B,)."""
         return self.family.log_prob(self.mean, self.log_std, action)
 
     def draw(self, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -270,9 +258,15 @@ class GaussianDistribution:
         return self.family.entropy(self.mean, self.log_std).expand(len(self.mean))
 
     def kl_divergence(self, other: "GaussianDistribution") -> Tensor:
-        """Return the divergences, (B,), before clipping, which `log_prob` ignores too; a tanh changes none."""
+        """Return KL(self || other), exactly: float32 (B,).
+
+        It is that before clipping, which `log_prob` ignores too; a tanh changes none.
+        """
         mean, log_std, other_mean, other_log_std = of_free(
             self.family.free, self.mean, self.log_std, other.mean, other.log_std
         )
         square = (torch.exp(2.0 * log_std) + (mean - other_mean).square()) * torch.exp(-2.0 * other_log_std)
         return (other_log_std - log_std + 0.5 * (square - 1.0)).sum(dim=1)
+
+
+Distribution = CategoricalDistribution | GaussianDistribution

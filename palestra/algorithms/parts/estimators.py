@@ -39,6 +39,8 @@ INSTEAD = {"gamma": 0.99, "lmbda": 0.95, "reduction": "mean", "deactivate_vmap":
 class TorchRLConfig(LibraryClass):
     """The base of the configs that name a class of TorchRL, or one of the user's own that derives from it."""
 
+    library = OBJECTIVES
+    base = f"{OBJECTIVES}:LossModule"
     not_said: ClassVar[dict[str, str]] = dict.fromkeys((*NETWORKS, *KNOWN_BY_THE_RUN), "the run gives it")
 
     name: str
@@ -91,13 +93,10 @@ class Estimator(ABC):
     skips_rows: bool = True
     whole_games: ClassVar[bool] = False
     estimates: ClassVar[bool] = True
+    bootstraps: bool = True
 
     def __init__(self, config: Any) -> None:
         self.config = config
-
-    @property
-    def bootstraps(self) -> bool:
-        return True
 
     @abstractmethod
     def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
@@ -126,19 +125,24 @@ class GAE(Estimator):
         return advantage, advantage + sequences.value
 
 
-class GAEConfig(EstimatorConfig):
+class DiscountedConfig(EstimatorConfig):
+    """The base of the configs of estimators that discount rewards."""
+
+    gamma: Discount
+    """discount per decision of the player"""
+
+
+class GAEConfig(DiscountedConfig):
     made = GAE
     usual: ClassVar[dict[str, Any]] = {"gamma": 0.99, "gae_lambda": 0.95}
 
     name: Literal["gae"]
     """generalized advantage estimation (Schulman et al. 2016)"""
-    gamma: Discount
-    """discount per decision of the player"""
     gae_lambda: Fraction
     """0: advantages from the value one decision ahead; 1: from all that follows"""
 
 
-class TDLambdaConfig(EstimatorConfig):
+class TDLambdaConfig(DiscountedConfig):
     """The keys of TD(lambda): the numbers of `gae`, under the name that is usual where only values are learned."""
 
     made = GAE
@@ -146,8 +150,6 @@ class TDLambdaConfig(EstimatorConfig):
 
     name: Literal["td_lambda"]
     """value targets are lambda-returns (Sutton & Barto 2018, section 12.1)"""
-    gamma: Discount
-    """discount per decision of the player"""
     td_lambda: Fraction
     """0: targets from the value one decision ahead; 1: from all that follows"""
 
@@ -163,25 +165,22 @@ class RewardToGo(Estimator):
     config: "RewardToGoConfig"
 
     @property
-    def bootstraps(self) -> bool:
+    def bootstraps(self) -> bool:  # type: ignore[override]
         return self.config.at_truncation == "bootstrap"
 
     def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
         nothing = torch.zeros_like(sequences.value)
-        followed = sequences.next_value if self.bootstraps else nothing
-        alone = sequences._replace(value=nothing, next_value=followed)
+        alone = sequences._replace(value=nothing, next_value=sequences.next_value if self.bootstraps else nothing)
         reward_to_go = generalized_advantages(alone, self.config.gamma, 1.0)
         return reward_to_go - sequences.value, reward_to_go
 
 
-class RewardToGoConfig(EstimatorConfig):
+class RewardToGoConfig(DiscountedConfig):
     made = RewardToGo
     usual: ClassVar[dict[str, Any]] = {"gamma": 0.99, "at_truncation": "end"}
 
     name: Literal["reward_to_go"]
     """the discounted sum of all rewards that follow, of whole games"""
-    gamma: Discount
-    """discount per decision of the player"""
     at_truncation: Literal["bootstrap", "end"]
     """what follows where a game was cut off; bootstrap: the value of what its player would have decided on next; end:
     nothing, as where a game terminates"""
@@ -190,11 +189,7 @@ class RewardToGoConfig(EstimatorConfig):
 class NoEstimator(Estimator):
     """Finds nothing, for losses that learn from the rows themselves."""
 
-    estimates = False
-
-    @property
-    def bootstraps(self) -> bool:
-        return False
+    estimates = bootstraps = False
 
     def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(sequences.value), torch.zeros_like(sequences.value)
@@ -224,8 +219,7 @@ class TorchRLEstimator(Estimator):
             try:
                 self.estimator: Any = cls(value_network=None, **arguments)
             except Exception as error:
-                message = f"{config.name!r} cannot be made: {failure(error)}"
-                raise ConfigError.at("arguments", message) from error
+                raise ConfigError.at("arguments", f"{config.name!r} cannot be made: {failure(error)}") from error
 
     def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
         from tensordict import TensorDict

@@ -74,11 +74,6 @@ class SoftmaxConfig(Exploration):
         return best_legal(q + temperature * gumbel, legal)
 
 
-def choose_best(q: Tensor, legal: Tensor, keys: Tensor, amount: float) -> Tensor:
-    """Choose the best legal action, without exploration: int64 (B,)."""
-    return best_legal(q, legal)
-
-
 ExplorationConfig = Annotated[
     EpsilonGreedyConfig | SoftmaxConfig | UserExploration, ByName(user_class=UserExploration, usual="epsilon_greedy")
 ]

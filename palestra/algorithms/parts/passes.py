@@ -5,7 +5,7 @@ Letters: M rows of a roll-out; T decisions of each of W sequences.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -80,8 +80,7 @@ class Passes:
         self.is_recurrent = any(isinstance(net.net_of(head), RecurrentNet) for head in net.heads)
         self.key = torch.tensor([player.own_key("minibatches")], device=player.device)
         self.experience: Experience | None = None
-        self.explained_variance = torch.zeros((), device=player.device)
-        self.num_made = 0
+        self.explained_variance, self.num_made = torch.zeros((), device=player.device), 0
 
     def sequences(self, batch: Transitions, rollout_length: int) -> tuple[Transitions, list[Tensor]]:
         """Return a roll-out with each row's role among its extras, and by role the numbers of consecutive rows."""
@@ -120,8 +119,7 @@ class Passes:
 
     def minibatches(self, num: int) -> tuple[Tensor, ...]:
         """Draw the sequences of each of `num` minibatches of the next pass; at most one minibatch per sequence."""
-        assert self.experience is not None
-        num_sequences = self.experience.episode_start.shape[1]
+        num_sequences = cast(Experience, self.experience).episode_start.shape[1]
         order = random_permutation(fold(self.key, self.num_made), num_sequences)
         self.num_made += 1
         return order.tensor_split(min(num, num_sequences))

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -10,7 +10,7 @@ from palestra.algorithms.algorithm import Algorithm
 from palestra.algorithms.kernels import categorical, greedy
 from palestra.algorithms.parts.action_heads import AnyHead, DiscreteHead
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE, ActorCriticPolicy, HeadedNet
-from palestra.algorithms.parts.exploration import EpsilonGreedyConfig, UserExploration, choose_best
+from palestra.algorithms.parts.exploration import EpsilonGreedyConfig, UserExploration, best_legal
 from palestra.algorithms.parts.exported import Deterministic, DeterministicRecurrent
 from palestra.games.game import Observation
 from palestra.games.policy import Decision, Memory, Observes, Policy
@@ -58,8 +58,7 @@ class PlaysByPolicy(Algorithm):
         net, head, num_flags = evaluation_view(self.net_of_policy()), self.head, self.player.action_space.num_flags
 
         def choose(outputs: Tensor, legal: Tensor) -> Tensor:
-            mode: Tensor = head.mode(outputs[:, : head.num_outputs], legal)
-            return mode
+            return cast(Tensor, head.mode(outputs[:, : head.num_outputs], legal))
 
         if isinstance(net, RecurrentNet):
             return DeterministicRecurrent(net, choose, num_flags, f"{POLICY}.")
@@ -79,7 +78,6 @@ class PlaysByHeads(PlaysByPolicy):
     @property
     def head(self) -> AnyHead:
         """The head that draws actions from the policy's outputs."""
-        assert self.net.head is not None
         return self.net.head
 
     def net_of_policy(self) -> nn.Module:
@@ -139,7 +137,7 @@ class PlaysByValue(Algorithm):
         """Return a policy that explores, or one that plays the best actions."""
         config = self.config.exploration
         if isinstance(config, UserExploration) and not explores:  # ours choose the best one for 0
-            return ByValue(self.values, choose_best, 0.0)
+            return ByValue(self.values, lambda q, legal, keys, amount: best_legal(q, legal), 0.0)
         amount = config.schedule(self.player.opt_steps) if explores else 0.0
         return ByValue(self.values, self.acting_kernel or config.choose, amount)
 

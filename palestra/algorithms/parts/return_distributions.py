@@ -9,6 +9,7 @@ Letters: B rows, A actions, K numbers per action, N predicted and M target quant
 
 import math
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Annotated, ClassVar, Literal, Self
 
 import torch
@@ -31,9 +32,7 @@ class ExpectedConfig(Config):
     huber_delta: Annotated[PositiveFloat, InBranch.FREE]
     """TD error at which the loss turns from a parabola into a line"""
 
-    @property
-    def num_outputs(self) -> int:
-        return 1
+    num_outputs: ClassVar = 1
 
     def q_values(self, outputs: Tensor) -> Tensor:
         return outputs
@@ -55,8 +54,7 @@ class _Distribution:
     """The base of return distributions: rows with a large loss are drawn often, however small their TD error is."""
 
     def priorities(self, outputs: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
-        losses: Tensor = self.losses(outputs, target, extras)  # type: ignore[attr-defined]
-        return losses
+        return self.losses(outputs, target, extras)  # type: ignore[attr-defined]
 
 
 class CategoricalConfig(_Distribution, Config):
@@ -77,9 +75,7 @@ class CategoricalConfig(_Distribution, Config):
             raise ConfigError.at("low", f"{self.low} is not below high, {self.high}; expected a smaller number")
         return self
 
-    @property
-    def num_outputs(self) -> int:
-        return self.num_atoms
+    num_outputs = property(attrgetter("num_atoms"))
 
     def atoms(self, device: torch.device) -> Tensor:
         return torch.linspace(self.low, self.high, self.num_atoms, device=device)
@@ -123,9 +119,7 @@ class QuantileConfig(_Quantiles, Config):
     huber_delta: Annotated[PositiveFloat, InBranch.FREE]
     """difference of two quantiles at which the loss turns from a parabola into a line; kappa in the paper"""
 
-    @property
-    def num_outputs(self) -> int:
-        return self.num_quantiles
+    num_outputs = property(attrgetter("num_quantiles"))
 
     def losses(self, outputs: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
         return quantile_losses(outputs, middles(self.num_quantiles, outputs.device), target, self.huber_delta)

@@ -4,7 +4,7 @@ Critics and log-probabilities measure actions of a Box in half-widths from its c
 Letters: B rows, K actions over which a mean is taken, n dimensions of a Box, A discrete actions.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -38,8 +38,7 @@ class SampledActions(NamedTuple):
 
 def box_errors(player: Player) -> dict[str, str]:
     """Return why critics cannot observe a player's actions in half-widths of a Box: messages by key."""
-    space, errors = player.action_space, {}
-    assert isinstance(space, Box)
+    space, errors = cast(Box, player.action_space), {}
     if not space.is_bounded:
         errors["name"] = f"expected a Box with finite bounds for the actions of {player.roles[0]!r}, got {space}"
     if "action" in player.spaces:

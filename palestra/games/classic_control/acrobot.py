@@ -30,7 +30,7 @@ class AcrobotConfig(BoundedStartConfig):
     usual: ClassVar = {"max_rounds": 500, "initial_low": -0.1, "initial_high": 0.1}
 
     def build(self, device: torch.device, kernel: Kernel) -> "Acrobot":
-        return Acrobot(self, device, kernel)
+        return Acrobot(self, (), (self.initial_low,) * 4, (self.initial_high,) * 4, device, kernel)
 
 
 @jitable
@@ -117,8 +117,3 @@ class Acrobot(ClassicControl):
     variables = ("angle_1", "angle_2", "speed_1", "speed_2")
     num_observed = 6
     actions = Discrete(3)
-
-    def __init__(self, config: AcrobotConfig, device: torch.device, kernel: Kernel) -> None:
-        self.config = config
-        low, high = (config.initial_low,) * 4, (config.initial_high,) * 4
-        super().__init__((), low, high, config.max_rounds, device, kernel)

@@ -22,7 +22,7 @@ from torch import Tensor
 from palestra.config import ConfigError, PositiveInt
 from palestra.games.classic_control.arithmetic import INLINED, Flag, Number, jitable, sin_cos, where
 from palestra.games.config import TensorGameConfig
-from palestra.games.game import Kernel, Observation, State, Stepper, TensorGame
+from palestra.games.game import Kernel, Moved, Observation, State, Stepper, TensorGame
 from palestra.games.normalization import make_transform
 from palestra.games.spaces import ActionSpace, Space
 from palestra.randomness import U_GAMMA, mix, random_floats
@@ -78,15 +78,14 @@ class ClassicControl(TensorGame):
 
     Observed: `observation`, float32 (B, O).
 
-    low, high: bounds of the variables at the start, uniform in between. max_rounds: rounds until a game is truncated;
-    None: never. The kernel ("numba" on CPUs, "torch" anywhere) changes speed, never a result.
+    low, high: bounds of the variables at the start, uniform in between. The kernel ("numba" on CPUs, "torch" anywhere)
+    changes speed, never a result.
     """
 
     roles = ("agent",)
     moves = (("agent",),)
     lockstep = True
     always_legal = True
-    config: ClassicControlConfig
     rules: ClassVar[Rules]
     advance: ClassVar[Callable[..., None]]
     variables: ClassVar[tuple[str, ...]]
@@ -95,19 +94,19 @@ class ClassicControl(TensorGame):
 
     def __init__(
         self,
+        config: ClassicControlConfig,
         settings: Settings,
         low: tuple[float, ...],
         high: tuple[float, ...],
-        max_rounds: int | None,
         device: torch.device,
         kernel: Kernel,
     ) -> None:
-        self.settings, self.device, self.kernel = settings, device, kernel
+        self.config, self.settings, self.device, self.kernel = config, settings, device, kernel
         self.starts = np.array([low, np.subtract(high, low)])  # lower bounds, and widths
-        self.max_rounds = NEVER if max_rounds is None else max_rounds
+        self.max_rounds = NEVER if config.max_rounds is None else config.max_rounds
         self.spaces = {"agent": {"observation": Space((self.num_observed,), torch.float32, padded=False)}}
         self.action_spaces = {"agent": self.actions}
-        self.observation_transform = make_transform(self.config.observation, self.spaces, device)
+        self.observation_transform = make_transform(config.observation, self.spaces, device)
 
     def reset(self, keys: Tensor) -> State:
         draws = random_floats(keys, len(self.variables)).to(torch.float64).unbind(1)
@@ -121,9 +120,7 @@ class ClassicControl(TensorGame):
     def observe(self, state: State, role: str) -> Observation:
         return {"observation": torch.stack(self.rules.observe(self._body(state)), dim=1).to(torch.float32)}
 
-    def transition(
-        self, state: State, actions: dict[str, Tensor], keys: Tensor
-    ) -> tuple[State, Tensor, Tensor, Tensor]:
+    def transition(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> Moved:
         old, action = self._body(state), actions["agent"].reshape(len(keys)).to(torch.float64)
         was_over = self.rules.is_over(old, self.settings)
         moved, reward, over = self.rules.move(old, action, self.settings)
@@ -143,7 +140,7 @@ class ClassicControl(TensorGame):
         body, rounds = tuple(value.numpy() for value in self._body(state)), state["rounds"].numpy()
         advance = type(self).advance  # of an instance it would be a method
         settings, starts, max_rounds = self.settings, self.starts, self.max_rounds
-        num_worlds, shape, tensor = len(rounds), (len(rounds), self.num_observed), torch.from_numpy
+        num_worlds, shape = len(rounds), (len(rounds), self.num_observed)
 
         def step(action: Tensor, keys: Tensor) -> tuple[Observation, Observation, Tensor, Tensor, Tensor]:
             observation, next_observation = np.empty(shape, np.float32), np.empty(shape, np.float32)
@@ -151,13 +148,8 @@ class ClassicControl(TensorGame):
             over, cut = np.empty(num_worlds, np.bool_), np.empty(num_worlds, np.bool_)
             moves, results = action.numpy().ravel(), (observation, next_observation, reward, over, cut)
             advance(body, rounds, moves, keys.numpy(), settings, starts, max_rounds, *results)
-            return (
-                {"observation": tensor(observation)},
-                {"observation": tensor(next_observation)},
-                tensor(reward),
-                tensor(over),
-                tensor(cut),
-            )
+            own, begun, rewards, ended, truncated = map(torch.from_numpy, results)
+            return {"observation": own}, {"observation": begun}, rewards, ended, truncated
 
         return step
 
@@ -213,10 +205,8 @@ def advance_worlds(
             body[k][world] = where(was_over, old[k], new[k])
         reward[world] = where(was_over, 0.0, move_reward)
         terminated[world] = was_over | over
-    flat, next_flat = (
-        observation.ravel(),
-        next_observation.ravel(),
-    )  # the compiler sees the distance of neighbours, and vectorizes
+    # of these the compiler sees the distance of neighbours, and vectorizes
+    flat, next_flat = observation.ravel(), next_observation.ravel()
     for world in range(len(action)):
         numbers = observe(_variables(body, world))
         for k in range(len(numbers)):

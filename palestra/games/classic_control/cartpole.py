@@ -33,7 +33,8 @@ class CartPoleConfig(BoundedStartConfig):
     usual: ClassVar = {"max_rounds": 500, "initial_low": -0.05, "initial_high": 0.05, "sutton_barto_reward": False}
 
     def build(self, device: torch.device, kernel: Kernel) -> "CartPole":
-        return CartPole(self, device, kernel)
+        rewards = (0.0, -1.0) if self.sutton_barto_reward else (1.0, 1.0)
+        return CartPole(self, rewards, (self.initial_low,) * 4, (self.initial_high,) * 4, device, kernel)
 
 
 @jitable
@@ -80,9 +81,3 @@ class CartPole(ClassicControl):
     variables = ("x", "x_speed", "theta", "theta_speed")
     num_observed = 4
     actions = Discrete(2)
-
-    def __init__(self, config: CartPoleConfig, device: torch.device, kernel: Kernel) -> None:
-        self.config = config
-        rewards = (0.0, -1.0) if config.sutton_barto_reward else (1.0, 1.0)
-        low, high = (config.initial_low,) * 4, (config.initial_high,) * 4
-        super().__init__(rewards, low, high, config.max_rounds, device, kernel)

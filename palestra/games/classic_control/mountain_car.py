@@ -28,7 +28,8 @@ class MountainCarConfig(BoundedStartConfig):
     usual: ClassVar = {"max_rounds": 200, "initial_low": -0.6, "initial_high": -0.4, "goal_speed": 0.0}
 
     def build(self, device: torch.device, kernel: Kernel) -> "MountainCar":
-        return MountainCar(self, device, kernel)
+        low, high = (self.initial_low, 0.0), (self.initial_high, 0.0)
+        return MountainCar(self, (self.goal_speed,), low, high, device, kernel)
 
 
 @jitable
@@ -67,8 +68,3 @@ class MountainCar(ClassicControl):
     variables = ("x", "speed")
     num_observed = 2
     actions = Discrete(3)
-
-    def __init__(self, config: MountainCarConfig, device: torch.device, kernel: Kernel) -> None:
-        self.config = config
-        low, high = (config.initial_low, 0.0), (config.initial_high, 0.0)
-        super().__init__((config.goal_speed,), low, high, config.max_rounds, device, kernel)

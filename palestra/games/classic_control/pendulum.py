@@ -35,7 +35,8 @@ class PendulumConfig(ClassicControlConfig):
     usual: ClassVar = {"max_rounds": 200, "g": 10.0, "initial_angle": math.pi, "initial_speed": 1.0}
 
     def build(self, device: torch.device, kernel: Kernel) -> "Pendulum":
-        return Pendulum(self, device, kernel)
+        high = (self.initial_angle, self.initial_speed)
+        return Pendulum(self, (self.g,), (-self.initial_angle, -self.initial_speed), high, device, kernel)
 
 
 @jitable
@@ -77,9 +78,3 @@ class Pendulum(ClassicControl):
     variables = ("theta", "speed")
     num_observed = 3
     actions = Box((-MAX_TORQUE,), (MAX_TORQUE,))
-
-    def __init__(self, config: PendulumConfig, device: torch.device, kernel: Kernel) -> None:
-        self.config = config
-        high = (config.initial_angle, config.initial_speed)
-        low = (-config.initial_angle, -config.initial_speed)
-        super().__init__((config.g,), low, high, config.max_rounds, device, kernel)

@@ -35,7 +35,7 @@ from palestra.games.dialogue.scenario import INSTANCE, Scenario, instance_of
 from palestra.games.dialogue.scores import declared_scores, message_slots, mutual_information, verdict_scores
 from palestra.games.dialogue.tryout import first_protocol, make_protocol, make_scenario
 from palestra.games.dialogue.witness import WitnessConfig
-from palestra.games.game import GameEnds, Kernel, Observation, State, TensorGame
+from palestra.games.game import GameEnds, Kernel, Moved, Observation, State, TensorGame
 from palestra.games.normalization import make_transform
 from palestra.games.spaces import Discrete, MultiDiscrete, Space
 from palestra.games.trace import Choice, ShareTable, Trace, Transcript, Utterance
@@ -77,8 +77,7 @@ class DialogueConfig(TensorGameConfig):
             return DialogueGame(self, device, kernel)
 
     def declared_roles(self) -> tuple[str, ...]:
-        roles: tuple[str, ...] = self.protocol.build().roles
-        return roles
+        return self.protocol.build().roles
 
     def declared_scores(self) -> tuple[DeclaredScore, ...]:
         return scores_of(self.protocol.build())
@@ -269,12 +268,9 @@ class DialogueGame(TensorGame):
         over = self.protocol.max_rounds
         return self.rules.legal_flags[role][torch.where(state["verdicts"][:, v] < 0, time, over), variant]
 
-    def transition(
-        self, state: State, actions: dict[str, Tensor], keys: Tensor
-    ) -> tuple[State, Tensor, Tensor, Tensor]:
+    def transition(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> Moved:
         if self._loops(state["round"]) is not None:
-            changing = {name: state[name].clone() for name in CHANGING}
-            return self.transition_in_place(state | changing, actions, keys)
+            return self.transition_in_place(state | {name: state[name].clone() for name in CHANGING}, actions, keys)
         running, time = self._is_running(state), self._time(state)
         before, said, decided = state["verdicts"], state["messages"], []
         row = (torch.arange(self.protocol.max_rounds, device=self.device) == time[0].unsqueeze(1)).unsqueeze(2)
@@ -299,9 +295,7 @@ class DialogueGame(TensorGame):
         rewards = self._rewards(new, time, running, over)
         return new, rewards, over.unsqueeze(1).expand(-1, len(self.roles)), torch.zeros_like(over)
 
-    def transition_in_place(
-        self, state: State, actions: dict[str, Tensor], keys: Tensor
-    ) -> tuple[State, Tensor, Tensor, Tensor]:
+    def transition_in_place(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> Moved:
         if (loops := self._loops(state["round"])) is None:
             return self.transition(state, actions, keys)
         rewards, over = loops.play(state, actions)
@@ -349,8 +343,7 @@ class DialogueGame(TensorGame):
         return [word for words in self.words[role].choices for word in words]
 
     def read_action(self, role: str, text: str) -> Tensor:
-        choices = self.words[role].read(text)
-        return torch.tensor(choices, device=self.device).view(self.action_spaces[role].shape)
+        return torch.tensor(self.words[role].read(text), device=self.device).view(self.action_spaces[role].shape)
 
     def describe_seen(self, state: State, role: str) -> str:
         seen, messages = self.seen_channels[role], state["messages"].unsqueeze(0)
@@ -445,9 +438,8 @@ def message_tables(
         most = counts.sum(dim=0).argsort(descending=True, stable=True)[:MOST_TOKENS].sort().values.tolist()
         named = [token for token in most if counts[:, token].any()]
         rows = [(scenario.describe_token(token), shares[:, token].tolist()) for token in named]
-        others = [1.0 - sum(row[1][y] for row in rows) for y in (0, 1)]
         if int(counts.sum()) > int(counts[:, named].sum()):
-            rows.append(("others", others))
+            rows.append(("others", [1.0 - sum(row[1][y] for row in rows) for y in (0, 1)]))
         was_said = counts.sum(dim=1).bool().tolist()
         where = f"round {t}" + (f", {channels[c]}" if len(channels) > 1 else "")
         yield ShareTable(

@@ -41,9 +41,8 @@ def declared_scores(protocol: Protocol, information: Sequence[str]) -> tuple[Dec
     a side wants its return alone. information: the names of what messages tell.
     """
     paid = protocol.roles if protocol.rewards.shared else protocol.verifiers
-    wishes = {"accuracy": paid}
     accuracy, *others = (
-        DeclaredScore(name, meaning, "share", tuple(wishes.get(name, ())), (), shown="/" not in name)
+        DeclaredScore(name, meaning, "share", tuple(paid) if name == "accuracy" else (), (), shown="/" not in name)
         for name, meaning in MEANINGS.items()
     )
     told = (

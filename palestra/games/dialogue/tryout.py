@@ -59,10 +59,9 @@ def make_scenario(config: Any, protocol: Protocol, device: torch.device) -> Scen
     Raises ConfigError, with paths relative to it, for one that cannot be made; one of the user's own is tried.
     """
     if not isinstance(config, UserConfig):
-        scenario: Scenario = config.build(protocol, device)
-        return scenario
+        return config.build(protocol, device)
     try:
-        scenario = config.build(protocol, device)
+        scenario: Scenario = config.build(protocol, device)
     except ConfigError:
         raise
     except Exception as error:
@@ -103,8 +102,7 @@ def _attribute_faults(protocol: Protocol) -> Iterator[tuple[str, str]]:
             lambda v: isinstance(v, Mapping),
         ),
         "num_variants": ("an integer >= 1", is_count),
-        "min_rounds": ("an integer >= 1 (super().__init__ sets it)", is_count),
-        "max_rounds": ("an integer >= 1 (super().__init__ sets it)", is_count),
+        **dict.fromkeys(("min_rounds", "max_rounds"), ("an integer >= 1 (super().__init__ sets it)", is_count)),
         "rewards": ("the RewardsConfig of its config", lambda v: isinstance(v, RewardsConfig)),
     }
     for name, (what, fits) in expected.items():

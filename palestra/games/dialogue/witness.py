@@ -32,8 +32,7 @@ class WitnessConfig(Config):
     @model_validator(mode="after")
     def _check_seen(self) -> Self:
         if self.num_seen > self.num_bits:
-            message = f"expected at most num_bits ({self.num_bits}), got {self.num_seen}"
-            raise ConfigError.at("num_seen", message)
+            raise ConfigError.at("num_seen", f"expected at most num_bits ({self.num_bits}), got {self.num_seen}")
         return self
 
     def build(self, protocol: Protocol, device: torch.device) -> "Witness":

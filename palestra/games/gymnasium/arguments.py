@@ -106,10 +106,8 @@ def known_arguments(env_id: str, vector: bool) -> dict[str, Argument] | None:
         if "NoFrameskip" in env_id:
             sticky = 0.25 if env_id.endswith("v0") else 0.0
             found = found | {"frameskip": Argument(1, (int, tuple)), "repeat_action_probability": sticky}
-    elif vector:
-        found = VECTOR_ENVIRONMENTS.get(env_id)
     else:
-        found = _gymnasium_arguments(env_id)
+        found = VECTOR_ENVIRONMENTS.get(env_id) if vector else _gymnasium_arguments(env_id)
     if found is None:
         return None
     return {
@@ -211,16 +209,14 @@ def argument_errors(env_id: str, arguments: dict[str, Any], vector: bool) -> lis
 def _number_of_steps_errors(value: Any) -> list[ConfigErrorItem]:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return []
-    message = f"expected an integer >= 1, or null (never), got {shown(value)}"
-    return [ConfigErrorItem("max_episode_steps", message)]
+    return [ConfigErrorItem("max_episode_steps", f"expected an integer >= 1, or null (never), got {shown(value)}")]
 
 
 def _fault(name: str, value: Any, argument: Argument) -> tuple[str, Any]:
     """Return the path of a wrong value, and the value: a number of a list of the right length, or all of it."""
     if isinstance(value, list) and isinstance(argument.usual, tuple) and len(value) == len(argument.usual):
-        may_be_none = isinstance(argument.usual, Range)
         for index, item in enumerate(value):
-            if not _is_number(item) and not (may_be_none and item is None):
+            if not _is_number(item) and not (item is None and isinstance(argument.usual, Range)):
                 return f"{name}.{index}", item
     return name, value
 

@@ -1,8 +1,10 @@
 """Makes environments from a config, one alone or a vector of them; a ConfigError says why one cannot be made."""
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -15,6 +17,7 @@ from gymnasium.vector.utils import batch_space, concatenate
 from gymnasium.vector.vector_env import AutoresetMode
 
 from palestra.config import ConfigError, UntrustedError, UserConfig, admit, failure, import_own
+from palestra.config.own_modules import admitted
 from palestra.games.config import NotDeclared, is_without_environments
 from palestra.games.gymnasium.arguments import is_atari, nearest_ids, passed_arguments
 from palestra.games.gymnasium.config import EnvironmentConfig
@@ -24,7 +27,7 @@ from palestra.games.gymnasium.masks import WithMask, mask_entry
 from palestra.games.gymnasium.memory import own_copy, share_memory
 from palestra.games.gymnasium.seeding import EpisodeSeeds
 from palestra.games.gymnasium.spaces import MASK, action_space
-from palestra.games.gymnasium.workers import CheckedSteps, WatchedVectorEnv, WorkerSignals
+from palestra.games.gymnasium.workers import CheckedSteps, WatchedVectorEnv, make_in_worker
 from palestra.games.gymnasium.wrappers import wrap
 from palestra.games.info import FieldReader, GatheredInfos, GathersInfo
 from palestra.games.world import EnvironmentFailed
@@ -125,11 +128,6 @@ class LeanSyncVectorEnv(GathersInfo, SyncVectorEnv):
         self._observations = concatenate(self.single_observation_space, observations, self._observations)
 
 
-AUTORESET = {
-    "next_step": AutoresetMode.NEXT_STEP,
-    "same_step": AutoresetMode.SAME_STEP,
-    "disabled": AutoresetMode.DISABLED,
-}
 EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "opencv": "atari", "pygame": "box2d"}
 
 
@@ -183,8 +181,9 @@ def make_vector(
         raise NotDeclared
     if config.vectorization.name == "entry_point":
         return _make_own_vector(config, num_worlds)
-    makers = [WorkerSignals(_make_seeded, config, key, world, first) for world in range(num_worlds)]
-    mode = AUTORESET[config.vectorization.autoreset]
+    make = partial(make_in_worker, os.getpid(), admitted(), _make_seeded, config, key)
+    makers = [partial(make, world, first) for world in range(num_worlds)]
+    mode = AutoresetMode[config.vectorization.autoreset.upper()]
     if config.vectorization.name == "async":
         return WatchedVectorEnv(makers, name, step_within_s, first, copy=False, autoreset_mode=mode)
     try:
@@ -219,11 +218,6 @@ def _make_own_vector(config: EnvironmentConfig, num_worlds: int) -> VectorEnv:
         )
         raise ConfigError.at("vectorization.name", message)
     return CheckedVector(vector)
-
-
-def autoreset_mode(vector: VectorEnv) -> AutoresetMode:
-    """Return when a vector environment resets its worlds, as it declares."""
-    return vector.metadata["autoreset_mode"]
 
 
 def close_vector(vector: VectorEnv) -> None:
@@ -268,9 +262,8 @@ def has_limit(config: EnvironmentConfig) -> bool:
 
     True also where that is not known: of vector environments of their own, and of what cannot be imported.
     """
-    if config.is_vector or any(wrapper.name == "gymnasium.wrappers:TimeLimit" for wrapper in config.wrappers):
-        return True
-    if config.arguments.get("max_num_frames_per_episode") is not None:  # Atari
+    has_wrapper = any(wrapper.name == "gymnasium.wrappers:TimeLimit" for wrapper in config.wrappers)
+    if config.is_vector or has_wrapper or config.arguments.get("max_num_frames_per_episode") is not None:  # Atari
         return True
     if "max_episode_steps" in config.arguments:
         return config.arguments["max_episode_steps"] is not None
@@ -314,24 +307,13 @@ class CheckedVector(VectorWrapper):
         self.batch = batch_space(env.single_observation_space, env.num_envs)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        result = self._ask("reset", seed=seed, options=options)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise EnvironmentFailed(
-                f"expected a tuple (observations, infos) from reset of the vector environment, got {described(result)}"
-            )
-        observations, infos = result
-        raise_for(fault_of_observation(self.batch, observations, "the batch of observations"))
+        expected = "(observations, infos) from reset of the vector environment"
+        observations, infos = self._ask(expected, 2, self.env.reset, seed=seed, options=options)
         return observations, _dict(infos)
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        result = self._ask("step", actions)
-        if not isinstance(result, tuple) or len(result) != 5:
-            raise EnvironmentFailed(
-                "expected a tuple (observations, rewards, terminated, truncated, infos) from step, "
-                f"got {described(result)}"
-            )
-        observations, rewards, terminated, truncated, infos = result
-        raise_for(fault_of_observation(self.batch, observations, "the batch of observations"))
+        expected = "(observations, rewards, terminated, truncated, infos) from step"
+        observations, rewards, terminated, truncated, infos = self._ask(expected, 5, self.env.step, actions)
         return (
             observations,
             self._column("rewards", rewards, "biuf"),
@@ -340,13 +322,18 @@ class CheckedVector(VectorWrapper):
             _dict(infos),
         )
 
-    def _ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def _ask(self, expected: str, num: int, ask: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Return the result of a call, if it is a tuple of so many, of which the first are fitting observations."""
         try:
-            return getattr(self.env, method)(*args, **kwargs)
+            result = ask(*args, **kwargs)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # an environment may call sys.exit, or raise what is no Exception
             raise EnvironmentFailed(failure(error)) from error
+        if not isinstance(result, tuple) or len(result) != num:
+            raise EnvironmentFailed(f"expected a tuple {expected}, got {described(result)}")
+        raise_for(fault_of_observation(self.batch, result[0], "the batch of observations"))
+        return result
 
     def _column(self, name: str, values: Any, kinds: str) -> np.ndarray:
         """Copy values to an array with one for every world, (B,). kinds: the allowed kinds of numpy's dtypes."""

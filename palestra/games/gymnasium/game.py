@@ -62,8 +62,6 @@ HALF_AN_HOUR = 27_000  # rounds of an Atari game
 class GymnasiumConfig(EnvironmentConfig):
     """Every key of `game: {name: gymnasium}`."""
 
-    has_info = True
-
     @classmethod
     def usual(cls, said: Mapping[str, Any], about: Any) -> dict[str, Any]:
         env_id = str(said.get("id", ""))
@@ -141,14 +139,14 @@ class GymnasiumGame(WorldGame):
         if not numbers and self.transforms_observations:
             message = "expected null for normalize and clip, because the observation has no numbers, got another value"
             raise ConfigError.at("game.observation", message)
-        self._numbers = {entry.name for entry in numbers}
+        self.numbers = {entry.name for entry in numbers}
         # floating-point entries, and how errors name them
         self.floats = {
             entry.name: "the observation" + "".join(f"[{key!r}]" for key in entry.path)
             for entry in numbers
             if entry.own_dtype.kind == "f"
         }
-        self._observation_moments = {
+        self.observation_moments = {
             entry.name: Moments(entry.space.shape, entry.own_dtype)
             for entry in numbers
             if observation.normalize is not None
@@ -197,8 +195,7 @@ class GymnasiumGame(WorldGame):
         return self.to_gym_actions(actions.cpu().numpy())
 
     def outside(self, role: str) -> Outside:
-        moments, actions = self._observation_moments, (self.action_space, self.to_gym_actions)
-        return outside_of(self.config, self.reader, moments, *actions, self.device)
+        return outside_of(self)
 
     def play_outside(self, num_worlds: int, num_rounds: int, key: int, choose: Callable[[Any, Any], Any]) -> None:
         config = self.config
@@ -238,29 +235,26 @@ class GymnasiumGame(WorldGame):
         """Transform observations as the config says: normalise them by the statistics so far, then clip them."""
         normalize, clip = self.config.observation.normalize, self.config.observation.clip
         new = dict(observations)
-        for name in self._numbers:
+        for name in self.numbers:
             if normalize is not None:
-                new[name] = self._observation_moments[name].standardized(new[name], normalize.eps)
+                new[name] = self.observation_moments[name].standardized(new[name], normalize.eps)
             if clip is not None:
                 new[name] = new[name].clip(-clip, clip)
         return new
 
     def update_observation_statistics(self, observations: Arrays) -> None:
-        for name, moments in self._observation_moments.items():
+        for name, moments in self.observation_moments.items():
             moments.update(observations[name])
 
-    def update_return_statistics(self, returns: np.ndarray) -> None:
-        self.reward_moments.update(returns)
-
     def statistics(self) -> Sequence[Moments]:
-        return [*self._observation_moments.values(), self.reward_moments]
+        return [*self.observation_moments.values(), self.reward_moments]
 
     def state_dict(self) -> dict[str, Any]:
-        observation = {name: moments.state_dict() for name, moments in self._observation_moments.items()}
+        observation = {name: moments.state_dict() for name, moments in self.observation_moments.items()}
         return {"observation": observation, "reward": self.reward_moments.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, moments in self._observation_moments.items():
+        for name, moments in self.observation_moments.items():
             moments.load_state_dict(state["observation"][name])
         self.reward_moments.load_state_dict(state["reward"])
 
@@ -326,32 +320,21 @@ Convert = Callable[[Tensor], Tensor]
 KINDS = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")  # that programs take
 
 
-def outside_of(
-    config: EnvironmentConfig,
-    reader: ObservationReader,
-    moments: Mapping[str, Moments],
-    space: ActionSpace,
-    to_gym_actions: Callable[[np.ndarray], np.ndarray],
-    device: torch.device,
-) -> Outside:
-    """Describe what an environment's player observes and does, for programs that act without palestra.
-
-    moments: of the entries that are normalised. space: of our actions, which `to_gym_actions` converts.
-    """
-    entries, converts = {}, {}
-    for entry in reader.entries:
-        leaf = part_of(reader.gym_space, entry)
+def outside_of(game: GymnasiumGame) -> Outside:
+    """Describe what an environment's player observes and does, for programs that act without palestra."""
+    config, device, numbers, entries, converts = game.config, game.device, game.numbers, {}, {}
+    for entry in game.reader.entries:
+        leaf = part_of(game.reader.gym_space, entry)
         kind = np.dtype(leaf.dtype).name
         dtype = getattr(torch, kind if kind in KINDS else "int64")
         entries[entry.name] = OutsideEntry(leaf.shape or (), dtype, entry.path)
         converts[entry.name] = _converter(leaf, entry, device)
-    numbers = {entry.name for entry in reader.entries if entry.is_number}
     normalize, clip = config.observation.normalize, config.observation.clip
     scales = {
         name: tuple(
             torch.tensor(each, device=device) for each in (found.center(), np.sqrt(found.variance + normalize.eps))
         )
-        for name, found in moments.items()
+        for name, found in game.observation_moments.items()
         if normalize is not None
     }
 
@@ -371,7 +354,7 @@ def outside_of(
         "wrappers": [wrapper.model_dump(mode="json") for wrapper in config.wrappers],
         "action_mask": config.action_mask,
     }
-    return Outside(entries, read, *_actions(space, to_gym_actions, device), setting)
+    return Outside(entries, read, *_actions(game), setting)
 
 
 def _converter(leaf: gymnasium.Space, entry: Entry, device: torch.device) -> Convert:
@@ -397,15 +380,14 @@ def _one_hots(nums: np.ndarray, starts: np.ndarray, device: torch.device) -> Con
     return lambda value: (value.to(torch.int64).reshape(-1, len(nums))[:, owners] == wanted).to(torch.float32)
 
 
-def _actions(
-    space: ActionSpace, to_gym_actions: Callable[[np.ndarray], np.ndarray], device: torch.device
-) -> tuple[Convert, Convert]:
+def _actions(game: GymnasiumGame) -> tuple[Convert, Convert]:
     """Make functions that convert our actions to Gymnasium's, and back.
 
     The conversion gives another shape and type and adds what choices start from, which those of zeros tell.
     """
-    zeros = np.asarray(to_gym_actions(torch.zeros(1, *space.shape, dtype=space.dtype).numpy()))
-    starts = torch.from_numpy(zeros[0].astype(zeros.dtype)).to(device) if zeros[0].ndim else int(zeros[0])
+    space = game.action_space
+    zeros = np.asarray(game.to_gym_actions(torch.zeros(1, *space.shape, dtype=space.dtype).numpy()))
+    starts = torch.from_numpy(zeros[0].astype(zeros.dtype)).to(game.device) if zeros[0].ndim else int(zeros[0])
     shape, dtype = zeros.shape[1:], getattr(torch, zeros.dtype.name)
     return (
         lambda actions: (actions.reshape(-1, *shape) + starts).to(dtype),

@@ -91,9 +91,11 @@ def make_stand_in(config: EnvironmentConfig) -> StandIn:
         num_actions = None if arguments["full_action_space"] else _atari_actions(config)
         return StandIn(observation, Discrete(num_actions or ALL_ATARI_ACTIONS))
     known = known_arguments(config.id, vector=False)
-    if config.id not in SPACES or known is None:
-        raise NotDeclared
-    if any(arguments[name] != known[name].usual for name in known if name.startswith(SHAPE_ARGUMENTS)):
+    if (
+        config.id not in SPACES
+        or known is None
+        or any(arguments[name] != known[name].usual for name in known if name.startswith(SHAPE_ARGUMENTS))
+    ):
         raise NotDeclared
     num_numbers, action = SPACES[config.id]
     numbers = Box(-np.inf, np.inf, (num_numbers,), np.float32)

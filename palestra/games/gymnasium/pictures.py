@@ -54,14 +54,12 @@ def _with_channels(rendered: Any) -> np.ndarray:
         pixels = np.asarray(rendered)
     except Exception:  # lists of unequal lengths, objects that refuse to be arrays
         pixels = np.empty(0, dtype=object)
-    is_list = isinstance(rendered, list | tuple)
-    if pixels.ndim == 4 or (is_list and pixels.ndim == 3 and not _has_channels(pixels)):
+    if pixels.ndim == 4 or (isinstance(rendered, list | tuple) and pixels.ndim == 3 and not _has_channels(pixels)):
         pixels = pixels[-1] if len(pixels) else pixels
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
     if not _has_channels(pixels) or pixels.dtype.kind not in "biuf" or not pixels.size:
-        message = f"expected a picture of shape (height, width, 3) from render, got {described(rendered)}"
-        raise ValueError(message)
+        raise ValueError(f"expected a picture of shape (height, width, 3) from render, got {described(rendered)}")
     return pixels if pixels.shape[2] in NUMS_CHANNELS else pixels.transpose(1, 2, 0)
 
 

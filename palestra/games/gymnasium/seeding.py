@@ -130,8 +130,7 @@ class RunningEpisodes:
         """Forget the actions that no running episode needs, and double the capacity if many are left."""
         first = int(self.starts.min())
         needed = self.actions[first : self.num_remembered]
-        capacity = max(2 * len(needed), len(self.actions), 256)
-        self.actions = np.empty((capacity, *actions.shape), dtype=actions.dtype)
+        self.actions = np.empty((max(2 * len(needed), len(self.actions), 256), *actions.shape), dtype=actions.dtype)
         self.actions[: len(needed)] = needed.reshape(len(needed), *actions.shape)
         self.starts -= first
         self.num_forgotten += first

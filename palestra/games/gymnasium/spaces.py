@@ -144,14 +144,9 @@ def part_of(observations: Any, entry: Entry) -> Any:
 def _entries(
     space: gymnasium.Space, path: tuple[Any, ...], channels: Channels | None, keeps_precision: bool
 ) -> Iterator[Entry]:
-    inner: list[tuple[Any, gymnasium.Space]] = []
-    if isinstance(space, gymnasium.spaces.Dict):
-        inner = list(space.items())
-    elif isinstance(space, gymnasium.spaces.Tuple):
-        inner = list(enumerate(space))
-    for key, below in inner:
-        yield from _entries(below, (*path, key), channels, keeps_precision)
     if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+        for key, below in space.items() if isinstance(space, gymnasium.spaces.Dict) else enumerate(space):
+            yield from _entries(below, (*path, key), channels, keeps_precision)
         return
     name = "/".join(map(str, path)) or WHOLE
     shape, dtype, is_number, read = _leaf(space, name, channels)

@@ -20,7 +20,7 @@ from gymnasium.vector import AsyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
 from palestra.config import failure
-from palestra.config.own_modules import admit_sources, admitted
+from palestra.config.own_modules import admit_sources
 from palestra.games.gymnasium.faults import fault_of_step, raise_for
 from palestra.games.gymnasium.memory import own_copy
 from palestra.games.info import FieldReader, GathersInfo
@@ -252,22 +252,17 @@ class CheckedSteps(gymnasium.Wrapper):
             self.env.close()
 
 
-class WorkerSignals:
-    """Makes an environment.
+def make_in_worker(owner: int, sources: Any, make: Callable[..., gymnasium.Env], *arguments: Any) -> gymnasium.Env:
+    """Make an environment.
 
-    In a process of its own it first ignores SIGINT (Ctrl-C), which the owner handles, lets SIGTERM end the process, and
-    admits the modules that its owner may import.
+    In a process of its own, not that of the owner's id, it first ignores SIGINT (Ctrl-C), which the owner handles, lets
+    SIGTERM end the process, and admits the modules that its owner may import (`sources`).
 
     A forked process would otherwise keep the handlers of its owner, which wait for a safe point that never comes; a
     spawned one would not know what its owner admitted.
     """
-
-    def __init__(self, make: Any, *arguments: Any) -> None:
-        self.make, self.arguments, self.owner, self.admitted = make, arguments, os.getpid(), admitted()
-
-    def __call__(self) -> gymnasium.Env:
-        if os.getpid() != self.owner:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            admit_sources(self.admitted)
-        return self.make(*self.arguments)
+    if os.getpid() != owner:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        admit_sources(sources)
+    return make(*arguments)

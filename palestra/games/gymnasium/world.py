@@ -4,7 +4,7 @@ Letters: B worlds, T steps.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import isfinite
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from palestra.config import ConfigError
 from palestra.games.game import Observation
 from palestra.games.gymnasium.config import EnvironmentConfig
-from palestra.games.gymnasium.environments import autoreset_mode, close_vector, make_vector
+from palestra.games.gymnasium.environments import close_vector, make_vector
 from palestra.games.gymnasium.faults import fault_of_numbers
 from palestra.games.gymnasium.normalization import Moments
 from palestra.games.gymnasium.pictures import Pictures, frames_per_second
@@ -26,7 +26,6 @@ from palestra.games.gymnasium.spaces import MASK, WHOLE, Arrays, ObservationRead
 from palestra.games.info import InfoFields, StepInfo
 from palestra.games.spaces import ActionSpace, Box
 from palestra.games.world import EnvironmentFailed, EnvironmentWorld, Outcome
-from palestra.recording.aggregates import Aggregates
 
 
 class EnvironmentGame(Protocol):
@@ -52,8 +51,6 @@ class EnvironmentGame(Protocol):
 
     def update_observation_statistics(self, observations: Arrays) -> None: ...
 
-    def update_return_statistics(self, returns: np.ndarray) -> None: ...
-
 
 class GymnasiumWorld(EnvironmentWorld):
     """A vector environment.
@@ -74,18 +71,14 @@ class GymnasiumWorld(EnvironmentWorld):
     fields of the environments' info; None if none are recorded.
     """
 
-    _vector: Any
-    _mode: AutoresetMode
+    vector: Any  # of Gymnasium
     _whole: Observation  # with the mask of legal actions, if there is one
     _raw_observation: Arrays  # the last observations before normalisation and clipping; unused if there is neither
     _awaiting_reset: np.ndarray | None  # bool (B,): episodes that have ended, whose worlds the next step only resets
-    _episodes: RunningEpisodes
     _returns: np.ndarray  # float64 (B,): discounted returns of the running episodes
 
     def __init__(self, game: EnvironmentGame, num_worlds: int, key: int, training: bool, first: int = 0) -> None:
-        self.game, self.num_worlds, self.key, self.training = game, num_worlds, key, training
-        self.first = first
-        self.exact = True
+        self.game, self.num_worlds, self.key, self.training, self.first = game, num_worlds, key, training, first
         self._has_mask = game.world_reader.mask is not None
         if not self._has_mask:
             self.legal = torch.ones(num_worlds, game.action_space.num_flags, dtype=torch.bool, device=game.device)
@@ -102,7 +95,7 @@ class GymnasiumWorld(EnvironmentWorld):
 
     def __getattr__(self, name: str) -> Any:
         """Make what only open environments have at the first use of any of it."""
-        if name in ("observation", "legal", "_whole", "_vector"):
+        if name in ("observation", "legal", "_whole", "vector"):
             self._open()
             return self.__dict__[name]
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
@@ -120,28 +113,17 @@ class GymnasiumWorld(EnvironmentWorld):
             message = f"{self.game.config.id!r} cannot be rendered here: {' '.join(str(error).split())}"
             raise ConfigError.at("game.id", message) from error
 
-    def record_info(self, names: Sequence[str], aggregates: Aggregates) -> InfoFields:
-        self.info = fields = InfoFields(names, self.num_worlds, aggregates)
+    def read_info(self, info: InfoFields | StepInfo) -> None:
+        self.info = info
         self._ask_for_info()
-        return fields
-
-    def read_info(self, names: Sequence[str]) -> StepInfo:
-        self.info = fields = StepInfo(names, self.num_worlds)
-        self._ask_for_info()
-        return fields
 
     def _ask_for_info(self) -> None:
         """Tell the environments which fields are asked for, once they are open.
 
         A vector environment of the user's own gives all that it has.
         """
-        if self.info is not None and "_vector" in self.__dict__ and not self.game.config.is_vector:
-            self._vector.read_info(list(self.info.paths))
-
-    @property
-    def vector(self) -> Any:
-        """The vector environment of Gymnasium, for inspection."""
-        return self._vector
+        if self.info is not None and "vector" in self.__dict__ and not self.game.config.is_vector:
+            self.vector.read_info(list(self.info.paths))
 
     # ---- a step ----------------------------------------------------------------------------------------
 
@@ -149,7 +131,7 @@ class GymnasiumWorld(EnvironmentWorld):
         game = self.game
         gym_actions = game.to_gym_actions(action.numpy() if game.is_on_cpu else action.cpu().numpy())
         try:
-            raw, rewards, terminated, truncated, infos = self._vector.step(gym_actions.copy())  # it may write into them
+            raw, rewards, terminated, truncated, infos = self.vector.step(gym_actions.copy())  # it may write into them
         except EnvironmentFailed as failed:
             failed.place = failed.place or self._place(failed.world)  # `_open` has set it if it failed there
             raise
@@ -252,7 +234,7 @@ class GymnasiumWorld(EnvironmentWorld):
     def _reset(self, when: str, **options: Any) -> Arrays:
         """Return the first observations of new episodes. when: what an error says of the moment, see `_place`."""
         try:
-            arrays = self.game.world_reader.read(self._vector.reset(**options)[0])
+            arrays = self.game.world_reader.read(self.vector.reset(**options)[0])
             if (found := self._fault_of_observations(arrays)) is not None:
                 raise EnvironmentFailed(found[1], found[0])
         except EnvironmentFailed as failed:
@@ -342,8 +324,7 @@ class GymnasiumWorld(EnvironmentWorld):
         return {name: value.index_copy(0, rows, new[name]) for name, value in observation.items()}
 
     def _tensors(self, arrays: Arrays) -> Observation:
-        to_tensor = self._tensor
-        return {name: to_tensor(value) for name, value in arrays.items()}
+        return {name: self._tensor(value) for name, value in arrays.items()}
 
     def _transform_rewards(
         self, rewards: np.ndarray, reset_only: np.ndarray | None, ended: np.ndarray | None
@@ -357,7 +338,7 @@ class GymnasiumWorld(EnvironmentWorld):
         if game.config.reward.normalize is not None:
             self._returns = self._returns * game.config.reward.normalize.gamma + rewards
             if self.training:
-                game.update_return_statistics(self._returns if reset_only is None else self._returns[~reset_only])
+                game.reward_moments.update(self._returns if reset_only is None else self._returns[~reset_only])
             if ended is not None:
                 self._returns[ended] = 0.0
             rewards = game.reward_moments.scaled(rewards, game.config.reward.normalize.eps)
@@ -375,11 +356,11 @@ class GymnasiumWorld(EnvironmentWorld):
         self._episodes = RunningEpisodes(self.num_worlds)
         try:
             named = (self._name, self.game.step_within_s)
-            self._vector = vector = make_vector(config, self.num_worlds, self.key, *named, self.first)
+            self.vector = make_vector(config, self.num_worlds, self.key, *named, self.first)
         except EnvironmentFailed as failed:
             failed.place = self._place(failed.world, "when it is made")
             raise
-        self._mode = autoreset_mode(vector)
+        self._mode = self.vector.metadata["autoreset_mode"]
         self._ask_for_info()
         if stored is None or config.is_vector:
             self._episodes.numbers += 0 if stored is None else int(stored["episodes"].max()) + 1
@@ -399,9 +380,9 @@ class GymnasiumWorld(EnvironmentWorld):
         awaiting_reset, self._returns = (stored[name].cpu().numpy().copy() for name in ("awaiting_reset", "returns"))
         self.exact = stored["exact"]
         try:
-            self._vector.set_attr("replay", self._episodes.replays())
-            raw, _ = self._vector.reset()
-            have_ended = np.array(self._vector.get_attr("has_ended"))
+            self.vector.set_attr("replay", self._episodes.replays())
+            raw, _ = self.vector.reset()
+            have_ended = np.array(self.vector.get_attr("has_ended"))
         except EnvironmentFailed as failed:
             failed.place = self._place(failed.world, "the replay up to step {step} of episode {episode}")
             raise
@@ -454,7 +435,7 @@ class GymnasiumWorld(EnvironmentWorld):
         self._close_vector()
 
     def _close_vector(self) -> None:
-        vector = self.__dict__.pop("_vector", None)
+        vector = self.__dict__.pop("vector", None)
         for name in ("observation", "_whole", *(["legal"] if self._has_mask else [])):
             self.__dict__.pop(name, None)
         if vector is not None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from palestra.config import ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt
 from palestra.games.config import GameConfig, TensorGameConfig
-from palestra.games.game import GameEnds, Kernel, Observation, State, TensorGame
+from palestra.games.game import GameEnds, Kernel, Moved, Observation, State, TensorGame
 from palestra.games.normalization import make_transform
 from palestra.games.polyhedra import game_kernel, words
 from palestra.games.polyhedra.newton import (
@@ -294,9 +294,7 @@ class PolyhedraGame(TensorGame):
             return self.every_action[role].expand(len(observation["points"]), -1)
         return observation["coords"] > 0
 
-    def transition(
-        self, state: State, actions: dict[str, Tensor], keys: Tensor
-    ) -> tuple[State, Tensor, Tensor, Tensor]:
+    def transition(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> Moved:
         new = dict(state)
         if "host" in actions:
             decides = (state["num_points"] > 1) & (state["subset"] == 0)
@@ -333,12 +331,9 @@ class PolyhedraGame(TensorGame):
     def _no_rewards(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """Return rewards, terminated and truncated of the host's move."""
         over = state["num_points"] <= 1
-        rewards = torch.zeros((len(over), 2), device=self.device)
-        return rewards, over.unsqueeze(1).expand(-1, 2), torch.zeros_like(over)
+        return torch.zeros((len(over), 2), device=self.device), over.unsqueeze(1).expand(-1, 2), torch.zeros_like(over)
 
-    def transition_in_place(
-        self, state: State, actions: dict[str, Tensor], keys: Tensor
-    ) -> tuple[State, Tensor, Tensor, Tensor]:
+    def transition_in_place(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> Moved:
         """Play a move as `transition` does, written over `state`: numba passes once over the worlds."""
         config, reward = self.config, self.reward
         if (

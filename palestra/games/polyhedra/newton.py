@@ -29,9 +29,8 @@ from palestra.randomness import random_integers, runs_on_cpu
 
 Reduction = Literal["vertices", "minimal"]
 
-MIN_BOARDS_PER_CHUNK = (
-    1024  # in play, where the other thread has gone to sleep, handing over a chunk costs about 100 us
-)
+# In play, where the other thread has gone to sleep, handing over a chunk costs about 100 us.
+MIN_BOARDS_PER_CHUNK = 1024
 
 
 # ---- for players and mathematicians ----------------------------------------------------------------

@@ -39,15 +39,13 @@ def paint_board(figure: Figure, style: PictureStyle, points: Points, named: Sequ
     if dimension == 2:
         axes = figure.subplots()
         axes.plot(*_columns(points), "o", color=colour, markersize=5)
-        _limit(axes, style, points, "xy")
-        _name_axes(axes, style, named, picked, "xy")
+        _label_axes(axes, style, points, named, picked)
     elif dimension == 3:
         axes = figure.add_subplot(projection="3d")
         for x, y, z in points:  # a line down to the floor says where a point hangs
             axes.plot([x, x], [y, y], [0, z], color=style.ink, linewidth=0.5, alpha=0.6)
         axes.plot(*_columns(points), "o", color=colour, markersize=4)
-        _limit(axes, style, points, "xyz")
-        _name_axes(axes, style, named, picked, "xyz")
+        _label_axes(axes, style, points, named, picked)
         axes.set_box_aspect(None, zoom=0.82)
     else:
         axes = figure.subplots()
@@ -71,17 +69,14 @@ def _colour(label: object, style: PictureStyle, is_named: bool) -> None:
     label.set(color=style.series[1] if is_named else style.ink, fontweight="bold" if is_named else "normal")  # type: ignore[attr-defined]
 
 
-def _limit(axes: Axes, style: PictureStyle, points: Points, letters: str) -> None:
-    """Let the axes begin at 0, with few ticks."""
-    for letter, column in zip(letters, _columns(points), strict=True):
+def _label_axes(axes: Axes, style: PictureStyle, points: Points, named: Sequence[int], picked: int | None) -> None:
+    """Let the axes of the plane or of space begin at 0, with few ticks, and name them."""
+    columns = _columns(points)
+    for number, (letter, column) in enumerate(zip("xyz", columns, strict=False)):
         getattr(axes, f"set_{letter}lim")(0, max(1.0, 1.08 * max(column)))
         axis = getattr(axes, f"{letter}axis")
         axis.set_major_locator(MaxNLocator(3, integer=True))
         axis.set_major_formatter(EngFormatter(sep=""))
-    axes.tick_params(labelsize=style.font_size - 2, pad=-2 if len(letters) == 3 else 2)
-
-
-def _name_axes(axes: Axes, style: PictureStyle, named: Sequence[int], picked: int | None, letters: str) -> None:
-    for number, letter in enumerate(letters):
-        getattr(axes, f"set_{letter}label")(_axis_name(number, picked), labelpad=-6 if len(letters) == 3 else 2)
-        _colour(getattr(axes, f"{letter}axis").label, style, number in named)
+        getattr(axes, f"set_{letter}label")(_axis_name(number, picked), labelpad=-6 if len(columns) == 3 else 2)
+        _colour(axis.label, style, number in named)
+    axes.tick_params(labelsize=style.font_size - 2, pad=-2 if len(columns) == 3 else 2)

@@ -4,7 +4,7 @@ There, calling an operation of torch often takes longer than the operation itsel
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -31,13 +31,11 @@ def acting_net(net: nn.Module) -> Callable[[Mapping[str, Tensor]], Tensor]:
     """
     view = evaluation_view(net)
     if is_plain(view, r"(LB?r)*L|(LB?t)*L"):
-        assert isinstance(view, MLP)
         norms = [layer for layer in view.layers if isinstance(layer, nn.BatchNorm1d)]
         if len({layer.eps for layer in norms}) <= 1:
             return _acting_mlp(view)
     if (layout := set_net_layout(view)) is not None:
-        assert isinstance(view, DeepSets)
-        return ActingNet(view, set_nets.evaluate, layout)
+        return ActingNet(cast(DeepSets, view), set_nets.evaluate, layout)
     return view
 
 

@@ -5,7 +5,7 @@ Letters: B rows, K outputs.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from torch import Tensor, nn
@@ -32,16 +32,12 @@ def learning_net(net: nn.Module) -> "LearningNet | None":
     layout = set_net_layout(net)
     if layout is None and not is_plain(net, "(Lr)*L|(Lt)*L"):
         return None
-    if not all(parameter.requires_grad for parameter in net.parameters()):
-        return None
     weights = one_vector(list(net.parameters()))
-    if weights is None:
+    if weights is None or not all(parameter.requires_grad for parameter in net.parameters()):
         return None
     if layout is not None:
-        assert isinstance(net, DeepSets)
-        return LearningSets(net.spaces, weights, layout)
-    assert isinstance(net, MLP)
-    return LearningMLP(net, weights)
+        return LearningSets(cast(DeepSets, net).spaces, weights, layout)
+    return LearningMLP(cast(MLP, net), weights)
 
 
 class LearningNet(ABC):
@@ -113,8 +109,7 @@ class LearningSets(LearningNet):
         self.layout = layout
 
     def forward(self, x: Array) -> tuple[Array, set_nets.Hidden]:
-        outputs: tuple[Array, set_nets.Hidden] = set_nets.forward(x, self.weights, self.layout)
-        return outputs
+        return cast(tuple[Array, set_nets.Hidden], set_nets.forward(x, self.weights, self.layout))
 
     def backward(self, output_grads: Array, x: Array, workspace: Any, gradient: Array, adds: bool) -> None:
         set_nets.backward(output_grads, self.weights, self.layout, workspace, gradient, adds)

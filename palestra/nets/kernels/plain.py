@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterable
+from itertools import chain
 from math import prod
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -42,7 +44,7 @@ def letters_of(layers: Iterable[nn.Module]) -> str:
     return "".join(LETTERS.get(type(layer), "?") for layer in layers)
 
 
-def is_plain(net: nn.Module, letters: str) -> bool:
+def is_plain(net: nn.Module, letters: str) -> TypeGuard[MLP]:
     """Return whether a network is an unedited `mlp` of such layers, with no weights and no statistics but theirs.
 
     letters: a regular expression of the layers' letters.
@@ -55,15 +57,11 @@ def is_plain(net: nn.Module, letters: str) -> bool:
 
 def _holds_those_of(net: nn.Module, layers: Iterable[nn.Module]) -> bool:
     """Return whether a network's weights and statistics are exactly those of the layers, in their order."""
-    weights: list[object] = []
-    statistics: list[object] = []
-    for layer in layers:
-        if isinstance(layer, nn.Linear | nn.BatchNorm1d):
-            weights += [layer.weight, layer.bias]
-        if isinstance(layer, nn.BatchNorm1d):
-            statistics += [layer.running_mean, layer.running_var]
+    weighted = [layer for layer in layers if isinstance(layer, nn.Linear | nn.BatchNorm1d)]
+    norms = [layer for layer in weighted if isinstance(layer, nn.BatchNorm1d)]
+    own = [(layer.weight, layer.bias) for layer in weighted] + [(norm.running_mean, norm.running_var) for norm in norms]
     found = [*net.parameters(), *(buffer for buffer in net.buffers() if buffer.is_floating_point())]
-    return list(map(id, found)) == list(map(id, [*weights, *statistics]))
+    return list(map(id, found)) == list(map(id, chain.from_iterable(own)))
 
 
 def edit_of(net: nn.Module) -> str | None:

@@ -7,7 +7,7 @@ Letters: B sets, N places of a set, n numbers of a member, P members of all sets
 the entries that are no sets.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -71,8 +71,7 @@ def forward(x: Array, weights: Array, layout: Layout) -> tuple[Array, Hidden]:
 
 def evaluate(x: Array, weights: Array, statistics: None, layout: Layout) -> Array:
     """Return the outputs alone. This is no kernel itself, because that would have to be compiled as well."""
-    outputs: Array = forward(x, weights, layout)[0]
-    return outputs
+    return cast(Array, forward(x, weights, layout)[0])
 
 
 @njit(error_model="numpy")

@@ -86,8 +86,7 @@ class PlainDisplay(Display):
 
     def update(self, progress: Progress) -> None:
         self._latest = progress
-        is_news = len(progress.evaluations) != self._num_evaluations
-        if is_news or monotonic() - self._shown_at_s >= INTERVAL_S:
+        if len(progress.evaluations) != self._num_evaluations or monotonic() - self._shown_at_s >= INTERVAL_S:
             self._show(progress)
 
     def log(self, line: str) -> None:

@@ -36,8 +36,7 @@ def row(cells: Sequence[Segment], widths: Sequence[int]) -> Line:
     for cell, width in zip(cells, widths, strict=True):
         shown = shortened(cell.text, abs(width))
         space = " " * (abs(width) - cell_len(shown))
-        filled = space + shown if width < 0 else shown + space
-        line += [Segment(filled, cell.style), Segment(" ")]
+        line += [Segment(space + shown if width < 0 else shown + space, cell.style), Segment(" ")]
     return line
 
 

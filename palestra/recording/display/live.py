@@ -34,9 +34,8 @@ class LiveLines(Closing):
 
     def __init__(self, console: Console, is_ascii: bool, region: Cell | None = None) -> None:
         self._console, self.is_ascii = console, is_ascii
-        self.cpu_s = 0.0
+        self.cpu_s, self._failed = 0.0, False
         self._region = region or Region(console)
-        self._failed = False
         self._ended = threading.Event()
         self._thread: threading.Thread
 
@@ -70,8 +69,7 @@ class LiveLines(Closing):
         started = time.thread_time()
         try:
             width, height = self._region.size
-            lines = self._lines(width, height - 1)
-            if lines is None:
+            if (lines := self._lines(width, height - 1)) is None:
                 return
             self._region.draw([in_ascii(line) for line in lines] if self.is_ascii else lines, width)
         except Exception:  # a display is not worth a run

@@ -164,8 +164,7 @@ class Cell:
         """Replace the drawn lines. Any thread may call it."""
         console = Console(file=io.StringIO(), width=width, record=True, force_jupyter=False, legacy_windows=False)
         console.print(SegmentLines(lines, new_lines=True), end="", soft_wrap=True)
-        drawn = console.export_html(inline_styles=True, code_format=HTML, clear=False)
-        if drawn != self._drawn:
+        if (drawn := console.export_html(inline_styles=True, code_format=HTML, clear=False)) != self._drawn:
             self._handle.update({"text/plain": console.export_text(), "text/html": drawn}, raw=True)
             self._drawn = drawn
 

@@ -55,9 +55,8 @@ def score_table(evaluations: Sequence[Evaluation], width: int, num_rows: int) ->
 def ratings_table(ratings: Mapping[str, Mapping[str, float]]) -> RenderableType:
     """Draw the ratings of an evaluation's record, the best player of each role first."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("player", no_wrap=True)
-    table.add_column("role", no_wrap=True)
-    table.add_column("rating", justify="right", no_wrap=True)
+    for heading in ("player", "role", "rating"):
+        table.add_column(heading, justify="right" if heading == "rating" else "left", no_wrap=True)
     for role, players in ratings.items():
         for player, rating in sorted(players.items(), key=lambda item: -item[1]):
             table.add_row(Text(printable(player)), Text(printable(role)), f"{rating:+.0f}")

@@ -59,8 +59,7 @@ class Screen:
         inside, left = width - 4, height - 2
         head = _bar_lines(progress, progress.tasks[: height // 6], age_s, inside)
         shares = [[piece(phase, "dim"), piece(f" {share:.0%}")] for phase, share in phase_shares(progress.time)]
-        told = (_stages(progress), shares, _counters(progress))
-        head += filter(None, (joined(texts, inside) for texts in told))
+        head += filter(None, (joined(texts, inside) for texts in (_stages(progress), shares, _counters(progress))))
         foot = _warning_lines(warnings, 3 if height >= 24 else 1)
         left -= len(head) + len(foot)
         curves = self._keep(_curve_lines, progress.evaluations, inside)[: max(left // 4, 1)]
@@ -89,14 +88,13 @@ def _bar_lines(progress: Progress, tasks: Sequence[Task], age_s: float, width: i
     bars += [(task.name, fraction_of_one(task.done / max(task.total, 1)), f"  {task_text(task)}") for task in tasks]
     label_width = min(max(12, *(len(name) for name, _, _ in bars)), width // 3)
     bar_width = max(width - label_width - max(len(text) for _, _, text in bars) - 2, 0)
-    styles = ["green", *["cyan"] * len(tasks)]
     return [
         [
             *row([piece(name, "bold" if style == "green" else "")], [label_width]),
             *bar(share, bar_width, style),
             piece(f" {text}"),
         ]
-        for (name, share, text), style in zip(bars, styles, strict=True)
+        for (name, share, text), style in zip(bars, ["green", *["cyan"] * len(tasks)], strict=True)
     ]
 
 
@@ -138,12 +136,10 @@ def _warning_lines(warnings: Warnings, num: int) -> list[Line]:
 
 def _metric_lines(progress: Progress, width: int) -> list[Line]:
     """Draw a line for each metric with its curve over the run, or for each of many players a line of numbers alone."""
-    names = list(dict.fromkeys(name for metrics in progress.players.values() for name in metrics))
-    if not names:
+    if not (names := list(dict.fromkeys(name for metrics in progress.players.values() for name in metrics))):
         return []
     label_width = min(max(len(name) for name in names), max(14, width // 4))
-    cell_width = (width - label_width - 1) // len(progress.players) - 1
-    if cell_width < METRIC_WIDTH + 1 + LEAST_CURVE:
+    if (cell_width := (width - label_width - 1) // len(progress.players) - 1) < METRIC_WIDTH + 1 + LEAST_CURVE:
         return _number_lines(progress, names, width)
     curve_width = min(cell_width - METRIC_WIDTH - 2, 60)
     widths = [label_width, *[-METRIC_WIDTH, curve_width + 1] * len(progress.players)]
@@ -162,10 +158,9 @@ def _number_lines(progress: Progress, names: Sequence[str], width: int) -> list[
     label_width = min(max(map(len, progress.players)), width // 3)
     names = names[: max(1, (width - label_width - 1) // 13)]
     widths = [label_width, *[-12] * len(names)]
-    lines = [row([piece("player", "dim"), *(piece(label(name), "dim") for name in names)], widths)]
-    for player, metrics in progress.players.items():
-        lines.append(row([piece(player, "bold"), *(_number(metrics.get(name)) for name in names)], widths))
-    return lines
+    head = [piece("player", "dim"), *(piece(label(name), "dim") for name in names)]
+    numbers = {player: [_number(metrics.get(name)) for name in names] for player, metrics in progress.players.items()}
+    return [row(head, widths), *(row([piece(player, "bold"), *own], widths) for player, own in numbers.items())]
 
 
 def _number(value: object) -> Segment:
@@ -178,8 +173,7 @@ def _number(value: object) -> Segment:
 
 def _score_lines(evaluations: Sequence[Evaluation], width: int, height: int) -> list[Line]:
     """Draw the table of the first evaluation in at most `height` lines, two of which are its head."""
-    first = next(iter(by_name(evaluations).values()), [])
-    if not first or height < 3:
+    if not (first := next(iter(by_name(evaluations).values()), [])) or height < 3:
         return []
     console = Console(file=io.StringIO(), width=width, legacy_windows=False)
     return console.render_lines(score_table(first, width, height - 2), pad=False)[:height]

@@ -100,8 +100,7 @@ class ExpertIteration(TextAlgorithm):
             case WeightedConfig(num_dialogues=num, floor=floor, replacement=replacement):
                 chosen = drawn_by_weight((rewards - floor).clamp(min=0.0), num, replacement, select_key)
         if self.config.labels == "equal":
-            labels = torch.tensor([part.label for part in parts], dtype=torch.int64)
-            chosen = equally_many(chosen, labels, label_key)
+            chosen = equally_many(chosen, torch.tensor([part.label for part in parts], dtype=torch.int64), label_key)
         return [example for number in chosen.tolist() for example in parts[number].examples]
 
     def _parts(self, dialogue: Sequence[DecisionRow], key: Tensor) -> Iterator[Part]:
@@ -129,8 +128,7 @@ def drawn_by_weight(weights: Tensor, num: int, replacement: bool, key: Tensor) -
     those left (by exponential times, Efraimidis & Spirakis 2006), and those with weight 0 are never drawn. key: int64
     (1,).
     """
-    num_positive = int((weights > 0).sum())
-    if num_positive == 0:
+    if (num_positive := int((weights > 0).sum())) == 0:
         return torch.zeros(0, dtype=torch.int64)
     if replacement:
         bounds = weights.cumsum(0)

@@ -50,8 +50,7 @@ class Malt(TextAlgorithm):
         middles = {role: self.middle(role) for role in self.seat.protocol.roles}
         found = []
         for rows, drawn in zip(places.values(), random_floats(keys, len(places))[0].tolist(), strict=True):
-            pairs = pairs_of(rows, middles[rows[0].role])
-            if pairs:
+            if pairs := pairs_of(rows, middles[rows[0].role]):
                 better, worse = pairs[int(drawn * len(pairs))]
                 found.append(Example(better, 1.0, worse=worse))
         return found

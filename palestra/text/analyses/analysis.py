@@ -45,8 +45,7 @@ class Analysis(ABC):
 
     def judged_by(self) -> dict[str, Any]:
         """Return the keys of the config on which judgements depend: what others have judged does not mix with them."""
-        found: dict[str, Any] = self.config.model_dump(mode="json")
-        return found
+        return self.config.model_dump(mode="json")
 
     def base(self) -> str | None:
         """Return the SHA-256 of what judges besides the config, such as the weights of a model; None: nothing does."""

@@ -12,7 +12,7 @@ from palestra.randomness import base_key, fold_number
 from palestra.runtime.device import find_device
 from palestra.storage.disk import Folder
 from palestra.text.analyses.analysis import Analysis, Dialogue, Judgement, messages_of
-from palestra.text.models.model import Answer, Message, Prompt, PromptRefused, Request, SamplingConfig, TextModel
+from palestra.text.models.model import Answer, Message, PromptRefused, Request, SamplingConfig, TextModel
 from palestra.text.players import AnyTextModelConfig, build_model
 from palestra.text.rollouts import DecisionRow
 from palestra.text.servers.calls import Calls
@@ -98,8 +98,7 @@ class AskingAnalysis(Analysis):
         return found
 
     def base(self) -> str | None:
-        found: str | None = self.model.state_dict().get("base")
-        return found
+        return self.model.state_dict().get("base")
 
     def judge(self, dialogue: Dialogue) -> list[Judgement]:
         return self.judge_all([dialogue])[0]
@@ -107,12 +106,9 @@ class AskingAnalysis(Analysis):
     def judge_all(self, dialogues: Sequence[Dialogue]) -> list[list[Judgement]]:
         rows = [(place, row) for place, each in enumerate(dialogues) for row in messages_of(each)]
         asked = [(place, row, self.question(row, dialogues[place])) for place, row in rows if row.stop != "scripted"]
-        wanted = [(place, row, question) for place, row, question in asked if question is not None]
-        drawn_of = [reduce(fold_number, (r.epoch, r.question, r.rollout, r.node), KEY) for _, r, _ in wanted]
-        prompts = [_prompt(row, question) for _, row, question in wanted]
-        answers = self._answers(list(map(Request, prompts, drawn_of)))
+        wanted = [(place, row, _request(row, question)) for place, row, question in asked if question is not None]
         found: list[list[Judgement]] = [[] for _ in dialogues]
-        for (place, row, _), answer in zip(wanted, answers, strict=True):
+        for (place, row, _), answer in zip(wanted, self._answers([each for _, _, each in wanted]), strict=True):
             if isinstance(answer, PromptRefused):
                 found[place].append(Judgement(row, None, f"not asked: {answer}"))
             else:
@@ -133,11 +129,12 @@ class AskingAnalysis(Analysis):
         return found
 
 
-def _prompt(row: DecisionRow, question: str) -> Prompt:
+def _request(row: DecisionRow, question: str) -> Request:
     read = "\n\n".join(f"[{message.role}]\n{message.content}" for message in row.prompt)
     parts = [
         f"What {row.role} had read:\n{LINE}\n{read}\n{LINE}",
         f"The message of {row.role}:\n{LINE}\n{row.answer}\n{LINE}",
         f"{question} Begin with yes or no; then say why in one sentence.",
     ]
-    return Message("system", SYSTEM), Message("user", "\n\n".join(parts))
+    key = reduce(fold_number, (row.epoch, row.question, row.rollout, row.node), KEY)
+    return Request((Message("system", SYSTEM), Message("user", "\n\n".join(parts))), key)

@@ -1,6 +1,7 @@
 """The results of an analysis: a file in the run's folder, with a line for each dialogue, and means over it."""
 
 import json
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -9,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from palestra.runtime.scores import Estimate
 from palestra.runtime.statistics import clusters_of, estimate_mean
-from palestra.storage.disk import Folder, OpenFile
+from palestra.storage.disk import Folder
 from palestra.storage.facts import Count, Entry
 from palestra.storage.records_file import lines_of
 from palestra.text.analyses.analysis import Judgement
@@ -96,26 +97,23 @@ class Results(NamedTuple):
 
 def read_results(folder: Folder, file: str) -> Results:
     """Read the results of an analysis; a torn last line is left out. Raises ValueError for a damaged line, OSError."""
-    if folder.kind(file) is None:
-        return Results(None, (), 0)
-    with folder.reading(file) as opened:
-        return _results(opened, f"{folder.path / file}")
-
-
-def _results(file: OpenFile, path: str) -> Results:
     header, dialogues, length = None, list[JudgedDialogue](), 0
-    for number, line in enumerate(lines_of(file, file.size), start=1):
-        if not line.is_whole:
-            break
-        try:
-            content = line.content or b""
-            if number == 1:
-                header = Header.model_validate_json(content)
-            else:
-                dialogues.append(JudgedDialogue.model_validate_json(content))
-        except ValidationError as error:
-            raise ValueError(f"{path}, line {number}, is damaged: {error.errors()[0]['msg']}") from error
-        length = line.stop
+    if folder.kind(file) is None:
+        return Results(header, dialogues, length)
+    with folder.reading(file) as opened:
+        for number, line in enumerate(lines_of(opened, opened.size), start=1):
+            if not line.is_whole:
+                break
+            try:
+                content = line.content or b""
+                if number == 1:
+                    header = Header.model_validate_json(content)
+                else:
+                    dialogues.append(JudgedDialogue.model_validate_json(content))
+            except ValidationError as error:
+                told = f"{folder.path / file}, line {number}, is damaged: {error.errors()[0]['msg']}"
+                raise ValueError(told) from error
+            length = line.stop
     return Results(header, dialogues, length)
 
 
@@ -172,13 +170,12 @@ Means = dict[str | None, dict[int, dict[str, Mean]]]
 
 def means_of(dialogues: Sequence[JudgedDialogue]) -> Means:
     """Return means by evaluation (None: training), epoch, and role; a player of another name is told with its role."""
-    values: dict[str | None, dict[int, dict[str, list[tuple[float, Hashable]]]]] = {}
+    values: Any = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for dialogue in dialogues:
         question = dialogue.about, dialogue.label
         for each in dialogue.judged:
             if each.value is not None:
-                by_epoch = values.setdefault(dialogue.evaluation, {})
-                by_epoch.setdefault(dialogue.epoch, {}).setdefault(seat_of(each), []).append((each.value, question))
+                values[dialogue.evaluation][dialogue.epoch][seat_of(each)].append((each.value, question))
     return {
         evaluation: {
             epoch: {seat: Mean.of(found) for seat, found in sorted(by_seat.items())}

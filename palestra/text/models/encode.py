@@ -157,19 +157,17 @@ class Encoder:
         """Return the text of an answer, without what ends it. Raises TokenizerError."""
         is_ended = bool(ids) and ids[-1] in self.stops
         own = list(ids[:-1] if is_ended else ids)
-        if self._isolated is not None:
-            text: str = self._isolated("decode", 1, own)
-        else:
+        if self._isolated is None:
             text = self.tokenizer.backend_tokenizer.decode(own, skip_special_tokens=False)
+        else:
+            text = self._isolated("decode", 1, own)
         return text.removesuffix(self.end[0]) if is_ended and self.end is not None else text
 
     def _ids(self, text: str) -> list[int]:
         text.encode()  # raises UnicodeEncodeError for half of a pair, which the tokenizer would not name
-        if self._isolated is not None:
-            ids: list[int] = self._isolated("encode", 0, text)
-            return ids
-        ids = self._textual.encode(text, add_special_tokens=False).ids
-        return ids
+        if self._isolated is None:
+            return self._textual.encode(text, add_special_tokens=False).ids
+        return self._isolated("encode", 0, text)
 
 
 def _changed(messages: Messages, change: Callable[[str], str]) -> Messages:
@@ -216,8 +214,7 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, tokens: Mapping[str, Any]) -> None:
-        shared = {**tokens, "tools": None, "documents": None}
-        self._sandbox = Sandbox("chat", {NAME: source}, shared)
+        self._sandbox = Sandbox("chat", {NAME: source}, {**tokens, "tools": None, "documents": None})
         self._render([None])
 
     def __call__(self, chats: Sequence[Sequence[Mapping[str, str]]], add_generation_prompt: bool = True) -> list[str]:

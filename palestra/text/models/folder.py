@@ -24,30 +24,35 @@ MOST_PARTS = 1024  # of a model with few tensors: heads, experts
 def check_folder(path: Path) -> None:
     """Raise ConfigError, at the key `path`, for a folder that holds no model, or one that would run code of its own."""
     if not path.is_dir():
-        raise _error(f"expected a folder with a model, got {str(path)!r}, which is none")
+        raise at_path(f"expected a folder with a model, got {str(path)!r}, which is none")
     names = Folder(path).names()
     _require_plain(Folder(path), names)
     if ADAPTER_CONFIG in names:
         remedy = "merge it into its model first (peft: merge_and_unload, save_pretrained)"
-        raise _error(f"expected a whole model in {str(path)!r}, got an adapter ({ADAPTER_CONFIG}); {remedy}")
+        raise at_path(f"expected a whole model in {str(path)!r}, got an adapter ({ADAPTER_CONFIG}); {remedy}")
     if WEIGHTS not in names and INDEX not in names:
         pickled = [name for name in names if name.endswith(PICKLED)]
         got = f"{pickled[0]}, which is pickled" if pickled else "none"
-        raise _error(f"expected {WEIGHTS} or {INDEX} in {str(path)!r}, got {got}")
+        raise at_path(f"expected {WEIGHTS} or {INDEX} in {str(path)!r}, got {got}")
     for name in (CONFIG, TOKENIZER):
         if name not in names:
-            raise _error(f"expected {name} in {str(path)!r}, got none")
+            raise at_path(f"expected {name} in {str(path)!r}, got none")
     for name in sorted({CONFIG, TOKENIZER_CONFIG} & set(names)):
-        if key := next(_foreign(_read(path / name)), None):
-            remedy = "remove the key if transformers itself knows the model"
-            raise _error(f"expected a model without code of its own, got {key} in {str(path / name)!r}; {remedy}")
+        for key, value in _entries(_read(path / name)):
+            if key == "auto_map" or (key.endswith("attn_implementation") and "/" in str(value)):
+                remedy = "remove the key if transformers itself knows the model"
+                raise at_path(f"expected a model without code of its own, got {key} in {str(path / name)!r}; {remedy}")
     weights = weight_files(path)
     for name in weights:
         if "/" in name or "\\" in name or not name.endswith(".safetensors"):
-            raise _error(f"expected safetensors in {str(path / INDEX)!r}, got {name!r}")
+            raise at_path(f"expected safetensors in {str(path / INDEX)!r}, got {name!r}")
         if name not in names:
-            raise _error(f"expected {name} in {str(path)!r}, as its index says, got none")
-    _require_few(_read(path / CONFIG), max(MOST_PARTS, sum(_num_tensors(path / name) for name in weights)))
+            raise at_path(f"expected {name} in {str(path)!r}, as its index says, got none")
+    most = max(MOST_PARTS, sum(_num_tensors(path / name) for name in weights))
+    for key, value in _entries(_read(path / CONFIG)):
+        if isinstance(value, int) and COUNTED.search(key) and value > most:
+            told = f"expected at most {most:,} as {key} in {CONFIG}, as many tensors as there are"
+            raise at_path(f"{told}, got {value:,}")
 
 
 def _require_plain(folder: Folder, names: Sequence[str]) -> None:
@@ -58,10 +63,10 @@ def _require_plain(folder: Folder, names: Sequence[str]) -> None:
             _require_plain(folder.below(name), folder.below(name).names())
         if kind in ("link", "other"):
             remedy = "; copy the model with what its links lead to (cp -RL)" if kind == "link" else ""
-            raise _error(f"expected plain files in {str(folder.path)!r}, got {name}, which is {WORDS[kind]}{remedy}")
+            raise at_path(f"expected plain files in {str(folder.path)!r}, got {name}, which is {WORDS[kind]}{remedy}")
         most = MAX_BYTES if name.startswith(LONG) else MAX_CONFIG_BYTES
         if kind == "file" and name.endswith(READ) and (size := (folder.path / name).stat().st_size) > most:
-            raise _error(f"expected at most {most:,} bytes in {str(folder.path / name)!r}, got {size:,}")
+            raise at_path(f"expected at most {most:,} bytes in {str(folder.path / name)!r}, got {size:,}")
 
 
 def _num_tensors(path: Path) -> int:
@@ -74,21 +79,13 @@ def _num_tensors(path: Path) -> int:
             return 0  # which the library tells
 
 
-def _require_few(data: Any, most: int) -> None:
-    """Raise ConfigError for a config that counts more layers, heads or the like than there are tensors."""
-    for key, value in data.items() if isinstance(data, dict) else ():
-        if isinstance(value, int) and COUNTED.search(key) and value > most:
-            raise _error(f"expected at most {most:,} as {key} in {CONFIG}, as many tensors as there are, got {value:,}")
-        _require_few(value, most)
-
-
 def weight_files(path: Path) -> list[str]:
     """Return the names of the files that hold the weights. Raises ConfigError for an index that cannot be read."""
     if (path / WEIGHTS).exists():
         return [WEIGHTS]
     files = _read(path / INDEX).get("weight_map")
     if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
-        raise _error(f"expected a mapping weight_map in {str(path / INDEX)!r}, got none")
+        raise at_path(f"expected a mapping weight_map in {str(path / INDEX)!r}, got none")
     return sorted(set(files.values()))
 
 
@@ -103,23 +100,23 @@ def sha256_of(path: Path) -> str:
     return total.hexdigest()
 
 
-def _foreign(data: Any) -> Iterator[str]:
-    """Give the keys of a config, at any depth, by which transformers would run code that is not its own."""
+def _entries(data: Any) -> Iterator[tuple[str, Any]]:
+    """Give the keys of a config, at any depth, with their values."""
     for key, value in data.items() if isinstance(data, dict) else ():
-        if key == "auto_map" or (key.endswith("attn_implementation") and "/" in str(value)):
-            yield key
-        yield from _foreign(value)
+        yield key, value
+        yield from _entries(value)
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(Folder(path.parent).read(path.name, MAX_CONFIG_BYTES).decode())
     except (OSError, ValueError, RecursionError) as error:
-        raise _error(f"expected JSON in {str(path)!r}, got a file that cannot be read: {error!s:.200}") from error
+        raise at_path(f"expected JSON in {str(path)!r}, got a file that cannot be read: {error!s:.200}") from error
     if not isinstance(data, dict):
-        raise _error(f"expected a JSON object in {str(path)!r}, got a {type(data).__name__}")
+        raise at_path(f"expected a JSON object in {str(path)!r}, got a {type(data).__name__}")
     return data
 
 
-def _error(message: str) -> ConfigError:
+def at_path(message: str) -> ConfigError:
+    """Return the error of a folder, at the key that names it."""
     return ConfigError.at("path", message)

@@ -90,8 +90,7 @@ class Tuned(Model):
         return own[which].view_as(batch["is_answer"]).masked_fill(~batch["is_answer"], 0.0)
 
     def loss(self, outputs: Tensor, batch: Batch) -> Terms:
-        terms: Terms = self.config.loss(outputs, batch)
-        return terms
+        return self.config.loss(outputs, batch)
 
 
 class LocalTuning(Tuning):
@@ -110,9 +109,8 @@ class LocalTuning(Tuning):
         elif not all(example.weight > 0 for example in job.examples):
             raise ValueError(f"expected positive weights for a {job.loss.name} loss, got another")
         if any(bool(example.worse) != isinstance(job.loss, PreferenceConfig) for example in job.examples):
-            raise ValueError(
-                f"expected pairs of answers for a preference, and for it alone, got a {job.loss.name} loss"
-            )
+            expected = "expected pairs of answers for a preference, and for it alone"
+            raise ValueError(f"{expected}, got a {job.loss.name} loss")
         self.model, self.job, self.config, self.key = model, job, config, key
         self.num_in_pass = -(-len(job.examples) // config.batch_size)
         self.num_steps, self.num_done = config.num_passes * self.num_in_pass, 0
@@ -138,7 +136,7 @@ class LocalTuning(Tuning):
 
     def _begun(self) -> Learner:
         """Return what makes the opt steps; before the first, set the weights from which it begins."""
-        self.model.activate()
+        self.model.learning.activate()
         if self._learner is None:
             if self.job.begin_from == "base":
                 self.model.reset()
@@ -160,8 +158,7 @@ class LocalTuning(Tuning):
         in_pass, number = divmod(self.num_done, self.num_in_pass)
         order = random_permutation(fold(torch.tensor([self.key]), in_pass), len(self.job.examples))
         size = self.config.batch_size
-        numbers: list[int] = order[number * size : (number + 1) * size].tolist()
-        return numbers
+        return order[number * size : (number + 1) * size].tolist()
 
     def state_dict(self) -> dict[str, Any]:
         learner = None if self._learner is None else self._learner.state_dict()
@@ -170,7 +167,7 @@ class LocalTuning(Tuning):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.num_done, self._before = state["num_done"], state["before"]
         if state["learner"] is not None:
-            self.model.activate()
+            self.model.learning.activate()
             self._learner = self._make_learner()
             self._learner.load_state_dict(state["learner"])
 
@@ -258,7 +255,7 @@ class LocalModel(TextModel):
         self, prompts: Sequence[list[int]], keys: Sequence[int], sampling: SamplingConfig, is_wanted: Callable[[], bool]
     ) -> list[Drawn]:
         """Draw an answer to each prompt, which `read` has returned. is_wanted: False ends it, wherever it is."""
-        self.activate()
+        self.learning.activate()
         on_device = torch.tensor(keys, device=self.network.device)
         stops, context = self.encoder.stops, self.network.context
         return draw_answers(self.network, prompts, on_device, sampling, stops, context, is_wanted)
@@ -269,7 +266,7 @@ class LocalModel(TextModel):
         return Answer(self.encoder.decode(ids), tuple(prompt), tuple(ids), tuple(log_probs), stop)
 
     def written(self, prompt: Prompt, text: str) -> Answer:
-        read = self._next(self.encoder.encode([prompt]), 0)
+        read = self.read(prompt)
         return Answer(text, tuple(read), self.answer_ids(text, len(read)), (), "stop")
 
     def answer_ids(self, text: str, num_read: int) -> tuple[int, ...]:
@@ -277,8 +274,7 @@ class LocalModel(TextModel):
             ids = tuple(self.encoder.encode_answer(text))
         except (UnicodeEncodeError, TokenizerError) as error:
             raise PromptRefused(f"the model cannot write the answer: {error}", 0) from error
-        context = self.network.context
-        if context is not None and num_read + len(ids) > context:
+        if (context := self.network.context) is not None and num_read + len(ids) > context:
             message = f"expected at most {context:,} tokens of a prompt with its answer, which is all that the model"
             raise PromptRefused(f"{message} reads, got {num_read + len(ids):,}", 0)
         return ids
@@ -307,21 +303,16 @@ class LocalModel(TextModel):
 
     def check_tuning(self, config: TuningConfig) -> None:
         if self.encoder.end is None:
-            expected = (
-                "expected a chat template that puts a special token after an assistant's message, with which taught"
-            )
-            raise ConfigError.at("", f"{expected} answers end, got one without; such a model can play, but not learn")
-        self.activate()
+            expected = "expected a chat template that puts a special token after an assistant's message"
+            got = "with which taught answers end, got one without; such a model can play, but not learn"
+            raise ConfigError.at("", f"{expected}, {got}")
+        self.learning.activate()
         self.network.keep_in_float32(self.learning.parameters.values())
         with below("groups"):
             groups_of(nn.ModuleDict({"network": self.network}), config.groups)
 
     def tuning(self, job: Job, config: TuningConfig, key: int) -> LocalTuning:
         return LocalTuning(self, job, config, key)
-
-    def activate(self) -> None:
-        """Let the network, which several models may share, compute with the weights of this one."""
-        self.learning.activate()
 
     def keep_reference(self) -> None:
         self.reference = self.values()
@@ -403,7 +394,7 @@ class LocalModel(TextModel):
         self.reference, self._optimizer = state["reference"], state["optimizer"]
 
     def export(self, folder: Path) -> None:
-        self.activate()
+        self.learning.activate()
         self.network.causal_lm.save_pretrained(folder, state_dict=self.learning.whole())
         self.encoder.tokenizer.save_pretrained(folder)
 
@@ -422,5 +413,4 @@ class AllWeights:
         return {name: each.detach() for name, each in self._make().causal_lm.named_parameters()}
 
     def whole(self) -> Weights:
-        state: Weights = self.network.causal_lm.state_dict()
-        return state
+        return self.network.causal_lm.state_dict()

@@ -126,6 +126,10 @@ class Example:
         return cls(answer.prompt_ids, answer.ids, weight, answer.log_probs)
 
 
+# of the numbers of an example, in a file
+DTYPES = {"prompt_ids": torch.int32, "ids": torch.int32, "log_probs": torch.float64, "worse": torch.int32}
+
+
 @dataclass(frozen=True)
 class Job:
     """One tuning of one model.
@@ -142,28 +146,27 @@ class Job:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the job as plain data and tensors, in which the tokens of all examples lie one after the other."""
-        rows = [(each.prompt_ids, each.ids, each.log_probs, each.worse) for each in self.examples]
-        prompt_ids, ids, log_probs, worse = ([number for row in rows for number in row[part]] for part in range(4))
+        rows = [[getattr(each, name) for name in DTYPES] for each in self.examples]
         return {
             "loss": self.loss.model_dump(),
             "begin_from": self.begin_from,
             "temperature": self.temperature,
             "lengths": torch.tensor([[len(part) for part in row] for row in rows]),
-            "prompt_ids": torch.tensor(prompt_ids, dtype=torch.int32),
-            "ids": torch.tensor(ids, dtype=torch.int32),
-            "log_probs": torch.tensor(log_probs, dtype=torch.float64),
-            "worse": torch.tensor(worse, dtype=torch.int32),
+            **{
+                name: torch.tensor([number for row in rows for number in row[place]], dtype=dtype)
+                for place, (name, dtype) in enumerate(DTYPES.items())
+            },
             "weights": torch.tensor([each.weight for each in self.examples], dtype=torch.float64),
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Job":
         """Make again what `state_dict` gave."""
-        parts = [iter(state[name].tolist()) for name in ("prompt_ids", "ids", "log_probs", "worse")]
+        parts = {name: iter(state[name].tolist()) for name in DTYPES}
         examples = []
         for lengths, weight in zip(state["lengths"].tolist(), state["weights"].tolist(), strict=True):
-            prompt_ids, ids, log_probs, worse = (tuple(islice(part, n)) for part, n in zip(parts, lengths, strict=True))
-            examples.append(Example(prompt_ids, ids, weight, log_probs, worse))
+            pairs = zip(parts.items(), lengths, strict=True)
+            examples.append(Example(weight=weight, **{name: tuple(islice(part, n)) for (name, part), n in pairs}))
         loss = check({"loss": state["loss"]}, OneTextLoss).loss
         return cls(examples, loss, state["begin_from"], state["temperature"])
 
@@ -237,7 +240,7 @@ class TextModel(ABC):
 
     @abstractmethod
     def keep_reference(self) -> None:
-        """Keep the present weights as those to which a loss may be told to stay near (`imitated`)."""
+        """Keep the present weights as those to which a loss may be told to stay near (`imitated`), if it has any."""
 
     def is_finite(self) -> bool:
         """Tell whether all weights that tuning changes are finite numbers; a model without such weights is."""

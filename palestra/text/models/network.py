@@ -46,13 +46,11 @@ class Network(nn.Module):
 
     @property
     def num_tokens(self) -> int:
-        number: int = self.causal_lm.get_input_embeddings().weight.shape[0]
-        return number
+        return self.causal_lm.get_input_embeddings().weight.shape[0]
 
     @property
     def device(self) -> torch.device:
-        device: torch.device = self.causal_lm.device
-        return device
+        return self.causal_lm.device
 
     def forward(self, ids: Tensor, mask: Tensor, num_logits: int, **cache: Any) -> tuple[Tensor, Any]:
         """Return the logits (B, num_logits, V) after the last columns of tokens (B, T), and the cache.

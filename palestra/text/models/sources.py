@@ -7,6 +7,7 @@ import hashlib
 import warnings
 import weakref
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,7 +19,7 @@ from palestra.config import Config, ConfigError, NonEmptyStr, PositiveFloat, Pos
 from palestra.randomness import seeded_global_state
 from palestra.text.models.encode import Encoder
 from palestra.text.models.extra import library
-from palestra.text.models.folder import check_folder, sha256_of, weight_files
+from palestra.text.models.folder import at_path, check_folder, sha256_of, weight_files
 from palestra.text.models.local import AllWeights, LocalModel, Tuned, Weights, batch_of
 from palestra.text.models.losses import SupervisedConfig
 from palestra.text.models.model import Example, Job, Message, SamplingConfig
@@ -48,7 +49,7 @@ class SharedNetwork:
 
     def __init__(self, network: Network, base_sha256: str) -> None:
         self.network, self.base_sha256 = network.requires_grad_(False), base_sha256
-        self.num_adapters, self.active = 0, ""
+        self.numbers, self.active = count(), ""
 
 
 class Adapter:
@@ -60,8 +61,7 @@ class Adapter:
 
     def __init__(self, shared: SharedNetwork, config: LoRAConfig, key: int) -> None:
         self.shared, self.base_sha256 = shared, shared.base_sha256
-        self.name = f"adapter_{shared.num_adapters}"
-        shared.num_adapters += 1
+        self.name = f"adapter_{next(shared.numbers)}"
         peft = library("peft")
         lora = peft.LoraConfig(
             r=config.rank,
@@ -88,8 +88,7 @@ class Adapter:
         for each in self.parameters.values():
             each.data = each.data.float()  # small steps would not move numbers of bfloat16
         self._initial = {name: each.detach().clone() for name, each in self.parameters.items()}
-        shared.active = self.name
-        self._require_gradients()
+        self.activate()
 
     def activate(self) -> None:
         if self.shared.active == self.name:
@@ -97,9 +96,6 @@ class Adapter:
         for layer in _layers(self.shared.network.causal_lm).values():
             layer.set_adapter([self.name] if self.name in layer.lora_A else [])
         self.shared.active = self.name
-        self._require_gradients()
-
-    def _require_gradients(self) -> None:
         self.shared.network.requires_grad_(False)
         for each in self.parameters.values():
             each.requires_grad_(True)
@@ -173,20 +169,17 @@ class FolderConfig(Config):
                 failed = failed or error
                 continue
             if missing := sorted(info["missing_keys"]):
-                message = f"expected all weights of the model in {self.path!r}, got none of {missing[0]}"
-                raise ConfigError.at("path", message)
+                raise at_path(f"expected all weights of the model in {self.path!r}, got none of {missing[0]}")
             network = Network(causal_lm.to(device).eval())
             if network.context is not None and network.context < 2:
-                message = f"expected a model in {self.path!r} that reads two tokens or more, got {network.context}"
-                raise ConfigError.at("path", message)
-            if broken := next(
-                (n for n, each in network.causal_lm.named_parameters() if not each.isfinite().all()), None
-            ):
-                raise ConfigError.at("path", f"expected finite weights in {self.path!r}, got others in {broken}")
+                found = network.context
+                raise at_path(f"expected a model in {self.path!r} that reads two tokens or more, got {found}")
+            if broken := [name for name, each in causal_lm.named_parameters() if not each.isfinite().all()]:
+                raise at_path(f"expected finite weights in {self.path!r}, got others in {broken[0]}")
             self._require_agreement(network)
             return network
         message = f"expected a causal language model that transformers loads from {self.path!r}"
-        raise ConfigError.at("path", f"{message}, got {type(failed).__name__}: {failed!s:.300}") from failed
+        raise at_path(f"{message}, got {type(failed).__name__}: {failed!s:.300}") from failed
 
     def _require_weights(self, path: Path, auto: Any) -> None:
         """Raise ConfigError for a config of a larger model than the weights are, before there is memory for it."""
@@ -200,7 +193,7 @@ class FolderConfig(Config):
         num_bytes = sum((path / name).stat().st_size for name in weight_files(path))
         if num > 2 * num_bytes + BUFFERS:  # a byte holds two numbers at most
             message = f"expected a config in {self.path!r} that fits its weights of {num_bytes:,} bytes"
-            raise ConfigError.at("path", f"{message}, got one of {num:,} numbers")
+            raise at_path(f"{message}, got one of {num:,} numbers")
 
     def _require_agreement(self, network: Network) -> None:
         """Raise ConfigError for a network whose answers have other probabilities when they are learned than when drawn.
@@ -220,45 +213,42 @@ class FolderConfig(Config):
                 difference = float((Tuned(network, job)(batch) - batch["sampled"]).abs().max())
         except Exception as error:  # there are many kinds of models, of which some keep no cache of what they have read
             message = f"expected a model in {self.path!r} that answers token by token, from a cache of what it has read"
-            raise ConfigError.at("path", f"{message}, got {type(error).__name__}: {error!s:.200}") from error
+            raise at_path(f"{message}, got {type(error).__name__}: {error!s:.200}") from error
         if not difference < MOST_DIFFERENCE[self.dtype]:
             message = f"expected a model in {self.path!r} that reads a padded prompt like any other, got one in which"
-            raise ConfigError.at("path", f"{message} log-probabilities differ by {difference:.2g}")
+            raise at_path(f"{message} log-probabilities differ by {difference:.2g}")
 
     def _encoder(self, path: Path, network: Network) -> Encoder:
         try:
             tokenizer = library("transformers").AutoTokenizer.from_pretrained(path, **OFFLINE)
         except Exception as error:
             message = f"expected a tokenizer that transformers loads from {self.path!r}"
-            raise ConfigError.at("path", f"{message}, got {type(error).__name__}: {error!s:.300}") from error
+            raise at_path(f"{message}, got {type(error).__name__}: {error!s:.300}") from error
         if not tokenizer.is_fast:
             message = f"expected a tokenizer in {self.path!r} that its tokenizer.json describes, got another kind"
-            raise ConfigError.at("path", message)
+            raise at_path(message)
         if not tokenizer.chat_template:
-            raise ConfigError.at("path", f"expected a chat template of the tokenizer in {self.path!r}, got none")
+            raise at_path(f"expected a chat template of the tokenizer in {self.path!r}, got none")
         if len(tokenizer) > network.num_tokens:
-            message = (
-                f"expected a tokenizer in {self.path!r} with at most {network.num_tokens:,} tokens, which the model"
-            )
-            raise ConfigError.at("path", f"{message} knows, got {len(tokenizer):,}")
+            message = f"expected a tokenizer in {self.path!r} with at most {network.num_tokens:,} tokens"
+            raise at_path(f"{message}, which the model knows, got {len(tokenizer):,}")
         said = network.causal_lm.generation_config.eos_token_id
         ends = [tokenizer.eos_token_id, *(said if isinstance(said, list) else [said])]
         stops = list(dict.fromkeys(each for each in ends if each is not None))
         if wrong := [each for each in stops if not isinstance(each, int) or not 0 <= each < network.num_tokens]:
-            message = f"expected eos_token_id in {self.path!r} to be tokens of the model, got {wrong[0]!r:.80}"
-            raise ConfigError.at("path", message)
+            raise at_path(f"expected eos_token_id in {self.path!r} to be tokens of the model, got {wrong[0]!r:.80}")
         try:
             encoder = Encoder(tokenizer, stops)
             encoder.isolate()
             read = list(encoder.encode([(Message("user", text),) for text in ("?", "no")]))
         except ValueError as error:
             message = f"expected a chat template that works, in {self.path!r}, got an error: {error!s:.300}"
-            raise ConfigError.at("path", message) from error
+            raise at_path(message) from error
         if read[0] == read[1]:
             message = f"expected a chat template in {self.path!r} that shows messages, got one that leaves out what"
-            raise ConfigError.at("path", f"{message} the user says")
+            raise at_path(f"{message} the user says")
         if not encoder.stops:
-            raise ConfigError.at("path", f"expected a token that ends an answer (eos_token) in {self.path!r}, got none")
+            raise at_path(f"expected a token that ends an answer (eos_token) in {self.path!r}, got none")
         return encoder
 
 

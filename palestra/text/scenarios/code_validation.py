@@ -100,8 +100,7 @@ class CodeValidation(TextScenario):
     def draw(self, keys: Tensor, held_out: bool) -> list[Drawn]:
         among = self.programs[held_out]
         labels = random_integers(fold(keys, 0), 1, 2)[:, 0].tolist()
-        places = random_integers(fold(keys, 1), 1, len(among))[:, 0].tolist()
-        chosen = [among[place] for place in places]
+        chosen = [among[place] for place in random_integers(fold(keys, 1), 1, len(among))[:, 0].tolist()]
         return [
             Drawn({"task": each.task, "program": each.versions[label]}, label)
             for each, label in zip(chosen, labels, strict=True)

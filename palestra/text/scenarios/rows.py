@@ -33,8 +33,7 @@ class TextRowsConfig(Config):
 
         Verifiers see none unless they are alone: a column may give the answer away.
         """
-        held_out = {"name": "fraction", "fraction": 0.2, "seed": 0}
-        told: dict[str, Any] = {"held_out": held_out, "balanced": True, **said}
+        told = {"held_out": {"name": "fraction", "fraction": 0.2, "seed": 0}, "balanced": True, **said}
         file = told_file(told, "game.scenario")
         aside = {told["label"], *(value for key, value in dict(told["held_out"]).items() if key == "column")}
         shown = [name for name in file.names if name not in aside]

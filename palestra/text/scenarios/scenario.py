@@ -78,8 +78,7 @@ def make_text_scenario(config: Any, protocol: Protocol) -> TextScenario:
     Raises ConfigError, with paths relative to it, for one that cannot be made; one of the user's own is tried.
     """
     if not isinstance(config, UserConfig):
-        scenario: TextScenario = config.build(protocol)
-        return scenario
+        return config.build(protocol)
     try:
         scenario = config.build(protocol)
     except ConfigError:
@@ -92,8 +91,7 @@ def make_text_scenario(config: Any, protocol: Protocol) -> TextScenario:
             for method, fault in _faults(scenario, protocol):
                 found.setdefault(method, fault)
         except _Raised as raised:
-            method, fault = raised.args
-            found.setdefault(method, fault)
+            found.setdefault(*raised.args)
     name = type(scenario).__name__
     ConfigError.require_none(ConfigErrorItem("", f"{name}.{method}: {fault}") for method, fault in found.items())
     return scenario

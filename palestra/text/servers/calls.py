@@ -10,13 +10,13 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, NamedTuple
 
 from palestra.storage.disk import Folder, RunFolderError, writing
-from palestra.storage.lock import Lock
+from palestra.storage.lock import take_or_refuse
 from palestra.storage.manifest import ONCE
 from palestra.storage.stored_files import StoredFile
 from palestra.text.servers.client import Background, CallFailed, Client, OneAtATime, is_final, reached, texts_of
@@ -273,9 +273,8 @@ class Calls:
     async def _answer(self, ticket: int, client: Client, call: Call, own: str, name: str) -> None:
         """Make a call, and put what comes of it where `take` finds it."""
         try:
-            await client.slots.acquire()
-            with ExitStack() as slot:
-                slot.callback(client.slots.release)
+            async with AsyncExitStack() as slot:
+                await slot.enter_async_context(client.slots)
                 result: Reply | Exception = await self._replied(client, slot, call, own, name)
         except _Left:
             return
@@ -289,29 +288,27 @@ class Calls:
                 self._answers[name][own] = result
         self._results.put((ticket, result))
 
-    async def _replied(self, client: Client, slot: ExitStack, call: Call, own: str, name: str) -> Reply:
+    async def _replied(self, client: Client, slot: AsyncExitStack, call: Call, own: str, name: str) -> Reply:
         """Make a call, or, at a server that gives one answer to a request, one for each answer."""
         if len(call.decisions) == 1 or not client.is_one_at_a_time:
             try:
                 return await self._attempt_all(client, slot, call, own, self._journal(name))
             except OneAtATime:
                 client.is_one_at_a_time = True
-        slot.close()
+        await slot.aclose()
         found: list[Reply] = []
         for place, each in enumerate(call.each()):
             key, known = f"{own}/{place}", self._answers.get(name, {})
             if key not in known:
-                await client.slots.acquire()
-                with ExitStack() as again:
-                    again.callback(client.slots.release)
+                async with AsyncExitStack() as again:
+                    await again.enter_async_context(client.slots)
                     known[key] = await self._attempt_all(client, again, each, key, self._journal(name))
             found.append(known[key])
         tokens = [each.num_tokens for each in found if each.num_tokens is not None]
-        return Reply(
-            [text for each in found for text in each.texts], sum(tokens) if len(tokens) == len(found) else None
-        )
+        texts = [text for each in found for text in each.texts]
+        return Reply(texts, sum(tokens) if len(tokens) == len(found) else None)
 
-    async def _attempt_all(self, client: Client, slot: ExitStack, call: Call, own: str, journal: Journal) -> Reply:
+    async def _attempt_all(self, client: Client, slot: AsyncExitStack, call: Call, own: str, journal: Journal) -> Reply:
         for number in range(client.num_attempts):
             key = (own, self._attempts[own])
             self._attempts[own] += 1
@@ -330,28 +327,27 @@ class Calls:
         raise CallFailed(f"{client.config.url}: {why}; {client.num_attempts} attempts were made (num_attempts)")
 
     async def _attempt(
-        self, client: Client, slot: ExitStack, call: Call, key: Key, journal: Journal
+        self, client: Client, slot: AsyncExitStack, call: Call, key: Key, journal: Journal
     ) -> Reply | Exception:
         """Make one attempt; return the answers, or why another one may be made."""
-        said = {"call": key[0], "attempt": key[1]}
         try:
             self._require_staying()
-            asked = {"kind": "asked", **said, "run": self._run, "player": call.player, "decisions": call.decisions}
-            await journal.write(
-                {**asked, "request": sha256_of([client.config.url, call.body]), "worst": call.worst.line()}
-            )
+            asked = {"kind": "asked", "call": key[0], "attempt": key[1], "run": self._run, "player": call.player}
+            request = sha256_of([client.config.url, call.body])
+            asked |= {"decisions": call.decisions, "request": request, "worst": call.worst.line()}
+            await journal.write(asked)
         except BaseException:
             self.settle(key, NOTHING)
             raise
         self.tally["attempts"] += 1
         if self._is_asked_to_stop():
-            await self._end(journal, key, {"kind": "failed", **said, "why": "it was not sent"}, NOTHING)
+            await self._end(journal, key, NOTHING, "failed", why="it was not sent")
             raise _Left
         try:
             reply = await client.complete(call.body)
         except client.errors as error:
-            line = {"kind": "failed", **said, "why": client.words(error)}
-            await self._end(journal, key, line, call.worst if reached(error) == "perhaps" else NOTHING)
+            spent = call.worst if reached(error) == "perhaps" else NOTHING
+            await self._end(journal, key, spent, "failed", why=client.words(error))
             if getattr(error, "status_code", None) in (400, 422) and len(call.decisions) > 1:
                 raise OneAtATime from None  # if that is not why, the server says so again
             if is_final(error):
@@ -363,19 +359,21 @@ class Calls:
             texts = [(client.hide(text), stop) for text, stop in texts_of(reply, len(call.decisions))]
         except (ValueError, OneAtATime) as error:
             why = client.shortened(error)
-            await self._end(journal, key, {"kind": "failed", **said, "why": why}, spent)
+            await self._end(journal, key, spent, "failed", why=why)
             if isinstance(error, OneAtATime):
                 raise
             raise CallFailed(f"{client.config.url}: {why}") from None
-        slot.close()  # already now: one sync serves this answer and the next call, which is sent when both are kept
+        # already now: one sync serves this answer and the next call, which is sent when both are kept
+        await slot.aclose()
         choices = [{"text": text, "stop": stop} for text, stop in texts]
         own = None if usage is None else usage._asdict()
-        await self._end(journal, key, {"kind": "answered", **said, "choices": choices, "usage": own}, spent)
+        await self._end(journal, key, spent, "answered", choices=choices, usage=own)
         return _reply(texts, own)
 
-    async def _end(self, journal: Journal, key: Key, line: dict[str, Any], spent: Cost) -> None:
+    async def _end(self, journal: Journal, key: Key, spent: Cost, kind: str, **said: Any) -> None:
         """Write down how an attempt has ended, and count what it has cost."""
-        await journal.write({**line, "spent": spent.line()})
+        line = {"kind": kind, "call": key[0], "attempt": key[1], **said, "spent": spent.line()}
+        await journal.write(line)
         self._tell(line)
         self.settle(key, spent)
 
@@ -394,14 +392,11 @@ def _reply(texts: Sequence[tuple[str, Literal["stop", "length"]]], usage: Mappin
 @contextmanager
 def _alone(folder: Folder, limit: Cost) -> Iterator[None]:
     """A context in which no other process spends what the same run may spend. Raises RunFolderError."""
-    if limit == Cost(None, None):
-        yield
-        return
-    with writing(folder.path):
-        lock = Lock.take(folder.make(), "lock")
-    if lock is None:
-        raise RunFolderError(f"{folder.path}: another process spends the budget of the run; wait until it ends")
-    with lock:
+    refusal = f"{folder.path}: another process spends the budget of the run; wait until it ends"
+    with ExitStack() as lock:
+        if limit != Cost(None, None):
+            with writing(folder.path):
+                lock.enter_context(take_or_refuse(folder.make(), "lock", refusal))
         yield
 
 

@@ -11,7 +11,7 @@ import random
 import re
 import ssl
 import threading
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
@@ -100,7 +100,7 @@ class Client:
     def __init__(self, config: ServerConfig, background: Background) -> None:
         """Make the client. Raises MissingExtra, ConfigError at the key `key`, if its variable is not set."""
         openai, httpx = library("openai"), library("httpx2")
-        self.config, self.num_attempts, self._background = config, config.num_attempts, background
+        self.config, self.num_attempts, self.start = config, config.num_attempts, background.start
         self._key = None if config.key is None else os.environ.get(config.key, "").strip()
         if config.key is not None and not self._key:
             message = f"expected the environment variable {config.key} with the key of {config.url}, which is not set"
@@ -128,8 +128,7 @@ class Client:
 
     def _read_certificates(self) -> ssl.SSLContext:
         try:
-            made: ssl.SSLContext = library("httpx2").create_ssl_context()
-            return made
+            return library("httpx2").create_ssl_context()
         except OSError as error:
             if not self.config.url.startswith("https:"):
                 return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # which trusts nobody; none is needed
@@ -139,11 +138,9 @@ class Client:
 
     def _web(self) -> Any:
         """Make what holds connections. Certificates and proxies follow from the environment."""
-        arguments: dict[str, Any] = {"timeout": self.config.timeout_s, "headers": {"accept-encoding": "identity"}}
-        hooks = {"request": [self._strip], "response": [_bound]}
-        arguments["trust_env"] = self._uses_proxies
-        httpx = library("httpx2")
-        return httpx.AsyncClient(follow_redirects=False, verify=self._certificates, event_hooks=hooks, **arguments)
+        options: dict[str, Any] = {"timeout": self.config.timeout_s, "headers": {"accept-encoding": "identity"}}
+        options |= {"trust_env": self._uses_proxies, "verify": self._certificates, "follow_redirects": False}
+        return library("httpx2").AsyncClient(event_hooks={"request": [self._strip], "response": [_bound]}, **options)
 
     async def _strip(self, request: Any) -> None:
         """Let a request have no header but those that it needs, and the key that the config names."""
@@ -151,9 +148,6 @@ class Client:
         request.headers = type(request.headers)(kept)
         if self._key:
             request.headers["authorization"] = f"Bearer {self._key}"
-
-    def start(self, task: Coroutine[Any, Any, T]) -> Future[T]:
-        return self._background.start(task)
 
     def close(self) -> None:
         """Close its connections."""
@@ -216,9 +210,7 @@ class Client:
                 raise ConfigError.at("url", f"expected where the interface begins, {url}/v1, got {url}") from None
             if there is not None and model not in there:
                 known = ", ".join(self.shortened(each) for each in there[:20]) or "none"
-                raise ConfigError.at(
-                    "model", f"expected a model of {self.config.url} ({known}), got {model!r}"
-                ) from None
+                raise ConfigError.at("model", f"expected a model of {url} ({known}), got {model!r}") from None
         except (openai.APIConnectionError, TimeoutError, ReplyRefused) as error:
             message = f"expected a server that can be reached, got {self.config.url}: {self.words(error)}"
             raise ConfigError.at("url", message) from None
@@ -299,16 +291,12 @@ async def _bound(response: Any) -> None:
 def retry_after_s(error: BaseException) -> float | None:
     """Return after how many seconds a server wants to be asked again, if it says so."""
     said = getattr(getattr(error, "response", None), "headers", {}).get("retry-after")
-    if said is None:
-        return None
-    try:
-        seconds = float(said)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(said).timestamp() - time()
-        except (ValueError, TypeError, OverflowError):
-            return None
-    return min(max(seconds, 0.0), LONGEST_OBEYED_S) if math.isfinite(seconds) else None
+    ways: tuple[Callable[[Any], float], ...] = (float, lambda date: parsedate_to_datetime(date).timestamp() - time())
+    for seconds_of in ways:
+        with suppress(ValueError, TypeError, OverflowError):
+            seconds = seconds_of(said)
+            return min(max(seconds, 0.0), LONGEST_OBEYED_S) if math.isfinite(seconds) else None
+    return None
 
 
 def reached(error: BaseException) -> Literal["never", "perhaps", "refused"]:

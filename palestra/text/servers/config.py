@@ -52,7 +52,7 @@ class PricesConfig(Config):
 
     def exact(self) -> Prices:
         """Return the prices of one token each."""
-        return Prices(*(_exact(each, PICO // 10**6, up=True) for each in self.model_dump().values()))
+        return Prices(*(_exact(each, PICO // 10**6, ROUND_CEILING) for each in self.model_dump().values()))
 
 
 class ServerConfig(Config):
@@ -122,8 +122,7 @@ class ServerTuningConfig(Config):
 
     def hyperparameters(self) -> dict[str, Any]:
         """Return what of it a job sends."""
-        names = ("batch_size", "learning_rate_multiplier")
-        return {"n_epochs": self.num_passes, **{name: getattr(self, name) for name in names}}
+        return {"n_epochs": self.num_passes, **self.model_dump(include={"batch_size", "learning_rate_multiplier"})}
 
 
 class BudgetConfig(Config):
@@ -144,7 +143,7 @@ class BudgetConfig(Config):
 
     def limit(self) -> Cost:
         """Return the limits as a cost, of which None is no limit."""
-        return Cost(self.tokens, None if self.money is None else _exact(self.money, PICO, up=False))
+        return Cost(self.tokens, None if self.money is None else _exact(self.money, PICO, ROUND_FLOOR))
 
 
 def price_errors(prices: PricesConfig | None, budget: BudgetConfig | None) -> Iterator[ConfigErrorItem]:
@@ -153,7 +152,6 @@ def price_errors(prices: PricesConfig | None, budget: BudgetConfig | None) -> It
         yield ConfigErrorItem("prices", "expected prices, because budget.money counts by them, got null")
 
 
-def _exact(number: float, scale: int, up: bool) -> int:
+def _exact(number: float, scale: int, rounding: str) -> int:
     """Return a number times a scale as an integer: by its decimal digits, not by their binary approximation."""
-    rounding = ROUND_CEILING if up else ROUND_FLOOR
     return int((Decimal(str(number)) * scale).to_integral_value(rounding))

@@ -8,7 +8,6 @@ A line of a supervised file is `{"messages": [...]}`. Each answer of the assista
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from palestra.text.algorithms.algorithm import Example
@@ -123,31 +122,22 @@ def read_pairs(content: bytes) -> Iterator[Pair]:
 
 def supervised_examples(model: TextModel, content: bytes) -> list[JobExample]:
     """Return the examples of a file as a local model reads them. Raises JobFileError, which names the line."""
-    examples = []
-    for number, (prompt, answer) in _decisions(content):
-        with _naming(number):
-            examples.append(JobExample.of(model.written(prompt, answer), 1.0))
-    return examples
+    return [_example(model, *each) for each in _decisions(content)]
 
 
 def preference_examples(model: TextModel, content: bytes) -> list[JobExample]:
     """Return the pairs of a file as a local model reads them. Raises JobFileError, which names the line."""
-    examples = []
-    for number, (prompt, better, worse) in _pairs(content):
-        with _naming(number):
-            answer = model.written(prompt, better)
-            worse_ids = model.answer_ids(worse, len(answer.prompt_ids))
-            examples.append(JobExample(answer.prompt_ids, answer.ids, 1.0, worse=worse_ids))
-    return examples
+    return [_example(model, *each) for each in _pairs(content)]
 
 
-@contextmanager
-def _naming(number: int) -> Iterator[None]:
-    """A context in which an example that the model cannot read is told with its line."""
+def _example(model: TextModel, number: int, read: Decision | Pair) -> JobExample:
+    """Return what stands in a line as a model reads it. number: of the line, which is told if the model cannot."""
     try:
-        yield
+        answer = model.written(*read[:2])
+        worse = model.answer_ids(read.worse, len(answer.prompt_ids)) if isinstance(read, Pair) else ()
     except PromptRefused as error:
         raise JobFileError(f"line {number}: {error}") from error
+    return JobExample(answer.prompt_ids, answer.ids, 1.0, worse=worse)
 
 
 def _decisions(content: bytes) -> Iterator[tuple[int, Decision]]:
@@ -248,8 +238,7 @@ def _part(data: Any, where: str) -> str:
 
 def _weight(data: Mapping[str, Any], where: str) -> int:
     """Return whether a message is learned, 0 or 1, if it is an answer of the assistant."""
-    weight = data.get("weight")
-    if weight is None:
+    if (weight := data.get("weight")) is None:
         return 1
     if data["role"] != "assistant" or isinstance(weight, bool) or weight not in (0, 1):
         raise JobFileError(f"{where}.weight: expected 0 or 1, of an answer of the assistant, got {_shown(weight)}")

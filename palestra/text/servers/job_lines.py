@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +19,6 @@ from palestra.storage.run_folder import JOBS, RunFolder
 from palestra.text.servers.ledger import MOST, NOTHING, Cost
 
 PLAIN_ID = r"[A-Za-z0-9_.:-]{1,200}"  # of a file or a job at a server
-ENDS = ("finished", "failed", "cancelled")
 NOT_THERE = "the server has no such job (--job none)"
 
 
@@ -49,7 +49,7 @@ class JobEntry:
     @property
     def is_open(self) -> bool:
         """Whether the job is neither finished nor lost."""
-        return self.state not in ENDS
+        return self.state not in ("finished", "failed", "cancelled")
 
     @property
     def in_ledger(self) -> tuple[str, int]:
@@ -69,11 +69,8 @@ class JobLines:
 
     def latest(self, epoch: int | str, player: str, request: str) -> JobEntry | None:
         """Return the last job of this run that asks for just this, or a finished one of the run that it comes from."""
-        fits = [
-            each
-            for each in self.entries.values()
-            if (each.epoch, each.player, each.request) == (epoch, player, request)
-        ]
+        asked = (epoch, player, request)
+        fits = [each for each in self.entries.values() if (each.epoch, each.player, each.request) == asked]
         own = [each for each in fits if each.run == self.run]
         return next(reversed(own), None) or next((each for each in fits if each.state == "finished"), None)
 
@@ -81,10 +78,8 @@ class JobLines:
         """Return the next job of a player in an epoch, of which nothing is written yet."""
         before = [e.attempt for e in self.entries.values() if (e.run, e.epoch, e.player) == (self.run, epoch, player)]
         attempt = max(before, default=0) + 1
-        # a part of a file's name, so it is made of plain characters
-        name = (
-            player if re.fullmatch(r"[A-Za-z0-9_]{1,40}", player) else hashlib.sha256(player.encode()).hexdigest()[:16]
-        )
+        is_plain = re.fullmatch(r"[A-Za-z0-9_]{1,40}", player)  # as a part of a file's name has to be
+        name = player if is_plain else hashlib.sha256(player.encode()).hexdigest()[:16]
         key = f"palestra-{self.run}-{epoch}-{name}-{attempt}"
         return JobEntry(key, self.run, epoch, player, attempt, request, sha256, worst)
 
@@ -108,16 +103,12 @@ class JobLines:
 
     def _write(self, line: Mapping[str, Any]) -> JobEntry:
         """Add a line, and wait until it is on the disk. Raises RunFolderError."""
-        with writing(self.root.path / JOBS):
-            file = self.root.append(JOBS)
-            try:
-                whole = b"".join(file.pieces(file.size)).rfind(b"\n") + 1
-                if whole < file.size:  # a kill has torn the last line
-                    file.truncate(whole)
-                file.append(json.dumps(line).encode() + b"\n")
-                file.sync()
-            finally:
-                file.close()
+        with writing(self.root.path / JOBS), closing(self.root.append(JOBS)) as file:
+            whole = b"".join(file.pieces(file.size)).rfind(b"\n") + 1
+            if whole < file.size:  # a kill has torn the last line
+                file.truncate(whole)
+            file.append(json.dumps(line).encode() + b"\n")
+            file.sync()
         _take(self.entries, line)
         return self.entries[line["key"]]
 
@@ -146,7 +137,7 @@ def copy_jobs(origin: RunFolder, folder: RunFolder) -> None:
             folder.root.write(JOBS, origin.root.read(JOBS))
 
 
-def _checked(line: Any) -> Mapping[str, Any]:
+def _checked(line: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a line. Raises ValueError for what is none: the file may be a stranger's."""
     match line:
         case {"kind": "intent", "key": str(), "run": str(), "epoch": int() | str(), "player": str(), **rest}:
@@ -165,8 +156,7 @@ def _checked(line: Any) -> Mapping[str, Any]:
             is_right = False
     if not is_right:
         raise ValueError("expected a line on a job, got something else")
-    found: Mapping[str, Any] = line
-    return found
+    return line
 
 
 def _is_cost(found: Any) -> bool:

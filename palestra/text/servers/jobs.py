@@ -41,18 +41,13 @@ class FileJob:
     def state_dict(self) -> dict[str, Any]:
         """Return the job as plain data and a tensor."""
         file = torch.frombuffer(bytearray(self.content), dtype=torch.uint8)
-        return {
-            "file": file,
-            "method": self.method,
-            "parameters": dict(self.parameters),
-            "begin_from": self.begin_from,
-        }
+        said = {"method": self.method, "parameters": dict(self.parameters), "begin_from": self.begin_from}
+        return {"file": file, **said}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "FileJob":
         """Make again what `state_dict` gave."""
-        content = state["file"].numpy().tobytes()
-        return cls(content, state["method"], state["parameters"], state["begin_from"])
+        return cls(state["file"].numpy().tobytes(), state["method"], state["parameters"], state["begin_from"])
 
 
 @dataclass(frozen=True)
@@ -141,6 +136,7 @@ class ServerJob:
         """Prepare the job; nothing is sent. Raises ConfigError if the server's key is missing."""
         self.calls, self.lines, self.order = calls, lines, order
         self.client = calls.client(order.server)
+        self._jobs = self.client.openai.fine_tuning.jobs
         self.state = "new"
         self._future: Future[TunedModel] | None = None
         self._is_sending = self._is_leaving = False
@@ -247,15 +243,13 @@ class ServerJob:
 
     async def _create(self, entry: JobEntry) -> Any:
         said = {"key": entry.key, "sha256": entry.sha256}
-        jobs = self.client.openai.fine_tuning.jobs
-        return await jobs.create(training_file=entry.file, metadata=said, **self.order.arguments())
+        return await self._jobs.create(training_file=entry.file, metadata=said, **self.order.arguments())
 
     async def _found_job(self, entry: JobEntry, must_list: bool) -> str | None:
         """Return the id of the first job at the server that fits in key and SHA-256."""
-        list_jobs = self.client.openai.fine_tuning.jobs.list
         fits = [
             job
-            for job in await self._all(entry, list_jobs, must_list)
+            for job in await self._all(entry, self._jobs.list, must_list)
             if _metadata(job).get("key") == entry.key and _metadata(job).get("sha256") == entry.sha256
         ]
         return min(fits, key=_age).id if fits else None
@@ -298,9 +292,8 @@ class ServerJob:
             if not new or getattr(page, "has_more", None) is False:
                 return list(found.values())
             if len(found) > MOST_LISTED:
-                raise JobFailed(
-                    f"{self._named(entry)}: the server lists more than {MOST_LISTED:,} files, jobs or events"
-                )
+                told = f"the server lists more than {MOST_LISTED:,} files, jobs or events"
+                raise JobFailed(f"{self._named(entry)}: {told}")
             after = {"after": page.data[-1].id}
 
     # ---- waiting -------------------------------------------------------------------------------------------
@@ -319,12 +312,10 @@ class ServerJob:
             if status in ("failed", "cancelled") or is_late:
                 kind = "failed" if status == "failed" else "cancelled"
                 said = getattr(getattr(job, "error", None), "message", None) or "the server says no reason"
-                is_ours = is_late and kind == "cancelled"
                 late = f"it was not over after {config.timeout_s:g} s (timeout_s)"
-                why = late if is_ours else self.client.shortened(said)
+                why = late if is_late and kind == "cancelled" else self.client.shortened(said)
                 await self._end(entry, kind, why, _trained_tokens(job))
-            left = entry.submitted_at + config.timeout_s - time.time()
-            if left <= 0:
+            if (left := entry.submitted_at + config.timeout_s - time.time()) <= 0:
                 with suppress(Refused):  # it was over just before, as the next look tells
                     await self._get(entry, lambda: self._jobs.cancel(entry.job))
                 is_late = True
@@ -370,10 +361,6 @@ class ServerJob:
 
     # ---- requests ------------------------------------------------------------------------------------------
 
-    @property
-    def _jobs(self) -> Any:
-        return self.client.openai.fine_tuning.jobs
-
     async def _get(self, entry: JobEntry, ask: Callable[[], Awaitable[Any]]) -> Any:
         """Make a request that may be made twice, as often as the config allows. Raises JobFailed."""
         for number in range(self.client.num_attempts):
@@ -384,12 +371,11 @@ class ServerJob:
                 return found
             except Exception as error:
                 failure = error
-            status = getattr(failure, "status_code", 0)
+            told, status = f"{self._named(entry)}: {self.client.words(failure)}", getattr(failure, "status_code", 0)
             if is_final(failure) or status in CANNOT_LIST:
-                told = f"{self._named(entry)}: {self.client.words(failure)}"
                 raise Refused(told, status)
             await self.client.pause(failure, number)
-        raise JobFailed(f"{self._named(entry)}: {self.client.words(failure)}")
+        raise JobFailed(told)
 
     async def _page(self, list_page: Callable[..., Awaitable[Any]], after: Mapping[str, str]) -> Any:
         """Return a page of a list. Raises ValueError for a reply that is none."""

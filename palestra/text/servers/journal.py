@@ -131,7 +131,7 @@ class Journal:
             self._file = None
 
 
-def _checked(line: Any) -> Line:
+def _checked(line: Line) -> Line:
     """Return a line of a journal. Raises ValueError for what is none: the file may be a stranger's."""
     match line:
         case {"kind": "asked", "call": str(), "attempt": int(), "run": str(), "worst": dict(cost)}:
@@ -152,5 +152,4 @@ def _checked(line: Any) -> Line:
             raise ValueError(f"expected numbers of {', '.join(names)}, got {numbers!r:.80}")
         if not all(type(each) is int and 0 <= each < MOST for each in numbers.values()):
             raise ValueError(f"expected whole numbers that are not negative, got {numbers!r:.80}")
-    found: Line = line
-    return found
+    return line

@@ -32,8 +32,7 @@ class Cost(NamedTuple):
         return Cost((self.tokens or 0) + (other.tokens or 0), (self.money or 0) + (other.money or 0))
 
     def within(self, limit: "Cost") -> bool:
-        pairs = zip(self, limit, strict=True)
-        return all(most is None or (own or 0) <= most for own, most in pairs)
+        return all(most is None or (own or 0) <= most for own, most in zip(self, limit, strict=True))
 
     def line(self) -> dict[str, int]:
         """Return the cost as journals have it."""
@@ -151,8 +150,5 @@ class Ledger:
 
 
 def sum_of(costs: Iterable[Cost]) -> Cost:
-    tokens = money = 0
-    for each in costs:
-        tokens += each.tokens or 0
-        money += each.money or 0
-    return Cost(tokens, money)
+    costs = list(costs)
+    return Cost(sum(each.tokens or 0 for each in costs), sum(each.money or 0 for each in costs))

@@ -1,6 +1,7 @@
 """A model behind a server: its answers are calls."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,7 @@ class ServerModel(TextModel):
             "n": len(decisions),
             "seed": key % MOST_SEED,
         }
-        if sampling.top_p is not None:
-            body["top_p"] = sampling.top_p
-        if sampling.top_k is not None:
-            body["top_k"] = sampling.top_k
+        body |= {name: value for name in ("top_p", "top_k") if (value := getattr(sampling, name)) is not None}
         prices = self.config.exact_prices()
         worst, alone = (worst_of_call(prompt, num, sampling.max_tokens, prices) for num in (len(decisions), 1))
         return self.calls.ask(self.calls.client(self.config), Call(decisions, self.player, body, worst, alone, prices))
@@ -61,9 +59,9 @@ class ServerModel(TextModel):
         for index, each in enumerate(requests):
             _require_readable(each.prompt, index)
         tickets = [self.ask(each.prompt, each.key, [[each.key]], sampling) for each in requests]
-        waiting, found = frozenset(tickets), dict[int, Reply]()
+        found: dict[int, Reply] = {}
         while len(found) < len(tickets):
-            found |= self.calls.take(waiting, 0.5)
+            found |= self.calls.take(frozenset(tickets), 0.5)
         return [answers_of(found[ticket])[0] for ticket in tickets]
 
     def written(self, prompt: Prompt, text: str) -> Answer:
@@ -102,18 +100,13 @@ def check_servers(models: Mapping[str, ServerModel], with_network: bool) -> None
 
     models: by player. with_network: also for a server that cannot be reached, and for a model that it does not have.
     """
-    background = Background()
-    try:
+    with closing(Background()) as background:
         for config, (name, model) in {model.config: (name, model) for name, model in models.items()}.items():
             with below(f"players.{name}.model"):
                 client = Client(config, background)
                 if with_network:
-                    try:
+                    with closing(client):
                         client.start(client.require_model(model.model)).result()
-                    finally:
-                        client.close()
-    finally:
-        background.close()
 
 
 def answers_of(reply: Reply) -> list[Answer]:

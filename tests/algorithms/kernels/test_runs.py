@@ -10,8 +10,8 @@ from rich.console import Console
 import palestra
 from palestra.algorithms.dqn import DQN, DQNConfig
 from palestra.config import UserConfig, load_yaml
+from palestra.kinds.games.trainer import Trainer
 from palestra.players.player import Player
-from palestra.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[3]
 

@@ -148,7 +148,7 @@ def test_gaussian_noise_gives_samples_of_the_distribution() -> None:
 
 
 def test_squashed_log_prob_is_that_of_torchs_change_of_variables() -> None:
-    distribution = SquashedGaussian.within(LOW, HIGH)
+    distribution = SquashedGaussian(LOW, HIGH)
     mean, log_std = MEAN.double().expand(400, -1), LOG_STD.double()
     noise = random_normals(world_keys(0, 400, CPU), 2).double()
     value, log_prob = distribution.draw(mean, log_std, noise)
@@ -162,7 +162,7 @@ def test_squashed_log_prob_is_that_of_torchs_change_of_variables() -> None:
 @pytest.mark.parametrize(("mean", "log_std"), [(0.0, 0.0), (1.5, -1.0), (-0.7, 0.5), (4.0, -2.0)])
 def test_squashed_density_sums_to_one_and_gives_the_entropy(mean: float, log_std: float) -> None:
     """Integrals over the action, by the trapezoid rule on the grid that equally spaced values make."""
-    distribution = SquashedGaussian.within(torch.tensor([-1.0]), torch.tensor([3.0]))
+    distribution = SquashedGaussian(torch.tensor([-1.0]), torch.tensor([3.0]))
     std = math.exp(log_std)
     value = torch.linspace(mean - 9 * std, mean + 9 * std, 20_001, dtype=torch.float64).unsqueeze(1)
     parameters = torch.full_like(value, mean), torch.full_like(value, log_std)
@@ -173,7 +173,7 @@ def test_squashed_density_sums_to_one_and_gives_the_entropy(mean: float, log_std
     assert distribution.entropy(*parameters)[0] == pytest.approx(float(expected), abs=5e-3)
 
 
-@pytest.mark.parametrize("family", [ClippedGaussian(LOW, HIGH), SquashedGaussian.within(LOW, HIGH)])
+@pytest.mark.parametrize("family", [ClippedGaussian(LOW, HIGH), SquashedGaussian(LOW, HIGH)])
 def test_gaussian_kl_divergence_is_that_of_the_values_before_they_are_clipped_or_squashed(family: Any) -> None:
     """A bijection of both variables, as the tanh, leaves a divergence as it is."""
     means = torch.randn(2, 50, 2, generator=torch.Generator().manual_seed(0))
@@ -188,7 +188,7 @@ def test_gaussian_kl_divergence_is_that_of_the_values_before_they_are_clipped_or
 
 def test_squashed_samples_can_be_reparametrised() -> None:
     """Gradients of action and log-probability with respect to mean and log std, against finite differences."""
-    distribution = SquashedGaussian.within(LOW.double(), HIGH.double())
+    distribution = SquashedGaussian(LOW.double(), HIGH.double())
     noise = random_normals(world_keys(0, 6, CPU), 2).double()
 
     def both(mean: Tensor, log_std: Tensor) -> tuple[Tensor, Tensor]:
@@ -201,7 +201,7 @@ def test_squashed_samples_can_be_reparametrised() -> None:
 
 
 def test_squashed_values_far_out_stay_numbers() -> None:
-    distribution = SquashedGaussian.within(LOW, HIGH)
+    distribution = SquashedGaussian(LOW, HIGH)
     value = torch.tensor([[50.0, -50.0]], requires_grad=True)
     log_prob = distribution.log_prob(value.detach(), LOG_STD, value)
     (gradient,) = torch.autograd.grad(log_prob.sum(), value)
@@ -215,7 +215,7 @@ def test_squashed_values_far_out_stay_numbers() -> None:
 LOCKED = Box((-1.0, 0.25, 0.0), (1.0, 0.25, 6.0))
 
 
-@pytest.mark.parametrize("make", [ClippedGaussian, SquashedGaussian.within])
+@pytest.mark.parametrize("make", [ClippedGaussian, SquashedGaussian])
 def test_a_fixed_number_is_played_and_counts_for_nothing(make: Any) -> None:
     """All but the action itself is as if the Box had the other numbers alone."""
     generator = torch.Generator().manual_seed(0)

@@ -16,8 +16,8 @@ from docs.website.layout import ROOT, Pages
 from docs.website.python_names import imported, thing_of
 from palestra.cli import app
 from palestra.config.places import fields_under
-from palestra.runs.kinds import KINDS
-from palestra.runs.tournament import TournamentConfig
+from palestra.kinds.games.tournament import TournamentConfig
+from palestra.run.kinds import kinds
 from palestra.sweeps.config import SweepConfig
 
 CONFIG = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
@@ -63,7 +63,7 @@ def test_the_reference_shows_every_command_with_every_option(pages: Pages) -> No
 
 
 def test_the_reference_shows_every_key_with_what_is_expected_and_what_it_means(rows: dict[str, str]) -> None:
-    for kind in {*KINDS.values(), TournamentConfig, SweepConfig}:
+    for kind in {*(kind.config for kind in kinds()), TournamentConfig, SweepConfig}:
         for model, key, _ in fields_under(kind):
             row = rows[f"{model.__module__.removeprefix('palestra.')}.{model.__name__}.{key}"]
             _, _, expected, meaning, _ = re.split(r"(?<!\\)\|", row)

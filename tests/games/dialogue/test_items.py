@@ -8,8 +8,8 @@ import torch
 from palestra.config import Config, ConfigError, check
 from palestra.data.sets import make_sets
 from palestra.games import make_game
+from palestra.kinds.data.config import AnySetConfig
 from palestra.randomness import base_key, world_keys
-from palestra.runs.fit import AnySetConfig
 
 REWARDS = {"right": 1.0, "wrong": -1.0, "out_of_time": -1.0, "go_on": 0.0, "prover": 1.0, "shared": False}
 NIP = {"name": "nip", "stance": "accept", "min_rounds": 1, "max_rounds": 4, "first": "verifier", "rewards": REWARDS}

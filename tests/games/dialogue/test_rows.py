@@ -24,8 +24,8 @@ from palestra.games import OneGame, make_game
 from palestra.games.dialogue.game import DialogueGame
 from palestra.games.tryout import try_game
 from palestra.games.tryout_calls import are_same
+from palestra.kinds.games.starting import ALGORITHM, spaces_of
 from palestra.randomness import base_key, fold, world_keys
-from palestra.runs.starting import ALGORITHM, spaces_of
 from palestra.storage.records_file import read_records
 
 Data = dict[str, Any]

@@ -13,7 +13,7 @@ from palestra.config import check, load_yaml
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.games.gymnasium.environments import make_environment
 from palestra.games.gymnasium.wrappers import Fire
-from palestra.runs.shipped import shipped_configs
+from palestra.run.shipped import shipped_configs
 
 pytest.importorskip("ale_py")
 SHIPPED = {path.stem: path for path in shipped_configs()}
@@ -74,7 +74,7 @@ def test_frames_stay_bytes_from_the_roll_out_to_the_replay_buffer() -> None:
     data["num_worlds"] = 1
     trainer = palestra.Trainer(data)
     player = trainer.players["agent"]
-    seen = trainer._roll_out("agent", 2)
+    seen = trainer.roll_out("agent", 2)
     assert seen.observation["observation"].dtype == torch.uint8
     assert player.replay_buffer is not None
     player.replay_buffer.add(seen.rows(), seen.valid)

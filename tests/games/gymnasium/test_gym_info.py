@@ -40,7 +40,8 @@ def watched(game: GymnasiumGame, names: list[str], num_steps: int) -> tuple[dict
     """What is gathered in so many steps, the fields, and the outcomes."""
     kept: Any = Kept()
     world = game.make_world(NUM_WORLDS, KEY, training=True)
-    fields = world.record_info(names, kept)
+    fields = InfoFields(names, NUM_WORLDS, kept)
+    world.read_info(fields)
     steps = [outcome for _, _, outcome in played(world, num_steps)]
     world.close()
     return kept.values, fields, steps

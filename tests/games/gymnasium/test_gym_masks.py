@@ -14,10 +14,10 @@ import torch
 from conftest import LEARNER, MakeConfig
 
 import palestra
-from palestra.commands.export_player import export_player
 from palestra.config import ConfigError
 from palestra.games.gymnasium.spaces import MASK
 from palestra.games.world import EnvironmentFailed
+from palestra.kinds.games.export import export_player
 from palestra.randomness import world_keys
 from tests.games.gym_worlds import MODES, gym_game
 from tests.gym_probes import Forbidding

@@ -131,7 +131,7 @@ def test_statistics_are_those_of_all_that_was_seen(mode: str) -> None:
         assert torch.equal(outcome.raw_reward, raw.reward)
         pending = ended
     assert pending is not None
-    moments = game._observation_moments["observation"]
+    moments = game.observation_moments["observation"]
     assert moments.count == len(all_seen)
     assert np.allclose(moments.mean, all_seen.mean(0), rtol=1e-12)
     assert np.allclose(moments.variance, all_seen.var(0), rtol=1e-9)
@@ -175,7 +175,7 @@ def test_only_measured_numbers_are_normalised() -> None:
     observation = {"normalize": {"eps": EPS}, "clip": 0.1, "channels": "last"}
     game = gym_game(id="tests.gym_probes:Mixed-v0", observation=observation)
     observation = game.make_world(8, KEY, True).observation
-    assert set(game._observation_moments) == {"inner/number", "matrix"}
+    assert set(game.observation_moments) == {"inner/number", "matrix"}
     assert observation["pixels"].dtype == torch.uint8
     assert set(observation["inner/choice"].flatten().tolist()) == {0.0, 1.0}
     assert observation["matrix"].abs().max() <= 0.1

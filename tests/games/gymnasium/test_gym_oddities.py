@@ -12,6 +12,7 @@ import torch
 
 from palestra.config import ConfigError, check
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
+from palestra.games.info import InfoFields
 from palestra.games.spaces import Discrete, Space
 from palestra.recording.aggregates import Aggregates
 from tests.games.gym_worlds import CPU, MODES, assert_sound, gym_data, gym_game, played, rows, same_rows
@@ -93,8 +94,8 @@ def test_arrays_and_infos_that_an_environment_writes_into_again_change_nothing(
     kept, plain = Aggregates(["mean", "last", "count"]), Aggregates(["mean", "last", "count"])
     expected_game, game = gym_game("sync", mode), gym_game(way, mode, id=REUSING, arguments={"shared": shared})
     expected_world, world = expected_game.make_world(3, 7, training=True), game.make_world(3, 7, training=True)
-    expected_world.record_info(["age"], plain)
-    world.record_info(["age"], kept)
+    expected_world.read_info(InfoFields(["age"], 3, plain))
+    world.read_info(InfoFields(["age"], 3, kept))
     expected, found = rows(played(expected_world, 40)), rows(played(world, 40))
     game.close()
     assert_sound(found, mode)

@@ -281,7 +281,7 @@ def test_a_closed_world_has_no_processes_and_goes_on_where_it_was(way: str, mode
     game, twin = gym_game(way, mode), gym_game("sync", mode)
     world, other = game.make_world(3, KEY, True), twin.make_world(3, KEY, True)
     found = [rows(played(world, 9))]
-    processes = list(getattr(world._vector, "processes", []))
+    processes = list(getattr(world.vector, "processes", []))
     game.close()
     assert not any(process.is_alive() for process in processes)
     found.append(rows(played(world, 9)))
@@ -294,7 +294,7 @@ def test_a_worker_that_fails_leaves_no_process_behind() -> None:
     game = gym_game("async", id="tests.gym_probes:Faulty-v0", arguments={"limit": 9})
     world = game.make_world(3, KEY, True)
     assert world.observation
-    processes = world._vector.processes
+    processes = world.vector.processes
     with pytest.raises(EnvironmentFailed, match="ArithmeticError: the sum is too large"):
         played(world, 20)
     game.close()
@@ -305,7 +305,7 @@ def test_a_worker_that_was_killed_leaves_no_process_behind() -> None:
     game = gym_game("async")
     world = game.make_world(3, KEY, True)
     assert world.observation
-    processes = world._vector.processes
+    processes = world.vector.processes
     processes[1].kill()
     with pytest.raises(EnvironmentFailed, match="world 1, step 1 of episode 0: its process ended with SIGKILL"):
         played(world, 20)

@@ -47,13 +47,12 @@ class PolicyGradientConfig(Config):
         change = log_probs - batch["sampled"]
         if self.per == "answer":
             ratio, over_answer = sum_of_answer(change, is_answer).exp(), sum_of_answer
-            surrogate, is_clipped = self._surrogate(ratio, advantage)
-            terms = {"loss_policy": -surrogate, "ratio": ratio.detach(), "clipped": is_clipped}
         else:
-            ratio, over_answer = change.exp(), mean_of_answer
-            surrogate, is_clipped = self._surrogate(ratio, advantage[:, None])
-            per_token = {"loss_policy": -surrogate, "ratio": ratio.detach(), "clipped": is_clipped}
-            terms = {name: mean_of_answer(values, is_answer) for name, values in per_token.items()}
+            ratio, over_answer, advantage = change.exp(), mean_of_answer, advantage[:, None]
+        surrogate, is_clipped = self._surrogate(ratio, advantage)
+        terms = {"loss_policy": -surrogate, "ratio": ratio.detach(), "clipped": is_clipped}
+        if self.per == "token":
+            terms = {name: mean_of_answer(values, is_answer) for name, values in terms.items()}
             terms[WEIGHT] = is_answer.sum(dim=1).to(log_probs.dtype)
         if self.reference is not None:
             difference = batch["reference"] - log_probs

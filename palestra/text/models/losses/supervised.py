@@ -27,5 +27,4 @@ class SupervisedConfig(Config):
         is_answer = batch["is_answer"]
         if self.per == "answer":
             return {"loss_answers": -sum_of_answer(log_probs, is_answer), WEIGHT: batch["weight"]}
-        weight = batch["weight"] * is_answer.sum(dim=1)
-        return {"loss_answers": -mean_of_answer(log_probs, is_answer), WEIGHT: weight}
+        return {"loss_answers": -mean_of_answer(log_probs, is_answer), WEIGHT: batch["weight"] * is_answer.sum(dim=1)}

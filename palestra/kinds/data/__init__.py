@@ -1,0 +1,1 @@
+"""Runs in which a model learns from data."""

@@ -1,0 +1,1 @@
+"""Runs in which players learn in games, and tournaments, in which they play."""

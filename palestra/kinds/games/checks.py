@@ -1,0 +1,67 @@
+"""Checks what players need in order to learn: algorithms that the trainer knows, finite losses, worlds that go on."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from palestra.algorithms.algorithm import AlgorithmConfig
+from palestra.config import ConfigError, ConfigErrorItem
+from palestra.kinds.games.config import LearningPlayerConfig, RunConfig
+from palestra.players.player import Player
+from palestra.recording.aggregates import Aggregates
+from palestra.rollouts.fused import Worlds
+
+
+def fault_of_players(
+    players: Sequence[Player], metrics: Mapping[str, Aggregates], fused_game: Any, with_parameters: bool
+) -> str | None:
+    """Say which player can learn no more: its loss or a parameter is not finite, or all of its worlds stand still.
+
+    metrics: those since the last record, by player. with_parameters: whether parameters are checked. Gives None if all
+    players can go on.
+    """
+    for player in players:
+        loss = metrics[player.name].total("loss")  # a sum keeps a nan
+        if not math.isfinite(loss):
+            return _fault(player, f"the loss is {loss}", fused_game)
+        weights = (value for net in player.nets.values() for value in net.parameters())
+        if with_parameters and not all(bool(value.isfinite().all()) for value in weights):
+            return _fault(player, "a parameter is no finite number", fused_game)
+        if _stands_still(player.worlds, fused_game):
+            name, where = type(fused_game.game).__name__, "a world that was cut off (truncated), which plays on"
+            got = f"none in any world of player {player.name!r}"
+            return f"{name}.deciding: expected each role that has decided to decide once more in {where}, got {got}"
+    return None
+
+
+def _stands_still(worlds: Any, fused_game: Any) -> bool:
+    """Whether no world goes on.
+
+    Between two rounds of a game in lockstep, a world that was cut off waits for roles that decide at their next move.
+    Where the game lets nobody decide, that world waits for ever.
+    """
+    if not (isinstance(worlds, Worlds) and fused_game.game.lockstep):
+        return False
+    waits = worlds.truncated_pending & (worlds.awaiting & ~worlds.done).any(dim=1)
+    return bool((waits & ~fused_game.game.deciding(worlds.state).any(dim=1)).all())
+
+
+def _fault(player: Player, what: str, fused_game: Any) -> str:
+    assert player.worlds is not None
+    returns = (player.worlds.returns, fused_game.recent_returns(player.worlds))
+    if not all(bool(each.isfinite().all()) for each in returns):
+        what += ", after rewards of the game that were no finite numbers"
+    return f"player {player.name!r}, opt step {player.opt_steps}: {what}"
+
+
+def check_algorithms(config: RunConfig, algorithms: tuple[type[AlgorithmConfig], ...]) -> None:
+    """Raise ConfigError for players that learn by other algorithms than these. (): they may learn by any."""
+    names = [name for each in algorithms for name in get_args(each.model_fields["name"].annotation)]
+    expected = " or ".join(map(repr, names))
+    others = [
+        ConfigErrorItem(f"players.{name}.algorithm.name", f"expected {expected}, got {player.algorithm.name!r}")
+        for name, player in config.players.items()
+        if isinstance(player, LearningPlayerConfig) and not isinstance(player.algorithm, algorithms)
+    ]
+    if names:
+        ConfigError.require_none(others)

@@ -1,1 +1,0 @@
-"""A run as a config, as parts, and as a folder."""
