@@ -163,6 +163,7 @@ TINY: Data = {
     },
     "num_worlds": 8,
     "num_replicas": 1,
+    "actors": None,
     "roles": {"host": "host", "agent": "agent"},
     "players": {"host": LEARNER, "agent": copy.deepcopy(LEARNER)},
     "stop": {"after": 24, "unit": "opt_steps"},
@@ -196,6 +197,7 @@ TINY: Data = {
         "step_within_s": None,
         "gradients": "by_hand",
         "compile": False,
+        "actor_processes": 0,
     },
     "output": {
         "display": "quiet",
@@ -424,7 +426,7 @@ def forked_evaluators(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of evaluators are forked. In tests/docs/test_documents.py they are interpreters."""
     from tests.forked import FORKING
 
-    monkeypatch.setattr("palestra.training.evaluator_processes.subprocess", FORKING)
+    monkeypatch.setattr("palestra.training.workers.subprocess", FORKING)
 
 
 # ---- an S3-compatible server on loopback -----------------------------------------------------------------

@@ -46,6 +46,7 @@ def lone_agent(make_config: MakeConfig, game: Data, changes: Data | None = None)
         "game": game,
         "num_worlds": 4,
         "num_replicas": 1,
+        "actors": None,
         "roles": {"agent": "agent"},
         "players": {"agent": LEARNER},
         "evaluations.0.pairings": [{"agent": "agent"}, {"agent": "random"}],
@@ -203,6 +204,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
         "stop.after": 40,
         "num_worlds": 2,
         "num_replicas": 1,
+        "actors": None,
         "evaluations.0.num_games": 2,
         "evaluations.0.final_num_games": 3,
     }

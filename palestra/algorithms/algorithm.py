@@ -22,7 +22,8 @@ class Algorithm(ABC):
     """The base of all algorithms: how one player acts and learns.
 
     A subclass must implement `policy` and `learn`. It may override `predictor`, `choice_values`, `module`,
-    `warm_start`, `learning_rate_of`, `forget_waiting`, and both or none of `state_dict`, `load_state_dict`.
+    `warm_start`, `learning_rate_of`, `forget_waiting`, and both or none of `state_dict`, `load_state_dict`, and of
+    `acting_state`, `load_acting_state`.
     Its `__init__` fills the player's `nets`, `optimizers`, `lr_schedule`, `er_schedule` and `replay_buffer`.
 
     Hand-written kernels that stand in for methods are attributes of type `kernel_property`, named `..._kernel`, and
@@ -108,6 +109,16 @@ class Algorithm(ABC):
         """Restore what `state_dict` returned."""
         if state:
             raise ValueError(f"expected an empty state ({type(self).__name__} keeps none), got {list(state)}")
+
+    def acting_state(self) -> dict[str, Any]:
+        """Return what decides how the player explores, besides networks, counters and schedules; {} if nothing does.
+
+        Actors play by it (`actors` of a run), in place of the player that learns.
+        """
+        return {}
+
+    def load_acting_state(self, state: dict[str, Any]) -> None:  # noqa: B027 (most have none)
+        """Restore what `acting_state` returned, in a player that an actor plays by."""
 
     # ---- hand-written kernels ------------------------------------------------------------------------------
 

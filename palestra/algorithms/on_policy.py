@@ -5,7 +5,7 @@ the estimators from which it can learn (parts/estimators.py). This file rolls ou
 roll-out, and steps, as PPO does. To run: palestra train on_policy-cartpole
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -184,6 +184,8 @@ class OnPolicy(passes.LearnsInPasses):
         super().__init__(config, player, heads, head, "heads")
         self.whole_games = WholeGames()
         with below(place):
+            if self.estimator.corrects:
+                self.net.refuse_memories(f" for the estimator {config.estimator.name!r}")
             if not self.net.is_shared:  # play keeps no memory for heads that do not play
                 self.net.refuse_memories(" for a head that does not play", POLICY, VALUE)
             self.loss.begin(self.net, player)
@@ -241,7 +243,27 @@ class OnPolicy(passes.LearnsInPasses):
             if (whole := self.whole_games(batch, sequences)) is None:
                 return
             batch, sequences = whole[0], [whole[1]]
-        self.passes.begin(batch, sequences, self.critic, self.estimator.estimate)
+        estimate: Callable[..., tuple[Tensor, Tensor]] = self.estimator.estimate
+        if not self.estimator.corrects:
+            self.passes.begin(batch, sequences, self.critic, estimate)
+            return
+        batch, log_ratio = self.at_present(batch)
+        ratios = (log_ratio[rows] for rows in sequences)  # in whose order `begin` asks
+        self.passes.begin(batch, sequences, self.critic, lambda each: estimate(each, next(ratios)))
+
+    @torch.no_grad()
+    def at_present(self, batch: Transitions) -> tuple[Transitions, Tensor]:
+        """Return rows with the log-probabilities and values of the present networks, in place of those that played.
+
+        The second result is the logarithm of the ratio of their probabilities to those of the policy that played.
+        """
+        outputs, _ = self.actor.step({name: batch.observation[name] for name in self.net.entries}, {})
+        distribution = self.head.distribution(outputs[:, : self.head.num_outputs], batch.legal)
+        log_prob = distribution.log_prob(batch.extras.get(action_heads.SAMPLED, batch.action))
+        extras = batch.extras | {"log_prob": log_prob}
+        if "value" in extras:  # kept by a shared network
+            extras["value"] = outputs[:, -1]
+        return replace(batch, extras=extras), log_prob - batch.extras["log_prob"]
 
     def make_pass(self) -> tuple[dict[str, Tensor], int]:
         """Make an opt step on each minibatch of the experience; return the means of their metrics, and their number.

@@ -166,10 +166,15 @@ def render_profile(found: Profile, num_operators: int) -> RenderableType:
     for operator in found.operators[:num_operators]:
         times = [operator.self_cpu_time_total, operator.self_device_time_total][: 1 + has_gpu]  # in microseconds
         operators.add_row(operator.key, count_text(operator.count), *(f"{time / 1000:.2f}" for time in times))
+    played = found.seconds["play"]
+    gain = ""
+    if played and "env_steps" in found.counts and not found.seconds["waiting"]:
+        most = f"{total / max(played, total - played):.2f} times as fast"
+        gain = f"\nAn actor (actors.lag=1, execution.actor_processes=1) plays beside the rest: at most {most}.\n"
     return Group(
         f"{', '.join(f'{count_text(count)} {label(name)}' for name, count in found.counts.items())} in {total:.2f} s\n",
         phases,
-        f"\nOperators of torch in {found.profiled_opt_steps} more opt steps, under the profiler, without the time"
+        f"{gain}\nOperators of torch in {found.profiled_opt_steps} more opt steps, under the profiler, without the time"
         " of operators that they call.\nLoops compiled by numba are no operators: only the phases hold their time.\n",
         operators,
     )

@@ -5,6 +5,8 @@ from pydantic import BaseModel
 from palestra.config.places import fields_under
 
 THEIRS = {
+    "actors.lag": "sync_interval max_policy_lag",
+    "actors.num": "n_actors num_env_runners",
     "batch_size, num_minibatches": "batch",
     "begin_from": "fine_tune_from_scratch",
     "best": "load_best_model_at_end metric_for_best_model",

@@ -153,6 +153,18 @@ class InfoFields:
                 there = f"the fields are: {', '.join(sorted(self._found))}" if self._found else "no step had any field"
                 yield f"output.info: no step had the field {name!r}; {there}"
 
+    def told(self) -> dict[str, Any]:
+        """Return what `news` goes by, and forget what was left out: of an actor, for `join`."""
+        left_out, self._left_out = self._left_out, {}
+        return {"missing": sorted(self._missing), "left_out": left_out, "found": sorted(self._found)}
+
+    def join(self, told: Mapping[str, Any]) -> None:
+        """Take note of what an actor's object has told."""
+        self._missing &= {*told["missing"]}
+        self._found |= {*told["found"]}
+        for name, num in told["left_out"].items():
+            self._left_out[name] = self._left_out.get(name, 0) + num
+
     def _add_field(self, full_name: str, name: str, column: "_Column | None", where: np.ndarray | None) -> None:
         if column is None or not len(values := column.where(where)):
             return

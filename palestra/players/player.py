@@ -47,6 +47,10 @@ class Learner(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
+    def acting_state(self) -> dict[str, Any]: ...
+
+    def load_acting_state(self, state: dict[str, Any]) -> None: ...
+
     def begin_run(self) -> list[str]: ...
 
     def kernels_in_use(self) -> dict[str, str]: ...
@@ -320,6 +324,24 @@ class Player:
             "replay_buffer": None if self.replay_buffer is None else self.replay_buffer.state_dict(),
         }
 
+    def acting_state(self) -> dict[str, Any]:
+        """Return the share of `state_dict` that acting as in training needs, and what the algorithm explores by."""
+        assert self.algorithm is not None
+        return self.weights() | {
+            "in_evaluation": {name: in_evaluation(net) for name, net in self.nets.items()},
+            "schedules": {key: schedule.state_dict() for key, schedule in self.schedules().items()},
+            "acting": self.algorithm.acting_state(),
+        }
+
+    def load_acting_state(self, state: Mapping[str, Any]) -> None:
+        """Load what `acting_state` has returned."""
+        assert self.algorithm is not None
+        self._load_nets(state)
+        for key, schedule in self.schedules().items():
+            if (new := state["schedules"][key]) != schedule.state_dict():
+                self.change_schedule(key, read_schedule(new))
+        self.algorithm.load_acting_state(state["acting"])
+
     def weights(self) -> dict[str, Any]:
         """Return the share of `state_dict` that acting without exploration needs."""
         nets = {name: net.state_dict() for name, net in self.nets.items()}
@@ -331,11 +353,14 @@ class Player:
         for name, net in self.nets.items():
             net.load_state_dict(state["nets"][name])
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        assert self.algorithm is not None
+    def _load_nets(self, state: Mapping[str, Any]) -> None:
         self.load_weights(state)
         for name, net in self.nets.items():
             set_in_evaluation(net, state["in_evaluation"][name])
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert self.algorithm is not None
+        self._load_nets(state)
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
         self.algorithm.load_state_dict(state["algorithm"])

@@ -35,7 +35,7 @@ class RunningGames:
     """A batch of running games, which belongs to one roll-out loop.
 
     lengths: (B,), returns: (B, R), or (B,) with one role, of the games so far. totals: float64, sums over finished
-    games, in the order of `PlayedGame.total_names`. recent, num_finished: see palestra.rollouts.recent.
+    games, in the order of `PlayedGame.total_names`. recent, num_finished: as `remember` gives them.
     """
 
     keys: Tensor
@@ -58,7 +58,7 @@ class PlayedGame:
     """Plays a game with a policy in every seat. The policies may be exchanged between calls."""
 
     def __init__(self, game: Game, policies: dict[str, Policy]) -> None:
-        self.policies = policies
+        self.policies, self.statistics = policies, game.statistics
         self.total_names = (
             *("episodes", "terminated", "truncated", "length"),
             *(f"return/{role}" for role in game.roles),
@@ -90,6 +90,10 @@ class PlayedGame:
         """Give the returns of the last finished games, oldest first: float32 (at most 100, R). Waits for the device."""
         num, recent = int(worlds.num_finished), worlds.recent
         return recent[:num] if num <= NUM_RECENT else recent[:-1].roll(-(num % NUM_RECENT), 0)
+
+    def added(self) -> list[Any]:
+        """Return what was added to running statistics that are shared, since all have joined theirs, by actor."""
+        return [[each.added.own_state() for each in self.statistics() if each.added is not None]]
 
     def is_exact(self, worlds: Any) -> bool:
         """Return whether all games went on to the same bits after a resume: those of a TensorGame always do."""

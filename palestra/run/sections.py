@@ -47,9 +47,11 @@ class ProcessesConfig(MachineConfig):
     num_processes: PositiveInt
     """processes among which the replicas are divided, as many to each; under torchrun, its processes count"""
     timeout_s: PositiveFloat
-    """seconds that one of several processes may be later than the others, before the run ends and names it"""
+    """seconds that one of several processes may be later than the others, before the run ends and names it; and that
+    actors in a process may take for a roll-out"""
     max_restarts: NonNegativeInt
-    """how often the processes are started again, from the last checkpoint, after one of them was lost"""
+    """how often the processes are started again, from the last checkpoint, after one of them was lost; a process of
+    actors goes on where it was"""
 
 
 class PlayExecutionConfig(MachineConfig):
@@ -85,6 +87,7 @@ class ExecutionConfig(PlayExecutionConfig, ProcessesConfig):
         "kernel": "numba",
         "gradients": "by_hand",
         "compile": False,
+        "actor_processes": 0,
     }
 
     gradients: Literal["by_hand", "autograd"]
@@ -92,6 +95,9 @@ class ExecutionConfig(PlayExecutionConfig, ProcessesConfig):
     as fast; where a loss was changed, torch's autograd runs all the same; autograd: always"""
     compile: bool
     """compile the update (torch.compile): half a minute at the start, then faster; plain mlps on a CPU need none"""
+    actor_processes: NonNegativeInt
+    """processes among which the actors of each replica are divided, as many to each; 0: they play in the process that
+    trains, one after the other; it changes no bit"""
 
 
 class RunOutputConfig(Config):

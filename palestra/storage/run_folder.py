@@ -128,7 +128,7 @@ FAILURE, OWNER, UNFILED, JOBS = "failure.txt", "owner.json", "unfiled", "jobs.js
 LARGE_FOLDERS = ("checkpoints", "buffers")
 OUR_FOLDERS = (
     *(*LARGE_FOLDERS, "evaluations", "analyses", "media", "players", "prompts", "rollouts", "learned", "transcripts"),
-    *("calls", "ranks", "export", "tensorboard", "csv", "wandb", "mlflow", "trackio"),
+    *("calls", "ranks", "actors", "export", "tensorboard", "csv", "wandb", "mlflow", "trackio"),
 )
 OUR_FILES = (
     *("lock", "config.yml", "run.json", "records.jsonl", "changes.jsonl", JOBS, UNFILED),

@@ -28,7 +28,7 @@ from palestra.config.usual import completed
 from palestra.config.variants import Variants, members_of, names_of
 from palestra.games import make_game
 from palestra.kinds.games.config import RunConfig
-from palestra.kinds.games.trainer import Trainer
+from palestra.kinds.games.trainer import SecondRollOut, Trainer
 from palestra.randomness import restored_global_states
 from palestra.recording.recorders import without_clock
 from palestra.run.branching import tree_differences
@@ -58,7 +58,9 @@ def check_algorithm(
     The first training is not interrupted. The second has other states of the global random generators: the same seed
     must give the same bits. The third is stopped at every safe point, and a fresh object goes on from the checkpoint:
     everything that `learn` needs must be in `state_dict`. In the fourth two replicas learn in lockstep, for which
-    `self.player.mean_over_replicas` stands between gradient and step.
+    `self.player.mean_over_replicas` stands between gradient and step. In the fifth an actor plays, to whom
+    `acting_state` must give all that the player explores by besides networks and counters; where turns have several
+    roll-outs, none can.
 
     config: values for some keys of the class; the others are made up. game: the config of a game to train in; None: a
     cart and pole, Nim with one player in both seats, and a pendulum, of which the class must be able to play either the
@@ -129,7 +131,7 @@ def _faults(cls: type[Algorithm], algorithm: Data, game: Data) -> list[ConfigErr
                 _train(cls, Path(place) / "replicas", config | {"num_replicas": 2})
         except _Unable as error:
             return [ConfigErrorItem("", f"{error}, with num_replicas: 2")]
-        return faults
+        return faults or [*islice(_faults_of_actors(cls, alone, Path(place), config), 1)]
 
 
 def _faults_of_chance(cls: type[Algorithm], alone: Stopping, place: Path, config: Data) -> Iterator[ConfigErrorItem]:
@@ -159,6 +161,24 @@ def _faults_of_stops(cls: type[Algorithm], alone: Stopping, place: Path, config:
         elif after is not None:
             yield from _differences(cls, "learn", expected, after, again.states[1], number + 1)
     yield from _differences(cls, "learn", "the same records with stops as without", _records(alone), _records(again))
+
+
+def _faults_of_actors(cls: type[Algorithm], alone: Stopping, place: Path, config: Data) -> Iterator[ConfigErrorItem]:
+    """Yield faults, if an actor does not play as the player itself does.
+
+    Where observations are normalised it does not: the same rows are added up in another order.
+    """
+    if alone.trainer.game.statistics():
+        return
+    try:
+        again = _train(cls, place / "acted", config | {"actors": {"num": 1, "lag": 0}})
+    except _Unable as error:
+        if not isinstance(error.__cause__, SecondRollOut):
+            yield ConfigErrorItem("", f"{error}, with actors")
+        return
+    why = "an actor to play to the same bits: from acting_state all that it explores by besides networks and counters"
+    for number, (one, other) in enumerate(zip(alone.states, again.states, strict=False)):
+        yield from _differences(cls, "acting_state", why, one, other, number)
 
 
 def _differences(

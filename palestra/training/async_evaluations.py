@@ -7,10 +7,12 @@ resumed run plays them again.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from palestra.evaluation.config import EvaluatorsConfig
@@ -23,10 +25,63 @@ from palestra.run.stored import record_name
 from palestra.runtime.signals import Interrupted
 from palestra.storage.disk import Folder
 from palestra.storage.facts import to_json
-from palestra.storage.states import copied
-from palestra.training.evaluator_processes import Answer, Processes, ProcessRequest
+from palestra.storage.states import copied, to_bytes
+from palestra.training.workers import Job, LogFile, Terms, Worker, close_all
 
 LOOK_S = 0.05  # between two checks for a signal while training waits
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a request.
+
+    result: that of `Evaluations.play`; None if the evaluation has failed. seconds: how long it took. why: the reason
+    why it has failed, else empty.
+    """
+
+    result: dict[str, Any] | None
+    seconds: float
+    why: str
+
+
+class EvaluationJob(Job):
+    """A request to play one evaluation.
+
+    num: of games or items per pairing. with_scripted: whether pairings in which no player learns are played too. state:
+    that by which to evaluate, and the counters. task: its progress, which the display shows. file: is called with the
+    answer first, in another thread.
+    """
+
+    def __init__(
+        self,
+        evaluation: str,
+        num: int,
+        with_scripted: bool,
+        state: Mapping[str, Any],
+        task: Task,
+        file: Callable[[Answer], None],
+    ) -> None:
+        self.asked, self.task, self.file = [evaluation, num, with_scripted, state], task, file
+        self.what = f"evaluation {task.name}"
+        self.answer: Future[Answer] = Future()
+
+    def request(self, known: set[str]) -> bytes:
+        return to_bytes(self.asked)
+
+    def told(self, message: Mapping[str, Any]) -> None:
+        self.task.move(message["num_over"], message["num_rounds"])
+
+    def done(self, message: Mapping[str, Any], content: bytes) -> None:
+        self._give(Answer(message["result"], message["seconds"], ""))
+
+    def failed(self, error: Exception, log: Path) -> str:
+        why = str(error) or type(error).__name__
+        self._give(Answer(None, 0.0, why))
+        return f"{self.what} has failed, so nothing is decided by it: {why}; training goes on (see {log})"
+
+    def _give(self, answer: Answer) -> None:
+        self.file(answer)
+        self.answer.set_result(answer)
 
 
 class PendingEvaluation(NamedTuple):
@@ -65,12 +120,13 @@ class AsyncEvaluating(Evaluating):
         self.config: EvaluatorsConfig = progress.run.config.evaluators
         self.batches: list[Batch] = []  # the oldest first
         self.folder: Folder | None = None  # where answers are filed
-        self.processes: Processes | None = None
+        self.jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self.workers: list[Worker] = []
 
     # ---- requests and results ----------------------------------------------------------------------------
 
     def _records(self, request: EvaluationRequest) -> list[dict[str, Any]]:
-        if self.processes is None:  # between two `fit`
+        if not self.workers:  # between two `fit`
             return super()._records(request)
         if request.names:
             self.batches.append(Batch(request, copied(self.evaluations.snapshot())))
@@ -112,35 +168,39 @@ class AsyncEvaluating(Evaluating):
         """A context in which processes play. They are started when there is something to play, and end with it."""
         run = self.progress.run.folder
         self.folder = run.evaluations.make().below("async").make()
-        self.processes = Processes(run.path, self.folder, self.config, self.progress.run.display.error)
+        config, self.jobs = self.config, SimpleQueue()
+        server = "palestra.training.worker:evaluator"
+        terms = Terms("evaluator", server, config.timeout_s, "evaluators.timeout_s", config.max_restarts, in_all=False)
+        logs = [LogFile(self.folder, f"evaluator-{number}.log") for number in range(config.num_processes)]
+        self.workers = [Worker(run.path, log, terms, self.jobs, self.progress.run.display.error) for log in logs]
         self._hand_over()
         try:
             yield
         finally:
-            self.processes.close()
-            self.processes = None
+            close_all(self.workers)
+            self.workers = []
             for batch in self.batches:  # in the next `fit` they are played again
                 batch.pending = {}
 
     def _hand_over(self) -> None:
-        for batch in self.batches if self.processes is not None else ():
+        for batch in self.batches if self.workers else ():
             if not batch.pending:
                 batch.pending = {name: self._start(name, batch) for name in batch.request.names}
 
     def _start(self, name: str, batch: Batch) -> PendingEvaluation:
-        assert self.processes is not None
         request = batch.request
         task = request.task(self.evaluations, name)
         task.name = f"{name} of opt step {request.counters['opt_steps']}"
         state = batch.state | {"counters": request.counters}
         num = self.evaluations.num(name, request.is_final)
-        handed_over = ProcessRequest(name, num, request.with_scripted, state, task)
         if (failed := self._failed_before(name, request)) is not None:
             known: Future[Answer] = Future()
             known.set_result(failed)
             return PendingEvaluation(task, known)
-        answer = self.processes.play(handed_over, lambda found: self._file(record_of(name, request, found)))
-        return PendingEvaluation(task, answer)
+        scripted = request.with_scripted
+        job = EvaluationJob(name, num, scripted, state, task, lambda found: self._file(record_of(name, request, found)))
+        self.jobs.put(job)
+        return PendingEvaluation(task, job.answer)
 
     def _failed_before(self, name: str, request: EvaluationRequest) -> Answer | None:
         """The answer of an evaluation that has failed before, else None.

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -202,14 +203,16 @@ class Lockstep:
 
     def share_statistics(self, game: Any) -> None:
         """Let replicas have the running statistics of observations and rewards in common."""
-        for each in () if self.replica.is_alone else game.statistics():
+        for each in game.statistics():
             each.begin_sharing()
 
-    def join_statistics(self, game: Any) -> None:
-        """Give all replicas the same running statistics of observations and rewards."""
-        statistics = [] if self.replica.is_alone else game.statistics()
-        if statistics:
-            of_all = self.replica.each("running statistics", [each.added.own_state() for each in statistics])
+    def join_statistics(self, game: Any, added: Callable[[], list[Any]]) -> None:
+        """Give all replicas the same running statistics of observations and rewards, which they have in common.
+
+        added: gives what each actor of this replica has added.
+        """
+        if statistics := game.statistics():
+            of_all = [*chain.from_iterable(self.replica.each("running statistics", added()))]
             for number, each in enumerate(statistics):
                 each.join_all([states[number] for states in of_all])
 

@@ -593,6 +593,7 @@ class Training:
     def _write_record(self, fields: dict[str, Any], now: Mark, waits: dict[str, Any], ended: str | None) -> None:
         rates = {f"{name}_per_s": rate for name, rate in self._recorded.rates(now).items()}
         clock = {"train_seconds": self.run.clock.seconds, **rates, "time": self.run.time_log.take(), **waits}
+        clock |= fields.pop("clock", {})
         self._recorded = now
         if notes := self.notes.take():
             fields["notes"] = notes
@@ -721,7 +722,7 @@ class Training:
         return {}
 
     def _record_fields(self) -> dict[str, Any]:
-        """The fields of a record besides counters, notes and clock."""
+        """The fields of a record besides counters and notes; those of `clock` go there."""
         return {}
 
     def _errors_after_record(self, has_ended: bool) -> Sequence[str]:

@@ -778,6 +778,7 @@ def probe_config(kind: str, continuous: bool, **changes: Any) -> dict[str, Any]:
         "game": {"name": "tests.probes:Probe", "kind": kind, "continuous": continuous, "limit": 4},
         "num_worlds": 32,
         "num_replicas": 1,
+        "actors": None,
         "roles": {"agent": "agent"},
         "players": {"agent": {"algorithm": algorithm | changes, "warm_start": None, "updates": {"name": "constant"}}},
         "stop": {"after": 800, "unit": "opt_steps"},
@@ -795,6 +796,7 @@ def probe_config(kind: str, continuous: bool, **changes: Any) -> dict[str, Any]:
             "step_within_s": None,
             "gradients": "by_hand",
             "compile": False,
+            "actor_processes": 0,
         },
         "output": {
             "display": "quiet",

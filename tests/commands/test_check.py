@@ -395,6 +395,7 @@ TRAIN = re.compile(
     r"train: ([\d,]+) ((?:opt|env) steps), "
     r"(?:\w+ updates after each|\w+(?:, \w+)* and \w+ update (?:together after each|in turn, each after a)) "
     r"roll-out of [\d,]+ rounds? in [\d,]+ worlds?(?: of its own)?"
+    r"(?:; \d actors? plays? in \d process, \d turn behind)?"
 )
 TEST = re.compile(r"test: ([\d,]+) games, evaluation main: (\d+) pairings? of ([\d,]+) games(?: each)?")
 

@@ -3,17 +3,20 @@
 Covers palestra.commands.profiling.
 """
 
+import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner
 
 from palestra.cli import app
-from palestra.commands.profiling import profile_config
+from palestra.commands.profiling import Profile, profile_config, render_profile
 from palestra.runtime.timing import PHASES
 
 MakeConfig = Callable[..., dict[str, Any]]
@@ -51,6 +54,17 @@ def test_the_phases_are_timed_without_the_profiler(
     assert all(found.seconds[phase] > 0.0 for phase in ("play", "memory", "update"))
     assert found.seconds["saving"] == found.seconds["evaluation"] == 0.0
     assert found.operators == sorted(found.operators, key=lambda operator: -operator.self_cpu_time_total)
+
+
+def test_it_says_what_an_actor_could_gain() -> None:
+    """Where play takes three seconds of four, four turns in the time of three; with actors nothing is said."""
+    seconds = dict.fromkeys(PHASES, 0.0) | {"play": 3.0, "update": 1.0}
+    found = Profile(seconds, {"env_steps": 100, "opt_steps": 10}, [], 10)
+    console = Console(width=200, record=True, quiet=False, file=io.StringIO())
+    console.print(render_profile(found, 3))
+    console.print(render_profile(replace(found, seconds=seconds | {"waiting": 1.0}), 3))
+    told = console.export_text()
+    assert told.count("An actor (actors.lag=1, execution.actor_processes=1) plays beside the rest: at most 1.33") == 1
 
 
 @pytest.mark.parametrize(

@@ -336,6 +336,7 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
         "game": game.model_dump(),
         "num_worlds": 16,
         "num_replicas": 1,
+        "actors": None,
         "roles": {"agent": "agent"},
         "players": {"agent": {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}}},
         "stop": {"after": 1000, "unit": "opt_steps"},
@@ -353,6 +354,7 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
             "step_within_s": None,
             "gradients": "by_hand",
             "compile": False,
+            "actor_processes": 0,
         },
         "output": {
             "display": "quiet",

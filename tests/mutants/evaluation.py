@@ -6,7 +6,7 @@ STATISTICS = "runtime/test_statistics.py"
 GAMES = "evaluation/test_evaluator.py"
 EPISODES = "evaluation/test_episodes.py"
 NAMED = "evaluation/test_named_evaluations.py evaluation/test_best_score.py"
-ASYNC = "training/test_async_evaluations.py training/test_evaluator_processes.py"
+ASYNC = "training/test_async_evaluations.py training/test_workers.py"
 
 EVALUATION = [
     *mutants(

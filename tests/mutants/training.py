@@ -4,7 +4,7 @@ from tests.mutants.mutant import mutants
 
 STAGES = "training/test_stages.py"
 MODES = "nets/test_modes.py"
-PENDING = "training/test_evaluator_processes.py"
+PENDING = "training/test_workers.py"
 LOCKSTEP = "training/test_lockstep.py"
 JOINT = "training/test_joint_gradients.py"
 TURNS = "games/dialogue/test_protocol.py"
@@ -72,7 +72,7 @@ TRAINING = [
         LOCKSTEP,
         ("self.config.seed, key, self.replica.index * num)", "self.config.seed, key, 0)"),
         ("* collecting[0].num_worlds * self.replica.num", "* collecting[0].num_worlds"),
-        ("        self.lockstep.join_statistics(self.game)\n", ""),
+        ("            self.lockstep.join_statistics(self.game, self.fused_game.added)\n", "            pass\n"),
         ("sum(each[name] for each in of_all)", "of_all[0][name]"),
     ),
     *mutants(

@@ -267,3 +267,37 @@ def test_what_learns_without_the_other_replicas_is_shown_the_line_that_it_lacks(
     [error] = raised.value.errors[:1]
     assert "expected `gradient, metrics = self.player.mean_over_replicas(gradient, metrics)` between" in error.message
     assert error.message.endswith("with num_replicas: 2")
+
+
+class Tiring(Looped):
+    """Draws by another stream in each turn."""
+
+    turns = 0
+
+    def act(self, view: Any, legal: Any, keys: Any, memory: Any) -> Decision:
+        return super().act(view, legal, keys + self.turns, memory)
+
+    def learn(self, turn: Any) -> None:
+        super().learn(turn)
+        self.turns += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"turns": self.turns}
+
+
+class TellingActors(Tiring):
+    def acting_state(self) -> dict[str, Any]:
+        return {"turns": self.turns}
+
+    def load_acting_state(self, state: dict[str, Any]) -> None:
+        self.turns = state["turns"]
+
+
+def test_what_a_player_explores_by_must_reach_its_actors() -> None:
+    with pytest.raises(ConfigError) as told:
+        check_algorithm(Tiring, game=NIM)
+    (line,) = str(told.value).splitlines()
+    assert line.startswith(
+        "Tiring.acting_state: expected an actor to play to the same bits: from acting_state all that"
+    )
+    check_algorithm(TellingActors, game=NIM)

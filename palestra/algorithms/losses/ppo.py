@@ -15,7 +15,7 @@ class PPOLoss(ProximalLoss, OnPolicyLoss):
     """PPO's loss. Its state is the coefficient of the KL penalty."""
 
     config: "PPOLossConfig"
-    estimators = ("gae", "td_lambda", "reward_to_go", "torchrl")
+    estimators = ("gae", "td_lambda", "v_trace", "reward_to_go", "torchrl")
 
     def __init__(self, config: "PPOLossConfig") -> None:
         super().__init__(config)

@@ -29,7 +29,11 @@ class Reinforce(OnPolicyLoss):
 
     @property
     def estimators(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("reward_to_go",) if self.config.critic is None else ("gae", "td_lambda", "reward_to_go", "torchrl")
+        return (
+            ("reward_to_go",)
+            if self.config.critic is None
+            else ("gae", "td_lambda", "v_trace", "reward_to_go", "torchrl")
+        )
 
     def terms(self, batch: LossBatch) -> dict[str, Tensor]:
         policy_loss, entropy = -batch.mean(batch.advantage * batch.log_prob), batch.mean(batch.entropy)

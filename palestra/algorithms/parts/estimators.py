@@ -23,6 +23,7 @@ from palestra.config import (
     Fraction,
     LibraryClass,
     MissingExtra,
+    PositiveFloat,
     UserConfig,
     below,
     failure,
@@ -87,13 +88,17 @@ class Estimator(ABC):
     skips_rows: whether it skips rows that do not count, which games of several roles have. whole_games: whether it
     needs whole games, so that a row waits, from one roll-out to the next, until its game has ended. estimates: false if
     it finds nothing. bootstraps: whether it asks for values where a game was cut off, so that the loss must name the
-    head `value`.
+    head `value`. corrects: whether it corrects what an older policy has played, as with `actors` of a run. Values, and
+    the log-probabilities that the loss takes for those of the policy that played, are then of the present networks,
+    which have no memory, and `estimate` also gets log_ratio, (T, W): the logarithm of the ratio of the probability that
+    they give to an action to that with which it was played.
     """
 
     skips_rows: bool = True
     whole_games: ClassVar[bool] = False
     estimates: ClassVar[bool] = True
     bootstraps: bool = True
+    corrects: ClassVar[bool] = False
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -156,6 +161,51 @@ class TDLambdaConfig(DiscountedConfig):
     @property
     def gae_lambda(self) -> float:
         return self.td_lambda
+
+
+class VTrace(Estimator):
+    """V-trace (Espeholt et al. 2018, eq. 1): value targets of the present policy, from what an older one has played.
+
+    Advantages are those of its section 4.2, which weigh a decision by its ratio of probabilities, too.
+    """
+
+    config: "VTraceConfig"
+    corrects = True
+
+    def estimate(self, sequences: Sequences, log_ratio: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        assert log_ratio is not None
+        config, ratio = self.config, log_ratio.exp()
+        rho, trace = ratio.clamp(max=config.rho_bar), config.trace_lambda * ratio.clamp(max=config.c_bar)
+        advantages, targets = torch.zeros_like(sequences.value), torch.zeros_like(sequences.value)
+        later = later_target = torch.zeros_like(sequences.value[0])
+        is_last = torch.ones_like(sequences.valid[0])
+        for t in reversed(range(len(targets))):
+            reward, value, next_value, terminated, truncated, valid = (column[t] for column in sequences)
+            is_cut = truncated | is_last
+            following = torch.where(is_cut, next_value, later).masked_fill(terminated, 0.0)
+            following_target = torch.where(is_cut, next_value, later_target).masked_fill(terminated, 0.0)
+            difference = rho[t] * (reward + config.gamma * following - value)
+            target = value + difference + config.gamma * trace[t] * (following_target - following)
+            advantage = rho[t] * (reward + config.gamma * following_target - value)
+            advantages[t], targets[t] = torch.where(valid, advantage, 0.0), torch.where(valid, target, value)
+            later, later_target = torch.where(valid, value, later), torch.where(valid, target, later_target)
+            is_last = is_last & ~valid
+        return advantages, targets
+
+
+class VTraceConfig(DiscountedConfig):
+    made = VTrace
+    usual: ClassVar[dict[str, Any]] = {"gamma": 0.99, "trace_lambda": 1.0, "rho_bar": 1.0, "c_bar": 1.0}
+
+    name: Literal["v_trace"]
+    """V-trace (Espeholt et al. 2018), which corrects what an older policy has played, as with `actors`"""
+    trace_lambda: Fraction
+    """0: targets from the value one decision ahead; 1: from all that follows"""
+    rho_bar: PositiveFloat
+    """the largest weight of a decision; larger ones make the values those of the present policy, smaller ones those of
+    a policy nearer to the one that played"""
+    c_bar: PositiveFloat
+    """the largest weight by which a later decision counts: smaller ones vary less, and learn more slowly"""
 
 
 class RewardToGo(Estimator):
@@ -260,6 +310,12 @@ class TorchRLEstimatorConfig(TorchRLConfig, EstimatorConfig):
 
 
 AnyEstimatorConfig = Annotated[
-    GAEConfig | TDLambdaConfig | RewardToGoConfig | NoEstimatorConfig | TorchRLEstimatorConfig | UserConfig,
+    GAEConfig
+    | TDLambdaConfig
+    | VTraceConfig
+    | RewardToGoConfig
+    | NoEstimatorConfig
+    | TorchRLEstimatorConfig
+    | UserConfig,
     ByName(user_class=Estimator),
 ]

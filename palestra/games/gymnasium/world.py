@@ -426,7 +426,7 @@ class GymnasiumWorld(EnvironmentWorld):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._close_vector()
-        self._stored = state
+        self._stored, self.exact = state, state["exact"]
 
     def close(self) -> None:
         """Close the environments and end their processes. The next use opens them again, where they were."""

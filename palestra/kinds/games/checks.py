@@ -40,6 +40,8 @@ def _stands_still(worlds: Any, fused_game: Any) -> bool:
     Between two rounds of a game in lockstep, a world that was cut off waits for roles that decide at their next move.
     Where the game lets nobody decide, that world waits for ever.
     """
+    if hasattr(worlds, "shares"):
+        return all(_stands_still(share, fused_game) for share in worlds.shares)
     if not (isinstance(worlds, Worlds) and fused_game.game.lockstep):
         return False
     waits = worlds.truncated_pending & (worlds.awaiting & ~worlds.done).any(dim=1)
@@ -47,8 +49,8 @@ def _stands_still(worlds: Any, fused_game: Any) -> bool:
 
 
 def _fault(player: Player, what: str, fused_game: Any) -> str:
-    assert player.worlds is not None
-    returns = (player.worlds.returns, fused_game.recent_returns(player.worlds))
+    returns = [share.returns for share in getattr(player.worlds, "shares", [player.worlds])]
+    returns.append(fused_game.recent_returns(player.worlds))
     if not all(bool(each.isfinite().all()) for each in returns):
         what += ", after rewards of the game that were no finite numbers"
     return f"player {player.name!r}, opt step {player.opt_steps}: {what}"

@@ -21,6 +21,7 @@ from palestra.config import (
     ConfigError,
     ConfigErrorItem,
     InBranch,
+    NonNegativeInt,
     PositiveInt,
     UserConfig,
     has_unread,
@@ -90,6 +91,16 @@ def _check_num_worlds(value: Any) -> Any:
     return value
 
 
+class ActorsConfig(Config):
+    usual: ClassVar[Any] = {"num": 1, "lag": 1}
+
+    num: PositiveInt
+    """into how many shares, of equal size, the worlds of each learning player are divided; an actor steps a share"""
+    lag: NonNegativeInt
+    """how many turns older than the present one the policy is that plays, so that actors play while the learner learns;
+    0: none, and they only share the work"""
+
+
 class RunConfig(EvaluatedRunConfig):
     """A run in which players play games.
 
@@ -102,7 +113,7 @@ class RunConfig(EvaluatedRunConfig):
     axes = ("env_steps", "opt_steps")
     in_words = "a run in which players play games"
     options = ("--pairing", "--games", "--video", "--player", "--onnx", "--role", "--board")
-    bitless = ("step_within_s", *ProcessesConfig.bitless)
+    bitless = ("step_within_s", "actor_processes", *ProcessesConfig.bitless)
     usual: ClassVar[Any] = {"trainer": "in_turn", "num_worlds": 8, "num_replicas": 1}
 
     trainer: Annotated[AnyTrainerConfig, InBranch.SAME_PART]  # type: ignore[assignment]
@@ -114,6 +125,9 @@ class RunConfig(EvaluatedRunConfig):
     num_replicas: Annotated[PositiveInt, InBranch.FIXED]
     """how many trainings learn the same networks in lockstep, each with worlds, memories and minibatches of its own:
     1, or a power of two"""
+    actors: Annotated[ActorsConfig | None, InBranch.FIXED]
+    """actors, which play in shares of the worlds, here or in processes of their own (execution.actor_processes), also
+    while the learner learns; null: a player plays, then learns"""
     roles: Annotated[dict[str, str], InBranch.FIXED]
     """who sits in which role"""
     players: Annotated[dict[str, AnyPlayer], InBranch.FIXED]
@@ -135,6 +149,7 @@ class RunConfig(EvaluatedRunConfig):
             roles = self.game.declared_roles()
             yield from self._role_errors(roles)
             yield from self._worlds_errors()
+            yield from self._actors_errors()
             yield from self._together_errors()
             yield from self._updates_errors()
             yield from evaluation_errors(self.evaluations, self.game, roles, scripts)
@@ -177,6 +192,10 @@ class RunConfig(EvaluatedRunConfig):
     def learners(self) -> list[str]:
         """The names of the players that learn."""
         return [name for name, config in self.players.items() if isinstance(config, LearningPlayerConfig)]
+
+    def cores(self) -> int:
+        """As in BaseRunConfig, with the actors' processes, which each replica has."""
+        return super().cores() + self.execution.num_threads * self.execution.actor_processes * self.num_replicas
 
     def environments(self) -> list[str]:
         games = (self.game, *(evaluation.game for evaluation in self.evaluations))
@@ -274,6 +293,23 @@ class RunConfig(EvaluatedRunConfig):
                 known = f"the players that learn are {', '.join(learners)}"
                 what = f"{player!r} does not learn, leave it out" if player in self.players else "unknown key"
                 yield ConfigErrorItem(key, f"{what}; {known}")
+
+    def _actors_errors(self) -> Iterator[ConfigErrorItem]:
+        actors, processes = self.actors, self.execution.actor_processes
+        if actors is None:
+            if processes:
+                message = f"expected 0, because `actors` is null, got {processes}"
+                yield ConfigErrorItem("execution.actor_processes", message)
+            return
+        if processes and actors.num % processes:
+            message = f"expected 0 or a divisor of actors.num = {actors.num}, got {processes}"
+            yield ConfigErrorItem("execution.actor_processes", message)
+        worlds = self.num_worlds if isinstance(self.num_worlds, dict) else {"": self.num_worlds}
+        for player, num in worlds.items():
+            if num % actors.num:
+                key = f"num_worlds.{player}" if player else "num_worlds"
+                message = f"expected a divisor of {key} = {num}, because actors share the worlds, got {actors.num}"
+                yield ConfigErrorItem("actors.num", message)
 
     def _together_errors(self) -> Iterator[ConfigErrorItem]:
         """A fault for each key that does not fit one roll-out for all learning players."""

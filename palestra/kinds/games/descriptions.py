@@ -41,17 +41,25 @@ def _roll_out(config: RunConfig, player: str) -> str:
 
 
 def updates_in_words(config: RunConfig) -> str:
-    """Say in which epochs each player learns, as the end of a sentence; "" if all learn in every epoch."""
+    """Say in which epochs each player learns, and that actors play, as the end of a sentence; "" if there is neither.
+
+    All players learn in every epoch unless `updates` says otherwise.
+    """
     updates = {name: config.players[name].updates for name in config.learners()}  # type: ignore[union-attr]
+    acted = ""
+    if (actors := config.actors) is not None:
+        behind = f"{actors.lag} turn{'s' * (actors.lag != 1)} behind" if actors.lag else "without a lag"
+        where = f"in {num} process{'es' * (num != 1)}" if (num := config.execution.actor_processes) else "here"
+        acted = f"; {actors.num} actor{'s' * (actors.num != 1)} play{'s' * (actors.num == 1)} {where}, {behind}"
     if all(each.cycle == 1 for each in updates.values()):
-        return ""
+        return acted
     num_epochs = config.stop.after if config.stop.unit == "epochs" else math.inf
     told = []
     for name, each in updates.items():
         first = next(epoch for epoch in count() if each.learns(epoch))
         never = f", first in epoch {first}: never in this run" if first >= num_epochs else ""
         told.append(f"{name} learns {each.in_words()}{never}")
-    return "; " + ", ".join(told)
+    return "; " + ", ".join(told) + acted
 
 
 def final_evaluations(config: RunConfig) -> Stage:

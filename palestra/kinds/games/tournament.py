@@ -109,7 +109,7 @@ class TournamentConfig(Config):
         games = {"num_games": self.num_games, "final_num_games": self.num_games, "max_rounds": self.max_rounds}
         evaluation = EvaluationConfig(**{**ASKED_OF_GAMES, **games, "name": NAME, "pairings": self.every_pairing()})
         execution = ExecutionConfig(
-            **dict(self.execution), **ProcessesConfig.usual, gradients="autograd", compile=False
+            **dict(self.execution), **ProcessesConfig.usual, gradients="autograd", compile=False, actor_processes=0
         )
         keys: dict[str, Any] = {key: getattr(self, key) for key in ("seed", "game", "num_worlds", "players")}
         keys |= {"evaluations": [evaluation], "execution": execution, "roles": {}}

@@ -25,6 +25,7 @@ from palestra.buffers.replay import ReplayBuffer
 from palestra.games.config import NotDeclared
 from palestra.games.info import InfoFields
 from palestra.games.world import EnvironmentFailed, EnvironmentWorld
+from palestra.kinds.games.actors import ActedGame, ActorsLost, Here, Place, There, notes_of_lag, snapshot_of
 from palestra.kinds.games.checks import check_algorithms, fault_of_players
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.descriptions import final_evaluations, turns_in_words, updates_in_words
@@ -42,7 +43,7 @@ from palestra.recording.results import History, Stage
 from palestra.rollouts import fuse
 from palestra.rollouts.solo import SoloWorlds
 from palestra.rollouts.transitions import Transitions, join_roles
-from palestra.run.branching import unequal_bits
+from palestra.run.branching import stored_config, unequal_bits
 from palestra.run.sections import OutputConfig
 from palestra.runtime.counter import Counter, count
 from palestra.runtime.limits import memory_needed
@@ -51,6 +52,7 @@ from palestra.storage.run_folder import RunFolder
 from palestra.training.async_evaluations import make_evaluating
 from palestra.training.opening import Models, Nets, calls_of
 from palestra.training.training import Training
+from palestra.training.workers import Terms
 
 PARTS = {
     "net": "nets",
@@ -74,10 +76,10 @@ class PendingMetrics:
         self.info = {player.name: Aggregates(statistics) for player in learners if config.info}
         self.fields: list[InfoFields] = []
         for player in learners if config.info else ():
-            assert isinstance(player.worlds, SoloWorlds)
-            assert isinstance(player.worlds.world, EnvironmentWorld)
             self.fields.append(InfoFields(config.info, player.num_worlds, self.info[player.name]))
-            player.worlds.world.read_info(self.fields[-1])
+            if isinstance(player.worlds, SoloWorlds):  # else actors read
+                assert isinstance(player.worlds.world, EnvironmentWorld)
+                player.worlds.world.read_info(self.fields[-1])
 
     def take(self, player: str, join: Callable[[str, Aggregates], None]) -> dict[str, Any]:
         """Give the entries of a record that concern a player, by name. What comes later belongs to the next record.
@@ -88,6 +90,14 @@ class PendingMetrics:
             join("fields of info", self.info[player])
         info = self.info[player].take() if self.info else {}
         return self.by_player[player].take() | info
+
+    def join_info(self, read: Mapping[str, Any], device: torch.device) -> None:
+        """Add what an actor has read of the fields of `info` of the one player in environments."""
+        (sums,) = self.info.values()
+        more = Aggregates(sums.statistics)
+        more.load_state_dict(read["sums"], device)
+        sums.join(more)
+        self.fields[0].join(read["told"])
 
     def shown(self, player: Player, history: History) -> dict[str, float]:
         """The metrics of a player that the display shows.
@@ -121,6 +131,10 @@ def _count_opt_steps(trainer: "Trainer", player: Player, num: int) -> None:
     trainer.epoch_counts["updates"] += num
 
 
+class SecondRollOut(RuntimeError):
+    """An algorithm has asked for a second roll-out in one turn, where that is not possible."""
+
+
 class PlayerTurn(Turn):
     """The trainer's side of a turn: what the algorithm of the player may ask of the trainer."""
 
@@ -129,7 +143,17 @@ class PlayerTurn(Turn):
         self.trainer = trainer
 
     def collect(self, num_rounds: int) -> Transitions:
+        if self.trainer.config.actors is not None:
+            if self.player.name in self.trainer.collected:
+                got = f"got another one of {self.player.name!r}"
+                raise SecondRollOut(f"expected one roll-out per turn with `actors`, which play ahead, {got}")
+            self.trainer.collected.append(self.player.name)
         return self.trainer.roll_out(self.player.roles[0], num_rounds)
+
+    def run(self) -> None:
+        super().run()
+        if self.player.name in self.trainer.collected:
+            self.trainer.collected.remove(self.player.name)
 
     def num_updates(self) -> int:
         return self.trainer.get_num_updates(self.player)
@@ -169,7 +193,7 @@ class Trainer(Training):
     rated = ("env_steps", "opt_steps")
     epoch_counter_names = ("roll_outs", "updates")
     algorithms: ClassVar[tuple[type[AlgorithmConfig], ...]] = ()  # the only ones by which players learn; (): any
-    failures = (EnvironmentFailed,)
+    failures = (EnvironmentFailed, ActorsLost)
     is_counted = True
     env_steps = Counter("roll_out(role, num_rounds)")
     opt_steps = Counter("after_step(player, metrics)")
@@ -193,15 +217,65 @@ class Trainer(Training):
             player.is_counted = True
             if self.run.begins_anew() and (start := warm_start(player, self.config)) is not None:
                 self.run.warm_starts.append(start)
-        self.lockstep.share_statistics(self.game)
-        self.fused_game: Any = fuse(self.game)  # a FusedGame or a SoloGame, each with worlds of its own kind
+        self.has_statistics_in_common = self.config.actors is not None or not self.replica.is_alone
+        if self.has_statistics_in_common:
+            self.lockstep.share_statistics(self.game)
+        self.fused_game: Any = self._fuse()  # each kind has worlds of its own
         self.worlds = self._make_worlds()
         run.count_time_in(run.time_log, self.buffers())
         self.turn = 0  # the index in `learners` of the player whose turn it is
+        self.collected: list[str] = []  # with actors: the players that have had the roll-out of a turn that is not over
         self.metrics = PendingMetrics(self.config.output, self.learners)
         self.evaluations = build_evaluations(self.parts)
         self.evaluating = make_evaluating(self.progress, self.checkpoints, self.evaluations)
         self._warned_inexact: set[str] = set()
+
+    def _fuse(self) -> Any:
+        """Make what plays: a FusedGame or a SoloGame, or the actors in its place."""
+        if self.config.actors is None:
+            return fuse(self.game)
+        making = self._make_places, lambda: snapshot_of(self.parts), self._count_ahead
+        return ActedGame(self.parts, self.replica.index, *making)
+
+    def _make_places(self) -> list[Place]:
+        """Make the places of the actors: here, or in processes of their own, with as many in each."""
+        config, run = self.config, self.run
+        assert config.actors is not None
+        num, numbers = config.execution.actor_processes, range(config.actors.num)
+        if num == 0:
+            return [Here(numbers, lambda: build_parts(config, run.device, run.folder.players, self.replica))]
+        size, first = len(numbers) // num, num * self.replica.index
+        server, execution = "palestra.kinds.games.actors:serve_actors", config.execution
+        limits = execution.timeout_s, "execution.timeout_s", execution.max_restarts
+        terms = Terms("actor", server, *limits, in_all=True)
+        shares = [numbers[place * size : (place + 1) * size] for place in range(num)]
+        tell = self.lockstep.head.training.run.display.error  # other replicas of a process show nothing
+        return [There(share, run.folder, first + n, terms, tell, self._waiting) for n, share in enumerate(shares)]
+
+    @contextmanager
+    def _waiting(self) -> Iterator[Callable[[], None]]:
+        """A context in which the learner waits for actors, and other processes for it. Gives what updates the display.
+
+        How long actors may take, and how often, is limited by itself.
+        """
+        link = self.replica.link
+        with self.run.time_log.during("waiting"):
+            if link is not None:
+                link.is_busy = True
+            yield self.progress.show
+            if link is not None:
+                link.is_busy = False
+
+    def _count_ahead(self) -> int:
+        """Return how many roll-outs may be asked for beyond the next one: none across a change of who learns.
+
+        It supposes that a player has a turn in each epoch in which it learns.
+        """
+        assert self.config.actors is not None
+        updates = [self.config.players[player.name].updates for player in self.learners]  # type: ignore[union-attr]
+        later = range(self.epochs, self.epochs + self.config.actors.lag + 1)
+        who = [[each.learns(epoch) for each in updates] for epoch in later]
+        return next((number for number, each in enumerate(who) if each != who[0]), len(who)) - 1
 
     def _make_worlds(self) -> dict[str, Any]:
         """Make the worlds in which each learning player collects experience, by their names in checkpoints."""
@@ -319,17 +393,29 @@ class Trainer(Training):
         All learning players explore, so that each also meets moves that its opponent would not choose by itself.
         """
         self.run.time_log.switch("play")
-        seats = {seat: self.player_of(seat) for seat in self.game.roles}
-        self.fused_game.policies = {seat: sitter.policy(sitter.learning, seat) for seat, sitter in seats.items()}
+        if not (are_actors := isinstance(self.fused_game, ActedGame)):
+            seats = {seat: self.player_of(seat) for seat in self.game.roles}
+            self.fused_game.policies = {seat: sitter.policy(sitter.learning, seat) for seat, sitter in seats.items()}
         roles = tuple(role for player in collecting for role in player.roles)
         by_role = self.fused_game.collect(collecting[0].worlds, roles, num_rounds)
-        self.lockstep.join_statistics(self.game)
+        if self.has_statistics_in_common:
+            self.lockstep.join_statistics(self.game, self.fused_game.added)
+        if are_actors:
+            self._note_actors(collecting)
         num_steps = num_rounds * collecting[0].num_worlds * self.replica.num
         for each in (*collecting, self):
             count(each, env_steps=num_steps)
         self.epoch_counts["roll_outs"] += 1
         self.run.time_log.switch("memory")
         return by_role
+
+    def _note_actors(self, collecting: Sequence[Player]) -> None:
+        """Record how old the policy is that has played, and what actors have read of `info`."""
+        for player in collecting:
+            played = self.fused_game.played_by["players"][player.name]["opt_steps"]
+            self.metrics.by_player[player.name].add({"weights_age": player.opt_steps - played})
+        for read in self.fused_game.info:
+            self.metrics.join_info(read, self.device)
 
     # ---- hooks: an override calls its parent ---------------------------------------------------------------
 
@@ -343,7 +429,7 @@ class Trainer(Training):
         for note in self.game.notes:
             self.log(note)
         for player in self.learners:
-            for line in player.algorithm.begin_run():
+            for line in [*player.algorithm.begin_run(), *notes_of_lag(self.config, player.algorithm)]:
                 self.log(f"players.{player.name}: {line}")
 
     def before_epoch(self) -> None:
@@ -392,7 +478,7 @@ class Trainer(Training):
         """Returns of the last 100 games of training in the worlds of the player in that seat, oldest first.
 
         They are sums of the environment's own rewards, played with exploration. All replicas must ask, and get those of
-        each, one after the other. Waits for a GPU.
+        each, one after the other; so do those of each actor come, if there are several. Waits for a GPU.
         """
         returns: Tensor = self.fused_game.recent_returns(self.player_of(role).worlds)[:, self.game.roles.index(role)]
         return [*chain.from_iterable(self.replica.each("recent returns", returns.tolist()))]
@@ -445,7 +531,11 @@ class Trainer(Training):
                     self._warned_inexact.add(player.name)
                     where = f"the environments of player {player.name!r} could not be brought back as they were"
                     self.run.display.error(f"{where}: new episodes began, and equal bits are not promised")
-        return {"players": players}
+        if not isinstance(self.fused_game, ActedGame):
+            return {"players": players}
+        of_all = self.replica.each("what actors have done", [*self.fused_game.take_clock()])
+        actors = {str(number): each for number, each in enumerate(chain.from_iterable(of_all))}
+        return {"players": players, "clock": {"actors": actors}}
 
     def _take_episodes(self, worlds: Any) -> dict[str, float]:
         """Count the games that have finished in these worlds since the last call. Gives their number and means."""
@@ -464,12 +554,13 @@ class Trainer(Training):
         # Worlds before the game: they may begin here, and the game's running statistics count that.
         worlds = {name: each.state_dict() for name, each in self.worlds.items()}
         players = {name: player.state_dict() for name, player in self.players.items() if player.algorithm is not None}
-        own = {"turn": self.turn, "metrics": self.metrics.state_dict(), "players": players, "worlds": worlds}
+        acted = {} if self.config.actors is None else {"collected": list(self.collected)}
+        own = {"turn": self.turn, **acted, "metrics": self.metrics.state_dict(), "players": players, "worlds": worlds}
         return super().state_dict() | own | {"game": self.game.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.turn = state["turn"]
+        self.turn, self.collected = state["turn"], list(state.get("collected", []))
         self.metrics.load_state_dict(state["metrics"], self.device)
         self.game.load_state_dict(state["game"])
         for name, player_state in state["players"].items():
@@ -481,7 +572,11 @@ class Trainer(Training):
         """The state without rows. A turn that was not over begins anew, because its updates would find no rows."""
         anew: dict[str, Any] = {"replay_buffer": None, "turn_progress": {}}
         before: Mapping[str, Any] = state["players"]
-        return state | {"players": {name: was | anew if was["replay_buffer"] else was for name, was in before.items()}}
+        players = {name: was | anew if was["replay_buffer"] else was for name, was in before.items()}
+        acted = {}
+        if self.config.actors is not None:
+            acted["collected"] = [name for name in self.collected if not before[name]["replay_buffer"]]
+        return state | {"players": players, **acted}
 
     def state_of_branch(self, state: dict[str, Any]) -> dict[str, Any]:
         """The state of a branch, with the schedules of its config, and without players that no longer learn."""
@@ -490,12 +585,20 @@ class Trainer(Training):
         was = state["config"]["players"]  # a checkpoint sorts keys; players learn in the order of the file
         before = [name for name in self.config.players if "algorithm" in was.get(name, {})]
         turn = sum(name in learning for name in before[: state["turn"]])
-        return super().state_of_branch(state) | {"players": players, "turn": turn}
+        new = {"players": players, "turn": turn}
+        if self.config.actors is not None:
+            new["collected"] = [name for name in state["collected"] if name in learning]
+            if was != stored_config(self.config)["players"]:  # roll-outs under way may be others
+                anew: dict[str, Any] = {"pending": [], "asked": None}
+                new["worlds"] = {name: each | anew for name, each in state["worlds"].items()}
+        return super().state_of_branch(state) | new
 
     def _begin_run(self, folder: RunFolder) -> None:
         copy_players(self.config, self.players, folder.players, self.imported)
 
     def close(self) -> None:
+        if isinstance(self.fused_game, ActedGame):
+            self.fused_game.close()
         self.game.close()
 
 

@@ -45,11 +45,12 @@ def take_nets(player: Player, run: RunConfig, nets: Nets) -> RunConfig:
     """Let a learning player take networks in place of those that the config of its run names.
 
     Gives the config, which then names the functions and classes among them. Raises as `use_builders` and `use_nets`,
-    and ConfigError if evaluators cannot build the networks.
+    and ConfigError if evaluators or actors cannot build the networks.
     """
-    if run.evaluators is not None and are_made(nets):
-        message = "expected null, because other processes cannot build networks of set_model, got a mapping"
-        raise ConfigError.at("evaluators", message)
+    for key in ("evaluators", "actors") if are_made(nets) else ():
+        if getattr(run, key) is not None:
+            message = "expected null, because other processes cannot build networks of set_model, got a mapping"
+            raise ConfigError.at(key, message)
     config = use_builders(player, run, nets)
     use_nets(player, config, nets)
     return config

@@ -31,7 +31,8 @@ def callers(name: str) -> set[str]:
 def test_players_and_evaluations_are_built_in_one_place() -> None:
     assert callers("Player") == {"kinds/games/parts.py"}
     assert callers("Evaluations") == {"kinds/games/parts.py"}
-    assert callers("build_parts") == {"kinds/games/trainer.py", "kinds/games/stored.py", "kinds/games/tournament.py"}
+    builders = {"trainer", "stored", "tournament", "actors"}
+    assert callers("build_parts") == {f"kinds/games/{name}.py" for name in builders}
 
 
 def test_parts_hold_the_game_and_the_players_of_a_config(make_config: MakeConfig) -> None:

@@ -34,10 +34,9 @@ from palestra.storage.stored_files import CheckpointError
 from palestra.text.algorithms.algorithm import Example
 from palestra.text.rollouts import Rollouts
 from palestra.text.templates import PARTS
-from palestra.training import evaluator_processes
-from palestra.training.evaluator_processes import Answer, ProcessRequest
-from palestra.training.evaluator_worker import serve
+from palestra.training import workers
 from palestra.training.stored_training import StoredRun
+from palestra.training.worker import evaluator, serve
 from tests.kinds.text.test_trainer import CONFIG, EXPERT, MAIN, OUTPUT, PLAYER, SEATS
 from tests.text.games import text_config
 from tests.text.rows import row as made_row
@@ -56,14 +55,14 @@ def prompts_in(folder: Path, opening: str) -> dict[str, Any]:
 class EvaluatorHere:
     """What a process that evaluates does, without the process."""
 
-    def __init__(self, run: Path, log: Any, timeout_s: float) -> None:
-        self.run = StoredRun.open(run)
+    def __init__(self, run: Path, log: Any, terms: Any) -> None:
+        self.known = set[str]()
+        _, self.play = evaluator(run)
 
-    def answer(self, request: ProcessRequest) -> Answer:
+    def answer(self, request: bytes, told: Any) -> tuple[Any, bytes]:
         answers = io.BytesIO()
-        serve(self.run, io.BytesIO(request.to_bytes()), answers)
-        said = json.loads(answers.getvalue().splitlines()[-1])
-        return Answer(said["result"], said["seconds"], "")
+        serve(self.play, io.BytesIO(f"{len(request)}\n".encode() + request), answers)
+        return json.loads(answers.getvalue().splitlines()[-1]), b""
 
     def kill(self) -> None: ...
 
@@ -73,7 +72,7 @@ class EvaluatorHere:
 @pytest.fixture(scope="module", autouse=True)
 def evaluators_here() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluator_processes, "EvaluatorProcess", EvaluatorHere)
+        patch.setattr(workers, "Process", EvaluatorHere)
         yield
 
 

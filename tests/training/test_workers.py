@@ -2,7 +2,7 @@
 
 Their place is taken by `fake_evaluator.py`, which gives the answers of a run that was evaluated in turn.
 
-Covers palestra.training.evaluator_worker.
+Covers palestra.training.worker.
 """
 
 import io
@@ -40,7 +40,7 @@ from palestra.kinds.games.trainer import Trainer
 from palestra.run.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
-from palestra.training import async_evaluations, evaluator_processes
+from palestra.training import async_evaluations, workers
 from tests.forked import Forked
 from tests.forked import run as run_forked
 from tests.training.test_stages import Twice
@@ -105,7 +105,7 @@ def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fakes(in_turn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fakes:
     fakes = Fakes(tmp_path / "plan", in_turn)
     fakes.will({})
-    monkeypatch.setattr(evaluator_processes, "COMMAND", [sys.executable, "-S", str(FAKE), str(fakes.plan)])
+    monkeypatch.setattr(workers, "COMMAND", [sys.executable, "-S", str(FAKE), str(fakes.plan)])
     return fakes
 
 
@@ -247,7 +247,7 @@ def test_what_has_failed_stays_so_where_the_run_goes_on(fakes: Fakes, make_confi
 def test_a_command_that_cannot_be_started_is_a_failed_evaluation(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluator_processes, "COMMAND", [str(tmp_path / "missing")])
+    monkeypatch.setattr(workers, "COMMAND", [str(tmp_path / "missing")])
     with pytest.raises(
         CheckpointError, match=r"no checkpoint is marked as the best, because evaluations failed: .*No such"
     ):
@@ -486,11 +486,12 @@ def test_an_evaluator_that_hangs_and_its_children_end_with_the_process_that_star
     )
     starter = (
         "import pathlib, sys\n"
-        "from palestra.training import evaluator_processes\n"
-        f"evaluator_processes.COMMAND = [sys.executable, '-c', {evaluator!r}]\n"
+        "from palestra.training import workers\n"
+        f"workers.COMMAND = [sys.executable, '-c', {evaluator!r}]\n"
         "from palestra.storage.disk import Folder\n"
-        f"log = evaluator_processes.LogFile(Folder(pathlib.Path({str(tmp_path)!r})), 'log')\n"
-        "started = evaluator_processes.EvaluatorProcess(pathlib.Path('run'), log, 600.0)\n"
+        f"log = workers.LogFile(Folder(pathlib.Path({str(tmp_path)!r})), 'log')\n"
+        "terms = workers.Terms('evaluator', 'a:b', 600.0, 'key', 0, False)\n"
+        "started = workers.Process(pathlib.Path('run'), log, terms)\n"
         "started._process.stdout.readline()\n"
         "print(started._process.pid, flush=True)\n"
         "sys.stdin.read()\n"
@@ -518,7 +519,7 @@ def test_no_evaluator_outlives_a_run_that_is_killed(make_config: MakeConfig, tmp
     """The real worker, in which playing starts a child and hangs."""
     hanging = (
         "import subprocess, time\n"
-        "from palestra.training import evaluator_worker as worker\n"
+        "from palestra.training import worker\n"
         "from palestra.evaluation.evaluations import Evaluations\n"
         "def play(*_):\n"
         "    subprocess.Popen(['sleep', '600'])\n"
@@ -531,8 +532,8 @@ def test_no_evaluator_outlives_a_run_that_is_killed(make_config: MakeConfig, tmp
     (tmp_path / "run.json").write_text(json.dumps(with_evaluators(make_config, timeout_s=600.0)))
     training = (
         "import sys\n"
-        "from palestra.training import evaluator_processes\n"
-        f"evaluator_processes.COMMAND = [sys.executable, {str(tmp_path / 'hanging.py')!r}]\n"
+        "from palestra.training import workers\n"
+        f"workers.COMMAND = [sys.executable, {str(tmp_path / 'hanging.py')!r}]\n"
         "from palestra.cli import main\n"
         f"main(['train', {str(tmp_path / 'run.json')!r}, '--run', {str(tmp_path / 'run')!r}, '--quiet'])\n"
     )
