@@ -185,8 +185,7 @@ class Process:
     """
 
     def __init__(self, run: Path, log: LogFile, terms: Terms) -> None:
-        self._terms, self._is_asked, self._is_late = terms, False, False
-        self.known = set[str]()
+        self._terms, self._is_late, self.known = terms, False, set[str]()
         self._lock = threading.Lock()  # a process that has answered must not be killed as late
         watched, self._life = os.pipe()
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # where the user's own classes are found
@@ -215,7 +214,7 @@ class Process:
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._is_asked, answered = True, threading.Event()
+        answered = threading.Event()
         threading.Thread(target=self._watch, args=(answered,), daemon=True).start()
         try:
             with suppress(BrokenPipeError):  # its last line may say why it ended
@@ -232,8 +231,7 @@ class Process:
             return message, content
         finally:
             with self._lock:
-                self._is_asked = False
-            answered.set()
+                answered.set()
 
     def _watch(self, answered: threading.Event) -> None:
         """Kill the process if it is late, which ends a blocked write as well as a blocked read.
@@ -244,7 +242,7 @@ class Process:
         if any(answered.wait(piece_s) for _ in range(NUM_PIECES)):
             return
         with self._lock:
-            if self._is_asked:
+            if not answered.is_set():
                 self._is_late = True
                 self.kill()
 

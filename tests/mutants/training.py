@@ -11,7 +11,51 @@ TURNS = "games/dialogue/test_protocol.py"
 
 PROTOCOLS = "games/dialogue/test_game.py games/dialogue/test_tryout.py"
 
+ACTORS = "kinds/games/test_actors.py"
+
 TRAINING = [
+    *mutants(
+        "kinds/games/actors.py",
+        ACTORS,
+        ("self.worlds[place].load_state_dict(copied(state))", "self.worlds[place].load_state_dict(state)"),
+        ('        parts.game.load_state_dict(request.snapshot["game"])\n', ""),
+        ("            self.worlds[place].totals.zero_()\n", ""),
+        ("        worlds.totals = torch.zeros_like(worlds.totals)\n        return answer", "        return answer"),
+        ("        elif not is_known:", "        elif False:"),
+        ("return torch.stack(moved, dim=1).flatten(0, 2)", "return torch.cat(parts)"),
+        ("share.totals = totals + share.totals", "share.totals = totals"),
+        ("        self.game.load_state_dict(before)", "        pass"),
+        ("                place.knows.discard(worlds.stream)", "                pass"),
+        ("            roll_out.asked = []", "            pass"),
+    ),
+    *mutants(
+        "kinds/games/trainer.py",
+        ACTORS,
+        ("if each != who[0]), len(who)) - 1", "if False), len(who)) - 1"),
+        ('            if was != stored_config(self.config)["players"]:', "            if False:"),
+        ("            self.trainer.collected.remove(self.player.name)", "            pass"),
+    ),
+    *mutants(
+        "players/player.py",
+        ACTORS,
+        (
+            '            if (new := state["schedules"][key]) != schedule.state_dict():',
+            '            if (new := state["schedules"][key]) and False:',
+        ),
+    ),
+    *mutants(
+        "algorithms/parts/estimators.py",
+        "algorithms/test_v_trace.py",
+        ("ratio.clamp(max=config.rho_bar), config.trace", "ratio, config.trace"),
+        ("later_target).masked_fill(terminated, 0.0)", "later_target)"),
+        ("torch.where(valid, target, later_target)", "target"),
+    ),
+    *mutants(
+        "algorithms/on_policy.py",
+        "algorithms/test_v_trace.py",
+        ('            extras["value"] = outputs[:, -1]', "            pass"),
+        ('{"log_prob": log_prob}', "{}"),
+    ),
     *mutants(
         "games/dialogue/protocol.py",
         PROTOCOLS,

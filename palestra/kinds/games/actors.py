@@ -25,7 +25,7 @@ from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.parts import Parts, build_parts
 from palestra.recording.aggregates import Aggregates
 from palestra.rollouts import fuse
-from palestra.rollouts.played import PlayedGame, RunningGames
+from palestra.rollouts.played import NUM_RECENT, PlayedGame, RunningGames
 from palestra.rollouts.solo import SoloWorlds
 from palestra.rollouts.transitions import Transitions, by_tensor
 from palestra.run.kinds import read_stored_config
@@ -435,7 +435,10 @@ class ActedGame(PlayedGame):
         return {name: sum(each[name] for each in of_all) for name in self.total_names}
 
     def recent_returns(self, worlds: Any) -> Tensor:
-        return torch.cat([self.alone.recent_returns(share) for share in worlds.shares])
+        """As in PlayedGame; of games that are as recent, each actor's has its turn."""
+        newest_first = [self.alone.recent_returns(share).flip(0) for share in worlds.shares]
+        found = [games[n] for n in range(NUM_RECENT) for games in newest_first if n < len(games)][:NUM_RECENT]
+        return torch.stack(found).flip(0) if found else newest_first[0]
 
     def is_exact(self, worlds: Any) -> bool:
         return all(self.alone.is_exact(share) for share in worlds.shares)

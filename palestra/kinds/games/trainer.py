@@ -262,9 +262,11 @@ class Trainer(Training):
         with self.run.time_log.during("waiting"):
             if link is not None:
                 link.is_busy = True
-            yield self.progress.show
-            if link is not None:
-                link.is_busy = False
+            try:
+                yield self.progress.show
+            finally:
+                if link is not None:
+                    link.is_busy = False
 
     def _count_ahead(self) -> int:
         """Return how many roll-outs may be asked for beyond the next one: none across a change of who learns.
@@ -478,7 +480,7 @@ class Trainer(Training):
         """Returns of the last 100 games of training in the worlds of the player in that seat, oldest first.
 
         They are sums of the environment's own rewards, played with exploration. All replicas must ask, and get those of
-        each, one after the other; so do those of each actor come, if there are several. Waits for a GPU.
+        each, one after the other. Waits for a GPU.
         """
         returns: Tensor = self.fused_game.recent_returns(self.player_of(role).worlds)[:, self.game.roles.index(role)]
         return [*chain.from_iterable(self.replica.each("recent returns", returns.tolist()))]

@@ -5,32 +5,35 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from combinations import LEARNERS, combinations_of, config_of, pairwise
 from replica_cases import CASES, OWN_CLASSES
-from resuming import ask_to_leave, assert_same_bits, at_call, fit, records
+from resuming import ask_to_leave, assert_same_bits, at_call, fit, pointed_at, records
 
 from palestra import make_trainer
 from palestra.algorithms.dqn import DQN
 from palestra.callbacks import Callback
 from palestra.config import ConfigError
 from palestra.kinds.games.trainer import Trainer
+from palestra.rollouts.transitions import Transitions
 from palestra.scaling.states import equal
 from palestra.schedules import read_schedule
 from palestra.storage.records_file import read_records
 from palestra.training.checks import TrainingFailed
 from palestra.training.training import Training
+from tests.forked import Forked, living
 from tests.games.gym_worlds import gym_data
 from tests.test_gym_training import NORMALIZE, how, lone_agent
 from tests.training.test_processes import train_in_ranks
 
 Data = dict[str, Any]
+ROOT = Path(__file__).parents[3]
 
 pytestmark = pytest.mark.usefixtures("forked_evaluators")
 
@@ -136,6 +139,38 @@ def without_age(record: Data) -> Data:
     return record
 
 
+class FirstRows(Callback):
+    """Keeps the first roll-out of each player."""
+
+    def __init__(self, config: Any = None) -> None:
+        self.rows: dict[str, dict[str, Transitions]] = {}
+
+    def after_roll_out(self, trainer: Any, player: Any, by_role: Any) -> None:
+        self.rows.setdefault(player.name, by_role)
+
+
+@pytest.mark.parametrize("name", ["DQN, prioritized, 3 steps, batch norm", "SAC"])
+def test_a_share_of_the_worlds_gives_the_rows_and_statistics_that_it_gives_among_all(name: str, tmp_path: Path) -> None:
+    """In a game of two roles, and in one of one, until the first opt step: then the networks differ by rounding."""
+    config = CASES[name]()
+    config["stop"], told = {"after": 1, "unit": "epochs"}, []
+    config |= {"evaluations": [], "best": None}
+    for player in config["players"].values():
+        player["algorithm"]["rollout_length"] = 3
+    for run, each in (("alone", config), ("acted", acted(config, 4, 0))):
+        first = FirstRows()
+        trainer = make_trainer(each, run=tmp_path / run, callbacks=[first])
+        trainer.fit()
+        told.append((first.rows, [int(statistics.count) for statistics in trainer.game.statistics()]))
+    assert told[0][1] == told[1][1] != []
+    for player, by_role in told[0][0].items():
+        for role, rows in by_role.items():
+            others = told[1][0][player][role]
+            assert torch.equal(rows.valid, others.valid)
+            assert torch.allclose(rows.action, others.action)
+            assert torch.equal(rows.terminated[rows.valid], others.terminated[rows.valid])
+
+
 class Ages(Callback):
     """Notes at each roll-out how many opt steps old the networks were that have played it."""
 
@@ -236,6 +271,29 @@ def test_actors_are_said_before_they_begin(make_config: Any) -> None:
     assert told.endswith("; 2 actors play in 2 processes, 1 turn behind")
     told = Trainer.train_stage(Trainer(acted(make_config(), 1, 0)).config).description
     assert told.endswith("; 1 actor plays here, without a lag")
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_second_fit_asks_again_for_what_was_under_way(processes: int, make_config: Any, tmp_path: Path) -> None:
+    config = acted(make_config(), 2, 2, processes)
+    fit(tmp_path / "whole", config)
+    trainer = make_trainer(config, run=tmp_path / "run")
+    trainer.fit(9)
+    trainer.evaluate(["main"])
+    trainer.fit()
+    assert pointed_at(tmp_path / "run", "latest")["files"] == pointed_at(tmp_path / "whole", "latest")["files"]  # type: ignore[index]
+
+
+QUICK: Data = {"stop.after": 400, "num_worlds": 8, "output.save": None, "evaluations": [], "best": None}
+
+
+def test_recent_returns_are_those_of_the_last_games_of_all_actors(make_config: Any, tmp_path: Path) -> None:
+    trainer = fit(tmp_path / "run", acted(make_config(QUICK), 4, 1))
+    found = trainer.recent_returns("host")
+    own = [trainer.fused_game.alone.recent_returns(share)[:, 0] for share in trainer.worlds["host"].shares]
+    assert len(found) == 100
+    assert min(map(len, own)) >= 25
+    assert found[-8:] == [float(returns[-n]) for n in (2, 1) for returns in reversed(own)]
 
 
 def test_no_more_snapshots_live_than_a_lag_needs(make_config: Any, tmp_path: Path) -> None:
@@ -343,44 +401,41 @@ def test_an_actor_that_is_lost_too_often_ends_the_run(make_config: Any, tmp_path
     assert_same_bits(tmp_path / "run", tmp_path / "whole")
 
 
-def workers_of(run: Path) -> list[int]:
-    """The processes of actors of a run."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            arguments = path.read_bytes().split(b"\0")
-        except OSError:
-            continue  # it has just gone
-        if b"palestra.training.worker" in arguments and str(run).encode() in arguments:
-            found.append(int(path.parent.name))
-    return found
+LEARNER = """
+import sys
+from tests.forked import FORKING
+from palestra.cli import main
+from palestra.training import workers
+workers.subprocess = FORKING
+main(sys.argv[1:])
+"""
 
 
 @pytest.mark.slow
 def test_fifty_kills_and_stops_of_actors_and_learner_change_no_bit(make_config: Any, tmp_path: Path) -> None:
-    """Real processes. A learner that was killed leaves none behind."""
-    config = make_config({"stop.after": 40_000, "output.save": {"every": 100, "unit": "opt_steps"}})
+    """Processes of their own, which are forked. A learner that was killed leaves none behind."""
+    config = make_config({"stop.after": 6000, "output.save": {"every": 100, "unit": "opt_steps"}})
     config["output"] |= {"record": {"every": 500, "unit": "opt_steps"}, "recorders": []}
     config |= {"evaluations": [], "best": None}
     fit(tmp_path / "whole", acted(config, 2, 2))
     run, chance, num_strikes, num_learners = tmp_path / "run", random.Random(0), 0, 0
-    (tmp_path / "config.json").write_text(json.dumps(acted(config, 2, 2, 2, timeout_s=3.0, max_restarts=1000)))
-    command = [sys.executable, "-m", "palestra"]
-    code = None
+    (tmp_path / "config.json").write_text(json.dumps(acted(config, 2, 2, 2, timeout_s=2.0, max_restarts=1000)))
+    others, code = {*living()}, None
     while code != 0:
-        begin = ["resume", str(run)] if (run / "run.json").exists() else ["train", "config.json", "--run", str(run)]
-        with subprocess.Popen([*command, *begin, "--quiet"], cwd=tmp_path) as learner:
-            for _ in range(8):
-                time.sleep(chance.uniform(0.2, 3.0))
-                if num_strikes < 50 and (workers := workers_of(run)):
+        exists = (run / "run.json").exists()
+        begin = ["resume", str(run)] if exists else ["train", str(tmp_path / "config.json"), "--run", str(run)]
+        with Forked([sys.executable, "-c", LEARNER, *begin, "--quiet"], cwd=ROOT) as learner:
+            for _ in range(chance.randint(4, 8)):
+                time.sleep(chance.uniform(0.3, 2.0))
+                if num_strikes < 50 and (workers := {*living()} - others - {learner.pid}):
                     num_strikes += 1
-                    os.kill(chance.choice(workers), chance.choice([signal.SIGKILL, signal.SIGSTOP]))
+                    os.kill(chance.choice(sorted(workers)), chance.choice([signal.SIGKILL, signal.SIGSTOP]))
             if num_strikes < 50 and learner.poll() is None:
                 num_strikes, num_learners = num_strikes + 1, num_learners + 1
                 learner.kill()
             code = learner.wait()
         give_up = time.monotonic() + 30.0
-        while workers_of(run):
+        while {*living()} - others:
             assert time.monotonic() < give_up, "actors outlive their learner"
             time.sleep(0.05)
     assert num_strikes == 50
