@@ -29,7 +29,7 @@ from palestra import Trainer
 from palestra.callbacks import Callback
 from palestra.recording.display import LiveDisplay
 from palestra.recording.results import Progress
-from palestra.run.progress import ProgressReporter
+from palestra.run.run import ProgressReporter
 
 ALONE = (
     *("evaluations=[]", "best=null", "callbacks=[]", "output.recorders=[]", "output.save=null"),

@@ -30,8 +30,7 @@ from palestra.text.models.model import Message, Request, SamplingConfig
 from palestra.text.models.sources import NewConfig
 from palestra.text.servers.calls import Calls
 from palestra.text.servers.config import ServerConfig
-from palestra.text.servers.journal import Journal
-from palestra.text.servers.ledger import Cost
+from palestra.text.servers.ledger import Cost, Journal
 from palestra.text.servers.model import ServerModel
 
 NUM_CLIENTS, MOST_TOKENS = 16, 64

@@ -15,8 +15,7 @@ import torch
 from benchmarks.measuring import Row, alternate
 from palestra.randomness import base_key, fold, random_floats, random_integers
 from palestra.text.models.local import TuningConfig
-from palestra.text.models.losses.policy_gradient import PolicyGradientConfig
-from palestra.text.models.losses.supervised import SupervisedConfig
+from palestra.text.models.losses import PolicyGradientConfig, SupervisedConfig
 from palestra.text.models.model import Example, Job
 from palestra.text.models.sources import NewConfig, byte_tokenizer
 

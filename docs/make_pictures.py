@@ -13,8 +13,9 @@ from rich.segment import SegmentLines
 
 from palestra.recording.display.screen import Screen, Warnings
 from palestra.recording.plots import plot_scores
-from palestra.recording.results import Evaluation, History, Progress
+from palestra.recording.results import Evaluation, Progress
 from palestra.run.kinds import read_config
+from palestra.run.records import History
 from palestra.runtime.timing import summed_times
 from palestra.storage.records_file import read_records
 from palestra.training.opening import named_classes

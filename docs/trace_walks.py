@@ -1,9 +1,11 @@
 """Count what runs in some walks through the house, with the files in their order: `python -m docs.trace_walks`.
 
 A walk is one call in a real run, or what happens from one safe point to the next. Of what runs meanwhile in this thread
-every function of palestra counts once. docs/architecture.md tells the walks.
+every function of palestra counts once. The display is told nothing in between, which would depend on the clock.
+docs/architecture.md tells the walks.
 """
 
+import math
 import sys
 import tempfile
 from collections.abc import Callable
@@ -73,7 +75,8 @@ def functions_in(walk: Walk) -> list[CodeType]:
         return call
 
     watched = mock.patch.object(walk.of, walk.method, counted(getattr(walk.of, walk.method)))
-    with tempfile.TemporaryDirectory() as folder, suppress(SystemExit), watched:
+    never = mock.patch("palestra.run.run.SHOW_INTERVAL_S", math.inf)
+    with tempfile.TemporaryDirectory() as folder, suppress(SystemExit), watched, never:
         cli.main(["train", *walk.words, "--run", f"{folder}/run"])
     return list(found)
 

@@ -22,7 +22,7 @@ from combinations import LEARNERS, combinations_of, config_of
 from resuming import assert_same_bits, fit
 
 from palestra.kinds.games.trainer import Trainer
-from palestra.run.loaded_checkpoint import numbers_in
+from palestra.storage.manifest import numbers_in
 from palestra.storage.run_folder import RunFolder
 from tests.forked import Forked
 from tests.ranked import Ranked

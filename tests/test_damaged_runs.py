@@ -27,10 +27,9 @@ from palestra.recording.results import Evaluation
 from palestra.report.reading import RunData
 from palestra.run.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError, write_bytes
-from palestra.storage.facts import to_json
 from palestra.storage.records_file import Measure, beginning_of
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.stored_files import CheckpointError, StoredFile
+from palestra.storage.stored_files import CheckpointError, StoredFile, to_json
 
 Told = (ConfigError, RunFolderError, CheckpointError)
 

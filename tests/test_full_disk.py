@@ -17,11 +17,12 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from palestra.cli import main
 from palestra.evaluation.measures import Measure
 from palestra.kinds.games.trainer import Trainer
-from palestra.recording import feed
 from palestra.recording.files import CsvConfig, CsvRecorder, TensorBoardConfig, TensorBoardRecorder
-from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd
+from palestra.recording.recorders import Recorder, RunCard, RunEnd
+from palestra.run import records as feeds
 from palestra.run.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError
+from palestra.storage.records_file import JsonlRecorder
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import CheckpointError
 from palestra.sweeps.display import make_sweep_display
@@ -112,10 +113,10 @@ def test_a_recorder_on_a_full_disk_is_told_once_and_gets_what_it_misses(
     name: str, num_filled: int, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     """In one thread, and no other: that of torch's writer would die with a traceback, or be waited for without end."""
-    monkeypatch.setattr(feed, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(feeds, "FIRST_PAUSE_S", 0.01)
     jsonl = JsonlRecorder(tmp_path / "records.jsonl")
     fed, news = (
-        feed.Feed(name, RECORDERS[name](), RunCard(disk, {}, "env_steps"), tmp_path / "records.jsonl"),
+        feeds.Feed(name, RECORDERS[name](), RunCard(disk, {}, "env_steps"), tmp_path / "records.jsonl"),
         list[str](),
     )
     for step in range(100):

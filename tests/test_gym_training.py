@@ -20,8 +20,8 @@ from resuming import assert_same_bits, fit, stopping_at
 import palestra
 from palestra.cli import main
 from palestra.config import check, render
-from palestra.run.branching import stored_config
 from palestra.run.checkpoints import Checkpoints
+from palestra.run.run_checkpoints import stored_config
 from palestra.storage.run_folder import RunFolder
 from palestra.training.stored_training import StoredRun
 from tests.forked import Forked

@@ -16,7 +16,7 @@ from palestra.run.branching import tree_differences
 from palestra.run.checkpoints import Checkpoints
 from palestra.run.loaded_checkpoint import LoadedCheckpoint
 from palestra.run.shipped import shipped_configs
-from palestra.storage import segments
+from palestra.storage import manifest
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
 from tests.forked import Forked
@@ -75,7 +75,7 @@ def assert_same_bits(run: Path, other: Path) -> None:
 def test_a_run_that_stores_frames_once_has_the_bits_of_one_that_stores_whole_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 16 * 57_000)
+    monkeypatch.setattr(manifest, "SEGMENT_BYTES", 16 * 57_000)
     for name, replay in {
         "whole": {"layout": "whole"},
         "once": {},
@@ -89,7 +89,7 @@ def test_a_run_that_stores_frames_once_has_the_bits_of_one_that_stores_whole_row
 def test_segments_are_on_the_disk_before_the_save_that_needs_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 16 * 57_000)
+    monkeypatch.setattr(manifest, "SEGMENT_BYTES", 16 * 57_000)
     ahead: list[str] = []
 
     class Watch(palestra.Callback):

@@ -24,7 +24,7 @@ from palestra.optimizers import (
 )
 from palestra.optimizers.optimizer import SMALLEST_NORMAL
 from palestra.optimizers.ours import STEPS_PER_FLUSH
-from palestra.storage.states import copied, decode, encode
+from palestra.storage.stored_files import copied, decode, encode
 from tests.nets import making
 
 ADAM = {"name": "adam", "beta1": 0.8, "beta2": 0.99, "eps": 1e-5, "weight_decay": 0.0}

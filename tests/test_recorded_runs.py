@@ -1,6 +1,6 @@
 """Recorders beside whole runs: killed and resumed, failing, hanging; training never changes.
 
-Covers palestra.run.run, palestra.run.records.
+Covers palestra.run.run.
 """
 
 import csv
@@ -20,8 +20,8 @@ from palestra.commands.replay import verify
 from palestra.config import ConfigError, render
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.trainer import Trainer
-from palestra.recording import feed
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, numbers_of, without_clock
+from palestra.run import records as feeds
 from palestra.run.kinds import read_config
 from palestra.storage.disk import Folder
 from palestra.storage.records_file import read_records
@@ -51,7 +51,7 @@ class Killer(Callback):
 
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(feeds, "FIRST_PAUSE_S", 0.01)
 
 
 def training_records(run: Path) -> list[dict[str, Any]]:
@@ -265,7 +265,7 @@ def test_a_broken_recorder_changes_no_record_and_is_reported(
 def test_a_server_that_never_answers_changes_no_record(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(feed, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(feeds, "PATIENCE_S", 0.3)
     config = make_config({"output.display": "plain"})
     Trainer(config, run=tmp_path / "alone").fit()
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -33,8 +33,8 @@ from palestra.cli import app
 from palestra.evaluation import evaluator
 from palestra.kinds.games.trainer import DQNTrainer, Trainer
 from palestra.optimizers import TorchOptimizerConfig
-from palestra.run.progress import ProgressReporter
 from palestra.run.replay_file import load_replay, save_replay
+from palestra.run.run import ProgressReporter
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
 from tests.forked import Forked

@@ -26,8 +26,10 @@ class Turn(ABC):
     """
 
     def __init__(self, player: Player) -> None:
-        self.player, self._open = player, list[str]()
-        self._begun, self._once = set[str](), set[str]()
+        self.player = player
+        self._open = list[str]()
+        self._begun = set[str]()
+        self._once = set[str]()
 
     @abstractmethod
     def collect(self, num_rounds: int) -> Transitions:
@@ -105,6 +107,7 @@ class Turn(ABC):
         self._open, self._begun = [], set()
         self.player.algorithm.learn(self)
         if self._open:
-            learn, name = f"{type(self.player.algorithm).__name__}.learn", self._open[-1]
+            learn = f"{type(self.player.algorithm).__name__}.learn"
+            name = self._open[-1]
             raise RuntimeError(f"{learn} left the loop {name!r} by break or return; expected turn.last({name!r})")
         self.player.turn_progress.clear()

@@ -27,13 +27,13 @@ def compare(
 ) -> None:
     """Compare runs: scores, as means of those that differ in seed alone; keys that differ; who is likely better."""
     with one_line_errors():
-        from palestra.recording.recorders import plain
         from palestra.report.comparison import as_data, compare_groups, render_comparison, to_csv
         from palestra.report.groups import group_runs
         from palestra.report.page import write_page
         from palestra.report.reading import play_afresh, read_moments
         from palestra.run.fetching import local_folders
-        from palestra.storage.facts import to_json
+        from palestra.storage.records_file import plain
+        from palestra.storage.stored_files import to_json
 
         named = with_runs_of_sweeps(runs)
         with local_folders(named) as folders:

@@ -24,10 +24,9 @@ from palestra.run.kinds import read_stored_config
 from palestra.run.loaded_checkpoint import LoadedCheckpoint
 from palestra.runtime.intervals import Interval, Limit
 from palestra.storage.disk import Folder, RunFolderError
-from palestra.storage.manifest import BEGUN, MANIFEST
+from palestra.storage.manifest import BEGUN, MANIFEST, CheckpointPlace
 from palestra.storage.records_file import parse_record
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import CheckpointPlace
 from palestra.storage.stored_files import DamagedOnceError, read_checked
 from palestra.training.checks import TrainingEnds, TrainingFailed, Watcher
 from palestra.training.training import Training
@@ -127,7 +126,7 @@ def _verify(run: Path, start: str | None) -> Verdict:
         compared = end if difference is None and end is not None and checkpoints_now.number == replay.end else None
         if compared is not None:
             difference = _first_difference_of_states(compared, checkpoints_now.stored.load("latest", check_rows=False))
-        changed = [] if loaded is None else trainer.run.differences(loaded)
+        changed = [] if loaded is None else trainer.checkpoints.differences(loaded)
     name = BEGINNING if loaded is None else loaded.folder.name
     state = None if compared is None else compared.folder.name
     damage = _damage(folder, checkpoints, newest) if (newest := end or loaded) is not None else None

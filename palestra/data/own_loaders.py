@@ -17,7 +17,7 @@ from palestra.data.reading import BatchKey, DataFailed, hash_of
 from palestra.data.workers import end_workers_with_run, next_of
 from palestra.randomness import base_key, fold_number, restored_global_states, seed_global_states
 from palestra.runtime.limits import lack
-from palestra.storage.states import encode
+from palestra.storage.stored_files import encode
 
 ARGUMENTS = ("config", "seed", "epoch")
 

@@ -66,8 +66,10 @@ class Optimizer(ABC):
     @torch.no_grad()
     def _step_by_own_gradients(self) -> None:
         """Step on the weights' own gradients, as torch's optimizers do; weights without one keep value and state."""
-        whole, gradient = self.weights.grad, torch.zeros_like(self.weights.detach())
-        has_gradient, start = torch.zeros_like(self.frozen), 0
+        whole = self.weights.grad
+        gradient = torch.zeros_like(self.weights.detach())
+        has_gradient = torch.zeros_like(self.frozen)
+        start = 0
         for part in getattr(self.weights, "parts", ()):
             own = slice(start, start + part.numel())
             if part.grad is not None:

@@ -19,7 +19,7 @@ from palestra.randomness import base_key, world_keys
 from palestra.recording.values import Recordable
 from palestra.rollouts.fused import Worlds
 from palestra.rollouts.solo import SoloWorlds
-from palestra.runtime.counter import Counter, set_counts
+from palestra.runtime.intervals import Counter, set_counts
 from palestra.schedules import Schedule, read_schedule, schedules_in
 
 Metrics = Mapping[str, Recordable]

@@ -2,11 +2,10 @@
 
 A record is a nested dict with counters, such as opt_steps, and metrics. Values that depend on the clock or the machine
 (time, rates, memory) lie under its key "clock", so that all others are equal in equal runs. All records are written to
-records.jsonl; the other recorders read them from there (palestra.recording.feed).
+records.jsonl; the other recorders read them from there (palestra.run.records).
 """
 
 import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -14,13 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from torch import Tensor
-
 from palestra.recording.results import path_of_pair
 from palestra.storage.disk import Folder
 from palestra.storage.manifest import BEGUN, Manifest
-from palestra.storage.records_file import Measure, RecordsThen, lines_of
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import CheckpointError
 
@@ -91,77 +86,6 @@ class Recorder(ABC):
 def without_clock(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record without `clock`; equal runs have equal records then."""
     return {key: value for key, value in record.items() if key != "clock"}
-
-
-class JsonlRecorder:
-    """Appends records to a file, one JSON object per line, with keys in their order; a written line survives a kill.
-
-    NaN and infinities become null. Numbers, arrays and tensors of numpy and torch become numbers and lists. If the disk
-    refuses a line, `write` raises OSError; the line is written before the next one. No partial line stays in the file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """path: the file, which is made if it does not exist. Raises OSError, RefusedPathError for a link."""
-        self.path = path
-        self.file = Folder(path.parent).append(path.name)
-        self._measure: Measure | None = None  # of the file's content; None until it is read
-        self._waiting = b""
-
-    @property
-    def length(self) -> int:
-        """The file's length in bytes."""
-        return self.file.size
-
-    @property
-    def then(self) -> RecordsThen:
-        """The present length, number of lines and SHA-256 of the file."""
-        return self._measured().then()
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether there are lines that the disk has refused and that are not written yet."""
-        return bool(self._waiting)
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Write one line. Raises TypeError for a value that JSON cannot hold, OSError if the disk refuses."""
-        self._waiting += json.dumps(plain(record), allow_nan=False).encode() + b"\n"
-        self._put()
-
-    def _put(self) -> None:
-        measure = self._measured()
-        if self._waiting:
-            self.file.append(self._waiting)
-            measure.add(self._waiting)
-        self._waiting = b""
-
-    def flush(self) -> None:
-        """Wait until the disk has all lines. Raises OSError if it refuses."""
-        self._put()
-        self.file.sync()
-
-    def cut(self, length: int) -> None:
-        """Cut the file back to the whole lines in its first `length` bytes."""
-        self._waiting = b""
-        self.file.truncate(max((line.stop for line in lines_of(self.file, length) if line.is_whole), default=0))
-        self._measure = None
-
-    def _measured(self) -> Measure:
-        self._measure = self._measure or Measure(self.file.pieces(self.length))
-        return self._measure
-
-    def close(self) -> None:
-        self.file.close()
-
-
-def plain(value: Any) -> Any:
-    """Return a value in the types that JSON knows: tensors and arrays become lists, NaN and infinities None."""
-    if isinstance(value, np.generic | np.ndarray | Tensor):
-        value = value.tolist()
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:

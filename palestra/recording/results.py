@@ -1,7 +1,7 @@
 """Results of a run as plain data, and numbers as text, for displays, summaries and plots."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self, TypeVar
@@ -409,61 +409,3 @@ def sparkline(values: Sequence[float], width: int) -> str:
         SPARKS[round((value - low) / span * 7) if 0 < span < math.inf else 3] if math.isfinite(value) else " "
         for value in values
     )
-
-
-# ---- curves of metrics ----------------------------------------------------------------------------------------
-
-
-MOST_POINTS = 128
-
-
-class Curve:
-    """A curve of fewer than MOST_POINTS points, each the mean of equally many values.
-
-    When there are MOST_POINTS, pairs of points are merged.
-    """
-
-    def __init__(self) -> None:
-        self.points: list[float] = []
-        self.last = math.nan
-        self._num = 1  # values per point
-        self._values: list[float] = []  # of the next point
-
-    def add(self, value: float) -> None:
-        self.last = value
-        self._values.append(value)
-        if len(self._values) < self._num:
-            return
-        self.points.append(sum(self._values) / self._num)
-        self._values = []
-        if len(self.points) == MOST_POINTS:
-            self.points = [(one + other) / 2 for one, other in zip(self.points[::2], self.points[1::2], strict=True)]
-            self._num *= 2
-
-
-class History:
-    """The curves of every player's metrics and of its episodes, by the names that they have in records.
-
-    counters: names that have no curve.
-    """
-
-    def __init__(self, counters: Collection[str]) -> None:
-        self.counters = counters
-        self.curves: dict[str, dict[str, Curve]] = {}
-
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Add the numbers of a training record, in which null stands for NaN."""
-        for player, metrics in record.get("players", {}).items():
-            curves = self.curves.setdefault(player, {})
-            for name, value in (metrics.get("episodes", {}) | metrics).items():
-                is_number = isinstance(value, int | float | None) and not isinstance(value, bool)
-                if is_number and name not in self.counters:
-                    curves.setdefault(name, Curve()).add(math.nan if value is None else float(value))
-
-    def last(self, player: str) -> dict[str, float]:
-        """Return the last value of each curve of a player."""
-        return {name: curve.last for name, curve in self.curves.get(player, {}).items()}
-
-    def points(self, player: str) -> dict[str, list[float]]:
-        """Return the points of each curve of a player."""
-        return {name: curve.points for name, curve in self.curves.get(player, {}).items()}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from palestra.config import ConfigError, check, load_yaml, under
 from palestra.evaluation.evaluator import nobody_watches
-from palestra.recording.recorders import numbers_of, plain
+from palestra.recording.recorders import numbers_of
 from palestra.recording.results import Evaluation, PairResult, as_float, distinct_pairs
 from palestra.run.base import BaseRunConfig
 from palestra.run.checkpoints import Checkpoints
@@ -25,7 +25,7 @@ from palestra.run.tables import run_name
 from palestra.runtime.intervals import Counters, Limit
 from palestra.storage.disk import RunFolderError
 from palestra.storage.manifest import Manifest
-from palestra.storage.records_file import iterate_records, parse_record
+from palestra.storage.records_file import iterate_records, parse_record, plain
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import CheckpointError
 from palestra.training.stored_training import StoredRun

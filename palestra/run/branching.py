@@ -6,7 +6,6 @@ before and after (null where there was none), and the counters at which it chang
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +16,9 @@ from palestra.config import Config, ConfigError, ConfigErrorItem, InBranch, rend
 from palestra.config.errors import shown
 from palestra.config.places import Place
 from palestra.run.base import BaseRunConfig
-from palestra.run.checkpoints import CheckpointError, Checkpoints
+from palestra.run.checkpoints import Checkpoints
 from palestra.run.kinds import read_stored_config
-from palestra.run.loaded_checkpoint import LoadedCheckpoint
-from palestra.storage.disk import RunFolderError, writing
+from palestra.storage.disk import writing
 from palestra.storage.run_folder import RunFolder
 
 
@@ -73,7 +71,8 @@ def extend(run: Path, overrides: Sequence[str], reached: Reached | None = None) 
     """
     folder = RunFolder.open(run)
     with folder.lock():
-        config, branch = read_stored_config(folder.config), folder.ways_on().to_branch()
+        config = read_stored_config(folder.config)
+        branch = folder.ways_on().to_branch()
         extended = read_stored_config(folder.config, overrides)
         changes = differences(config, extended)
         faults = _faults(changes, config.extendable, "", branch)
@@ -102,9 +101,11 @@ def change_bitless(folder: RunFolder, overrides: Sequence[str]) -> None:
     Raises ConfigError for other keys; RunFolderError, CheckpointError.
     """
     with folder.lock():
-        config, branch = read_stored_config(folder.config), folder.ways_on().to_branch()
+        config = read_stored_config(folder.config)
+        branch = folder.ways_on().to_branch()
         changed = read_stored_config(folder.config, overrides)
-        changes, keys = differences(config, changed), [f"execution.{key}" for key in config.bitless]
+        changes = differences(config, changed)
+        keys = [f"execution.{key}" for key in config.bitless]
         known = f"only keys that change no bit ({', '.join(keys)})" if keys else "no key of this run"
         ConfigError.require_none(_faults(changes, keys, f"; a resume changes {known}", branch))
         _rewrite_config(folder, changed, changes, {} if begins_anew(folder) else _reached(folder, config).counters)
@@ -173,7 +174,8 @@ def branched_config(checkpoint: Path, overrides: Sequence[str], calls: Sequence[
 
 def is_fixed(path: str, config: Config) -> bool:
     """Whether the field at a dotted path must stay as it is in a branch. config: that of the run that branches."""
-    place, rule = Place(type(config)), InBranch.FREE
+    place = Place(type(config))
+    rule = InBranch.FREE
     here: Any = config.model_dump()
     for key in path.split("."):
         slot: Any = int(key) if isinstance(here, list) else key
@@ -189,30 +191,6 @@ def begins_anew(folder: RunFolder) -> bool:
     """Whether a run has no state to begin with: neither a checkpoint nor one that it branches off."""
     has_checkpoint = bool(Checkpoints(folder, keep_last=1, keep_every=None).numbers())
     return not has_checkpoint and folder.facts().branched_from is None
-
-
-def stored_config(config: BaseRunConfig) -> dict[str, Any]:
-    """The keys of a config that a checkpoint stores: those on which its bits depend."""
-    return config.model_dump(
-        mode="json", exclude={"stop": True, "budget": True, "output": True, "execution": set(config.bitless)}
-    )
-
-
-def require_same_experiment(loaded: LoadedCheckpoint, config: BaseRunConfig) -> None:
-    """Raise CheckpointError, with the keys that differ, for a checkpoint that was written under another config.
-
-    Other values of `execution` are allowed, and reported by palestra.run.run: then equal bits are not promised.
-    """
-    changes = [
-        f"{change.key} was {change.before}, is {change.after}"
-        for change in tree_differences(loaded.state.get("config"), stored_config(config))
-        if change.key.split(".")[0] != "execution"
-    ]
-    if changes:
-        with suppress(RunFolderError):  # a copy of a checkpoint alone belongs to no run
-            way = RunFolder.of_checkpoint(loaded.folder).ways_on().to_branch(loaded.folder.name)
-            changes[-1] += f". To go on from it with other values, branch off: {way}"
-        raise CheckpointError(f"checkpoint {loaded.folder} was written under another config: {'; '.join(changes)}")
 
 
 def note_changes(folder: RunFolder, changes: Sequence[Change], counters: Mapping[str, int]) -> None:

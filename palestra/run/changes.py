@@ -58,7 +58,8 @@ def changed_stored_config(folder: RunFolder, overrides: Sequence[str]) -> tuple[
         changed = check_overridden(data | marks, overrides, type(config))
     expected = f"expected a change of {', '.join(config.changeable)} alone, because the run has learned by its config"
     before = config.model_copy(update=marks)
-    keys, kept = [change.key for change in differences(before, changed)], config.kept()
+    keys = [change.key for change in differences(before, changed)]
+    kept = config.kept()
     faults = {key: expected for key in keys if not is_below(key, config.changeable)}
     faults |= {
         key: f"expected no change, because {kept[each]}" for key in keys for each in kept if is_below(key, [each])

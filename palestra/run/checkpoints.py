@@ -3,7 +3,7 @@
     checkpoints/00000003/manifest.json         format, number, counters, versions, machine, SHA-256 of every file
                          state.json            the state's tree; "$tensor" marks the place of a tensor
                          tensors.safetensors   its tensors, named by their path in the tree
-                         <buffer>-...          the replay rows of an unfinished segment (see segments.py)
+                         <buffer>-...          the replay rows of an unfinished segment (see palestra.storage.manifest)
     checkpoints/latest, checkpoints/best       the name of a folder
 
 A folder is written under a name that starts with a dot, synced, and renamed. Equal states give equal bytes: keys are
@@ -22,54 +22,53 @@ from torch import Tensor
 
 from palestra.run.loaded_checkpoint import (
     AT,
-    NAME,
-    NUMBER,
     LoadedCheckpoint,
     checkpoint_folder,
     checkpoints_in_words,
     find_checkpoint,
-    number_in,
-    numbers_in,
     read_checkpoint,
 )
 from palestra.storage.disk import Folder, OpenFile, written_name
-from palestra.storage.facts import machine, to_json, versions
+from palestra.storage.facts import machine, versions
 from palestra.storage.manifest import (
     BEGUN,
+    BUFFERS_FROM_CHECKPOINT,
     FORMAT,
     GROWING,
     MANIFEST,
+    NAME,
+    NUMBER,
     ONCE,
+    SEGMENT_NAME,
+    SEGMENT_ROWS,
     STATE,
     TENSORS,
+    CheckpointPlace,
     Manifest,
     Once,
     OnceFolder,
+    Segment,
+    SegmentedRows,
+    StoredRows,
+    number_in,
+    numbers_in,
+    rows_per_segment,
+    store_full_segments,
+    store_rows,
     training_reads,
 )
 from palestra.storage.records_file import RecordsThen, beginning_of, measured
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import (
-    BUFFERS_FROM_CHECKPOINT,
-    SEGMENT_NAME,
-    SEGMENT_ROWS,
-    CheckpointPlace,
-    Segment,
-    SegmentedRows,
-    StoredRows,
-    rows_per_segment,
-    store_full_segments,
-    store_rows,
-)
-from palestra.storage.states import encode
 from palestra.storage.stored_files import (
     CheckpointError,
     DamagedError,
     DamagedOnceError,
     MissingCheckpointError,
     StoredFile,
+    encode,
     read_checked,
     tensors_to_bytes,
+    to_json,
 )
 
 # The names of what a kill may leave: checkpoints and files that are written or removed in part.
@@ -177,10 +176,11 @@ class Checkpoints:
         return name
 
     def _store_rows(self, unfinished: Folder, buffers: Mapping[str, SegmentedRows]) -> dict[str, StoredRows]:
-        return {
-            key: store_rows(key, buffer, self._on_disk(key), unfinished, self.buffers, self._segment_rows(buffer))
-            for key, buffer in buffers.items()
-        }
+        stored = {}
+        for key, buffer in buffers.items():
+            size = rows_per_segment(buffer, at_most=self.segment_rows)
+            stored[key] = store_rows(key, buffer, self._on_disk(key), unfinished, self.buffers, size)
+        return stored
 
     def _note_segments(self, stored: Mapping[str, StoredRows]) -> None:
         self._known_segments, self._written_ahead = {key: rows.segments for key, rows in stored.items()}, {}
@@ -206,15 +206,11 @@ class Checkpoints:
         """
         with suppress(OSError):
             for key, buffer in buffers.items():
-                self._written_ahead[key] = store_full_segments(
-                    key, buffer, self._on_disk(key), self.buffers, self._segment_rows(buffer)
-                )
+                size = rows_per_segment(buffer, at_most=self.segment_rows)
+                self._written_ahead[key] = store_full_segments(key, buffer, self._on_disk(key), self.buffers, size)
 
     def _on_disk(self, key: str) -> tuple[Segment, ...]:
         return self._known_segments.get(key, ()) + self._written_ahead.get(key, ())
-
-    def _segment_rows(self, buffer: SegmentedRows) -> int:
-        return rows_per_segment(buffer, at_most=self.segment_rows)
 
     def mark_best(self, name: str) -> None:
         """Make checkpoint `name` the best one, which retention keeps."""

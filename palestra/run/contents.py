@@ -18,10 +18,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from palestra.storage.facts import FileName
 from palestra.storage.manifest import MANIFEST, Once
 from palestra.storage.run_folder import JOBS
-from palestra.storage.stored_files import SealedEntry, StoredFile, having
+from palestra.storage.stored_files import FileName, SealedEntry, StoredFile, having
 
 FORMAT: Literal[4] = 4  # 4 has all files that are written once, by folder
 FOLDER_NAME = re.compile(r"([0-9]{8,})-[0-9a-f]{8}")

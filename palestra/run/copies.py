@@ -17,17 +17,19 @@ from palestra.models.model import Model
 from palestra.run.base import BaseRunConfig
 from palestra.run.kinds import read_stored_config, require_kind
 from palestra.storage.disk import Folder
-from palestra.storage.facts import Count, Entry, to_json
 from palestra.storage.manifest import PUT_BACK
-from palestra.storage.states import TENSOR_DTYPES
 from palestra.storage.stored_files import (
+    TENSOR_DTYPES,
+    Count,
     DamagedError,
+    Entry,
     StoredFile,
     checked_entry,
     read_checked,
     read_json,
     tensors_in,
     tensors_to_bytes,
+    to_json,
 )
 
 K = TypeVar("K", bound=BaseRunConfig)

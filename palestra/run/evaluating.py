@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, Protocol
 
 from palestra.evaluation.evaluations import BestScore
 from palestra.evaluation.evaluator import Watch
-from palestra.recording.recorders import plain
 from palestra.recording.results import Task, metric_text
 from palestra.run.checkpoints import CheckpointError
-from palestra.run.progress import ProgressReporter
+from palestra.run.run import ProgressReporter
 from palestra.run.run_checkpoints import RunCheckpoints
 from palestra.runtime.intervals import Counters, Interval, is_due
 from palestra.runtime.signals import Interrupted
+from palestra.storage.records_file import plain
 
 PLAYED = "played"
 """the entry of a result that goes into files beside the checkpoints, and not into its record"""
@@ -170,7 +170,9 @@ class Evaluating:
         """
         if self.is_final:
             raise RuntimeError("expected no safe point (and no turn of a player) inside _test, got one")
-        before, self._tested, self.is_final = self.state_dict(), [], True
+        before = self.state_dict()
+        self._tested = []
+        self.is_final = True
         try:
             with self.progress.run.aside("evaluation"), self.progress.during("testing", []):
                 with hooks.context():
@@ -210,7 +212,8 @@ class Evaluating:
             task.move(num_over, num_rounds)
             self.progress.show_or_leave()
 
-        num, started = self.evaluations.num(task.name, request.is_final), time.perf_counter()
+        num = self.evaluations.num(task.name, request.is_final)
+        started = time.perf_counter()
         result = self.evaluations.play(task.name, num, request.with_scripted, watch)
         task.done = task.total
         clock = {"seconds": time.perf_counter() - started}
@@ -243,7 +246,8 @@ class Evaluating:
         """
         if self.best is None:
             return
-        display, measure = self.progress.run.display, self.best.config.measure
+        display = self.progress.run.display
+        measure = self.best.config.measure
         shown = next((score["name"] for score in record.get("declared_scores", ()) if score["shown"]), None)
         if measure != shown and (value := self.best.measure.of(record)) is not None:
             self.progress.decisive[record["evaluation"], record["opt_steps"]] = f"{measure} {metric_text(value)}"

@@ -148,7 +148,8 @@ def _fill(folder: RunFolder, remote: Remote, there: dict[str, int], with_rows: b
                 break
     else:
         raise CheckpointError("\n".join([f"there is no complete checkpoint at {remote.url}", *damaged]))
-    checkpoint, best = _local(folder, name), contents.best
+    checkpoint = _local(folder, name)
+    best = contents.best
     for file in RUN_FILES:
         if checkpoint.kind(file) is not None:
             checkpoint.move(file, folder.root)
@@ -172,7 +173,8 @@ def _fetch_checkpoint(
     folder: RunFolder, remote: Remote, there: Mapping[str, int], name: str, damaged: list[str], with_rows: bool
 ) -> Contents | None:
     """Fetch one checkpoint. Gives None, and adds a line to `damaged`, if a file differs from what was written."""
-    target, buffers = _local(folder, name).make(), folder.root.below("buffers")
+    target = _local(folder, name).make()
+    buffers = folder.root.below("buffers")
     try:
         contents = Contents.from_bytes(_read_contents(remote, name))
         for file, stored in contents.files.items():
@@ -184,7 +186,8 @@ def _fetch_checkpoint(
             place = folder.root.below(name_of_folder)
             for file, stored in files.items():
                 if place.kind(file) is None:
-                    path, is_growing = f"{name_of_folder}/{file}", name_of_folder in GROWING
+                    path = f"{name_of_folder}/{file}"
+                    is_growing = name_of_folder in GROWING
                     try:
                         _fetch_file(remote, there, path, place.make(), file, stored, is_growing)
                     except DamagedError as error:

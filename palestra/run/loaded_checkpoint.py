@@ -10,21 +10,30 @@ from typing import Any
 
 from palestra.config import ConfigError
 from palestra.storage.disk import Folder
-from palestra.storage.manifest import FORMAT, MANIFEST, STATE, TENSORS, Manifest
+from palestra.storage.manifest import (
+    FORMAT,
+    MANIFEST,
+    NAME,
+    NUMBER,
+    STATE,
+    TENSORS,
+    CheckpointPlace,
+    Manifest,
+    StoredRows,
+    number_in,
+    numbers_in,
+)
 from palestra.storage.records_file import RecordsThen
-from palestra.storage.segments import CheckpointPlace, StoredRows
-from palestra.storage.states import decode
 from palestra.storage.stored_files import (
     CheckpointError,
     DamagedError,
     MissingCheckpointError,
+    decode,
     parse_json,
     read_checked,
     read_tensors,
 )
 
-NAME = r"[0-9]{8,18}"
-NUMBER = "[0-9]{1,18}"
 AT = "@"  # before an opt step or, in a run that counts stages, a stage
 MOST_LISTED = 20
 # The errors of reading content whose SHA-256 is right, but which palestra did not write.
@@ -101,11 +110,6 @@ def find_checkpoint(folder: Folder, which: str) -> int:
     raise MissingCheckpointError(f"there is no checkpoint {which} in {folder.path}; expected one of {there}")
 
 
-def numbers_in(folder: Folder) -> list[int]:
-    """The numbers of all checkpoints in a folder, ascending, including damaged ones; none if there is no folder."""
-    return sorted(int(name) for name in folder.names() if re.fullmatch(NAME, name))
-
-
 def moment(counters: Mapping[str, int]) -> int | None:
     """The number by which `@` names a checkpoint: its stage where stages are counted, else its opt step.
 
@@ -139,14 +143,6 @@ def numbers_in_words(numbered: Sequence[tuple[int, Mapping[str, int]]]) -> str:
     if len(words) > MOST_LISTED:
         words = [*words[: MOST_LISTED // 2], "...", *words[-MOST_LISTED // 2 :]]
     return f"{', '.join(words)} (@: {unit})" if words else "none"
-
-
-def number_in(folder: Folder, file: str) -> int | None:
-    """The number of the checkpoint that the file `latest` or `best` names; None if there is no such name."""
-    with suppress(OSError):
-        name = folder.read(file, max_bytes=32).strip().decode("ascii", errors="replace")
-        return int(name) if re.fullmatch(NAME, name) else None
-    return None
 
 
 def read_checkpoint(place: CheckpointPlace, warnings: list[str], check_rows: bool) -> LoadedCheckpoint:

@@ -267,7 +267,8 @@ class Mirror:
         }
 
     def _upload(self, number: int, name: str, manifest: Manifest, best: str | None) -> Contents:
-        folder, segments = self.checkpoints.folder.below(f"{number:08d}"), manifest.segments()
+        folder = self.checkpoints.folder.below(f"{number:08d}")
+        segments = manifest.segments()
         for segment, stored in segments.items():
             if self._there.get(f"buffers/{segment}") != stored.size:  # a kill may have left an unfinished one
                 self._put(f"buffers/{segment}", self.folder.buffers.path / segment)

@@ -11,8 +11,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from palestra.storage.disk import Folder, RunFolderError, writing
-from palestra.storage.facts import Entry, to_json
-from palestra.storage.segments import (
+from palestra.storage.manifest import (
     SEGMENT_ROWS,
     CheckpointPlace,
     SegmentedRows,
@@ -22,8 +21,17 @@ from palestra.storage.segments import (
     segment_bounds,
     write_segment,
 )
-from palestra.storage.states import decode, encode
-from palestra.storage.stored_files import StoredFile, checked_entry, read_json, read_tensors, tensors_to_bytes
+from palestra.storage.stored_files import (
+    Entry,
+    StoredFile,
+    checked_entry,
+    decode,
+    encode,
+    read_json,
+    read_tensors,
+    tensors_to_bytes,
+    to_json,
+)
 
 FACTS, STATE = "replay.json", "state.safetensors"
 
@@ -37,7 +45,7 @@ class SavedBuffer(SegmentedRows, Protocol):
 
 
 class ReplayFacts(Entry):
-    """The content of replay.json. kind: the buffer's class. state: as palestra.storage.states encodes it."""
+    """The content of replay.json. kind: the buffer's class. state: as palestra.storage.stored_files encodes it."""
 
     format: Literal[1]
     kind: str

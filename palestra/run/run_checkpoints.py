@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from palestra.buffers.replay import ReplayBuffer
-from palestra.config import ConfigError
-from palestra.run.branching import require_same_experiment, stored_config
+from palestra.config import ConfigError, user_class_hashes
+from palestra.run.base import BaseRunConfig
+from palestra.run.branching import tree_differences, unequal_bits
 from palestra.run.checkpoints import CheckpointError, Checkpoints
 from palestra.run.loaded_checkpoint import LoadedCheckpoint
 from palestra.run.mirror import Mirror
-from palestra.run.progress import ProgressReporter
 from palestra.run.remote import RemoteError
+from palestra.run.run import ProgressReporter
 from palestra.storage.disk import RunFolderError
-from palestra.storage.manifest import Once, OnceFolder
+from palestra.storage.facts import machine, versions
+from palestra.storage.manifest import Once, OnceFolder, StoredRows
 from palestra.storage.records_file import beginning_of
-from palestra.storage.segments import StoredRows
+from palestra.storage.run_folder import RunFolder
 
 Steps = Mapping[str, int]
 """The counters that identify a checkpoint and its players."""
@@ -100,7 +102,8 @@ class RunCheckpoints:
         next due checkpoint takes its place. One that is due and fails uses up its number. elsewhere: as for
         palestra.run.checkpoints.Checkpoints.save.
         """
-        number, records = self.number + 1, self.run.records
+        number = self.number + 1
+        records = self.run.records
         self.number += due
         state = {
             **state,
@@ -178,13 +181,35 @@ class RunCheckpoints:
     def load_latest(self) -> LoadedCheckpoint | None:
         """The last checkpoint of this run; None if it has none.
 
-        Raises CheckpointError if it was written under another config, or cannot be read.
+        Raises CheckpointError if it cannot be read, or was written under another config, and then names the keys that
+        differ. Other values of `execution` are allowed, and `differences` reports them: equal bits are not promised.
         """
         if not self.stored.numbers():
             return None
         loaded = self.stored.load("latest")
-        require_same_experiment(loaded, self.run.config)
+        changes = [
+            f"{change.key} was {change.before}, is {change.after}"
+            for change in tree_differences(loaded.state.get("config"), stored_config(self.run.config))
+            if change.key.split(".")[0] != "execution"
+        ]
+        if changes:
+            with suppress(RunFolderError):  # a copy of a checkpoint alone belongs to no run
+                way = RunFolder.of_checkpoint(loaded.folder).ways_on().to_branch(loaded.folder.name)
+                changes[-1] += f". To go on from it with other values, branch off: {way}"
+            raise CheckpointError(f"checkpoint {loaded.folder} was written under another config: {'; '.join(changes)}")
         return loaded
+
+    def differences(self, loaded: LoadedCheckpoint) -> list[str]:
+        """A line for each difference from a checkpoint in `execution`, sources, versions and machine."""
+        now = user_class_hashes(self.run.config)  # those that this process uses: `verify` leaves recorders out
+        execution = stored_config(self.run.config)["execution"]
+        before = {name: sha256 for name, sha256 in self.run.folder.facts().user_classes.items() if name in now}
+        return [
+            *unequal_bits(loaded.state["config"]["execution"], execution, "execution"),
+            *unequal_bits(before, now, "user_classes"),
+            *unequal_bits(loaded.manifest.versions, versions(), "versions"),
+            *unequal_bits(loaded.manifest.machine, machine(), "machine"),
+        ]
 
     def go_back_to(self, loaded: LoadedCheckpoint, buffers: Mapping[str, ReplayBuffer]) -> None:
         """Bring back replay rows, records and seconds of training as they were when this checkpoint was saved."""
@@ -233,3 +258,10 @@ class RunCheckpoints:
                 f"checkpoint {loaded.folder.name} holds no replay rows (output.replay_in_checkpoints): the replay "
                 f"buffer of player {name!r} {what}; equal bits are not promised"
             )
+
+
+def stored_config(config: BaseRunConfig) -> dict[str, Any]:
+    """The keys of a config that a checkpoint stores: those on which its bits depend."""
+    return config.model_dump(
+        mode="json", exclude={"stop": True, "budget": True, "output": True, "execution": set(config.bitless)}
+    )

@@ -11,7 +11,6 @@ from palestra.config import Config, Failed, trusting
 from palestra.config.own_modules import using_nothing_outside
 from palestra.evaluation.evaluator import Watch, nobody_watches
 from palestra.games.world import EnvironmentFailed
-from palestra.recording.recorders import plain
 from palestra.run.base import BaseRunConfig
 from palestra.run.changes import Changes, digest
 from palestra.run.checkpoints import Checkpoints
@@ -20,8 +19,9 @@ from palestra.run.kinds import read_stored_config
 from palestra.run.shipped import find_run
 from palestra.run.tables import Library, Row, Rows, rows_of_run, run_name, table
 from palestra.storage.disk import Folder
-from palestra.storage.facts import to_json
+from palestra.storage.records_file import plain
 from palestra.storage.run_folder import RunFolder, write_traceback
+from palestra.storage.stored_files import to_json
 
 
 class EvaluationFailed(Failed, RuntimeError):

@@ -107,7 +107,9 @@ def _independent(flags: Tensor, clusters: Tensor) -> float:
 
     If all flags are equal, it is the number of clusters (of unequal ones: Kish, Survey Sampling, 1965, section 8.2).
     """
-    n, share, sizes = len(flags), float(flags.mean()) if len(flags) else 0.0, clusters.unique(return_counts=True)[1]
+    n = len(flags)
+    share = float(flags.mean()) if len(flags) else 0.0
+    sizes = clusters.unique(return_counts=True)[1]
     if len(sizes) < 2:
         return 0.0
     if share in (0.0, 1.0):
@@ -144,8 +146,10 @@ def describe(values: Tensor, clusters: Tensor | None = None) -> dict[str, float]
         resampled = ranked[_resampled_ranks(n)].mean(dim=1)
     else:
         resampled = _resampled_clusters(values.double().cpu(), clusters.cpu())
-    std, median = ranked.std() if n > 1 else math.nan, (ranked[(n - 1) // 2] + ranked[n // 2]) / 2
-    iqm, interval = interquartile_mean(ranked), torch.quantile(resampled, _ENDS)
+    std = ranked.std() if n > 1 else math.nan
+    median = (ranked[(n - 1) // 2] + ranked[n // 2]) / 2
+    iqm = interquartile_mean(ranked)
+    interval = torch.quantile(resampled, _ENDS)
     figures = (ranked.mean(), std, ranked[0], ranked[-1], median, iqm, *interval)
     return {name: float(figure) for name, figure in zip(names, figures, strict=True)}
 
@@ -169,7 +173,8 @@ def _num_draws(n: int) -> int:
 
 def _resampled_clusters(values: Tensor, clusters: Tensor) -> Tensor:
     """Return the interquartile means of bootstrap resamples of whole clusters, float64 (resamples,); nan of one."""
-    n, numbers = len(values), clusters.unique(return_inverse=True)[1]
+    n = len(values)
+    numbers = clusters.unique(return_inverse=True)[1]
     num = int(numbers.max()) + 1
     if num < 2:
         return torch.tensor([math.nan], dtype=torch.float64)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from palestra.scaling.means import Part, common_names, told_apart, tree_sum
 from palestra.scaling.ranks import Ranks, fail
-from palestra.storage.states import from_bytes, to_bytes
+from palestra.storage.stored_files import from_bytes, to_bytes
 
 INLINE_BYTES = 4 << 10
 """of a value, that go along with the message which announces it, until a mean is longer"""
@@ -259,7 +259,8 @@ class Link:
 
     def _why_broken(self) -> RankLost:
         """Return which process has ended, once the connection to it is broken."""
-        before, began = self._states(), time.monotonic()
+        before = self._states()
+        began = time.monotonic()
         while time.monotonic() - began < GRACE_S:
             if failure := self._failure():
                 return failure

@@ -92,7 +92,8 @@ class Ranks(NamedTuple):
             return Board(Path(folder, str(number))), FileStore(f"{folder}/{number}.torch")
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         keeps = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        limit, deadline = timedelta(seconds=min(CONNECTING_S, timeout_s)), time.monotonic() + timeout_s
+        limit = timedelta(seconds=min(CONNECTING_S, timeout_s))
+        deadline = time.monotonic() + timeout_s
         while True:  # in short pieces, for signals are handled between them
             try:
                 store = TCPStore(address, port, None, keeps, limit, wait_for_workers=False, multi_tenant=True)

@@ -55,23 +55,12 @@ class Replica:
     def is_alone(self) -> bool:
         return self.num == 1
 
-    def each(self, what: str, value: T) -> list[T]:
+    def each(self, what: str, value: T, to_first: bool = False) -> list[T]:
         """Hand in a value, and return those of all replicas, in their order. what: says what is exchanged.
 
-        Raises LockstepError if another replica hands in something else now.
+        to_first: whether the first process alone needs those of the others. Raises LockstepError if another replica
+        hands in something else now.
         """
-        return self._gathered(what, value, to_first=False)
-
-    def of_leader(self, what: str, value: T) -> T:
-        """Return the value of replica 0."""
-        return self.each(what, value if self.leads else None)[0]  # type: ignore[return-value]
-
-    def to_leader(self, what: str, value: T) -> list[T] | None:
-        """As `each`, but replica 0 alone gets the values; the others get None."""
-        found = self._gathered(what, value, to_first=True)
-        return found if self.leads else None
-
-    def _gathered(self, what: str, value: T, to_first: bool) -> list[T]:
         if self.num == 1:
             return [value]
 
@@ -83,6 +72,15 @@ class Replica:
 
         found: list[T] = self._exchanged(what, value, join)
         return found
+
+    def of_leader(self, what: str, value: T) -> T:
+        """Return the value of replica 0."""
+        return self.each(what, value if self.leads else None)[0]  # type: ignore[return-value]
+
+    def to_leader(self, what: str, value: T) -> list[T] | None:
+        """As `each`, but replica 0 alone gets the values; the others get None."""
+        found = self.each(what, value, to_first=True)
+        return found if self.leads else None
 
     def mean(
         self, gradient: Tensor, metrics: Mapping[str, Any], weight: Tensor | float | None = None

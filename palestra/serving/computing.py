@@ -12,8 +12,7 @@ from palestra.serving.jobs import STATE, WEIGHTS, read_examples, read_job, read_
 from palestra.serving.source import fill, stored_source
 from palestra.storage.disk import Folder
 from palestra.storage.lock import Lock
-from palestra.storage.states import from_bytes, to_bytes
-from palestra.storage.stored_files import tensors_to_bytes
+from palestra.storage.stored_files import from_bytes, tensors_to_bytes, to_bytes
 from palestra.text.models.local import LocalModel, LocalTuning
 
 SAVE_S = 60.0  # between saves

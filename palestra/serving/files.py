@@ -8,14 +8,17 @@ from typing import Any
 
 from palestra.serving.errors import ApiError, quoted
 from palestra.storage.disk import MAX_BYTES, Folder
-from palestra.storage.facts import Count, Entry, Sha256, to_json
 from palestra.storage.stored_files import (
+    Count,
     DamagedError,
+    Entry,
+    Sha256,
     StoredFile,
     checked_entry,
     raising_damaged,
     read_checked,
     read_json,
+    to_json,
 )
 
 MOST_FILES = 10_000

@@ -11,8 +11,16 @@ from palestra.config import check
 from palestra.randomness import base_key
 from palestra.serving.errors import ApiError, quoted
 from palestra.storage.disk import Folder
-from palestra.storage.facts import Count, Entry, to_json
-from palestra.storage.stored_files import StoredFile, checked_entry, read_checked, read_json, read_tensors
+from palestra.storage.stored_files import (
+    Count,
+    Entry,
+    StoredFile,
+    checked_entry,
+    read_checked,
+    read_json,
+    read_tensors,
+    to_json,
+)
 from palestra.text.models.local import LocalModel, LocalTuning, TuningConfig
 from palestra.text.models.losses import PreferenceConfig, SupervisedConfig
 from palestra.text.models.model import Job

@@ -16,9 +16,8 @@ from palestra.players import FromRunConfig
 from palestra.randomness import base_key
 from palestra.run.kinds import read_stored_config, require_kind
 from palestra.storage.disk import Folder, RunFolderError
-from palestra.storage.facts import Count, Entry, Sha256, to_json
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.stored_files import checked_entry, read_json
+from palestra.storage.stored_files import Count, Entry, Sha256, checked_entry, read_json, to_json
 from palestra.text.models.folder import ADAPTER_CONFIG, CONFIG, check_folder, sha256_of
 from palestra.text.models.local import LocalModel
 from palestra.text.models.sources import Dtype, FolderConfig, NewConfig

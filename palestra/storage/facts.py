@@ -1,6 +1,5 @@
 """The facts of a run in run.json: among them versions, machine and commit."""
 
-import json
 import os
 import platform
 import re
@@ -15,32 +14,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from palestra.storage.disk import RunFolderError
 from palestra.storage.secrets import redacted
+from palestra.storage.stored_files import Entry, Sha256
 
 RUN_FORMAT: Literal[2] = 2  # of all that a run's folder holds; since 2 records say what their scores are
 
 OF_TEXT = ("transformers", "tokenizers", "peft", "pyarrow", "jinja2")
-Count = Annotated[int, Field(ge=0)]
-Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-FileName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]
-
-
-class Entry(BaseModel):
-    """The base class for the content of a run's files.
-
-    They may be forged, so any unknown key, type or value is an error.
-    """
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-
-def fault_in_words(error: ValidationError) -> str:
-    """The first fault of an entry, with the key where it lies."""
-    first = error.errors()[0]
-    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
 
 
 class RunFacts(Entry):
@@ -98,14 +80,6 @@ def run_facts() -> dict[str, Any]:
         "commit": git_commit(),
         "command": redacted(shlex.join(sys.argv)),
     }
-
-
-def to_json(data: Any) -> str:
-    """Data as JSON text; equal data give equal text: keys sorted, a line per entry.
-
-    Raises ValueError for NaN and infinities.
-    """
-    return json.dumps(data, sort_keys=True, indent=1, allow_nan=False) + "\n"
 
 
 @cache

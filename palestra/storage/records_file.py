@@ -6,13 +6,17 @@ lines are still read.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from torch import Tensor
 
 from palestra.storage.disk import Folder, OpenFile
-from palestra.storage.facts import Count, Entry, Sha256
-from palestra.storage.record_shape import require_shape
+from palestra.storage.stored_files import Count, Entry, Sha256
 
 MAX_LINE = 64 << 20  # bytes: many times those of the longest record
 MAX_DIGITS = 300  # of a whole number: a float cannot be much larger
@@ -165,3 +169,180 @@ def _whole(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
         raise ValueError(f"expected numbers of at most {MAX_DIGITS} digits, got one of {len(digits)}")
     return int(digits)
+
+
+# ---- the shape of a record ------------------------------------------------------------------------------------
+
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+_Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Interval = Annotated[list[float | None], Field(min_length=2, max_length=2)]
+Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    """A mapping of a record; it may have further keys."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Clock(_Section):
+    train_seconds: Seconds = 0.0
+    time: dict[str, Seconds] = {}
+
+
+class _Record(_Section):
+    """A record of any kind."""
+
+    kind: str = ""
+    env_steps: _Count = 0
+    opt_steps: _Count = 0
+    items: _Count = 0
+    epochs: _Count = 0
+    episodes: _Count = 0
+    clock: _Clock = _Clock()
+
+
+class _PlayerMetrics(_Section):
+    episodes: dict[str, Any] = {}
+
+
+class _Training(_Record):
+    players: dict[str, _PlayerMetrics] = {}
+
+
+class _DeclaredScore(_Section):
+    name: Annotated[str, Field(min_length=1)]
+    meaning: str
+    unit: str
+    high_for: list[str]
+    low_for: list[str]
+    shown: bool
+
+
+class _Pair(_Section):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    players: Annotated[dict[str, str], Field(min_length=1)]
+    learned: list[str]
+    same_as: dict[str, str] | None = None
+    truncated: _Count = 0
+    scores: dict[str, float | None]
+    intervals: dict[str, Interval]
+
+    @model_validator(mode="after")
+    def _check_learned(self) -> Self:
+        if not set(self.learned) <= self.players.keys():
+            raise ValueError("expected roles of players in learned, got others")
+        return self
+
+
+class _Evaluation(_Record):
+    evaluation: Annotated[str, Field(min_length=1)]
+    opt_steps: _Count
+    roles: list[str]
+    declared_scores: list[_DeclaredScore]
+    counted: str = "games"
+    pairs: list[_Pair]
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> Self:
+        names = {score.name for score in self.declared_scores}
+        for pair in self.pairs:
+            if pair.players.keys() != set(self.roles) or pair.scores.keys() != names:
+                raise ValueError("expected the evaluation's roles and declared scores in each pair, got others")
+            if type(number := (pair.model_extra or {}).get(self.counted)) is not int or number < 0:
+                raise ValueError(f"expected a number of {self.counted} in each pair, got {number!r:.80}")
+        return self
+
+
+def require_shape(record: Mapping[str, Any]) -> None:
+    """Raise ValueError, which names the key, if a record lacks what its kind has, or holds a value of another type."""
+    is_evaluation = record.get("kind") == "evaluation" or "pairs" in record
+    model = _Training if record.get("kind") == "training" else _Evaluation if is_evaluation else _Record
+    try:
+        model.model_validate(record)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{key}: {_in_words(first)}" if key else _in_words(first)) from None
+
+
+def _in_words(fault: "ErrorDetails") -> str:
+    if fault["type"] == "missing":
+        return "expected a value, got none"
+    told = fault["msg"].replace("Input should", "expected it to").removeprefix("Value error, ")
+    return f"{'expected a mapping' if fault['type'] == 'model_type' else told}, got {fault['input']!r:.80}"
+
+
+class JsonlRecorder:
+    """Appends records to a file, one JSON object per line, with keys in their order; a written line survives a kill.
+
+    NaN and infinities become null. Numbers, arrays and tensors of numpy and torch become numbers and lists. If the disk
+    refuses a line, `write` raises OSError; the line is written before the next one. No partial line stays in the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """path: the file, which is made if it does not exist. Raises OSError, RefusedPathError for a link."""
+        self.path = path
+        self.file = Folder(path.parent).append(path.name)
+        self._measure: Measure | None = None  # of the file's content; None until it is read
+        self._waiting = b""
+
+    @property
+    def length(self) -> int:
+        """The file's length in bytes."""
+        return self.file.size
+
+    @property
+    def then(self) -> RecordsThen:
+        """The present length, number of lines and SHA-256 of the file."""
+        return self._measured().then()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are lines that the disk has refused and that are not written yet."""
+        return bool(self._waiting)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Write one line. Raises TypeError for a value that JSON cannot hold, OSError if the disk refuses."""
+        self._waiting += json.dumps(plain(record), allow_nan=False).encode() + b"\n"
+        self._put()
+
+    def _put(self) -> None:
+        measure = self._measured()
+        if self._waiting:
+            self.file.append(self._waiting)
+            measure.add(self._waiting)
+        self._waiting = b""
+
+    def flush(self) -> None:
+        """Wait until the disk has all lines. Raises OSError if it refuses."""
+        self._put()
+        self.file.sync()
+
+    def cut(self, length: int) -> None:
+        """Cut the file back to the whole lines in its first `length` bytes."""
+        self._waiting = b""
+        self.file.truncate(max((line.stop for line in lines_of(self.file, length) if line.is_whole), default=0))
+        self._measure = None
+
+    def _measured(self) -> Measure:
+        self._measure = self._measure or Measure(self.file.pieces(self.length))
+        return self._measure
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def plain(value: Any) -> Any:
+    """Return a value in the types that JSON knows: tensors and arrays become lists, NaN and infinities None."""
+    if isinstance(value, np.generic | np.ndarray | Tensor):
+        value = value.tolist()
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value

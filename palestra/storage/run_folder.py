@@ -15,9 +15,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from palestra.storage.disk import WORDS, Folder, RunFolderError, plain_path, written_name
-from palestra.storage.facts import RunFacts, fault_in_words, require_our_format, to_json
+from palestra.storage.facts import RunFacts, require_our_format
 from palestra.storage.lock import Lock, take_or_refuse
 from palestra.storage.secrets import redacted
+from palestra.storage.stored_files import fault_in_words, to_json
 
 STOCK = "palestra.Trainer"
 
@@ -416,7 +417,8 @@ class RunFolder:
         """
         try:
             with self.root.reading("lock") as file:
-                inode, holder = os.fstat(file.descriptor).st_ino, b"".join(file.pieces(20)).decode().strip()
+                inode = os.fstat(file.descriptor).st_ino
+                holder = b"".join(file.pieces(20)).decode().strip()
             locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
         except (OSError, ValueError):
             return False

@@ -1,16 +1,20 @@
-"""The small files of a run, whose size and digest are noted when they are written, and checked when they are read."""
+"""What the files of a run hold: entries that are checked when they are read, JSON, tensors, and trees of state.
+
+The size and digest of a file are noted when it is written.
+"""
 
 import errno
 import hashlib
 import json
+import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 import torch
-from pydantic import AfterValidator, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -18,7 +22,20 @@ from torch import Tensor
 from palestra.config import Failed
 from palestra.runtime.limits import NO_MORE_FILES
 from palestra.storage.disk import Folder, RefusedPathError
-from palestra.storage.facts import Count, Entry, Sha256, fault_in_words, to_json
+
+Count = Annotated[int, Field(ge=0)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+FileName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]
+
+
+class Entry(BaseModel):
+    """The base class for the content of a run's files.
+
+    They may be forged, so any unknown key, type or value is an error.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
 
 E = TypeVar("E", bound=Entry)
 
@@ -77,7 +94,8 @@ class SealedEntry(Entry):
         """
         if not isinstance(document := parse_json(content, cls.file), dict):
             raise DamagedError(f"{cls.file} differs from what was written")
-        (expected,), found = get_args(cls.model_fields["format"].annotation), document.get("format")
+        (expected,) = get_args(cls.model_fields["format"].annotation)
+        found = document.get("format")
         document.pop("sha256", None)
         is_whole = content == _sealed(document)
         # a later format may compute the digest otherwise
@@ -179,6 +197,20 @@ def checked_entry(document: Any, name: str, model: type[E]) -> E:
         raise DamagedError(f"{name} differs from what was written: {fault_in_words(error)}") from error
 
 
+def to_json(data: Any) -> str:
+    """Data as JSON text; equal data give equal text: keys sorted, a line per entry.
+
+    Raises ValueError for NaN and infinities.
+    """
+    return json.dumps(data, sort_keys=True, indent=1, allow_nan=False) + "\n"
+
+
+def fault_in_words(error: ValidationError) -> str:
+    """The first fault of an entry, with the key where it lies."""
+    first = error.errors()[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+
+
 def parse_json(content: bytes, name: str) -> Any:
     """The data in JSON text. Raises DamagedError if it is no JSON, or nested too deeply."""
     try:
@@ -187,3 +219,94 @@ def parse_json(content: bytes, name: str) -> Any:
         raise DamagedError(f"{name} is nested too deeply") from None
     except ValueError as error:
         raise DamagedError(f"expected JSON in {name} ({error})") from error
+
+
+# ---- trees of state -----------------------------------------------------------------------------------
+#
+# A tree becomes JSON data and a dict of tensors. A JSON object whose only key starts with "$" stands for a value that
+# JSON lacks: a tensor, a tuple, a dict with integer keys or with such a key, a float that is not finite, an integer
+# beyond 64 bits (where most JSON readers stop).
+
+TENSOR_DTYPES = {
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint16, torch.uint32, torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz),
+}
+
+
+def encode(value: Any, path: str, tensors: dict[str, Tensor], order: Callable[..., Any] = sorted) -> Any:
+    """Encode a value as JSON data, and add its tensors to `tensors` by path. Raises TypeError for other types.
+
+    order: of the keys of a dict.
+    """
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value) if abs(value) < 1 << 63 else {"$int": hex(value)}
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$float": str(float(value))}
+    if isinstance(value, Tensor):
+        if value.layout != torch.strided or not (value.is_complex() or value.dtype in TENSOR_DTYPES):
+            got = f"got {value.dtype}, {value.layout}"
+            raise TypeError(f"state{path}: expected a dense tensor of a stored type, {got}")
+        tensors[path] = torch.view_as_real(value.detach().resolve_conj()) if value.is_complex() else value
+        return {"$complex" if value.is_complex() else "$tensor": path}
+    if isinstance(value, list | tuple):
+        items = [encode(item, f"{path}/{index}", tensors, order) for index, item in enumerate(value)]
+        return {"$tuple": items} if isinstance(value, tuple) else items
+    if isinstance(value, Mapping):
+        if not (all(type(key) is str for key in value) or all(type(key) is int for key in value)):
+            raise TypeError(f"state{path}: expected a dict whose keys are all str or all int, got {list(value)}")
+        # keys are escaped as JSON pointers do (RFC 6901), so that different paths have different names
+        places = {key: f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}" for key in order(value)}
+        pairs = [(key, encode(value[key], place, tensors, order)) for key, place in places.items()]
+        return dict(pairs) if all(type(key) is str and not key.startswith("$") for key in value) else {"$dict": pairs}
+    expected = "tensors, numbers, str, bool, None, or lists, tuples and dicts of these"
+    raise TypeError(f"state{path}: expected {expected}, got {type(value).__name__}")
+
+
+def decode(document: Any, tensors: dict[str, Tensor]) -> Any:
+    """Decode what `encode` gave."""
+    if isinstance(document, list):
+        return [decode(item, tensors) for item in document]
+    if not isinstance(document, dict):
+        return document
+    match list(document.items()):
+        case [("$tensor", path)]:
+            return tensors[path]
+        case [("$complex", path)]:
+            return torch.view_as_complex(tensors[path])
+        case [("$int", text)]:
+            return int(text, 16)
+        case [("$float", text)]:
+            return float(text)
+        case [("$tuple", items)]:
+            return tuple(decode(items, tensors))
+        case [("$dict", pairs)]:
+            return {key: decode(item, tensors) for key, item in pairs}
+    return {key: decode(item, tensors) for key, item in document.items()}
+
+
+def to_bytes(value: Any, what: str = "") -> bytes:
+    """Return a tree of state, in whose dicts the order is kept, as bytes: a length, JSON, a safetensors file if needed.
+
+    Raises TypeError for other types. what: words that it then says.
+    """
+    tensors: dict[str, Tensor] = {}
+    document = json.dumps(encode(value, what, tensors, list)).encode()
+    return len(document).to_bytes(8, "little") + document + (tensors_to_bytes(tensors) if tensors else b"")
+
+
+def from_bytes(content: bytes | memoryview) -> Any:
+    """Return the tree of state that `to_bytes` has given."""
+    begin = 8 + int.from_bytes(content[:8], "little")
+    return decode(json.loads(bytes(content[8:begin])), load(bytes(content[begin:])) if content[begin:] else {})
+
+
+def copied(value: Any) -> Any:
+    """Copy a tree of state; its tensors are copied to the CPU."""
+    if isinstance(value, Tensor):
+        return torch.empty(value.shape, dtype=value.dtype).copy_(value.detach())
+    if isinstance(value, Mapping):
+        return {key: copied(item) for key, item in value.items()}
+    return type(value)(copied(item) for item in value) if isinstance(value, list | tuple) else value

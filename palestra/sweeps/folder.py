@@ -53,7 +53,8 @@ class SweepFolder:
         Nothing is changed if another process was faster with the same sweep. sweep: the text of sweep.yml. bases: the
         texts of the configs by name. Raises RunFolderError if there is anything but an empty folder.
         """
-        from palestra.storage.facts import run_facts, to_json  # imports torch, which takes a second
+        from palestra.storage.facts import run_facts
+        from palestra.storage.stored_files import to_json
 
         folder, whole = cls(path), path.absolute()
         begun = cls(whole.parent / f".{uuid.uuid4().hex}.tmp")

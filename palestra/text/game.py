@@ -13,8 +13,7 @@ from palestra.games.dialogue.protocol import VERDICTS, Protocol, sights_in_words
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.dialogue.tryout import first_protocol, make_protocol
 from palestra.randomness import base_key, random_integers, world_keys
-from palestra.text.dialogue import Question, TextDialogue
-from palestra.text.grammar import SILENT, Fault, Grammar, GrammarConfig, Move, Turn
+from palestra.text.dialogue import SILENT, Fault, Grammar, GrammarConfig, Move, Question, TextDialogue, Turn
 from palestra.text.models.model import Message, Prompt
 from palestra.text.sandbox import in_step
 from palestra.text.scenarios.claims import ClaimsConfig, faults_of_roles

@@ -1,21 +1,40 @@
-"""The decisions of finished dialogues: rows, which lie in a Parquet file for each epoch."""
+"""The decisions of finished dialogues: rows, which lie in a Parquet file for each epoch, transcripts, and scores."""
 
 import io
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from importlib import import_module
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple, Self
 
+import torch
+
+from palestra.config.rendering import scalar
 from palestra.data.unfolding import BYTES_OF_VALUE, parts, read_parquet, require_room
-from palestra.games.dialogue.protocol import VERDICTS, Verdict
+from palestra.games.dialogue.protocol import VERDICTS, Protocol, Verdict
+from palestra.games.dialogue.scores import declared_scores, verdict_scores
+from palestra.runtime.scores import DeclaredScore, Estimate
+from palestra.runtime.statistics import Share, clusters_of, estimate_mean
 from palestra.storage.disk import RunFolderError
 from palestra.text.models.model import Message, Prompt
 
 MOST_UNFOLDED = 100  # bytes of memory for each byte of a file, in which equal texts and tokens take hardly any
 NULLABLE = ("parent", "verdict", "taught", "returns")
+_name = cache(scalar)  # of few names
+WORDS = ("reject", "accept")  # of labels and verdicts
+ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
+
+Found = dict[str, Share | Estimate | float | None]
+OF_ANSWERS = (
+    ("tokens", "mean number of tokens of an answer of {}", "tokens"),
+    ("retries", "mean number of answers of {} that were asked for again, in a turn", "answers"),
+    ("cut_off", "share of the answers of {} that the limit of tokens has ended", "share"),
+)
 
 
 @dataclass(frozen=True)
@@ -269,3 +288,173 @@ def _row(values: Mapping[str, Any], shared: dict[Any, Any]) -> DecisionRow:
 def verdicts_of(dialogue: Iterable[DecisionRow]) -> dict[str, Verdict]:
     """Return the verdicts of a dialogue by role, of those who have decided."""
     return {row.role: row.verdict for row in dialogue if row.verdict is not None}
+
+
+# ---- as people read them ------------------------------------------------------------------------------
+
+
+def transcripts(rollouts: Rollouts, with_prompts: bool) -> str:
+    """Return dialogues as YAML, one after the other; in a tree of them, what goes on from a round stands below it.
+
+    An answer of several lines stands as it was written. with_prompts: whether they have what each role has read, too.
+    """
+    return "".join(f"{line}\n" for rows in rollouts.each() for line in _lines(rows, with_prompts))
+
+
+def verdict_word(verdict: int | None) -> str:
+    return "none" if verdict is None else WORDS[verdict]
+
+
+def _lines(rows: list[DecisionRow], with_prompts: bool) -> Iterator[str]:
+    first = rows[0]
+    yield from (
+        f"- question: {first.question}",
+        f"  rollout: {first.rollout}",
+        f"  variant: {first.variant}",
+        f"  about: {_text(first.about, 4)}",
+        f"  label: {verdict_word(first.label)}",
+    )
+    if is_tree(rows):
+        yield "  tree:"
+        yield from _tree(rounds_by_parent(rows), None, with_prompts, "  ")
+        return
+    yield f"  rewards: {_rewards({row.role: row.reward for row in rows})}"
+    yield "  answers:"
+    for row in rows:
+        yield from _answer(row, with_prompts, "  ")
+
+
+def _tree(
+    rounds: Mapping[int | None, list[list[DecisionRow]]], parent: int | None, with_prompts: bool, margin: str
+) -> Iterator[str]:
+    """Write what goes on from a decision: the rounds, and below each what goes on from there."""
+    for rows in rounds[parent]:
+        yield f"{margin}- answers:"
+        for row in rows:
+            yield from _answer(row, with_prompts, f"{margin}  ", in_tree=True)
+        last = rows[-1]
+        if last.returns is not None:
+            yield f"{margin}  rewards: {_rewards(last.returns)}"
+        if last.node in rounds:
+            yield f"{margin}  then:"
+            yield from _tree(rounds, last.node, with_prompts, f"{margin}  ")
+
+
+def _answer(row: DecisionRow, with_prompts: bool, margin: str, in_tree: bool = False) -> Iterator[str]:
+    yield f"{margin}- round: {row.round}"
+    if in_tree:
+        yield f"{margin}  node: {row.node}"
+    yield f"{margin}  role: {_name(row.role)}"
+    yield f"{margin}  player: {_name(row.player)}"
+    if with_prompts:
+        yield f"{margin}  prompt:"
+        yield from (f"{margin}  - {each.role}: {_text(each.content, len(margin) + 6)}" for each in row.prompt)
+    yield f"{margin}  answer: {_text(row.answer, len(margin) + 4)}"
+    if row.verdict is not None:
+        yield f"{margin}  verdict: {verdict_word(row.verdict)}"
+    if row.attempts > 1:
+        yield f"{margin}  attempts: {row.attempts}"
+    if row.stop == "length":
+        yield f"{margin}  stop: length"
+    if in_tree:
+        yield f"{margin}  reward: {row.reward!r}"
+
+
+def _rewards(rewards: Mapping[str, float]) -> str:
+    return f"{{{', '.join(f'{_name(role)}: {reward!r}' for role, reward in rewards.items())}}}"
+
+
+def _text(text: str, indent: int) -> str:
+    """Return a text as a value of YAML: of several lines as a block that is indented so far, else in quotes."""
+    lines = text.removesuffix("\n").split("\n")
+    if "\n" not in text or not text.strip("\n") or not all(line.replace("\t", " ").isprintable() for line in lines):
+        return f'"{"".join(map(_escaped, text))}"'
+    indicator = 2 if text[0] in " \n\t" else ""  # else the first line says how far the block is indented
+    end = "+" if text.endswith("\n") else "-"
+    return "\n".join([f"|{indicator}{end}", *(" " * indent + line if line else "" for line in lines)])
+
+
+@cache
+def _escaped(character: str) -> str:
+    if character in ESCAPED:
+        return ESCAPED[character]
+    code = ord(character)
+    if character.isprintable():
+        return character
+    return f"\\x{code:02x}" if code < 1 << 8 else f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
+
+
+# ---- their scores -------------------------------------------------------------------------------------
+
+
+def text_scores(protocol: Protocol) -> tuple[DeclaredScore, ...]:
+    """Declare the scores of dialogues by a protocol: those of tensor dialogues, and some of each role's answers."""
+    of_answers = (
+        DeclaredScore(f"{name}/{role}", meaning.format(role), unit, (), (), shown=False)
+        for role in protocol.roles
+        for name, meaning, unit in OF_ANSWERS
+    )
+    return (*declared_scores(protocol, []), *of_answers)
+
+
+def found_scores(rollouts: Rollouts, protocol: Protocol, same: Sequence[int] | None) -> Found:
+    """Find the scores of dialogues, but for their returns. What nobody has done, such as answering, is not known.
+
+    same: by the number of a question in the roll-outs, that of a cluster (palestra.runtime.statistics);
+    None: intervals do not matter.
+    """
+
+    def clusters(rows: Iterable[DecisionRow]) -> torch.Tensor | None:
+        return None if same is None else clusters_of(same[row.question] for row in rows)
+
+    dialogues, verifier = list(rollouts.dialogues()), protocol.verifiers[0]
+    verdicts = [verdicts_of(rows).get(verifier) for rows in dialogues]
+    numbers = torch.tensor([-1 if verdict is None else verdict for verdict in verdicts], dtype=torch.int64)
+    labels = torch.tensor([rows[0].label for rows in dialogues], dtype=torch.int64)
+    found: Found = {**verdict_scores(numbers, labels, clusters(rows[0] for rows in dialogues))}
+    for role in protocol.roles:
+        rows = [row for row in rollouts.rows if row.role == role and row.stop != "scripted"]
+        found[f"tokens/{role}"] = _mean([len(row.answer_ids) for row in rows], clusters(rows))
+        found[f"retries/{role}"] = _mean([row.attempts - 1 for row in rows], clusters(rows))
+        is_cut = torch.tensor([row.stop == "length" for row in rows], dtype=torch.bool)
+        found[f"cut_off/{role}"] = Share.of(is_cut, clusters(rows)) if rows else None
+    return found
+
+
+def _mean(numbers: list[int], clusters: torch.Tensor | None) -> Estimate | None:
+    return estimate_mean(torch.tensor(numbers, dtype=torch.float64), clusters) if numbers else None
+
+
+# ---- what records say of the dialogues of an epoch ------------------------------------------------------
+
+
+def dialogue_statistics(rollouts: Rollouts, protocol: Protocol) -> dict[str, float]:
+    """Return statistics by name.
+
+    return/ROLE/worst: the mean return on the question on which it is lowest. length: rounds of a dialogue.
+    """
+    found: dict[str, Any] = dict(found_scores(rollouts, protocol, None))
+    for role in protocol.roles:
+        by_question: dict[tuple[int, int], list[float]] = defaultdict(list)
+        for rows in rollouts.dialogues():
+            by_question[rows[0].epoch, rows[0].question].append(_return(rows, role))
+        returns = list(chain.from_iterable(by_question.values()))
+        found[f"return/{role}"] = fmean(returns) if returns else None
+        found[f"return/{role}/worst"] = min(map(fmean, by_question.values()), default=None)
+    lengths = [rows[-1].round + 1 for rows in rollouts.dialogues()]
+    found["length"] = fmean(lengths) if lengths else None
+    return {name: value for name, each in found.items() if (value := _value(each)) is not None}
+
+
+def returns_of(rollouts: Rollouts, role: str) -> list[float]:
+    """Return what a role got in each dialogue, also in those in which it was silent."""
+    return [_return(rows, role) for rows in rollouts.dialogues()]
+
+
+def _return(rows: Sequence[DecisionRow], role: str) -> float:
+    return next(row.returns for row in reversed(rows) if row.returns is not None)[role]
+
+
+def _value(score: Share | Estimate | float | None) -> float | None:
+    estimate = score.estimate() if isinstance(score, Share) else score
+    return estimate.value if isinstance(estimate, Estimate) else estimate

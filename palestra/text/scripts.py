@@ -13,9 +13,8 @@ from palestra.games.dialogue.protocol import ACCEPT, REJECT
 from palestra.players import own_script_model
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.randomness import base_key, random_integers, restored_global_states
-from palestra.text.dialogue import TextDialogue
+from palestra.text.dialogue import TextDialogue, Turn
 from palestra.text.game import TextGame
-from palestra.text.grammar import Turn
 
 ASKS = "Why?"  # what a verifier says that must speak
 

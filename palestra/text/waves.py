@@ -16,9 +16,8 @@ import torch
 
 from palestra.games.dialogue.protocol import Verdict
 from palestra.randomness import fold_number
-from palestra.text.dialogue import Question, TextDialogue
+from palestra.text.dialogue import SILENT, Fault, Move, Question, TextDialogue
 from palestra.text.game import TextGame
-from palestra.text.grammar import SILENT, Fault, Move
 from palestra.text.models.model import Answer, Prompt, PromptRefused, Request, SamplingConfig, TextModel
 from palestra.text.rollouts import DecisionRow, Rollouts, read_rollouts
 from palestra.text.scripts import TextScript

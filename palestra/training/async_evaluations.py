@@ -16,16 +16,15 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from palestra.evaluation.config import EvaluatorsConfig
-from palestra.recording.recorders import plain
 from palestra.recording.results import Task
 from palestra.run.evaluating import PLAYED, AnyEvaluations, Evaluating, EvaluationRequest
-from palestra.run.progress import ProgressReporter
+from palestra.run.run import ProgressReporter
 from palestra.run.run_checkpoints import RunCheckpoints
 from palestra.run.stored import record_name
 from palestra.runtime.signals import Interrupted
 from palestra.storage.disk import Folder
-from palestra.storage.facts import to_json
-from palestra.storage.states import copied, to_bytes
+from palestra.storage.records_file import plain
+from palestra.storage.stored_files import copied, to_bytes, to_json
 from palestra.training.workers import Job, LogFile, Terms, Worker, close_all
 
 LOOK_S = 0.05  # between two checks for a signal while training waits
@@ -168,7 +167,8 @@ class AsyncEvaluating(Evaluating):
         """A context in which processes play. They are started when there is something to play, and end with it."""
         run = self.progress.run.folder
         self.folder = run.evaluations.make().below("async").make()
-        config, self.jobs = self.config, SimpleQueue()
+        config = self.config
+        self.jobs = SimpleQueue()
         server = "palestra.training.worker:evaluator"
         terms = Terms("evaluator", server, config.timeout_s, "evaluators.timeout_s", config.max_restarts, in_all=False)
         logs = [LogFile(self.folder, f"evaluator-{number}.log") for number in range(config.num_processes)]

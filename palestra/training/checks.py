@@ -10,10 +10,10 @@ from palestra.buffers.memory import NoRoom
 from palestra.callbacks import Callback
 from palestra.config import ConfigError, ConfigErrorItem, Failed, PartError, failure
 from palestra.run.base import BaseRunConfig
-from palestra.run.loaded_checkpoint import numbers_in
 from palestra.run.run import Run
 from palestra.run.run_checkpoints import RunCheckpoints
 from palestra.scaling.replica import Replica
+from palestra.storage.manifest import numbers_in
 from palestra.storage.run_folder import RunFolder, write_traceback
 
 MOST_IDLE_EPOCHS = 1000  # epochs in which nothing is counted, before a run is told that none would end it

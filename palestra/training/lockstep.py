@@ -24,6 +24,7 @@ from palestra.scaling.link import Notice
 from palestra.scaling.means import LockstepError
 from palestra.scaling.replica import Replica
 from palestra.scaling.states import differing, digests, own_part, shared, unshared, with_part
+from palestra.storage.manifest import StoredRows
 from palestra.training.checks import TrainingFailed, branch_hint, telling_failures
 from palestra.training.processes import RowsElsewhere
 
@@ -297,7 +298,9 @@ class Lockstep:
     def save(self, is_best: bool, is_due: bool) -> Path | None:
         """Write a checkpoint of all replicas, and return its folder; None if the disk refuses."""
         training, checkpoints, replica = self.training, self.training.checkpoints, self.replica
-        buffers, folder, stored = self.buffers(), None, None
+        buffers = self.buffers()
+        folder: Path | None = None
+        stored: dict[str, StoredRows] | None = None
         leaves_rows = checkpoints.leaves_out_rows(buffers, training.finished)
         leaves_rows = replica.of_leader("whether rows are left out", leaves_rows)
         state = self.joined(training.without_rows(training.state_dict()) if leaves_rows else training.state_dict())

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from palestra.config import ConfigError, user_class_hashes
-from palestra.run.branching import stored_config, tree_differences
+from palestra.run.branching import tree_differences
+from palestra.run.run_checkpoints import stored_config
 from palestra.scaling.link import Link, Notice, RankLost
 from palestra.scaling.means import LockstepError
 from palestra.storage.disk import RunFolderError
 from palestra.storage.facts import versions
+from palestra.storage.manifest import StoredRows
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import StoredRows
 from palestra.training.checks import AnyTraining, TrainingFailed, resume_hint
 
 
@@ -77,7 +78,8 @@ def _failed(error: RankLost, training: AnyTraining) -> TrainingFailed:
 
 
 def _make_link(training: AnyTraining) -> Link:
-    ranks, parent = training.replica.ranks, os.getppid()
+    ranks = training.replica.ranks
+    parent = os.getppid()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     link = Link(ranks, training.config.execution.timeout_s, lambda: f"opt step {training.opt_steps}")
     link.waiting = lambda: training.run.time_log.during("waiting")

@@ -27,17 +27,15 @@ from palestra.run.evaluating import Evaluating, EvaluationHooks
 from palestra.run.fetching import fetch, is_url
 from palestra.run.kinds import read_config, read_stored_config
 from palestra.run.loaded_checkpoint import LoadedCheckpoint, checkpoint_folder
-from palestra.run.progress import ProgressReporter, Standing
 from palestra.run.remote import RemoteError
-from palestra.run.run import Run
+from palestra.run.run import ProgressReporter, Run, Standing
 from palestra.run.run_checkpoints import RunCheckpoints
 from palestra.run.stored import Stored
-from palestra.runtime.clock import Mark
 from palestra.runtime.console import VisibleConsole
-from palestra.runtime.counter import count, set_counts
 from palestra.runtime.device import find_device
-from palestra.runtime.intervals import Agenda, Counters, Interval, is_due, read_limit
+from palestra.runtime.intervals import Agenda, Counters, Interval, count, is_due, read_limit, set_counts
 from palestra.runtime.signals import Interrupted
+from palestra.runtime.timing import Mark
 from palestra.scaling.replica import Replica
 from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
@@ -237,9 +235,10 @@ class Training:
     @_led
     def _tell_beginning(self, loaded: LoadedCheckpoint | None) -> None:
         """Say where the run begins. loaded: what `_find_beginning` has found."""
-        run, place = self.run, self.run.folder.path
+        run = self.run
+        place = self.run.folder.path
         if loaded is not None and self.checkpoints.stored.is_ours(loaded):
-            for line in [*loaded.warnings, *run.differences(loaded), *self.differences(loaded.state)]:
+            for line in [*loaded.warnings, *self.checkpoints.differences(loaded), *self.differences(loaded.state)]:
                 run.display.warn(line)
             end = run.finished_line(self.end_reason) if self.finished else "it goes on from there"
             self.log(f"{place}: checkpoint {loaded.folder.name}, opt step {self.opt_steps}; {end}")

@@ -42,7 +42,7 @@ def evaluator(run: Path) -> tuple[int, Serve]:
 
 def serve(answer: Serve, requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer requests until there are no more."""
-    from palestra.storage.states import from_bytes
+    from palestra.storage.stored_files import from_bytes
 
     while line := requests.readline():
         found = answer(from_bytes(requests.read(int(line))), answers)

@@ -17,7 +17,7 @@ from palestra.players.player import Metrics, Player
 from palestra.rollouts.solo import SoloGame
 from palestra.rollouts.transitions import Transitions
 from palestra.run.branching import tree_differences
-from palestra.storage.states import decode, encode
+from palestra.storage.stored_files import decode, encode
 
 CPU = torch.device("cpu")
 NUM_WORLDS = 8

@@ -29,7 +29,7 @@ from palestra.games.spaces import Discrete
 from palestra.players.player import Player
 from palestra.randomness import base_key, seeded_global_state
 from palestra.storage.records_file import read_records
-from palestra.storage.states import encode
+from palestra.storage.stored_files import encode
 from palestra.testing import check_algorithm
 from tests.algorithms.probing import CPU, best_action, learn, make_probe, seat, seen
 from tests.algorithms.test_off_policy import (

@@ -86,7 +86,7 @@ class Slow(Callback):
 
 def test_a_callback_may_take_long(make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     phases: list[str] = []
-    monkeypatch.setattr("palestra.run.progress.SHOW_INTERVAL_S", -1.0)
+    monkeypatch.setattr("palestra.run.run.SHOW_INTERVAL_S", -1.0)
     monkeypatch.setattr(
         "palestra.recording.display.Display.update", lambda display, progress: phases.append(progress.phase())
     )

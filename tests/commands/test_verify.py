@@ -1,6 +1,6 @@
 """`palestra verify`: a stretch of a run is trained again, and every difference is found.
 
-Covers palestra.commands.replay, palestra.runtime.clock.
+Covers palestra.commands.replay.
 """
 
 import hashlib
@@ -18,11 +18,10 @@ from palestra.cli import app
 from palestra.commands.replay import verify
 from palestra.kinds.games.trainer import Trainer
 from palestra.run.checkpoints import Checkpoints
-from palestra.runtime.clock import TrainingClock
+from palestra.runtime.timing import TrainingClock
 from palestra.storage.disk import RunFolderError
-from palestra.storage.facts import to_json
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.stored_files import StoredFile, tensors_in, tensors_to_bytes
+from palestra.storage.stored_files import StoredFile, tensors_in, tensors_to_bytes, to_json
 from tests.sweeps.made_runs import make_run
 from tests.sweeps.small_runs import write_base
 

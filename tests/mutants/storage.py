@@ -80,14 +80,14 @@ STORAGE = [
         ("        if set(buffers) != set(loaded.buffers):", "        if not set(buffers) <= set(loaded.buffers):"),
     ),
     equal_mutant(
-        "storage/segments.py",
+        "storage/manifest.py",
         SEGMENTS,
         "if stop in on_disk and on_disk[stop].start <= start:",
         "if stop in on_disk:",
         "the rows that a buffer holds never begin earlier than at the save before",
     ),
     *mutants(
-        "storage/segments.py",
+        "storage/manifest.py",
         SEGMENTS,
         ("(start // segment_rows + 1) * segment_rows", "(start // segment_rows) * segment_rows + segment_rows - 1"),
         (
@@ -103,7 +103,7 @@ STORAGE = [
         ("return min(at_most, 1 << num.bit_length() - 1)", "return at_most"),
     ),
     *mutants(
-        "storage/segments.py",
+        "storage/manifest.py",
         DAMAGE,
         ("        if reached != self.num_added:", "        if False:"),
         ("            if any(value.shape[:1] != (expected,) for", "            if any(value.dim() < 0 for"),
@@ -119,12 +119,12 @@ STORAGE = [
         ("torch.empty(t.shape, dtype=t.dtype).copy_(t.detach())", "t.detach()"),
     ),
     *mutants(
-        "storage/states.py",
+        "storage/stored_files.py",
         CHECKPOINTS,
         ("if abs(value) < 1 << 63 else", "if abs(value) < 1 << 80 else"),
         ("if math.isfinite(value) else", "if not math.isnan(value) else"),
         ('return {"$tuple": items} if isinstance(value, tuple) else items', "return items"),
-        ('key.replace("~", "~0").replace("/", "~1")', "key"),
+        ("str(key).replace('~', '~0').replace('/', '~1')", "key"),
         ("            return int(text, 16)", "            return int(text, 10)"),
         ("order: Callable[..., Any] = sorted", "order: Callable[..., Any] = list"),
     ),
@@ -171,14 +171,14 @@ STORAGE = [
         ('            begun, is_too_long = b"", False\n        stop', '            begun = b""\n        stop'),
     ),
     *mutants(
-        "recording/recorders.py",
+        "storage/records_file.py",
         RECORDS,
         ("for line in lines_of(self.file, length) if line.is_whole", "for line in lines_of(self.file, length)"),
         ("default=0))\n        self._measure = None", "default=0))"),
         ("return float(value) if math.isfinite(value) else None", "return float(value)"),
     ),
     *mutants(
-        "recording/recorders.py",
+        "storage/records_file.py",
         POWER_LOSS,
         ("        self._put()\n        self.file.sync()", "        self._put()"),
     ),

@@ -21,7 +21,7 @@ TEXT = [
         ("            if role in seen[channel]\n", ""),
     ),
     *mutants(
-        "text/grammar.py",
+        "text/dialogue.py",
         "text/test_grammar.py",
         (
             "            if text == word:\n                if turn.may_decide:",
@@ -92,7 +92,7 @@ TEXT = [
         ('            require_same_files(state["files"], self.game.files)\n', "            pass\n"),
     ),
     *mutants(
-        "text/transcripts.py",
+        "text/rollouts.py",
         "text/test_transcripts.py",
         ('2 if text[0] in " \\n\\t" else ""', '""'),
         ('end = "+" if text.endswith("\\n") else "-"', 'end = "-"'),
@@ -213,7 +213,7 @@ TEXT = [
         ("_require_readable(each.prompt, index)", "_require_readable(each.prompt, 0)"),
     ),
     *mutants(
-        "text/servers/journal.py",
+        "text/servers/ledger.py",
         "text/servers/test_calls.py",
         ("loop.call_soon(self._begin, loop)", "self._begin(loop)"),
     ),

@@ -16,10 +16,10 @@ from PIL import ImageSequence
 from palestra.config import Config, ConfigError, check
 from palestra.recording import RecorderConfig, make_recorders
 from palestra.recording.files import CsvConfig, CsvRecorder, TensorBoardConfig, TensorBoardRecorder
-from palestra.recording.recorders import JsonlRecorder, RunCard, RunEnd, flat_params, numbers_of, without_clock
+from palestra.recording.recorders import RunCard, RunEnd, flat_params, numbers_of, without_clock
 from palestra.recording.services import MlflowConfig
 from palestra.recording.values import Histogram, Image, Media, Video, values_of
-from palestra.storage.records_file import Measure, read_records
+from palestra.storage.records_file import JsonlRecorder, Measure, read_records
 from tests.forked import run as run_forked
 from tests.records import POLYHEDRA, RHO, evaluation_of, played_pair, returns_in
 

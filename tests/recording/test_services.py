@@ -13,9 +13,7 @@ import pytest
 from conftest import MakeConfig
 
 import palestra
-from palestra.recording import feed as feed_module
-from palestra.recording.feed import Feed
-from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd, Status
+from palestra.recording.recorders import Recorder, RunCard, RunEnd, Status
 from palestra.recording.services import (
     MlflowConfig,
     MlflowRecorder,
@@ -25,6 +23,9 @@ from palestra.recording.services import (
     WandbRecorder,
 )
 from palestra.recording.values import Image, Video
+from palestra.run import records as feeds
+from palestra.run.records import Feed
+from palestra.storage.records_file import JsonlRecorder
 
 SCORES = {"final/host vs random/rho": 0.75}
 PARAMS = {"players.host.gamma": 0.9, "players.host.net": "mlp", "seed": 3, "warm_start": None}
@@ -305,7 +306,7 @@ def test_mlflow_sends_many_records_in_one_request(tmp_path: Path, monkeypatch: p
 def test_an_mlflow_server_that_hangs_up_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setattr(feed_module, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(feeds, "FIRST_PAUSE_S", 0.01)
 
     class HangingUp(BaseHTTPRequestHandler):
         def handle(self) -> None:

@@ -1,6 +1,6 @@
 """What checkpoints promise, but for replay rows (test_replay_segments.py).
 
-Covers palestra.storage, palestra.run.loaded_checkpoint, palestra.storage.segments, palestra.storage.states.
+Covers palestra.storage, palestra.run.loaded_checkpoint, palestra.storage.manifest.
 """
 
 import copy

@@ -22,9 +22,8 @@ from safetensors.torch import save as save_tensors
 
 from palestra.run.branching import tree_differences
 from palestra.run.checkpoints import Checkpoints
-from palestra.storage.facts import to_json
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.stored_files import CheckpointError, StoredFile
+from palestra.storage.stored_files import CheckpointError, StoredFile, to_json
 from tests.run.ring import NONE, Ring
 
 CAPACITY = 14

@@ -1,6 +1,6 @@
 """What comes back from a mirror, whole or damaged.
 
-Covers palestra.run.contents, palestra.storage.manifest.
+Covers palestra.run.contents.
 """
 
 import json
@@ -18,8 +18,7 @@ from palestra.run.contents import RUN_FILES, Contents
 from palestra.run.fetching import fetch, fetch_new_checkpoints
 from palestra.run.remote import RemoteError
 from palestra.storage.disk import RunFolderError
-from palestra.storage.manifest import Manifest
-from palestra.storage.segments import CheckpointPlace
+from palestra.storage.manifest import CheckpointPlace, Manifest
 from palestra.storage.stored_files import CheckpointError, DamagedError, StoredFile
 from tests.run.mirroring import (
     PLACE,

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from resuming import fit, records
 
-from palestra.recording.recorders import JsonlRecorder
 from palestra.run import checkpoints as checkpoints_module
 from palestra.run.checkpoints import Checkpoints
 from palestra.storage import disk
 from palestra.storage.disk import RunFolderError
 from palestra.storage.manifest import Manifest
-from palestra.storage.records_file import measured
+from palestra.storage.records_file import JsonlRecorder, measured
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import CheckpointError
 from tests.run.power_loss import RecordingDisk, Sync, states_after_power_loss

@@ -25,7 +25,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Progress, str, list[tupl
         tasks = [(task.name, task.done, task.total) for task in progress.tasks]
         moments.append((progress, progress.phase(), tasks))
 
-    monkeypatch.setattr("palestra.run.progress.SHOW_INTERVAL_S", -1.0)
+    monkeypatch.setattr("palestra.run.run.SHOW_INTERVAL_S", -1.0)
     monkeypatch.setattr(Display, "update", update)
     return moments
 
@@ -75,9 +75,7 @@ def test_time_left_goes_by_the_pace_so_far(
     told: list[Any], make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = Trainer(make_config(), run=tmp_path / "run")
-    monkeypatch.setattr(
-        "palestra.run.progress.time", SimpleNamespace(monotonic=lambda: 100.0 + 2.0 * trainer.opt_steps)
-    )
+    monkeypatch.setattr("palestra.run.run.time", SimpleNamespace(monotonic=lambda: 100.0 + 2.0 * trainer.opt_steps))
     trainer.fit()
     left = {p.counters["opt_steps"]: p.remaining_s for p, _, _ in told if p.remaining_s is not None}
     assert left.keys() >= {8, 16, 24}

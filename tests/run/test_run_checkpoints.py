@@ -11,10 +11,9 @@ from conftest import MakeConfig
 
 from palestra.run.evaluating import Evaluating, EvaluationHooks
 from palestra.run.kinds import read_config
-from palestra.run.progress import ProgressReporter, Standing
-from palestra.run.run import Run
+from palestra.run.run import ProgressReporter, Run, Standing
 from palestra.run.run_checkpoints import RunCheckpoints
-from palestra.runtime.clock import Mark
+from palestra.runtime.timing import Mark
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
 

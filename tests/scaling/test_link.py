@@ -20,7 +20,7 @@ from palestra.scaling.link import INLINE_BYTES, MOST_SENT_BYTES, Link, Notice, R
 from palestra.scaling.means import LockstepError, Share, part_of
 from palestra.scaling.ranks import Ranks
 from palestra.scaling.states import equal
-from palestra.storage.states import from_bytes, to_bytes
+from palestra.storage.stored_files import from_bytes, to_bytes
 from tests.ranked import Ranked
 
 NOTICE = Notice(False, 0.0)

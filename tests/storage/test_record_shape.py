@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from palestra.storage.record_shape import require_shape
+from palestra.storage.records_file import require_shape
 from tests.records import POLYHEDRA, evaluation_of, played_pair, returns_in
 
 PAIR = played_pair({"host": "a", "agent": "b"}, ["host"], {"return/host": 0.1, "return/agent": None}, 0.1)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from palestra.storage.disk import RunFolderError, write_bytes
-from palestra.storage.facts import run_facts, to_json
+from palestra.storage.facts import run_facts
 from palestra.storage.run_folder import RunFolder
+from palestra.storage.stored_files import to_json
 from tests.forked import Forked
 
 

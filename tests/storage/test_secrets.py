@@ -14,9 +14,9 @@ from rich.console import Console
 from palestra.config import ConfigError, check
 from palestra.recording.display.display import Display, PlainDisplay
 from palestra.recording.display.live import LiveDisplay
-from palestra.recording.feed import Feed
 from palestra.recording.services import MlflowConfig
 from palestra.run.mirror import MirrorConfig
+from palestra.run.records import Feed
 from palestra.run.remote import Remote, RemoteError
 from palestra.storage.facts import run_facts
 from palestra.storage.secrets import _BACKENDS, may_hold_secret, redacted

@@ -8,9 +8,8 @@ from palestra.config import Config, check
 from palestra.config.places import place_of
 from palestra.config.usual import completed
 from palestra.randomness import base_key, world_keys
-from palestra.text.dialogue import Question, TextDialogue
+from palestra.text.dialogue import Move, Question, TextDialogue
 from palestra.text.game import TextDialogueConfig, TextGame
-from palestra.text.grammar import Move
 from palestra.text.scripts import TextScript
 from tests.games.dialogue.test_game import PROTOCOLS, REWARDS
 

@@ -10,8 +10,7 @@ from palestra.config import UserConfig
 from palestra.games.dialogue.game import DialogueGame
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.randomness import fold
-from palestra.text.dialogue import Question, TextDialogue
-from palestra.text.grammar import SILENT, Move, Turn
+from palestra.text.dialogue import SILENT, Move, Question, TextDialogue, Turn
 from tests.games.dialogue.test_game import PROTOCOLS, dialogue, random_actions
 from tests.games.dialogue.test_loops import both
 from tests.text.games import QUESTION, keys, text_game

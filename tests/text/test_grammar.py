@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from palestra.config import ConfigError
 from palestra.games.dialogue.protocols import Debate, Nip
-from palestra.text.grammar import Fault, Grammar, GrammarConfig, Move, Turn
+from palestra.text.dialogue import Fault, Grammar, GrammarConfig, Move, Turn
 from tests.text.games import text_config
 
 DEBATE = Grammar(text_config("debate").grammar, text_config("debate").protocol.build())

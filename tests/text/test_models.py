@@ -4,8 +4,7 @@ All in one file, because importing transformers takes longer than everything els
 
 Covers palestra.text.models.sources, palestra.text.models.encode, palestra.text.models.extra,
 palestra.text.models.folder, palestra.text.models.local, palestra.text.models.losses,
-palestra.text.models.losses.batch, palestra.text.models.losses.policy_gradient, palestra.text.models.losses.preference,
-palestra.text.models.losses.supervised, palestra.text.models.model, palestra.text.models.network.
+palestra.text.models.model, palestra.text.models.network.
 """
 
 import copy
@@ -35,7 +34,7 @@ from palestra.config import ConfigError, check
 from palestra.config.errors import MissingExtra
 from palestra.models.gradients import find_gradient
 from palestra.randomness import base_key, fold
-from palestra.storage.states import copied
+from palestra.storage.stored_files import copied
 from palestra.text.models import extra
 from palestra.text.models.encode import ChatTemplate, Encoder
 from palestra.text.models.folder import sha256_of

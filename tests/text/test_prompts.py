@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palestra.config import ConfigError
-from palestra.text.dialogue import Question
-from palestra.text.grammar import SILENT, Fault, Move
+from palestra.text.dialogue import SILENT, Fault, Move, Question
 from palestra.text.models.model import Message
 from palestra.text.templates import PARTS
 from tests.games.dialogue.test_game import PROTOCOLS

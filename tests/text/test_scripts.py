@@ -8,9 +8,8 @@ import pytest
 
 from palestra.config import ConfigError, trusting
 from palestra.players.scripted import ScriptedPlayerConfig
-from palestra.text.dialogue import Question
+from palestra.text.dialogue import Move, Question
 from palestra.text.game import TextGame
-from palestra.text.grammar import Move
 from palestra.text.scripts import TextScript, make_text_script, own_text_script_model
 from tests.games.dialogue.test_game import PROTOCOLS
 from tests.text.games import QUESTION, keys, played, text_game

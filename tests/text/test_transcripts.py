@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palestra.text.models.model import Message
-from palestra.text.rollouts import Rollouts
-from palestra.text.transcripts import transcripts
+from palestra.text.rollouts import Rollouts, transcripts
 from tests.text.rows import dialogue, row
 
 TEXTS = st.one_of(

@@ -10,8 +10,7 @@ import torch
 
 from palestra.randomness import base_key
 from palestra.text.models.model import Answer, Job, Prompt, PromptRefused, Request, SamplingConfig, TextModel, Tuning
-from palestra.text.rollouts import Rollouts
-from palestra.text.scores import dialogue_statistics, returns_of
+from palestra.text.rollouts import Rollouts, dialogue_statistics, returns_of
 from palestra.text.scripts import Honest
 from palestra.text.waves import PromptTooLong, Waves, Writer
 from tests.text.games import keys, text_game

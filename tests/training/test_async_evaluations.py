@@ -16,7 +16,7 @@ from resuming import fit, pointed_at, records
 
 import palestra
 from palestra.run.evaluating import EvaluationRequest
-from palestra.storage.facts import to_json
+from palestra.storage.stored_files import to_json
 from tests.games.gym_worlds import gym_data
 
 Data = dict[str, Any]

@@ -29,7 +29,7 @@ from palestra.run.sections import MachineConfig, RunOutputConfig
 from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.states import encode
+from palestra.storage.stored_files import encode
 from palestra.training.checks import TrainingFailed
 from palestra.training.training import Training
 from tests.games.gym_worlds import gym_data

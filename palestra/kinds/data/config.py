@@ -122,7 +122,8 @@ class ScenarioData(TensorItems):
                 raise ConfigError.at("", f"{config.scenario.name!r} fails: {failure(error)}") from error
         self.instances = instance_of(state)
         if self.files and "row" in self.instances:
-            split, rows = (getattr(config.scenario, "held_out", None),), self.instances["row"].numpy()
+            split = (getattr(config.scenario, "held_out", None),)
+            rows = self.instances["row"].numpy()
             self.file_rows = FileRows(next(iter(self.files.values())), split, "scenario.held_out", rows)
         else:  # equal configs draw equal instances
             drawn = config.model_dump_json(exclude={"role", "num_items"})

@@ -37,7 +37,7 @@ from palestra.run.export_files import (
     write_program,
 )
 from palestra.storage.disk import write_bytes
-from palestra.storage.facts import to_json
+from palestra.storage.stored_files import to_json
 
 SIZES = (32, 1, 7)  # of the batches in which outputs are compared; the first is the example
 

@@ -71,7 +71,8 @@ class SetEvaluations:
                 continue
             with below(f"evaluations.{place}.metrics"), restored_global_states(), evaluation_mode([trainer.model]):
                 metrics = SetMetrics(config.metrics)
-                reader, size = self.loaders[name].reader, min(config.batch_size, self.sizes[name])
+                reader = self.loaders[name].reader
+                size = min(config.batch_size, self.sizes[name])
                 if isinstance(batch := reader[BatchKey(0, 0, tuple(range(size)))], Unread):
                     continue  # the evaluation tells it, with the traceback in failure.txt
                 try:
@@ -103,8 +104,11 @@ class SetEvaluations:
         """Judge the model by all items of a set, and return the evaluation's record."""
         trainer, config = self.trainer, self.configs[name]
         same = self._clusters(config.data)
-        model, scores, metrics = trainer.model, ItemScores(trainer.model.scores, same), SetMetrics(config.metrics)
-        num_done, key_of_draws = 0, base_key(trainer.config.seed, f"evaluation/{name}")
+        model = trainer.model
+        scores = ItemScores(trainer.model.scores, same)
+        metrics = SetMetrics(config.metrics)
+        num_done = 0
+        key_of_draws = base_key(trainer.config.seed, f"evaluation/{name}")
         weights = trainer.learner.averaged() if config.weights == "averaged" else nullcontext()
         with weights, seeded_global_state(key_of_draws), deaths_held():
             for key, batch in self.loaders[name].batches(0):

@@ -50,7 +50,8 @@ def starting_fit(model: str, said: Data, overrides: Sequence[str]) -> FitConfig:
         train = make_sets(check({"data": sets}, OnlySets).data, seed=0)[TRAIN]
         learner = None if model == NO_MODEL else _model(model, train, overrides)
     except ConfigError as error:
-        faults, learner = error.errors, None if model == NO_MODEL else _model(model, None, overrides)
+        faults = error.errors
+        learner = None if model == NO_MODEL else _model(model, None, overrides)
         if learner is not None and _is_labelled(learner):
             follows |= {f"model.{key}" for key in lacking(learner, Place(OneModel).below("model", {}))}
     data = {"model": learner, "data": sets} | _judged(learner, [name for name in sets if name != TRAIN] or [TRAIN])

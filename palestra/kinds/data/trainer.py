@@ -32,9 +32,9 @@ from palestra.randomness import base_key, fold_number, restored_global_states, s
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage, Task
 from palestra.run.copies import find_copy, spaces_to_store, write_copy
-from palestra.run.progress import Standing
+from palestra.run.run import Standing
 from palestra.run.trained_models import make_model
-from palestra.runtime.counter import Counter, count
+from palestra.runtime.intervals import Counter, count
 from palestra.runtime.scores import SEAT
 from palestra.scaling.exchange import ReplicaFailed
 from palestra.scaling.link import RankLost
@@ -492,7 +492,8 @@ class ModelReplicas:
         if self.replica.num_means == self._num_means:
             expected = "expected steps by `self.learner.opt_step(batch)` or `self.learner.step(loss, weights)`"
             raise TrainingFailed(f"{self.own_step} has made an opt step without the other replicas; {expected}")
-        buffers, own = self._buffers(), {} if self.own_step is None else terms
+        buffers = self._buffers()
+        own = {} if self.own_step is None else terms
         if not own and not buffers:
             return terms
         before = self._before

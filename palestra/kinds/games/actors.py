@@ -31,7 +31,7 @@ from palestra.rollouts.transitions import Transitions, by_tensor
 from palestra.run.kinds import read_stored_config
 from palestra.scaling.replica import Replica
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.states import copied, from_bytes, to_bytes
+from palestra.storage.stored_files import copied, from_bytes, to_bytes
 from palestra.training.worker import Serve
 from palestra.training.workers import Job, LogFile, ProcessFailed, ProcessLost, Terms, Worker, close_all
 

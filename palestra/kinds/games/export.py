@@ -37,7 +37,7 @@ from palestra.run.export_files import (
     write_program,
 )
 from palestra.storage.disk import write_bytes
-from palestra.storage.facts import to_json
+from palestra.storage.stored_files import to_json
 
 OUTPUTS = ["action", "q_values_or_logits"]
 NUM_WORLDS, NUM_ROUNDS = 32, 16  # of the games in which the actions of the file and of the player are compared

@@ -33,7 +33,6 @@ from palestra.kinds.games.stored import ASKED_OF_GAMES
 from palestra.players import SCRIPTED, FromRunConfig, own_script_model, scripts_in
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.seated_models import SeatedModelConfig
-from palestra.recording.recorders import JsonlRecorder
 from palestra.run.base import player_name_errors
 from palestra.run.kinds import is_tournament
 from palestra.run.sections import ExecutionConfig, OutputConfig, PlayExecutionConfig, ProcessesConfig
@@ -43,7 +42,7 @@ from palestra.runtime.threads import limited_threads
 from palestra.storage.disk import RunFolderError, plain_path, writing
 from palestra.storage.facts import RunFacts
 from palestra.storage.lock import Lock
-from palestra.storage.records_file import iterate_records
+from palestra.storage.records_file import JsonlRecorder, iterate_records
 from palestra.storage.run_folder import RunFolder
 
 NAME = "tournament"  # of its only evaluation

@@ -39,13 +39,15 @@ from palestra.players.player import Metrics, Player
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.recording.aggregates import Aggregates
-from palestra.recording.results import History, Stage
+from palestra.recording.results import Stage
 from palestra.rollouts import fuse
 from palestra.rollouts.solo import SoloWorlds
 from palestra.rollouts.transitions import Transitions, join_roles
-from palestra.run.branching import stored_config, unequal_bits
+from palestra.run.branching import unequal_bits
+from palestra.run.records import History
+from palestra.run.run_checkpoints import stored_config
 from palestra.run.sections import OutputConfig
-from palestra.runtime.counter import Counter, count
+from palestra.runtime.intervals import Counter, count
 from palestra.runtime.limits import memory_needed
 from palestra.runtime.threads import limited_threads
 from palestra.storage.run_folder import RunFolder

@@ -25,7 +25,7 @@ from palestra.run.sections import MachineConfig, ProcessesConfig, RunOutputConfi
 from palestra.text.algorithms.malt import MaltConfig
 from palestra.text.game import TextDialogueConfig
 from palestra.text.players import AnyTextPlayer, TextPlayerConfig
-from palestra.text.scores import text_scores
+from palestra.text.rollouts import text_scores
 from palestra.text.scripts import SCRIPTS
 from palestra.text.servers.config import BudgetConfig, ServerConfig, price_errors
 
@@ -172,7 +172,8 @@ class TextConfig(EvaluatedRunConfig):
             return
         learner = next(name for name in self.learners() if isinstance(self._algorithm(name), MaltConfig))
         for name in self.learners():
-            algorithm, path = self._algorithm(name), f"players.{name}.algorithm"
+            algorithm = self._algorithm(name)
+            path = f"players.{name}.algorithm"
             if not isinstance(algorithm, MaltConfig):
                 why = f"because players.{learner} learns from trees of dialogues"
                 yield ConfigErrorItem(f"{path}.name", f"expected 'malt', {why}, got {algorithm.name!r}")
@@ -197,7 +198,9 @@ class TextConfig(EvaluatedRunConfig):
 
         A tree forks in each round in which a role with a model has a turn.
         """
-        protocol, num, found = self.game.protocol.build(), self.num_continuations(), 0
+        protocol = self.game.protocol.build()
+        num = self.num_continuations()
+        found = 0
         models = {
             role for role, name in self.roles.items() if not isinstance(self.players.get(name), ScriptedPlayerConfig)
         }

@@ -25,9 +25,8 @@ from palestra.players import FromRunConfig
 from palestra.randomness import base_key, fold_number, world_keys
 from palestra.runtime.intervals import Interval
 from palestra.text.algorithms.algorithm import JobConfig, Seat
-from palestra.text.dialogue import Question, TextDialogue
+from palestra.text.dialogue import SILENT, Fault, Move, Question, TextDialogue
 from palestra.text.game import TextGame
-from palestra.text.grammar import SILENT, Fault, Move
 from palestra.text.players import TextPlayerConfig
 from palestra.text.servers.config import ServerConfig
 from palestra.text.servers.ledger import NOTHING, Cost, most_read, worst_of_answers, worst_of_job, worst_of_prompt
@@ -97,7 +96,9 @@ class TextCosts:
         if not self.servers:
             return []
         has_prices = any(each.prices is not None for each in self.servers.values())
-        num, whole, unit = self.num_epochs(), self.run(), self.config.stop.unit
+        num = self.num_epochs()
+        whole = self.run()
+        unit = self.config.stop.unit
         epoch = self.epoch(0 if num is None else num - 1).in_words(has_prices)
         if whole is not None:
             told = whole.in_words(has_prices)
@@ -176,7 +177,8 @@ class TextCosts:
         return found
 
     def _job(self, name: str, config: JobConfig, num_tokens: int) -> Bound:
-        prices, num_answers = self.servers[name].exact_prices(), 2 if config.loss.name == "preference" else 1
+        prices = self.servers[name].exact_prices()
+        num_answers = 2 if config.loss.name == "preference" else 1
         return Bound(0, 1, worst_of_job(num_tokens * num_answers, config.tuning.num_passes, prices))
 
     # ---- a question ----------------------------------------------------------------------------------------
@@ -209,7 +211,8 @@ class TextCosts:
         An opening is a first answer in the first round, where all roll-outs read the same. The call is told without the
         answers, which belong to the rest.
         """
-        opening, rest, examples = NO_BOUND, NO_BOUND, dict.fromkeys(self.servers, 0)
+        opening = rest = NO_BOUND
+        examples = dict.fromkeys(self.servers, 0)
         words = self.game.grammar.config
         told = (repr(each) for each in (words.accept, words.reject, *words.headers.values()))  # when asked again
         fault = Fault("header", "x" * (sum(len(each.encode()) for each in told) + 100))
@@ -221,7 +224,8 @@ class TextCosts:
             for role in turns:
                 if (name := seats[role]) not in self.servers:
                     continue
-                player, prices = self.players[name], self.servers[name].exact_prices()
+                player = self.players[name]
+                prices = self.servers[name].exact_prices()
                 for number in range(player.num_retries + 1):
                     prompt = self.game.prompt(dialogue, role, [("x" * said[role], fault)] * number)
                     call = Bound(1, 0, worst_of_prompt(prompt, prices))

@@ -13,13 +13,12 @@ from palestra.evaluation.ratings import rate
 from palestra.kinds.text.rollout_files import packed
 from palestra.randomness import base_key, fold_number, world_keys
 from palestra.run.evaluating import PLAYED
-from palestra.runtime.counter import set_counts
+from palestra.runtime.intervals import set_counts
 from palestra.runtime.statistics import clusters_of
 from palestra.text.dialogue import Question
 from palestra.text.game import TextGame
 from palestra.text.players import TextPlayer
-from palestra.text.rollouts import Rollouts
-from palestra.text.scores import found_scores, text_scores
+from palestra.text.rollouts import Rollouts, found_scores, text_scores
 from palestra.text.scripts import named_script
 from palestra.text.waves import Waves, Writer
 

@@ -10,13 +10,12 @@ from palestra.players.people import Left, Say, check_role
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.randomness import base_key, world_keys
 from palestra.run.stored import failures_filed
-from palestra.text.dialogue import TextDialogue
+from palestra.text.dialogue import Fault, TextDialogue, Turn
 from palestra.text.game import TextGame
-from palestra.text.grammar import Fault, Turn
 from palestra.text.models.model import Message
 from palestra.text.players import TextPlayer
+from palestra.text.rollouts import verdict_word
 from palestra.text.scripts import SCRIPTS, TextScript, named_script
-from palestra.text.transcripts import verdict_word
 from palestra.text.waves import Waves, Writer
 
 PERSON = "you"

@@ -33,10 +33,9 @@ from palestra.report.groups import Curve, Group, Point
 from palestra.report.reading import RunData
 from palestra.storage.run_folder import RunFolder
 from palestra.text.analyses.stored import JudgedDecision, JudgedDialogue, means_of, seat_of, stored_analyses
-from palestra.text.rollouts import DecisionRow, read_rollouts, rollout_files
+from palestra.text.rollouts import DecisionRow, read_rollouts, rollout_files, verdict_word
 from palestra.text.servers.job_lines import JobEntry, read_jobs
 from palestra.text.servers.ledger import PICO
-from palestra.text.transcripts import verdict_word
 
 NUM_EXAMPLES = 3  # of each end
 MOST_CHARACTERS = 300  # of a message, and of what is said of it

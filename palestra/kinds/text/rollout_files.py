@@ -14,8 +14,7 @@ from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.manifest import ONCE
 from palestra.storage.run_folder import RunFolder
 from palestra.text.algorithms.algorithm import Example
-from palestra.text.rollouts import Rollouts, read_rollouts
-from palestra.text.transcripts import transcripts
+from palestra.text.rollouts import Rollouts, read_rollouts, transcripts
 
 LEARNED = {
     **{"player": "string", "epoch": "int64", "question": "int64", "rollout": "int64", "node": "int64"},

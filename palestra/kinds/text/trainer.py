@@ -15,16 +15,14 @@ from palestra.kinds.text.costs import TextCosts
 from palestra.kinds.text.evaluations import TextEvaluations
 from palestra.kinds.text.players import TrainedTextPlayer, copy_text_player, find_text_player
 from palestra.kinds.text.rollout_files import RolloutFiles, read_prompts, write_prompts, write_rollouts
-from palestra.kinds.text.server_calls import ServerCalls
-from palestra.kinds.text.tunings import Tunings, local_first
+from palestra.kinds.text.tunings import ServerCalls, Tunings, local_first
 from palestra.players import FromRunConfig
 from palestra.randomness import base_key, fold_number, world_keys
 from palestra.recording.results import Stage, Task
 from palestra.run.checkpoints import CheckpointError, Checkpoints
-from palestra.run.progress import Standing
+from palestra.run.run import Standing
 from palestra.run.warm_starts import errors_at
-from palestra.runtime.counter import Counter, count
-from palestra.runtime.intervals import Counters, Interval
+from palestra.runtime.intervals import Counter, Counters, Interval, count
 from palestra.storage.disk import RunFolderError, writing
 from palestra.storage.run_folder import RunFolder
 from palestra.text.algorithms.algorithm import AlgorithmFailed
@@ -33,8 +31,7 @@ from palestra.text.models.extra import library
 from palestra.text.models.local import LocalModel
 from palestra.text.models.model import Job, PromptRefused
 from palestra.text.players import TextPlayer, TextPlayerConfig, build_model
-from palestra.text.rollouts import Rollouts
-from palestra.text.scores import dialogue_statistics, returns_of
+from palestra.text.rollouts import Rollouts, dialogue_statistics, returns_of
 from palestra.text.scripts import TextScript, make_text_script, named_script
 from palestra.text.servers.client import CallFailed
 from palestra.text.servers.job_lines import copy_jobs
@@ -221,7 +218,8 @@ class TextTrainer(Training):
         if self.waves is None:
             self.waves, self._counted = self._make_waves(), {}
             self._count_waves()  # what scripted players have done before a model must answer
-        waves, due_s = self.waves, 0.0
+        waves = self.waves
+        due_s = 0.0
         with self.servers.calls.kept_in(str(self.epochs)):
             while True:
                 self.run.time_log.switch("play")

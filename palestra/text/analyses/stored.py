@@ -11,8 +11,8 @@ from pydantic import Field, ValidationError
 from palestra.runtime.scores import Estimate
 from palestra.runtime.statistics import clusters_of, estimate_mean
 from palestra.storage.disk import Folder
-from palestra.storage.facts import Count, Entry
 from palestra.storage.records_file import lines_of
+from palestra.storage.stored_files import Count, Entry
 from palestra.text.analyses.analysis import Judgement
 
 SUFFIX = ".jsonl"

@@ -21,8 +21,7 @@ from palestra.models.learning import Learner, LearningConfig
 from palestra.models.model import Model, Terms
 from palestra.randomness import fold, random_permutation
 from palestra.text.models.encode import Encoder, TokenizerError
-from palestra.text.models.losses import PolicyGradientConfig, PreferenceConfig
-from palestra.text.models.losses.batch import Batch
+from palestra.text.models.losses import Batch, PolicyGradientConfig, PreferenceConfig
 from palestra.text.models.model import (
     Answer,
     ChatTemplateError,

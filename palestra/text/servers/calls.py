@@ -21,8 +21,7 @@ from palestra.storage.manifest import ONCE
 from palestra.storage.stored_files import StoredFile
 from palestra.text.servers.client import Background, CallFailed, Client, OneAtATime, is_final, reached, texts_of
 from palestra.text.servers.config import ServerConfig
-from palestra.text.servers.journal import Journal, Line
-from palestra.text.servers.ledger import NOTHING, BudgetReached, Cost, Key, Ledger, Prices, Usage, sum_of
+from palestra.text.servers.ledger import NOTHING, BudgetReached, Cost, Journal, Key, Ledger, Line, Prices, Usage, sum_of
 
 WARN_S = 60.0  # between two warnings
 MOST_TOKENS = 2**40  # that a server may report of a call

@@ -1,4 +1,4 @@
-"""What a `_train` of one's own may call, and what it may not do. Covers palestra.runtime.counter."""
+"""What a `_train` of one's own may call, and what it may not do."""
 
 import re
 from pathlib import Path

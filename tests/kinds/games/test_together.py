@@ -21,7 +21,7 @@ from palestra.kinds.games.together import Together
 from palestra.kinds.games.trainer import Trainer
 from palestra.players.player import Player
 from palestra.rollouts.transitions import Transitions
-from palestra.runtime.counter import set_counts
+from palestra.runtime.intervals import set_counts
 from palestra.storage.records_file import read_records
 
 Data = dict[str, Any]

@@ -36,9 +36,8 @@ from palestra.optimizers import SGDConfig
 from palestra.players.player import Metrics, Player
 from palestra.recording.recorders import without_clock
 from palestra.run.checkpoints import Checkpoints
-from palestra.runtime.clock import TrainingClock
 from palestra.runtime.intervals import Interval
-from palestra.runtime.timing import PHASES
+from palestra.runtime.timing import PHASES, TrainingClock
 from palestra.storage.disk import Folder
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
@@ -311,7 +310,7 @@ def test_what_is_due_happens_at_the_first_safe_point_at_or_after_a_multiple(
 
 def test_minutes_count_training_alone(make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("palestra.runtime.clock.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("palestra.runtime.timing.perf_counter", lambda: now[0])
 
     class Slow(Callback):
         def after_step(self, trainer: Trainer, player: Player, metrics: Metrics) -> None:
@@ -347,7 +346,6 @@ def test_time_since_the_last_record_counts_after_a_resume(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("palestra.runtime.clock.time.perf_counter", lambda: now[0])
     monkeypatch.setattr("palestra.runtime.timing.perf_counter", lambda: now[0])
 
     class Slow(Callback):
@@ -377,7 +375,7 @@ def test_time_since_the_last_record_counts_after_a_resume(
 
 def test_a_clock_does_not_count_while_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("palestra.runtime.clock.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("palestra.runtime.timing.perf_counter", lambda: now[0])
     clock = TrainingClock()
     clock.set_before(5.0)
     with clock.running():

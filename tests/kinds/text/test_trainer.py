@@ -1,6 +1,6 @@
 """Players that talk in words, in the lifecycle of every run: stages, jobs, kills, what does not fit.
 
-Covers palestra.kinds.text.config, palestra.text.players, palestra.text.scores, palestra.kinds.text.evaluations.
+Covers palestra.kinds.text.config, palestra.text.players, palestra.kinds.text.evaluations.
 """
 
 from collections.abc import Callable

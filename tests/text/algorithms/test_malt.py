@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from palestra.config import check
 from palestra.text.algorithms.algorithm import Seat, chosen_examples
 from palestra.text.algorithms.malt import Malt, MaltConfig
-from palestra.text.dialogue import TextDialogue
+from palestra.text.dialogue import SILENT, Move, TextDialogue
 from palestra.text.game import TextGame
-from palestra.text.grammar import SILENT, Move
-from palestra.text.rollouts import DecisionRow, Rollouts
+from palestra.text.rollouts import DecisionRow, Rollouts, transcripts
 from palestra.text.scripts import Honest
-from palestra.text.transcripts import transcripts
 from palestra.text.waves import Waves, Writer
 from tests.text.games import keys, text_game
 from tests.text.rows import JOB, dialogue, row, seat

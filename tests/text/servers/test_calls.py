@@ -1,6 +1,6 @@
 """Calls: attempts, what is kept, what is counted, and what never leaves.
 
-Covers palestra.text.servers.client, palestra.text.servers.journal and palestra.text.servers.model.
+Covers palestra.text.servers.client and palestra.text.servers.model.
 """
 
 import json

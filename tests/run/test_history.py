@@ -7,7 +7,7 @@ import pytest
 from conftest import MakeConfig
 
 from palestra import Trainer
-from palestra.recording.results import MOST_POINTS, Curve, History
+from palestra.run.records import MOST_POINTS, Curve, History
 
 
 @pytest.mark.parametrize("num", [1, 127, 128, 1000, 100_000])

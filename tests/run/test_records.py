@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from palestra.recording import feed as feed_module
-from palestra.recording.feed import Feed
-from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd
+from palestra.recording.recorders import Recorder, RunCard, RunEnd
+from palestra.run import records as feeds
+from palestra.run.records import Feed
+from palestra.storage.records_file import JsonlRecorder
 
 END = RunEnd("complete", 5, {"final/rho": 0.5})
 TIMEOUT_S = 20.0
@@ -57,8 +58,8 @@ class FailingTwice:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(feed_module, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(feeds, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(feeds, "PATIENCE_S", 0.3)
 
 
 @pytest.fixture
